@@ -1,11 +1,11 @@
-//! The operations and how they can be carried out.
+//! The operations and their algorithms.
 
 use std::fmt;
 
 /// An operation in which all ranks take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
-    /// Nobody leaves before all have entered.
+    /// No rank leaves before all have entered.
     Barrier,
     /// The root's vector goes to all.
     Broadcast,
@@ -21,7 +21,7 @@ pub enum Collective {
     Allgather,
     /// The vectors are combined, and each rank gets one block of the result.
     ReduceScatter,
-    /// Each rank has a block for each.
+    /// Each rank has a block for each rank.
     AllToAll,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Collective {
     }
 }
 
-/// How an operation is carried out among n ranks. Each says which operations it serves.
+/// The way in which an operation is carried out among n ranks. Each algorithm names its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Barrier and allgather: ⌈log₂ n⌉ steps; in step i, a rank writes to the one 2^i further on.
@@ -54,28 +54,29 @@ pub enum Algorithm {
     /// Broadcast: each rank forwards to the next.
     Chain,
     /// Broadcast: by RDMC, into memory that receivers provide when they start it (rendezvous; thesis, §5.5). Takes
-    /// memory of the vector's length on all ranks, of which some is kept for the next.
+    /// memory of the vector's length on all ranks, of which some is kept for the next broadcast.
     Rdmc,
     /// Reduce and allreduce: trees in which a rank receives from at most `degree` others in a step (thesis, §6.2).
     Tree {
-        /// 2^i − 1 for an i from 1 to 16.
+        /// The most ranks from which one receives in a step: 2^i − 1 for an i from 1 to 16.
         degree: usize,
     },
     /// Allreduce: reduce-scatter by recursive halving, then allgather by recursive doubling.
     Halving,
     /// Allreduce: reduce-scatter and allgather, both in one step, in which each rank writes to all others.
     Direct,
-    /// Allgather; and allreduce by commutative operations, whose operands it combines in another order than all others.
+    /// Allgather; and allreduce by commutative operations, whose operands it combines in another order than all other
+    /// algorithms.
     Ring,
-    /// Broadcast, gather and scatter: between the root and each other rank. Barrier, allreduce and allgather: between each
-    /// two ranks, in one step.
+    /// Broadcast, gather and scatter: between the root and each other rank. Barrier, allreduce and allgather: between
+    /// each two ranks, in one step.
     Flat,
     /// Reduce-scatter and all-to-all: each two ranks swap their blocks.
     Pairwise,
 }
 
 impl Algorithm {
-    /// Whether it is one for this operation.
+    /// Whether the algorithm can carry out this operation.
     pub fn carries_out(self, collective: Collective) -> bool {
         match self {
             Algorithm::Dissemination => matches!(collective, Collective::Barrier | Collective::Allgather),
@@ -97,7 +98,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether its parameters are in their range.
+    /// Whether the algorithm's parameters are in their range.
     pub(crate) fn is_sound(self) -> bool {
         match self {
             Algorithm::Tree { degree } => degree > 0 && degree < 1 << 16 && (degree + 1).is_power_of_two(),

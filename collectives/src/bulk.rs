@@ -1,12 +1,12 @@
 //! Broadcasts of long vectors by RDMC, in a group for each root.
 //!
-//! The group of a root is made when the first long vector is broadcast from it, which is the same operation on all ranks.
-//! Its messages are that root's long broadcasts in their order; so the k-th that a rank starts is message k.
+//! The group of a root is made when the first long vector is broadcast from it, which is the same operation on all
+//! ranks. Its messages are that root's long broadcasts in their order; so the k-th that a rank starts is message k.
 //!
 //! A receiver provides memory of the vector's length when it starts the operation, and the group has no other memory:
-//! nobody sends it a block of the vector before (rendezvous). The root's vector is copied into registered memory once, and
-//! each receiver's out of it once. An operation is over at the root when nobody needs its memory any more, and at a
-//! receiver when the vector is there; the receiver goes on to pass blocks to others.
+//! before that, it is sent no block of the vector (rendezvous). The root's vector is copied into registered memory
+//! once, and each receiver's out of it once. An operation is over at the root when no rank needs its memory any more,
+//! and at a receiver when the vector is there; the receiver goes on to pass blocks to others.
 
 mod name;
 mod pool;
@@ -29,14 +29,14 @@ pub(crate) use self::name::{are_named, group_id};
 #[derive(Debug)]
 pub(crate) struct Bulk {
     groups: Rdmc,
-    /// Indexed by root.
+    /// The broadcasts of each root, indexed by root.
     casts: Vec<Option<Casts>>,
     pool: Pool,
-    /// Vectors that are over here, and that this rank still passes on. At most as many as there are lanes: the next
-    /// that is whole waits, so that one rank that lags does not fill the others' memory.
+    /// The number of vectors that are over here, and that this rank still passes on. At most as many as there are
+    /// lanes: the next whole vector waits, so that one rank that lags does not fill the others' memory.
     relayed: usize,
     most_relayed: usize,
-    /// Who is thought to have failed, by one of the groups.
+    /// The rank that one of the groups thinks to have failed.
     suspect: Option<usize>,
     events: Vec<(GroupId, Event)>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Bulk {
 #[derive(Debug)]
 struct Casts {
     config: GroupConfig,
-    /// Those that the group has not released; the first has the number `base`.
+    /// The messages that the group has not released; the first has the number `base`.
     messages: VecDeque<Cast>,
     base: u64,
     /// A message that is longer than the memory that was provided for it: ranks differ in what they started.
@@ -56,7 +56,7 @@ struct Casts {
 struct Cast {
     /// The operation's lane, until the operation is over.
     lane: Option<usize>,
-    /// Where the vector lies, once it is whole, and its length in bytes.
+    /// The memory of the vector, once it is whole, and its length in bytes.
     whole: Option<(Arc<Buffer>, usize)>,
 }
 
@@ -118,7 +118,8 @@ impl Bulk {
         self.groups.on_completion(fabric, completion)
     }
 
-    /// Does what can be done, and ends operations of `lanes` that are over. Returns whether there was anything.
+    /// Makes the progress that is possible, and ends operations of `lanes` that are over. Returns whether there was any
+    /// progress.
     pub(crate) fn step(
         &mut self,
         fabric: &mut impl Fabric,
@@ -164,7 +165,7 @@ impl Bulk {
                 let suspect = failure.suspect.and_then(|node| config.ranks.iter().position(|rank| *rank == node));
                 self.suspect.get_or_insert(suspect.unwrap_or(root));
             }
-            // Nobody destroys the groups: a communicator's farewells do as well.
+            // No rank destroys the groups: the communicator's farewells take the place of that.
             Event::Connected | Event::Destroyed => {}
         }
     }
@@ -189,7 +190,7 @@ impl Bulk {
         self.casts.iter().flatten().all(|casts| casts.messages.is_empty())
     }
 
-    /// Who is thought to have failed, by a group that has.
+    /// Takes the rank that a failed group thinks to be the cause.
     pub(crate) fn take_suspect(&mut self) -> Option<usize> {
         self.suspect.take()
     }

@@ -1,13 +1,13 @@
 //! Messages between two ranks in one lane, in both directions.
 //!
 //! A message goes into the slot after the previous one's, and a word with its number follows it. Its slot is used again
-//! only after the receiver has said that it is free (thesis, §5.3). It says so when half of the slots are, so that a
-//! short operation does not pay for it. Messages without bytes only count up a word, and take no slot.
+//! only after the receiver has freed it (thesis, §5.3). The receiver announces freed slots when half of them are free,
+//! so that a short operation does not pay for it. Messages without bytes only count up a word, and take no slot.
 //!
-//! A [lent](crate::lending) message is a slot with its place.
+//! A [lent](crate::lending) message is a slot with the place of the bytes.
 //!
-//! Bytes that are too many to be posted inline wait in registered memory, at a place of their slot's own: the slot's
-//! being free says that they have arrived, hence that nobody fetches them any more.
+//! Bytes that are too many to be posted inline wait in registered memory, at a place of their slot's own. A free slot
+//! means that they have arrived, hence that no peer fetches them any more.
 
 use std::collections::VecDeque;
 
@@ -20,32 +20,32 @@ use crate::layout::{Layout, Link};
 pub(crate) struct Channel {
     lane: usize,
     peer: usize,
-    /// Where the peer's writes go in this rank's region.
+    /// The offset in this rank's region of the peer's writes.
     here: usize,
-    /// Where this rank's writes go in the peer's region.
+    /// The offset in the peer's region of this rank's writes.
     there: usize,
     signalled: u64,
     awaited: u64,
     sent: u64,
-    /// As the peer said last.
+    /// The number of freed slots that the peer announced last.
     freed: u64,
     taken: u64,
-    /// How many of those taken the peer was told of.
+    /// The number of taken messages that the peer was told of.
     credited: u64,
     /// The peer waits for a credit that was not posted yet.
     owing: bool,
-    /// Messages whose bytes are lent: how many were sent with it, and the block.
+    /// The messages whose bytes are lent: for each, the number of messages sent with it, and its block.
     lent: VecDeque<(u64, usize)>,
 }
 
 impl Channel {
-    /// Puts its words into their first state.
+    /// Sets the channel's words to their first state.
     pub(crate) fn new(layout: &Layout, region: &Region, lane: usize, me: usize, peer: usize, first: u64) -> Channel {
         let (here, there) = (layout.channel(lane, peer), layout.channel(lane, me));
         region.store(here + layout.signals(), first);
         region.store(here + layout.freed(), first);
         for slot in 0..layout.slots as u64 {
-            // No message from the first on has it: theirs are their numbers + 1.
+            // No message from the first on has this word: theirs are their numbers + 1.
             region.store(here + layout.slot(slot), first);
         }
         Channel {
@@ -78,7 +78,7 @@ impl Channel {
     /// Takes a message without bytes; false if none is there.
     #[inline]
     pub(crate) fn take_signal(&mut self, layout: &Layout, region: &Region) -> bool {
-        // The peer may be ahead by any number of them.
+        // The peer may be ahead by any number of messages.
         let ahead = region.load(self.here + layout.signals()).wrapping_sub(self.awaited);
         let came = ahead > 0 && ahead <= u64::MAX / 2;
         if came {
@@ -114,7 +114,8 @@ impl Channel {
         self.post_message(fabric, layout, link, source)
     }
 
-    /// Sends a message that the peer is to fetch from `offset` in what is lent; false as [`send`](Channel::send).
+    /// Sends a message that the peer is to fetch from `offset` in the lent region; false as for
+    /// [`send`](Channel::send).
     pub(crate) fn send_lent(
         &mut self,
         fabric: &mut impl Fabric,
@@ -131,7 +132,7 @@ impl Channel {
         posted
     }
 
-    /// Hands out a block that the peer has read, if there is one.
+    /// Takes a block that the peer has read, if there is one.
     pub(crate) fn returned(&mut self, layout: &Layout, region: &Region) -> Option<usize> {
         let &(number, block) = self.lent.front()?;
         self.learn_freed(layout, region);
@@ -144,7 +145,7 @@ impl Channel {
 
     fn learn_freed(&mut self, layout: &Layout, region: &Region) {
         let freed = region.load(self.here + layout.freed());
-        // More than were sent can't be free.
+        // A count above that of the sent messages is impossible.
         if self.sent.wrapping_sub(freed) <= layout.slots as u64 {
             self.freed = freed;
         }
@@ -169,7 +170,7 @@ impl Channel {
         posted
     }
 
-    /// Where the next message's bytes lie in this rank's region, if it is there. They stay until it is
+    /// The offset of the next message's bytes in this rank's region, if it is there. They stay until it is
     /// [taken](Channel::take).
     #[inline]
     pub(crate) fn arrived(&self, layout: &Layout, region: &Region) -> Option<usize> {
@@ -177,13 +178,13 @@ impl Channel {
         (region.load(slot) == self.taken.wrapping_add(1)).then_some(slot + 8)
     }
 
-    /// Gives up the slot of the next message.
+    /// Frees the slot of the next message.
     pub(crate) fn take(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Tells the peer which slots are free, if at least so many are. Returns false if that can't be posted now: its writes
-    /// may have come before this side of the connection is up.
+    /// Tells the peer which slots are free, if there are at least `least`. Returns false if that can't be posted now:
+    /// the peer's writes may have come before this side of the connection is up.
     #[inline]
     pub(crate) fn credit(
         &mut self,
@@ -212,6 +213,8 @@ pub(crate) fn post_word(fabric: &mut impl Fabric, link: &Link, offset: usize, wo
     is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED))
 }
 
+/// Whether an operation was posted.
+///
 /// # Panics
 ///
 /// On an error that says that the post itself is wrong, which a bug in this crate would be.
@@ -219,7 +222,7 @@ pub(crate) fn post_word(fabric: &mut impl Fabric, link: &Link, offset: usize, wo
 pub(crate) fn is_posted(result: Result<(), PostError>) -> bool {
     match result {
         Ok(()) => true,
-        // Of a break a completion tells.
+        // A completion reports the break.
         Err(PostError::Full | PostError::Broken | PostError::NotConnected) => false,
         Err(error) => panic!("a message of a collective operation could not be posted: {error}"),
     }

@@ -21,15 +21,15 @@ use crate::{
     schedule::{Call, Schedule, plan},
 };
 
-/// How many schedules are kept for calls that come again.
+/// The number of schedules that are kept for calls that come again.
 const KEPT_PLANS: usize = 16;
 
 /// One rank's part in a group of ranks that carry out [operations](Collective) together.
 ///
-/// Its methods never block. [`step`](Communicator::step) makes progress with all operations under way; the fabric's
+/// Its methods never block. [`step`](Communicator::step) makes progress with all operations under way. The fabric's
 /// owner polls it now and then, and hands each completion to [`on_completion`](Communicator::on_completion).
 ///
-/// All ranks start the same operations in the same order, with the same root and lengths. What differs between ranks
+/// All ranks start the same operations in the same order, with the same root and lengths. Differences between ranks
 /// can't be noticed in general: operations then hang, or give wrong results; memory outside the communicator is safe.
 #[derive(Debug)]
 pub struct Communicator {
@@ -50,20 +50,20 @@ pub struct Communicator {
     /// The next operation's number.
     next: u64,
     plans: Vec<Plan>,
-    /// Which plan was made last.
+    /// The index of the plan that was made last.
     last_plan: usize,
-    /// A lane waits for what it fetches, as of the last step.
+    /// Whether a lane waits for a fetch, as of the last step.
     needs_completions: bool,
     parameters: Parameters,
     overrides: Vec<(Collective, Algorithm)>,
     ended: Option<Ended>,
-    /// Peers that were not yet told of the failure.
+    /// The peers that were not yet told of the failure.
     untold: Vec<usize>,
-    /// A rank that has closed its connection, and until when another may say why.
+    /// A rank that has closed its connection, and the time until which another may name the cause.
     suspect: Option<(usize, Time)>,
-    /// When the last completion was reported.
+    /// The time of the last completion.
     heard: Time,
-    /// Peers that were told that this rank needs nobody more; none before it closes.
+    /// The peers that were told that this rank needs no other any more; none before it closes.
     farewells: Option<Vec<bool>>,
 }
 
@@ -155,7 +155,7 @@ impl Communicator {
         })
     }
 
-    /// What it was made from.
+    /// The communicator's configuration.
     pub fn config(&self) -> &CommunicatorConfig {
         &self.config
     }
@@ -171,7 +171,7 @@ impl Communicator {
         self.me
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.links.len()
     }
@@ -194,19 +194,19 @@ impl Communicator {
         }
     }
 
-    /// What algorithms are chosen by.
+    /// The parameters by which algorithms are chosen.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Sets what algorithms are chosen by. All ranks set the same, before the same operation.
+    /// Sets the parameters by which algorithms are chosen. All ranks set the same, before the same operation.
     pub fn set_parameters(&mut self, parameters: Parameters) {
         self.parameters = parameters;
         self.plans.clear();
     }
 
     /// Sets the algorithm of an operation, or leaves it to the cost model again. All ranks set the same, before the
-    /// same operation. One that can't carry it out is refused when it is started.
+    /// same operation. An algorithm that can't carry out the operation is refused when the operation is started.
     pub fn set_algorithm(&mut self, collective: Collective, algorithm: Option<Algorithm>) {
         self.overrides.retain(|(of, _)| *of != collective);
         self.overrides.extend(algorithm.map(|algorithm| (collective, algorithm)));
@@ -215,14 +215,14 @@ impl Communicator {
 
     /// The algorithm that carries out an operation by default, or that was set.
     ///
-    /// `bytes` are those of the vector; of one rank's block, for gather, scatter, allgather, reduce-scatter and
-    /// all-to-all.
+    /// `bytes` is the length of the vector; for gather, scatter, allgather, reduce-scatter and all-to-all, that of one
+    /// rank's block.
     pub fn algorithm(&self, collective: Collective, bytes: usize) -> Algorithm {
         let set = self.overrides.iter().find(|(of, _)| *of == collective);
         set.map_or_else(|| cost::choose(collective, bytes, self.ranks(), &self.parameters), |&(_, algorithm)| algorithm)
     }
 
-    /// Starts an operation whose vector lies as its schedule wants it.
+    /// Starts an operation whose vector is laid out as its schedule has it.
     pub(crate) fn start<T>(
         &mut self,
         fabric: &mut impl Fabric,
@@ -263,7 +263,7 @@ impl Communicator {
         Ok(Operation::new(number))
     }
 
-    /// Whether an operation can be started now.
+    /// Checks whether an operation can be started now.
     pub(crate) fn check_start(&self) -> Result<(), CollectiveError> {
         if let Some(ended) = self.ended {
             return Err(ended.error());
@@ -313,8 +313,8 @@ impl Communicator {
         Ok(schedule)
     }
 
-    /// Makes progress with all operations under way, as far as what has arrived permits. Returns whether there was any,
-    /// or whether a failure was found that ends them.
+    /// Makes progress with all operations under way, as far as the arrived messages permit. Returns whether there was
+    /// any, or whether a failure was found that ends them.
     #[inline]
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
         let had_ended = self.ended.is_some();
@@ -337,12 +337,13 @@ impl Communicator {
     }
 
     /// Makes progress with long broadcasts. A communicator that has ended leaves their groups alone until it is
-    /// disconnected: to others, closing them would look like this rank's failure.
+    /// disconnected: to other ranks, closing them would look like this rank's failure.
     #[cold]
     fn step_bulk(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
         let Some(bulk) = self.bulk.as_mut().filter(|_| self.ended.is_none()) else { return false };
         let progress = bulk.step(fabric, &self.config, self.me, &mut self.lanes);
-        // Whoever has broken the connection of a group has broken others, unless it alone is out of order.
+        // A rank that has broken the connection of a group has broken others, unless the connection alone is out of
+        // order.
         if let Some(rank) = bulk.take_suspect()
             && !self.needs_nobody()
         {
@@ -364,14 +365,15 @@ impl Communicator {
         self.lanes[lane].step(fabric, lane, common)
     }
 
-    /// Whether operations go on with completions alone, so that who steps all the time polls the fabric before each step:
-    /// a message is being fetched, a broadcast by RDMC is under way, or this rank still passes its vector on.
+    /// Whether operations go on with completions alone, so that a caller that steps all the time must poll the fabric
+    /// before each step. That is so while a message is being fetched, a broadcast by RDMC is under way, or this rank
+    /// still passes its vector on.
     #[inline]
     pub fn needs_completions(&self) -> bool {
         self.needs_completions || (self.ended.is_none() && self.bulk.as_ref().is_some_and(|bulk| !bulk.is_idle()))
     }
 
-    /// When [`step`](Communicator::step) has something to do at the latest, if nothing arrives.
+    /// The time by which [`step`](Communicator::step) has something to do, even if nothing arrives.
     pub fn deadline(&self) -> Time {
         self.suspect.map_or(Time::MAX, |(_, until)| until)
     }
@@ -410,13 +412,13 @@ impl Communicator {
     fn on_bulk_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
         let Some(bulk) = &mut self.bulk else { return false };
         let is_mine = bulk.on_completion(fabric, completion);
-        // Who closes a group's connections may do so because of another, whom the group finds out.
+        // A rank that closes a group's connections may do so because of another, which the group finds out.
         if let Completion::Broken { peer, reason, .. } = completion
             && let (true, true) = (is_mine, *reason != BreakReason::PeerClosed)
             && let Some(rank) = self.config.ranks.iter().position(|node| node == peer)
         {
             self.look_for_failure(fabric, now);
-            // A farewell does not excuse it: it says nothing of what comes over other connections.
+            // A farewell does not excuse it: it covers no other connections.
             if !self.needs_nobody() {
                 self.fail(fabric, rank);
             }

@@ -1,4 +1,4 @@
-//! What all ranks of a communicator agree on.
+//! The configuration that all ranks of a communicator share.
 
 use std::time::Duration;
 
@@ -7,41 +7,42 @@ use squall_rdmc::block::{Medium, Network};
 
 use crate::{CreateError, bulk::are_named, layout::Layout};
 
-/// How a communicator is made. All ranks give the same.
+/// A communicator's configuration. All ranks give the same.
 #[derive(Clone, Debug)]
 pub struct CommunicatorConfig {
     /// The nodes, in rank order.
     pub ranks: Vec<NodeId>,
-    /// The name under which the ranks meet, used by no other communicator of theirs: a layer below 256, a group below 2²⁴
-    /// and an epoch below 2⁴⁸. The names of the RDMC groups follow from it, one for each root, and collide with no other
-    /// communicator's. Their instances are those from 2⁶³ on, which the application's own groups must not have.
+    /// The name under which the ranks meet, used by no other communicator of theirs: a layer below 256, a group below
+    /// 2²⁴ and an epoch below 2⁴⁸. The names of the RDMC groups follow from it, one for each root, and collide with no
+    /// other communicator's. Their instances are the numbers from 2⁶³ on, which the application's own groups must not
+    /// have.
     pub tag: GroupTag,
-    /// How many operations may be under way at a time: a power of two.
+    /// The number of operations that may be under way at a time: a power of two.
     pub lanes: usize,
-    /// How many messages may be on the way from one rank to another in a lane: a power of two.
+    /// The number of messages that may be on the way from one rank to another in a lane: a power of two.
     pub slots: usize,
-    /// The longest message, in bytes: a multiple of 8. Longer vectors go in several.
+    /// The longest message, in bytes: a multiple of 8. Longer vectors go in several messages.
     pub slot_bytes: usize,
     /// Whether all reductions of a vector combine by one tree, so that floats give the same bits whatever the
     /// algorithm.
     pub reproducible: bool,
-    /// What carries the blocks of long broadcasts ([`Algorithm::Rdmc`](crate::Algorithm::Rdmc)), which decides how they
-    /// travel. Racks, if they are given, are those of all ranks in their order.
+    /// The medium for the blocks of long broadcasts ([`Algorithm::Rdmc`](crate::Algorithm::Rdmc)), which decides their
+    /// schedule. Racks, if they are given, are those of all ranks in their order.
     pub medium: Medium,
-    /// The size of those blocks, in bytes; if none is given, what suits the first long vector of each root.
+    /// The size of those blocks, in bytes; if none is given, the size that suits the first long vector of each root.
     pub block_bytes: Option<usize>,
-    /// A rank that has closed its connection without [closing](crate::Communicator::close) its communicator counts as
-    /// failed after this time: within it another may name the rank whose failure made it leave.
+    /// The time after which a rank that has closed its connection without [closing](crate::Communicator::close) its
+    /// communicator counts as failed. Within it another rank may name the one whose failure made it leave.
     pub grace: Duration,
-    /// The number of messages that counters begin with, for tests of how they wrap.
+    /// The number of messages that counters begin with, for tests of their wrap-around.
     #[doc(hidden)]
     pub first_message: u64,
 }
 
 impl CommunicatorConfig {
-    /// Four operations at a time, eight slots of 32 KiB for each pair of ranks and operation: registered memory of 2 MiB
-    /// for each other rank, and 2 MiB for what is lent. Long broadcasts are made for RDMA cards with links of
-    /// 100 Gb/s.
+    /// Four operations at a time, eight slots of 32 KiB for each pair of ranks and operation. This takes registered
+    /// memory of 2 MiB for each other rank, and 2 MiB for lent blocks. Long broadcasts are made for RDMA cards with
+    /// links of 100 Gb/s.
     pub fn new(ranks: Vec<NodeId>, tag: GroupTag) -> CommunicatorConfig {
         CommunicatorConfig {
             ranks,

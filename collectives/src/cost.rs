@@ -1,11 +1,11 @@
-//! What an operation costs, and by which algorithm it is cheapest.
+//! The costs of operations, and the cheapest algorithm for each.
 //!
 //! Costs of reductions along trees are those of the thesis (§6.4). They are estimates: the thesis' own measurements lie
 //! between the best and the worst of them, or within 8 % of these (§6.5.3).
 
 use crate::{Algorithm, Collective};
 
-/// What costs are computed from: times in microseconds, named as in the thesis (§6.4).
+/// The inputs of costs: times in microseconds, named as in the thesis (§6.4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// `T_transmit_per_bytes`: one byte's time on the wire.
@@ -22,20 +22,20 @@ pub struct Parameters {
     pub descriptor: f64,
     /// `T_mpi`: the calling software's work on one message.
     pub software: f64,
-    /// Vectors from this length on, in bytes, go by algorithms that send each byte seldom.
+    /// The length from which on, in bytes, vectors go by algorithms that send each byte seldom.
     pub long_bytes: usize,
-    /// Longer messages, in bytes, are fetched from their sender's memory, instead of written into their receiver's: what
-    /// pays where a read is a copy. None are longer than a slot.
+    /// The length above which, in bytes, messages are fetched from their sender's memory, instead of written into their
+    /// receiver's. That pays where a read is a copy. None are longer than a slot.
     pub fetch_above: usize,
-    /// Broadcasts of vectors from this length on, in bytes, go by RDMC.
+    /// The length from which on, in bytes, broadcasts of vectors go by RDMC.
     pub rdmc_bytes: usize,
 }
 
 impl Parameters {
-    /// Those of the thesis' cluster (§6.5.3), which sums integers of 4 bytes.
+    /// The parameters of the thesis' cluster (§6.5.3), which sums integers of 4 bytes.
     ///
-    /// It does not say what one sum takes; with 10 ns its choices (Figure 6.30) come out. It knows no RDMC, which has
-    /// vectors from 1 MiB on.
+    /// The thesis does not give the time of one sum; with 10 ns its choices (Figure 6.30) come out. It knows no RDMC,
+    /// which has vectors from 1 MiB on.
     pub const THESIS: Parameters = Parameters {
         transmit_per_byte: 0.010,
         copy_per_byte: 0.027,
@@ -62,13 +62,13 @@ impl Parameters {
 }
 
 impl Default for Parameters {
-    /// [`THESIS`](Parameters::THESIS), until somebody measures.
+    /// [`THESIS`](Parameters::THESIS), until parameters are measured.
     fn default() -> Parameters {
         Parameters::THESIS
     }
 }
 
-/// The time of a reduction in microseconds, if all goes well and if nothing does.
+/// The time of a reduction in microseconds, in the best case and in the worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Messages arrive in the order in which they are combined, and the NIC's work overlaps.
@@ -77,10 +77,10 @@ pub struct Estimate {
     pub worst: f64,
 }
 
-/// What a reduction of `bytes` along a tree costs (thesis, Figure 6.16), without the broadcast after it.
+/// The cost of a reduction of `bytes` along a tree (thesis, Figure 6.16), without the broadcast after it.
 ///
 /// `ranks` counts as the power of two below it. Where the figure multiplies a long message's transmission by all nodes,
-/// this follows the text (§6.4.2): by those that send.
+/// this follows the text (§6.4.2): by the nodes that send.
 pub fn tree(degree: usize, ranks: usize, bytes: usize, with: &Parameters) -> Estimate {
     let size = 1usize << ranks.max(1).ilog2();
     let mut estimate = Estimate::default();
@@ -96,7 +96,7 @@ pub fn tree(degree: usize, ranks: usize, bytes: usize, with: &Parameters) -> Est
     Estimate { best: estimate.best + copies, worst: estimate.worst + copies }
 }
 
-/// A step in which `senders` ranks write to one.
+/// The cost of a step in which `senders` ranks write to one.
 fn tree_step(senders: usize, bytes: usize, with: &Parameters) -> Estimate {
     let &Parameters { startup, nic, .. } = with;
     let (senders, others) = (senders as f64, senders as f64 - 1.0);
@@ -118,7 +118,7 @@ pub fn degree(ranks: usize, bytes: usize, with: &Parameters) -> usize {
     cheapest(degrees.map(|degree| (degree, tree(degree, ranks, bytes, with).best))).unwrap_or(1)
 }
 
-/// The first of those that cost the least.
+/// The first of the candidates that cost the least.
 fn cheapest<T>(candidates: impl Iterator<Item = (T, f64)>) -> Option<T> {
     let less = |least: (T, f64), other: (T, f64)| if other.1 < least.1 { other } else { least };
     candidates.reduce(less).map(|(candidate, _)| candidate)
@@ -127,8 +127,8 @@ fn cheapest<T>(candidates: impl Iterator<Item = (T, f64)>) -> Option<T> {
 /// The algorithm for an operation on `bytes`, counted as [`Communicator::algorithm`](crate::Communicator::algorithm)
 /// does. It depends on nothing else, so all ranks choose alike.
 ///
-/// Rings of reductions are not among them: [`Algorithm::Direct`] moves as many bytes in fewer steps. They are left to who
-/// knows a network where only neighbours reach each other well.
+/// Rings of reductions are not among the choices: [`Algorithm::Direct`] moves as many bytes in fewer steps. They are
+/// left to a caller that knows a network where only neighbours reach each other well.
 pub fn choose(collective: Collective, bytes: usize, ranks: usize, with: &Parameters) -> Algorithm {
     match collective {
         Collective::Barrier => unless_flat(Algorithm::Dissemination, 0, 0.0, ranks, with),
@@ -144,22 +144,23 @@ pub fn choose(collective: Collective, bytes: usize, ranks: usize, with: &Paramet
     }
 }
 
-/// How many messages follow each other in a binomial tree, or by dissemination.
+/// The number of messages that follow each other in a binomial tree, or by dissemination.
 fn broadcast_levels(ranks: usize) -> f64 {
     f64::from(ranks.max(1).next_power_of_two().ilog2())
 }
 
-/// The time of a step in which each rank sends so many bytes to all others at once, and gets as many from each.
+/// The time of a step in which each rank sends `bytes` bytes to all others at once, and gets as many from each.
 fn flat_step(bytes: usize, ranks: usize, with: &Parameters) -> f64 {
     let each = with.message(bytes) - with.message(0) + 2.0 * (with.descriptor + with.nic + with.startup);
     with.message(bytes) + (ranks as f64 - 2.0).max(0.0) * each
 }
 
-/// How much cheaper a flat algorithm must be, as these are estimates: others don't burden a network with n² messages.
+/// The factor by which a flat algorithm must be cheaper. These are estimates, and other algorithms don't burden a
+/// network with n² messages.
 const CLEARLY: f64 = 1.25;
 
-/// The algorithm that takes ⌈log₂ n⌉ steps, and moves `blocks` times the bytes in them; or the flat one if that is clearly
-/// cheaper.
+/// The algorithm that takes ⌈log₂ n⌉ steps, and moves `blocks` times the bytes in them; or the flat one if that is
+/// clearly cheaper.
 fn unless_flat(algorithm: Algorithm, bytes: usize, blocks: f64, ranks: usize, with: &Parameters) -> Algorithm {
     let moved = with.message(bytes) - with.message(0);
     let in_steps = broadcast_levels(ranks) * with.message(0) + blocks * moved;
@@ -174,7 +175,7 @@ fn allreduce(bytes: usize, ranks: usize, with: &Parameters) -> Algorithm {
     let start = with.message(0);
     let moved = message - start;
     let degree = degree(ranks, bytes, with);
-    // The part of a vector that is other ranks' business, where each has its block.
+    // The part of a vector that is in other ranks' blocks, where each rank has its block.
     let others = 1.0 - 1.0 / ranks.max(1) as f64;
     let flat = flat_step(bytes, ranks, with) + (ranks as f64 - 1.0) * operation;
     let candidates = [

@@ -1,16 +1,16 @@
-//! Why an operation, or a communicator, is refused or has ended.
+//! The errors of operations and communicators.
 
 use squall_fabric::{GroupTag, RegisterError};
 
 use crate::{Algorithm, Builtin, Collective};
 
-/// Why an operation was not started, or ended without a result.
+/// The reason why an operation was not started, or ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CollectiveError {
     /// A rank is lost. All operations of the communicator end with this, and so do those that are started later.
     #[error("rank {rank} has failed: make a communicator of the ranks that are left")]
     Failed {
-        /// The rank; if another has seen two fail, the one that it named first.
+        /// The rank; if another rank has seen two fail, the one that it named first.
         rank: usize,
     },
     /// The communicator was [disconnected](crate::Communicator::disconnect).
@@ -19,7 +19,7 @@ pub enum CollectiveError {
     /// As many operations are under way as can be.
     #[error("the operation that was started {lanes} before this one is still under way: step until it is over")]
     Busy {
-        /// How many operations can be under way.
+        /// The number of operations that can be under way.
         lanes: usize,
     },
     /// The result of an operation was asked for before it was over.
@@ -31,15 +31,15 @@ pub enum CollectiveError {
          others are started"
     )]
     Dropped {
-        /// How many operations can be under way.
+        /// The number of operations that can be under way.
         lanes: usize,
     },
     /// There is no such rank.
     #[error("rank {rank} can't be the root of a communicator of {ranks} ranks")]
     Root {
-        /// What was asked for.
+        /// The requested root.
         rank: usize,
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
     /// A vector can't be cut into one block for each rank.
@@ -50,9 +50,9 @@ pub enum CollectiveError {
     Blocks {
         /// The operation.
         collective: Collective,
-        /// The vector's elements.
+        /// The number of the vector's elements.
         len: usize,
-        /// How many blocks it takes.
+        /// The number of blocks, one for each rank.
         ranks: usize,
     },
     /// The algorithm does not carry out this operation.
@@ -63,7 +63,7 @@ pub enum CollectiveError {
     Algorithm {
         /// The operation.
         collective: Collective,
-        /// What was chosen.
+        /// The chosen algorithm.
         algorithm: Algorithm,
     },
     /// The algorithm combines in another order than this operation permits.
@@ -88,7 +88,7 @@ pub enum CollectiveError {
     },
 }
 
-/// Why a communicator could not be made.
+/// The reason why a communicator could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// The ranks are no list of different nodes with this one among them.
@@ -96,7 +96,7 @@ pub enum CreateError {
     Ranks {
         /// This node.
         node: squall_fabric::NodeId,
-        /// How many were given.
+        /// The number of given ranks.
         ranks: usize,
     },
     /// Names of RDMC groups can't be derived from the tag.
@@ -107,7 +107,7 @@ pub enum CreateError {
     Tag {
         /// The communicator's tag.
         tag: GroupTag,
-        /// How many ranks it has.
+        /// The number of its ranks.
         ranks: usize,
     },
     /// A size that the configuration can't have.
@@ -116,11 +116,11 @@ pub enum CreateError {
          two, at most 1024, and slots hold a multiple of 8 bytes, at most 16 MiB"
     )]
     Sizes {
-        /// Operations that may be under way.
+        /// The number of operations that may be under way.
         lanes: usize,
-        /// Slots of each channel.
+        /// The number of slots of each channel.
         slots: usize,
-        /// Bytes of each slot.
+        /// The bytes of each slot.
         slot_bytes: usize,
     },
     /// The memory could not be registered.

@@ -14,19 +14,19 @@ use crate::{
     schedule::{Action, Cursor, Port, Schedule},
 };
 
-/// What an operation has come to.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     UnderWay,
     Over,
-    /// It ended because the communicator did.
+    /// The operation ended because the communicator did.
     Ended,
 }
 
-/// The operations that share channels, one after the other.
+/// The operations that share channels, one after another.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    /// Indexed by rank; that to this rank itself is not used.
+    /// The channel to each rank; this rank's own is not used.
     channels: Vec<Channel>,
     /// The number of the last operation.
     pub(crate) operation: Option<u64>,
@@ -38,25 +38,25 @@ pub(crate) struct Lane {
     temps: Temps,
     lending: Lending,
     fetch: Option<Fetch>,
-    /// A peer was not told yet which slots are free.
+    /// Whether a peer was not told yet which slots are free.
     pub(crate) owing: bool,
 }
 
-/// A message that is on its way from a peer's memory. A lane has one at a time.
+/// A message that is being fetched from a peer's memory. A lane has one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fetch {
     Posted,
     Done,
 }
 
-/// What all lanes of a communicator share.
+/// The data that all lanes of a communicator share.
 pub(crate) struct Common<'a> {
     pub(crate) layout: &'a Layout,
     /// Indexed by rank; none while the rank can't be reached.
     pub(crate) links: &'a [Option<Link>],
     pub(crate) region: &'a Region,
     pub(crate) staging: &'a Region,
-    /// Into which lanes fetch.
+    /// The region into which lanes fetch.
     pub(crate) landing: &'a Region,
     /// A slot's bytes, aligned for all elements.
     pub(crate) chunk: &'a mut Vec<u64>,
@@ -101,21 +101,21 @@ impl Lane {
         self.vector = vector;
     }
 
-    /// The vector of an operation apart came: the operation is over.
+    /// Ends an operation apart with the vector that came.
     pub(crate) fn receive(&mut self, vector: &[u8]) {
         let into = self.vector.bytes_mut();
-        // They differ in length where ranks have started different operations.
+        // The lengths differ where ranks have started different operations.
         let len = into.len().min(vector.len());
         into[..len].copy_from_slice(&vector[..len]);
         self.over();
     }
 
-    /// An operation apart is over.
+    /// Ends an operation apart.
     pub(crate) fn over(&mut self) {
         self.status = Status::Over;
     }
 
-    /// Carries out what can be done now. Returns whether that was anything.
+    /// Carries out the actions that can be done now. Returns whether there were any.
     #[inline]
     pub(crate) fn step(&mut self, fabric: &mut impl Fabric, number: usize, common: Common<'_>) -> bool {
         let Some(schedule) = &self.schedule else { return false };
@@ -140,20 +140,20 @@ impl Lane {
         self.cursor != before
     }
 
-    /// Whether it waits for a completion, of which only the fabric knows.
+    /// Whether the lane waits for a completion, of which only the fabric knows.
     #[inline]
     pub(crate) fn is_fetching(&self) -> bool {
         self.fetch == Some(Fetch::Posted)
     }
 
-    /// What was fetched has come.
+    /// Takes note that the fetch is complete.
     pub(crate) fn fetched(&mut self) {
         if self.fetch.is_some() {
             self.fetch = Some(Fetch::Done);
         }
     }
 
-    /// Tells the peers what they were not told yet.
+    /// Tells the peers of the freed slots that they were not told of yet.
     #[cold]
     pub(crate) fn settle(&mut self, fabric: &mut impl Fabric, layout: &Layout, links: &[Option<Link>]) {
         let links = links.iter().zip(&mut self.channels);
@@ -162,7 +162,7 @@ impl Lane {
         });
     }
 
-    /// Takes the vector of an operation that is over, and says which of its bytes are the result.
+    /// Takes the vector of an operation that is over, and the range of its bytes that is the result.
     pub(crate) fn take(&mut self) -> (Vector, Range<usize>) {
         let output = match self.schedule.take() {
             Some(schedule) => schedule.output.clone(),
@@ -175,7 +175,7 @@ impl Lane {
 
 struct LanePort<'a, F> {
     fabric: &'a mut F,
-    /// The lane's.
+    /// The lane's number.
     number: usize,
     common: Common<'a>,
     channels: &'a mut [Channel],
@@ -227,7 +227,7 @@ impl<F: Fabric> Port for LanePort<'_, F> {
     }
 }
 
-/// Where a message's bytes are.
+/// The place of a message's bytes.
 #[derive(Clone, Copy)]
 enum At {
     /// In this rank's region.

@@ -1,15 +1,15 @@
-//! Where things lie in a rank's region, which all its peers write into.
+//! The layout of a rank's region, which all its peers write into.
 //!
 //! ```text
 //! 0     abort            1 + the rank that has failed, or 0                        written by any rank
-//! 64    farewells        one word for each rank: not 0 once it needs nobody more   written by that rank
+//! 64    farewells        one word for each rank: not 0 once it needs no other      written by that rank
 //! ...   channels         for each lane, for each rank: what that rank writes
-//!         0    signals   how many messages without bytes came
-//!         64   freed     how many of this rank's messages to that rank were taken out of its slots
+//!         0    signals   the number of messages without bytes that came
+//!         64   freed     the number of this rank's messages to that rank that were taken out of its slots
 //!         128  slots     each: the number of the message in it + 1 (8 bytes), then its bytes
 //! ```
 //!
-//! A slot's word lies before its bytes, in one cache line with a short message. All begins at cache lines.
+//! A slot's word lies before its bytes, in one cache line with a short message. All parts begin at cache lines.
 
 use squall_fabric::Target;
 
@@ -29,12 +29,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Where the rank's farewell stands.
+    /// The offset of the rank's farewell.
     pub(crate) fn farewell(&self, rank: usize) -> usize {
         LINE + 8 * rank
     }
 
-    /// Where the channel from `rank` begins.
+    /// The offset of the channel from `rank`.
     pub(crate) fn channel(&self, lane: usize, rank: usize) -> usize {
         let channels = LINE + (8 * self.ranks).next_multiple_of(LINE);
         channels + (lane * self.ranks + rank) * self.channel_bytes()
@@ -48,23 +48,23 @@ impl Layout {
         (8 + self.slot_bytes).next_multiple_of(LINE)
     }
 
-    /// Where the count of signals stands in a channel.
+    /// The offset of the count of signals in a channel.
     pub(crate) fn signals(&self) -> usize {
         0
     }
 
-    /// Where the count of freed slots stands in a channel.
+    /// The offset of the count of freed slots in a channel.
     pub(crate) fn freed(&self) -> usize {
         LINE
     }
 
-    /// Where the slot of a message stands in a channel.
+    /// The offset of a message's slot in a channel.
     pub(crate) fn slot(&self, message: u64) -> usize {
         2 * LINE + self.slot_index(message) * self.slot_stride()
     }
 
     fn slot_index(&self, message: u64) -> usize {
-        // A power of two, so numbers that wrap around go on with the next slot.
+        // The number of slots is a power of two, so numbers that wrap around go on with the next slot.
         message as usize & (self.slots - 1)
     }
 
@@ -73,28 +73,28 @@ impl Layout {
         self.channel(self.lanes, 0)
     }
 
-    /// Where the bytes of a message to `rank` wait in the staging region, which has as many slots.
+    /// The offset of a message to `rank` in the staging region, which has as many slots.
     pub(crate) fn staged(&self, lane: usize, rank: usize, message: u64) -> usize {
         ((lane * self.ranks + rank) * self.slots + self.slot_index(message)) * self.slot_bytes
     }
 
-    /// How many blocks of a slot's bytes a lane can lend: as many as a step of any schedule sends at least, so that nobody
-    /// waits for another block before the others can go on.
+    /// The number of blocks of a slot's bytes that a lane can lend. It is at least what a step of any schedule sends,
+    /// so that no rank waits for another block before the others can go on.
     pub(crate) fn lent_blocks(&self) -> usize {
         self.ranks.max(16)
     }
 
-    /// Where a lane's blocks begin in the region of those that are lent.
+    /// The offset of a lane's blocks in the region of lent blocks.
     pub(crate) fn lent(&self, lane: usize) -> usize {
         lane * self.lent_blocks() * self.slot_bytes
     }
 
-    /// The size in bytes of the region of blocks that are lent.
+    /// The size in bytes of the region of lent blocks.
     pub(crate) fn lent_bytes(&self) -> usize {
         self.lent(self.lanes)
     }
 
-    /// Where what a lane has fetched waits to be used.
+    /// The offset in the landing region where a lane's fetched message waits for its use.
     pub(crate) fn landing(&self, lane: usize) -> usize {
         lane * self.slot_bytes
     }
@@ -115,7 +115,7 @@ impl Layout {
 pub(crate) struct Link {
     pub(crate) endpoint: squall_fabric::EndpointId,
     pub(crate) region: squall_fabric::RegionKey,
-    /// What the peer lends.
+    /// The region of the blocks that the peer lends.
     pub(crate) lent: squall_fabric::RegionKey,
 }
 

@@ -1,24 +1,24 @@
-//! Long messages: a sender lends a copy, and who is to have it fetches it by a remote read.
+//! Long messages: a sender lends a copy, and its receivers fetch it by a remote read.
 //!
-//! That takes one copy less than a slot that is written from afar, and no slot of the message's length; but a round
-//! trip where reads take one. The slot has the place of the copy instead of its bytes. A receiver frees the slot when it
-//! has the bytes, and so gives the copy back.
+//! That takes one copy less than a slot that is written remotely, and no slot of the message's length; but it takes a
+//! round trip where reads take one. The slot has the place of the copy instead of its bytes. A receiver frees the slot
+//! when it has the bytes, and so gives the copy back.
 
 use std::ops::Range;
 
 use squall_fabric::Region;
 
-/// What a lane lends: blocks of memory that all peers may read.
+/// The blocks of memory that a lane lends, which all peers may read.
 #[derive(Debug)]
 pub(crate) struct Lending {
     region: Region,
-    /// Where this lane's blocks begin in the region.
+    /// The offset of this lane's blocks in the region.
     base: usize,
     block_bytes: usize,
     free: Vec<usize>,
-    /// By block: how many will still read it.
+    /// The number of ranks that will still read each block.
     readers: Vec<usize>,
-    /// The part of the vector that was copied last, and where to: others may get the same.
+    /// The part of the vector that was copied last, and its block: other ranks may get the same.
     last: Option<(Range<usize>, usize)>,
 }
 
@@ -43,7 +43,7 @@ impl Lending {
         Some(block)
     }
 
-    /// The vector changes: nobody else gets the part that was copied last.
+    /// Forgets the last copy, because the vector changes: no other rank gets it.
     #[inline]
     pub(crate) fn forget(&mut self) {
         if let Some((_, block)) = self.last.take() {
@@ -51,12 +51,12 @@ impl Lending {
         }
     }
 
-    /// One more will read the block.
+    /// Counts one more reader of the block.
     pub(crate) fn lend(&mut self, block: usize) {
         self.readers[block] += 1;
     }
 
-    /// One less will read it.
+    /// Counts one reader of the block less.
     pub(crate) fn give_back(&mut self, block: usize) {
         self.readers[block] -= 1;
         if self.readers[block] == 0 {
@@ -64,7 +64,7 @@ impl Lending {
         }
     }
 
-    /// Where a block lies in the region.
+    /// The offset of a block in the region.
     pub(crate) fn offset(&self, block: usize) -> usize {
         self.base + block * self.block_bytes
     }

@@ -1,9 +1,9 @@
-//! Operations that a group of nodes carry out together: barrier, broadcast, reductions and their family, by remote
-//! writes.
+//! Operations that a group of nodes carry out together by remote writes: barrier, broadcast, reductions and their
+//! family.
 //!
 //! Algorithms and cost model are those of Gupta's thesis (*Efficient Collective Communication using Remote Memory
-//! Operations on VIA-Based Clusters*, Ohio State University, 2002), "the thesis" on these pages, and what is usual
-//! beside them.
+//! Operations on VIA-Based Clusters*, Ohio State University, 2002), "the thesis" on these pages, and usual ones beside
+//! them.
 //!
 //! # How data flows
 //!
@@ -11,26 +11,26 @@
 //! 2. An operation is started with a vector that the communicator owns until the end. The [cost model](cost) chooses an
 //!    algorithm; from it, a pure function makes the steps of this rank. All ranks start the same operations in the same
 //!    order, so messages need no headers.
-//! 3. [`Communicator::step`] carries out what can be done: it writes chunks into the next free slots of a peer, each
-//!    followed by the word that announces it, and looks for such words in its own region. Slots are used again after
-//!    the receiver has said so.
-//! 4. Where reading is quicker (as [measured](Parameters::fetch_above)), a sender only writes where a chunk lies that it
-//!    lends, and the receiver reads it from there.
-//! 5. A long vector is [broadcast](Algorithm::Rdmc) past the slots: by an RDMC group of its root's own, which is made at
-//!    the first, into memory that each receiver provides when it starts the operation.
+//! 3. [`Communicator::step`] carries out the actions that are possible: it writes chunks into the next free slots of a
+//!    peer, each followed by the word that announces it, and looks for such words in its own region. Slots are used
+//!    again after the receiver has freed them.
+//! 4. Where reading is quicker (as [measured](Parameters::fetch_above)), a sender lends a chunk and only writes its
+//!    place, and the receiver reads it from there.
+//! 5. A long vector is [broadcast](Algorithm::Rdmc) past the slots: by an RDMC group of its root's own, which is made
+//!    at the first such broadcast, into memory that each receiver provides when it starts the operation.
 //! 6. The result is taken with the operation's handle. A rank that fails ends all operations on all others, with an
 //!    error that names it.
 //!
-//! What is read, and RDMC, goes on with completions alone, so the fabric is polled
-//! [often](Communicator::needs_completions) meanwhile.
+//! Reads and RDMC go on with completions alone, so the fabric is polled [often](Communicator::needs_completions)
+//! meanwhile.
 //!
-//! Reductions combine in rank order, by the same tree whatever the algorithm, except around a
-//! [ring](Algorithm::Ring), which a [reproducible](CommunicatorConfig::reproducible) communicator does without.
+//! Reductions combine in rank order, by the same tree whatever the algorithm, except around a [ring](Algorithm::Ring),
+//! which a [reproducible](CommunicatorConfig::reproducible) communicator does without.
 //!
-//! # What is not there yet
+//! # Limits
 //!
 //! Vectors don't lie in registered memory: they are copied into it on their way, and out of it. Blocks have the same
-//! length on all ranks. Nobody measures from what length on RDMC is faster.
+//! length on all ranks. The length from which on RDMC is faster is not measured.
 //!
 //! # Example
 //!

@@ -1,4 +1,4 @@
-//! What a lane's actions work on: its vector, and chunk-sized temporaries.
+//! The memory of a lane's actions: its vector, and chunk-sized temporaries.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::{
     schedule::{Order, Place},
 };
 
-/// The chunks that a lane has besides its vector: words, so that all elements are aligned in them.
+/// The chunks that a lane has besides its vector, as words, so that all elements are aligned in them.
 #[derive(Debug)]
 pub(crate) struct Temps {
     words: Vec<u64>,
@@ -20,7 +20,7 @@ impl Temps {
         Temps { words: Vec::new(), chunk_bytes }
     }
 
-    /// Makes room for `count` of them.
+    /// Makes room for `count` temporaries.
     pub(crate) fn reserve(&mut self, count: usize) {
         let words = count * self.chunk_bytes / 8;
         if self.words.len() < words {
@@ -43,7 +43,7 @@ pub(crate) struct Memory<'a> {
 }
 
 impl Memory<'_> {
-    /// A chunk in its place; `range` is that in the vector.
+    /// A chunk in its place; `range` is its place in the vector.
     pub(crate) fn place(&mut self, place: Place, range: Range<usize>) -> &mut [u8] {
         match place {
             Place::Vector => &mut self.vector.bytes_mut()[range],

@@ -1,4 +1,4 @@
-//! How operations are started, and how their results are taken.
+//! The start of operations, and their results.
 
 use std::marker::PhantomData;
 
@@ -20,25 +20,25 @@ impl<T> Operation<T> {
     }
 }
 
-/// Starting operations. What can be done at once is done at once.
+/// The operations. Starting one also does at once whatever is possible.
 ///
 /// # Errors
 ///
 /// All fail when the communicator has [failed](CollectiveError::Failed) or was
-/// [disconnected](CollectiveError::Disconnected), when as many operations are under way as it has lanes
-/// ([`CollectiveError::Busy`]: a later call with the same values succeeds), and when an algorithm was
+/// [disconnected](CollectiveError::Disconnected). They fail when as many operations are under way as it has lanes
+/// ([`CollectiveError::Busy`]: a later call with the same values succeeds). They fail when an algorithm was
 /// [set](Communicator::set_algorithm) that can't carry them out. An operation that was refused has not been started:
 /// the other ranks will wait for it.
 impl Communicator {
-    /// A barrier is over on no rank before all have started it.
+    /// Starts a barrier, which is over on no rank before all have started it.
     pub fn start_barrier(&mut self, fabric: &mut impl Fabric) -> Result<Operation, CollectiveError> {
         self.start(fabric, (Collective::Barrier, 0, 0), true, None, u8::wrap(Vec::new()))
     }
 
-    /// Gives every rank the root's vector. All give vectors of the same length; that of the root counts.
+    /// Gives every rank the root's vector. All ranks give vectors of the same length; the root's values count.
     ///
-    /// [By RDMC](crate::Algorithm::Rdmc), it may fail for want of [memory](CollectiveError::Memory) or of a
-    /// [group](CollectiveError::Group) too.
+    /// [By RDMC](crate::Algorithm::Rdmc), it may also fail for lack of [memory](CollectiveError::Memory) or of a
+    /// [group](CollectiveError::Group).
     pub fn start_broadcast<T: Element>(
         &mut self,
         fabric: &mut impl Fabric,
@@ -71,8 +71,8 @@ impl Communicator {
         self.start_reduction(fabric, Collective::Allreduce, 0, reduction, vector)
     }
 
-    /// Combines the ranks' vectors of n · b elements, in rank order, and gives rank r the elements from r · b to
-    /// (r + 1) · b.
+    /// Combines the ranks' vectors of n · b elements, in rank order, and gives rank r the elements from r · b to (r +
+    /// 1) · b.
     pub fn start_reduce_scatter<T: Element>(
         &mut self,
         fabric: &mut impl Fabric,
@@ -124,7 +124,8 @@ impl Communicator {
         self.start(fabric, (Collective::Allgather, 0, bytes), true, None, T::wrap(vector))
     }
 
-    /// Each rank's vector has n equal blocks. Its result is the block that each rank has for it, in rank order.
+    /// Swaps blocks between all ranks. Each rank's vector has n equal blocks; its result is each rank's block for it,
+    /// in rank order.
     pub fn start_all_to_all<T: Element>(
         &mut self,
         fabric: &mut impl Fabric,
@@ -141,7 +142,7 @@ impl Communicator {
             return Err(CollectiveError::NotOver);
         }
         let (vector, output) = self.take(operation.number);
-        // Another type would be that of another communicator's handle.
+        // Another type means that the handle is another communicator's.
         let mut vector = T::unwrap(vector).ok_or(CollectiveError::Dropped { lanes: self.config.lanes })?;
         let (start, end) = (output.start / size_of::<T>(), output.end / size_of::<T>());
         vector.truncate(end);

@@ -1,11 +1,11 @@
-//! How two elements become one.
+//! The operations on two elements.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
 use crate::{CollectiveError, Element, schedule::Order};
 
-/// The operations that are there already. Integers wrap around. Of floats, `Min` and `Max` keep the first of two
-/// equals, and the first where they can't be compared.
+/// The built-in operations. Integers wrap around. Of floats, `Min` and `Max` keep the first of two equals, and the
+/// first where they can't be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Builtin {
     /// a + b
@@ -24,8 +24,8 @@ pub enum Builtin {
     Xor,
 }
 
-/// An operation on elements of type `T`, built in or the user's. It must be associative; floats, whose operations
-/// nearly are, get the same result on every rank nevertheless.
+/// An operation on elements of type `T`, built in or the user's. It must be associative. Floats, whose operations are
+/// only nearly so, get the same result on every rank nevertheless.
 #[derive(Clone)]
 pub struct Reduction<T> {
     kind: Kind<T>,
@@ -37,14 +37,15 @@ enum Kind<T> {
     User { commutative: bool, combine: Arc<UserCombine>, of: PhantomData<T> },
 }
 
-/// Combines the elements of the second into those of the first: bytes of equal length, aligned to their type.
+/// A function that combines the elements of the second slice into the first: bytes of equal length, aligned to their
+/// type.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Combine(pub(crate) fn(&mut [u8], &[u8], Order));
 
 type UserCombine = dyn Fn(&mut [u8], &[u8], Order) + Send + Sync;
 
-/// What a lane calls: without the element's type.
+/// The operation that a lane calls, without the element's type.
 #[derive(Clone)]
 pub(crate) enum Operator {
     Builtin(Combine),

@@ -13,7 +13,7 @@ use world::{Rank, World, config, seed};
 
 type Start = fn(usize, &mut SimFabric, &mut Communicator) -> Result<Operation<u64>, CollectiveError>;
 
-/// All operations, long enough to be caught in their midst, with rank 1 as the root.
+/// All operations, long enough to be caught half-way, with rank 1 as the root.
 const OPERATIONS: [(&str, Start); 8] = [
     ("broadcast", |_, fabric, c| c.start_broadcast(fabric, 1, vec![1; 400])),
     ("reduce", |_, fabric, c| c.start_reduce(fabric, 1, &Builtin::Sum.into(), vec![1; 400])),
@@ -27,10 +27,10 @@ const OPERATIONS: [(&str, Start); 8] = [
 
 const RANKS: usize = 4;
 
-/// Operations end within this time of a failure: the failure timeout of the network, and some more.
+/// The time within which operations end after a failure: the failure timeout of the network, and some more.
 const BOUND: Duration = Duration::from_millis(150);
 
-/// Waits until all ranks but the lost one know who was lost, and nothing is under way there.
+/// Waits until all ranks but the lost one know the lost rank, and nothing is under way there.
 fn all_name<T>(world: &mut World, lost: usize, operations: &[Option<Operation<T>>], what: &str) {
     let limit = world.net.now() + BOUND;
     world.until(what, |world| {
@@ -40,7 +40,7 @@ fn all_name<T>(world: &mut World, lost: usize, operations: &[Option<Operation<T>
     for (index, rank) in world.alive().filter(|(index, _)| *index != lost) {
         let failed = CollectiveError::Failed { rank: lost };
         if let Some(operation) = &operations[index] {
-            // A rank may have had all that it needed before.
+            // A rank may have received all that it needed before.
             let end = rank.communicator.test(operation);
             assert!(end == Ok(true) || end == Err(failed.clone()), "{what}: rank {index} ends with {end:?}");
         }
@@ -111,7 +111,7 @@ fn a_failure_that_one_is_told_of_is_named_by_all() {
         let rank = world.ranks[teller].as_mut().expect("it is alive");
         rank.communicator.fail(&mut rank.fabric, lost);
         all_name(&mut world, lost, &operations, "told");
-        // The rank that was given up lives, and may hear of it.
+        // The rank that was given up is alive, and may hear of it.
         world.close();
         for (index, rank) in world.alive() {
             let failed = rank.communicator.failed();
@@ -172,7 +172,7 @@ fn leaving_in_good_order_is_no_failure() {
     for turn in 0..40 {
         let mut world = World::new(SimConfig::fast(), seed.wrapping_add(turn), &config(5));
         let barrier = world.start(|_, fabric, c| c.start_barrier(fabric));
-        // Nobody waits for its own before it closes.
+        // No rank waits for its own operation before it closes.
         world.close();
         while world.net.now() < Time::ZERO + Duration::from_millis(200) && world.advance() {}
         for (index, rank) in world.alive() {

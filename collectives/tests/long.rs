@@ -31,7 +31,7 @@ fn bytes(len: usize, random: &mut fastrand::Rng) -> Vec<u8> {
     (0..len).map(|_| random.u8(..)).collect()
 }
 
-/// Broadcasts vectors of these lengths, each from a random root, and compares what all get.
+/// Broadcasts vectors of these lengths, each from a random root, and compares the results of all ranks.
 fn broadcast_each(world: &mut World, lens: &[usize]) {
     let n = world.ranks.len();
     for &len in lens {
@@ -177,7 +177,7 @@ fn ranks_may_be_far_apart() {
             let late = world.random.usize(1..n);
             let blocks = [1, 2, 5][turn as usize % 3];
             let vectors: Vec<Vec<u8>> = (0..20).map(|_| bytes(blocks * BLOCK, &mut world.random)).collect();
-            // All others start as many as they can, with the root 0, before the late one starts any.
+            // All other ranks start as many as they can, with the root 0, before the late one starts any.
             let mut is_late = true;
             let mut under_way: Vec<VecDeque<Operation<u8>>> = (0..n).map(|_| VecDeque::new()).collect();
             let mut got: Vec<Vec<Vec<u8>>> = vec![Vec::new(); n];
@@ -221,7 +221,7 @@ fn lengths_that_differ_harm_nothing_else() {
             c.start_broadcast(fabric, 0, if rank == 0 { vec![1u8; roots] } else { vec![2; others] })
         });
         while world.advance() {}
-        // What is longer than a receiver's memory waits there.
+        // A vector that is longer than a receiver's memory waits there.
         for (rank, operation) in cast.iter().enumerate().skip(1) {
             let communicator = &world.ranks[rank].as_ref().expect("it is alive").communicator;
             let over = communicator.test(operation.as_ref().expect("it was started"));

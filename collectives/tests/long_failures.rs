@@ -8,10 +8,10 @@ use squall_collectives::{Algorithm, Collective, CollectiveError, Operation};
 use squall_fabric::{Time, sim::SimConfig};
 use world::{World, long_config, seed};
 
-/// Operations end within this time of a break: the failure timeout of the network, and some more.
+/// The time within which operations end after a break: the failure timeout of the network, and some more.
 const BREAK: Duration = Duration::from_millis(40);
 
-/// And within this time, where somebody has left: others may say why, for some time.
+/// The time within which they end where a rank has left: for some time, others may name the cause.
 const LEAVE: Duration = Duration::from_millis(140);
 
 /// A world whose broadcasts all go by RDMC, in blocks of 64 bytes.
@@ -33,8 +33,8 @@ fn cast(world: &mut World) -> [Vec<Option<Operation<u64>>>; 2] {
     [first, second].map(|root| world.start(|_, fabric, c| c.start_broadcast(fabric, root, vec![1; 200])))
 }
 
-/// Waits until all ranks but the lost one know who was lost, and nothing is under way there. Returns how many of the
-/// operations had no result.
+/// Waits until all ranks but the lost one know the lost rank, and nothing is under way there. Returns the number of
+/// operations that had no result.
 fn all_name(world: &mut World, lost: usize, bound: Duration, operations: &[Vec<Option<Operation<u64>>>]) -> usize {
     let limit = world.net.now() + bound;
     world.until("a failure", |world| {
@@ -46,7 +46,7 @@ fn all_name(world: &mut World, lost: usize, bound: Duration, operations: &[Vec<O
     for (index, rank) in world.alive().filter(|(index, _)| *index != lost) {
         for operation in operations.iter().filter_map(|each| each[index].as_ref()) {
             let end = rank.communicator.test(operation);
-            // A rank may have had all that it needed before.
+            // A rank may have received all that it needed before.
             assert!(end == Ok(true) || end == Err(failed.clone()), "rank {index} ends with {end:?}");
             caught += usize::from(end.is_err());
         }
@@ -66,7 +66,7 @@ fn a_rank_that_dies_during_a_long_broadcast_is_named_to_all() {
                 let mut world = world(n, seed.wrapping_add(turn * 100 + victim as u64));
                 world.connect();
                 if world.random.bool() {
-                    // The groups of other times are there already.
+                    // The groups are there already in half of the cases.
                     let operations = cast(&mut world);
                     operations.iter().for_each(|each| world.wait(each));
                 }
@@ -115,7 +115,7 @@ fn a_group_that_breaks_first_names_the_same_rank() {
                 let mut world = world(n, seed.wrapping_add(turn * 100 + victim as u64));
                 world.connect();
                 for (_, rank) in world.alive() {
-                    // What the communicator's own connections say never comes.
+                    // The reports of the communicator's own connections never come.
                     rank.deaf = rank.connected.clone();
                 }
                 let root = world.random.usize(0..n);
@@ -129,7 +129,7 @@ fn a_group_that_breaks_first_names_the_same_rank() {
                 }
                 world.some(100);
                 world.crash(victim);
-                // If nobody needs the victim any more, nobody has to see it go.
+                // If no rank needs the victim any more, none has to see it go.
                 let over = |world: &mut World| {
                     world.alive().all(|(index, rank)| {
                         operations
@@ -160,7 +160,7 @@ fn a_failure_that_one_is_told_of_ends_the_broadcasts_of_all() {
         let rank = world.ranks[teller].as_mut().expect("it is alive");
         rank.communicator.fail(&mut rank.fabric, lost);
         all_name(&mut world, lost, BREAK, &operations);
-        // The rank that was given up lives.
+        // The rank that was given up is alive.
         world.close();
     }
 }
@@ -222,7 +222,7 @@ fn leaving_in_good_order_is_no_failure() {
         let n = [2, 3, 5, 8][turn as usize % 4];
         let mut world = world(n, seed.wrapping_add(turn));
         let operations = cast(&mut world);
-        // Nobody waits for its own before it closes.
+        // No rank waits for its own operation before it closes.
         world.close();
         while world.net.now() < Time::ZERO + Duration::from_millis(300) && world.advance() {}
         for (index, rank) in world.alive() {
@@ -244,7 +244,7 @@ fn has_all(world: &World, rank: usize, operations: &[Vec<Option<Operation<u64>>>
 #[test]
 fn a_rank_that_dies_while_all_are_closing_leaves_nobody_waiting() {
     let seed = seed();
-    // What is sent is often complete here long before it arrives, so that who has said farewell takes it along.
+    // A send is often complete here long before it arrives, so a rank that has said farewell takes it along.
     let sim =
         SimConfig { early_fetch_chance: 0.5, early_done_chance: 1.0, rare_delay_chance: 0.2, ..SimConfig::fast() };
     for n in [2, 3, 5, 8] {
@@ -252,7 +252,7 @@ fn a_rank_that_dies_while_all_are_closing_leaves_nobody_waiting() {
             let mut world = world_of(sim.clone(), n, seed.wrapping_add(turn * 100 + n as u64));
             world.connect();
             let operations = cast(&mut world);
-            // One that has all dies while another has not, for which it may have been.
+            // A rank that has all results dies while another has not, which may have needed it.
             let closing = |world: &mut World| {
                 world.alive().for_each(|(_, rank)| _ = rank.communicator.close(&mut rank.fabric));
                 world.advance()
@@ -266,7 +266,8 @@ fn a_rank_that_dies_while_all_are_closing_leaves_nobody_waiting() {
             let ready: Vec<usize> = (0..n).filter(|&rank| has_all(&world, rank, &operations)).collect();
             let victim = ready[world.random.usize(0..ready.len())];
             world.crash(victim);
-            // Who is done with its own closes connections that others still needed, for which it is not to be blamed.
+            // A rank that is done with its own operations closes connections that others still needed; it is not to be
+            // blamed.
             let limit = world.net.now() + LEAVE;
             world.close();
             assert!(world.net.now() <= limit, "it took until {}", world.net.now());

@@ -17,7 +17,7 @@ const ALLREDUCE: [Algorithm; 8] = [
     Algorithm::Ring,
 ];
 
-/// Vectors of `len` elements of random bits; floats are made of small whole numbers, whose sums are exact.
+/// Elements of random bits; floats are small whole numbers, whose sums are exact.
 trait Numbers: Element + PartialEq + std::fmt::Debug {
     fn random(random: &mut fastrand::Rng) -> Self;
 }
@@ -51,7 +51,7 @@ fn set(world: &mut World, collective: Collective, algorithm: Option<Algorithm>) 
     world.alive().for_each(|(_, rank)| rank.communicator.set_algorithm(collective, algorithm));
 }
 
-/// Barriers, and everything that moves blocks.
+/// Runs barriers, and all operations that move blocks.
 fn moves<T: Numbers>(world: &mut World, len: usize) {
     let n = world.ranks.len();
     for algorithm in [Algorithm::Dissemination, Algorithm::Exchange, Algorithm::Flat] {
@@ -90,7 +90,7 @@ fn moves<T: Numbers>(world: &mut World, len: usize) {
     }
 }
 
-/// Everything that combines, by one operation.
+/// Runs all operations that combine, by one reduction.
 fn reductions<T: Numbers>(world: &mut World, len: usize, reduction: &Reduction<T>, combine: impl Fn(T, T) -> T) {
     let n = world.ranks.len();
     let root = world.random.usize(0..n);
@@ -290,7 +290,7 @@ fn nobody_leaves_a_barrier_before_the_last_has_entered() {
 #[test]
 fn operations_of_the_users_combine_in_rank_order() {
     let seed = seed();
-    // The first operand that is not 0: associative, not commutative.
+    // The first operand that is not 0: an associative operation, not commutative.
     let first = Reduction::user(false, |a: u32, b: u32| if a == 0 { b } else { a });
     for n in [1, 2, 3, 8, 13] {
         let mut world = World::new(SimConfig::fast(), seed.wrapping_add(n as u64), &config(n));
@@ -335,7 +335,7 @@ fn reproducible_sums_have_the_same_bits_every_time() {
     }
 }
 
-/// What rank 0 of two gets when it starts something that is refused.
+/// The error that rank 0 of two gets when it starts an operation that is refused.
 fn refused<T>(
     start: impl FnOnce(&mut squall_fabric::sim::SimFabric, &mut Communicator) -> Result<T, CollectiveError>,
 ) -> CollectiveError {

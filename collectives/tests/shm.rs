@@ -32,7 +32,7 @@ fn wait<T>(
         steps += 1;
         if steps % STEPS_PER_POLL == 0 || communicator.needs_completions() {
             poll(fabric, communicator);
-            // Ranks may be more than cores.
+            // There may be more ranks than cores.
             thread::yield_now();
         }
     }

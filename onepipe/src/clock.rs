@@ -1,4 +1,4 @@
-//! Where timestamps come from.
+//! Sources of timestamps.
 
 use squall_fabric::Time;
 
@@ -6,17 +6,18 @@ use squall_fabric::Time;
 ///
 /// # To ensure correctness
 ///
-/// It never decreases, and stays below 2⁶³ nanoseconds (292 years). Order and atomicity hold however far clocks are apart
-/// (within the 39 hours that timestamps on the wire can tell); what comes late with a slow one is delivery, at everybody.
+/// The clock never decreases, and stays below 2⁶³ nanoseconds (292 years). Order and atomicity hold however far clocks
+/// are apart (within the 39 hours that timestamps on the wire can tell). With a slow clock, delivery comes late at all
+/// ranks.
 pub trait Clock {
-    /// What it shows at a time of the caller's: wide nanoseconds, from an origin that all ranks share.
+    /// Returns the clock's reading at a time of the caller's: wide nanoseconds, from an origin that all ranks share.
     fn now(&mut self, time: Time) -> u64;
 }
 
-/// This host's clock, ahead of [`Time`] by an offset that stays.
+/// This host's clock, ahead of [`Time`] by a constant offset.
 ///
-/// By default it shows the [`Time`] itself, which all processes of a host have in common. Ranks on several hosts give what
-/// a synchronised clock (NTP, PTP) shows when they form their group.
+/// By default it shows the [`Time`] itself, which all processes of a host have in common. Ranks on several hosts set it
+/// to a synchronised clock (NTP, PTP) when they form their group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostClock {
     ahead: u64,
@@ -36,14 +37,14 @@ impl Clock for HostClock {
     }
 }
 
-/// A clock that is off, and becomes more so, for simulations.
+/// A clock that is off by a growing amount, for simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SkewedClock {
-    /// What it shows at [`Time::ZERO`], in nanoseconds.
+    /// The reading at [`Time::ZERO`], in nanoseconds.
     pub origin: u64,
-    /// How far it is ahead from the beginning, in nanoseconds; negative if it is behind.
+    /// The amount by which it is ahead from the beginning, in nanoseconds; negative if it is behind.
     pub offset: i64,
-    /// How much faster than [`Time`] it goes, in parts per million; negative if slower.
+    /// The amount by which it is faster than [`Time`], in parts per million; negative if slower.
     pub drift_ppm: i32,
 }
 

@@ -1,4 +1,4 @@
-//! What all ranks of a group agree on.
+//! The configuration that all ranks of a group share.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use squall_fabric::{Fingerprint, GroupTag, NodeId};
 
 use crate::{CreateError, layout::Layout};
 
-/// How a group is made. All ranks give the same.
+/// A group's configuration. All ranks give the same.
 #[derive(Clone, Debug)]
 pub struct OnePipeConfig {
     /// The nodes, in rank order.
@@ -15,38 +15,39 @@ pub struct OnePipeConfig {
     pub tag: GroupTag,
     /// The epoch that the first [settlement](crate::Settlement) ends.
     pub epoch: u64,
-    /// How barriers get from all ranks to all others.
+    /// The topology by which barriers get from all ranks to all others.
     pub topology: Topology,
-    /// The ring in which messages of one mode wait from one rank to another: a power of two, 1 KiB to 1 GiB. A rank has
-    /// four rings of this size for each rank, in registered memory. A message with its header of 16 bytes takes a
-    /// quarter of a ring at most.
+    /// The size of the ring in which messages of one mode wait from one rank to another: a power of two, 1 KiB to 1
+    /// GiB. A rank has four rings of this size for each rank, in registered memory. A message with its header of 16
+    /// bytes takes a quarter of a ring at most.
     pub ring_bytes: usize,
-    /// How many bytes of messages may wait at a sender for room at their receivers, in each mode.
+    /// The bytes of messages that may wait at a sender for room at their receivers, in each mode.
     pub waiting_bytes: usize,
-    /// How often a rank tells its barrier while it is active.
+    /// The interval at which a rank tells its barrier while it is active.
     pub beacon_interval: Duration,
-    /// For how long after the last message a rank is active. Later it tells its barrier only if somebody waits for it.
+    /// The time after the last message for which a rank is active. Later it tells its barrier only if a rank waits for
+    /// it.
     pub activity: Duration,
 }
 
-/// How barriers get from all ranks to all others.
+/// The way of barriers from all ranks to all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Every rank tells every other. For small groups.
     Flat,
-    /// The members of a rack tell its representative, which is its lowest rank that lives. Representatives form a tree, in
-    /// which minima go up, and the minimum of all comes down (the paper's §6.2.3).
+    /// The members of a rack tell its representative, which is its lowest rank that is alive. Representatives form a
+    /// tree, in which minima go up, and the minimum of all comes down (the paper's §6.2.3).
     Hierarchy {
         /// The ranks of each rack; each rank is in one.
         racks: Vec<Vec<usize>>,
-        /// How many other representatives one has below it at most; at least 1.
+        /// The largest number of other representatives below one; at least 1.
         degree: usize,
     },
 }
 
 impl OnePipeConfig {
-    /// A flat group, with rings of 256 KiB, 256 KiB of messages that wait, and a beacon every 10 µs until 1 ms after the
-    /// last message.
+    /// A flat group, with rings of 256 KiB, 256 KiB of messages that wait, and a beacon every 10 µs until 1 ms after
+    /// the last message.
     pub fn new(nodes: Vec<NodeId>, tag: GroupTag) -> OnePipeConfig {
         OnePipeConfig {
             nodes,
@@ -60,7 +61,7 @@ impl OnePipeConfig {
         }
     }
 
-    /// The rank of `node`, if what is configured can be.
+    /// Checks the configuration. Returns the rank of `node`.
     pub(crate) fn check(&self, node: NodeId) -> Result<usize, CreateError> {
         let ranks = self.nodes.len();
         let mut distinct = self.nodes.clone();
@@ -87,7 +88,7 @@ impl OnePipeConfig {
         Layout { ring_bytes: self.ring_bytes }
     }
 
-    /// What differs where two ranks were configured differently, or run different protocols.
+    /// A number that differs where two ranks were configured differently, or run different protocols.
     pub(crate) fn fingerprint(&self, protocol: &str) -> u64 {
         let mut print = Fingerprint::default();
         print.text(protocol).number(self.epoch).number(self.ring_bytes as u64).text(&format!("{:?}", self.topology));

@@ -1,4 +1,4 @@
-//! Who settles failures.
+//! The interface of the controller, which settles failures.
 
 use std::sync::Arc;
 
@@ -6,58 +6,60 @@ use squall_fabric::Time;
 
 use crate::Gate;
 
-/// What settles failures for the ranks of a group, all alike: the paper's controller (§5.2). A rank's side of it.
+/// A rank's side of the paper's controller (§5.2), which settles failures for the ranks of a group, the same for all.
 ///
 /// # To ensure correctness
 ///
 /// 1. All ranks get the same settlements in the same order, each once, with epochs that increase by one; or a prefix of
-///    them. One without failed ranks is possible, as when others have joined what the group is a part of.
-/// 2. Before a settlement is decided, every rank of the group that it does not name as failed, and that none before it
-///    did, has [reported](Controller::report) for the epoch that it ends, or its gate was [closed](Gate::close) for it. Its
-///    failure timestamp is the greatest of what they have reported, or their gates have said; where it has no failed
-///    ranks, it means nothing.
+///    them. A settlement without failed ranks is possible, as when others have joined what the group is a part of.
+/// 2. Before a settlement is decided, every rank that neither it nor an earlier one names as failed has
+///    [reported](Controller::report) for the epoch that it ends, or its gate was [closed](Gate::close) for it. Its
+///    failure timestamp is the greatest barrier that they have reported, or that their gates have returned. Without
+///    failed ranks, the timestamp means nothing.
 /// 3. It is committed, so that no other can take its place, before any rank is told of it.
 /// 4. A rank that others suspect in every epoch is named as failed in the end, or they are: a broken connection is not
 ///    made again.
 pub trait Controller {
-    /// The connection to a rank is gone, or it does not keep the protocol. Told once in every epoch until the rank is
-    /// removed.
+    /// Takes note that the connection to a rank is gone, or that the rank does not keep the protocol. It is told once
+    /// in every epoch until the rank is removed.
     fn suspect(&mut self, epoch: u64, rank: usize);
 
-    /// This rank is wedged: in `epoch` it delivers no reliable message whose wide timestamp is `barrier` or higher.
+    /// Takes note that this rank is wedged: in `epoch` it delivers no reliable message whose wide timestamp is
+    /// `barrier` or higher.
     fn report(&mut self, epoch: u64, barrier: u64);
 
-    /// The rank's gate, if the controller closes it: the rank is to be [made with it](crate::OnePipe::with_gate). Without one
-    /// the controller must tell the rank to [wedge](Directive::Wedge).
+    /// The rank's gate, if the controller closes it: the rank is to be [made with it](crate::OnePipe::with_gate).
+    /// Without one the controller must tell the rank to [wedge](Directive::Wedge).
     fn gate(&self) -> Option<&Arc<Gate>> {
         None
     }
 
-    /// What this rank is told to do next.
+    /// The next directive for this rank.
     fn poll(&mut self, now: Time) -> Option<Directive>;
 }
 
-/// What a controller tells a rank.
+/// An order of a controller to a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Directive {
-    /// Accept no further barrier of reliable messages in this epoch, and [report](Controller::report) the last one. Told
-    /// of another epoch than the current one, or again, it changes nothing; a report follows whenever the epoch is the
-    /// current one.
+    /// Accept no further barrier of reliable messages in this epoch, and [report](Controller::report) the last one. If
+    /// the epoch is not the current one, or this was told before, it changes nothing; a report follows whenever the
+    /// epoch is the current one.
     Wedge {
         /// The epoch that is to end.
         epoch: u64,
     },
-    /// Go on without those who have failed.
+    /// Go on without the ranks that have failed.
     Settle(Settlement),
 }
 
-/// What was decided about a failure.
+/// A decision about a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// The epoch that begins: one more than that which ends.
+    /// The epoch that begins: one more than the epoch that ends.
     pub epoch: u64,
     /// The ranks that were removed since the last settlement.
     pub failed: Vec<usize>,
-    /// Of their reliable messages, those with lower wide timestamps are delivered by all receivers, all others by none.
+    /// The timestamp that bounds the failed ranks' reliable messages: those with lower wide timestamps are delivered by
+    /// all receivers, all others by none.
     pub failure_timestamp: u64,
 }

@@ -1,8 +1,8 @@
-//! Why a group, or a scattering, is refused.
+//! The errors of groups and scatterings.
 
 use squall_fabric::{NodeId, RegisterError};
 
-/// Why a group could not be made.
+/// The reason why a group could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// The nodes are no list of different nodes with this one among them.
@@ -10,23 +10,23 @@ pub enum CreateError {
     Nodes {
         /// This node.
         node: NodeId,
-        /// How many were given.
+        /// The number of given nodes.
         nodes: usize,
     },
     /// Positions can't be counted in a ring of this size.
     #[error("a ring of {ring_bytes} bytes can't be made: take a power of two, 1 KiB to 1 GiB")]
     Ring {
-        /// What was asked for.
+        /// The requested size, in bytes.
         ring_bytes: usize,
     },
-    /// The racks are not a partition of the ranks, or representatives may have nobody below them.
+    /// The racks are not a partition of the ranks, or the degree is 0.
     #[error(
         "a hierarchy needs each of the ranks below {ranks} in exactly one rack, and a degree of at least 1 (it is {degree})"
     )]
     Racks {
-        /// How many ranks there are.
+        /// The number of ranks.
         ranks: usize,
-        /// What was asked for.
+        /// The requested degree.
         degree: usize,
     },
     /// The memory could not be registered.
@@ -34,7 +34,7 @@ pub enum CreateError {
     Memory(#[from] RegisterError),
 }
 
-/// Why a scattering was not taken. Nothing of it is sent.
+/// The reason why a scattering was not taken. Nothing of it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScatterError {
     /// It has no messages.
@@ -43,9 +43,9 @@ pub enum ScatterError {
     /// There is no such rank.
     #[error("a message is for rank {rank}, but there are only {ranks}")]
     Rank {
-        /// Whom the message is for.
+        /// The rank that the message is for.
         rank: usize,
-        /// How many ranks there are.
+        /// The number of ranks.
         ranks: usize,
     },
     /// A rank would receive two messages at the same time, in no order.
@@ -54,12 +54,12 @@ pub enum ScatterError {
         /// The rank.
         rank: usize,
     },
-    /// The message does not fit into a ring as it should.
+    /// The message is longer than a ring takes.
     #[error("a message of {bytes} bytes is too long: at most {limit} fit; take larger rings, or send it in parts")]
     TooLong {
-        /// Its length, in bytes.
+        /// The message's length, in bytes.
         bytes: usize,
-        /// The longest, in bytes.
+        /// The greatest length, in bytes.
         limit: usize,
     },
     /// The rank has failed, and was removed.
@@ -68,10 +68,10 @@ pub enum ScatterError {
         /// The rank.
         rank: usize,
     },
-    /// As much is waiting for room at receivers as may.
+    /// As many bytes wait for room at receivers as may.
     #[error("{waiting_bytes} bytes of messages wait for room at their receivers: step, and try again")]
     Full {
-        /// How many bytes wait.
+        /// The number of waiting bytes.
         waiting_bytes: usize,
     },
     /// This rank was removed from its group, or has left it.

@@ -1,4 +1,4 @@
-//! What an application is told besides its messages.
+//! The events of a group, besides its messages.
 
 use squall_fabric::BreakReason;
 
@@ -7,15 +7,16 @@ use crate::{Mode, ScatteringId};
 /// Something that happened to the group, or to a scattering of this rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A rank that was to receive a message of it has failed. A reliable scattering was delivered nowhere, and will not be.
-    /// Of one with best effort, the message to that rank may not have arrived; its others go on. It is told again at each
-    /// settlement that removes another of its receivers.
+    /// A rank that was to receive a message of a scattering has failed. A reliable scattering was delivered nowhere,
+    /// and will not be. Of a best-effort one, the message to that rank may not have arrived; its others go on. The
+    /// event comes again at each settlement that removes another of its receivers.
     Undeliverable {
-        /// Which one, as [`scatter`](crate::OnePipe::scatter) named it.
+        /// The scattering's number, as [`scatter`](crate::OnePipe::scatter) returned it.
         id: ScatteringId,
         /// Its mode.
         mode: Mode,
-        /// Its wide timestamp; none if it was still waiting for one, in which case nothing of it was sent, in either mode.
+        /// Its wide timestamp; none if it was still waiting for one, in which case nothing of it was sent, in either
+        /// mode.
         stamp: Option<u64>,
     },
     /// The connection to a rank is gone, or it wrote what no correct peer writes. Nothing is delivered beyond its last
@@ -23,7 +24,7 @@ pub enum Event {
     Broken {
         /// The rank.
         rank: usize,
-        /// Why.
+        /// The reason.
         reason: BreakReason,
     },
     /// A settlement has removed a rank.

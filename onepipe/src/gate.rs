@@ -1,4 +1,5 @@
-//! Up to which barrier a rank may deliver reliable messages: what a settlement must know of each rank that stays.
+//! The gate of a rank: the barrier up to which it may deliver reliable messages, which a settlement must know of each
+//! rank that stays.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -8,21 +9,22 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(squall_loom))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Set in [`Gate::word`] while nothing more is accepted.
+/// The bit of [`Gate::word`] that is set while nothing more is accepted.
 const CLOSED: u64 = 1 << 63;
 
-/// Up to which barrier one rank may deliver reliable messages.
+/// The barrier up to which one rank may deliver reliable messages.
 ///
-/// Only the rank's thread raises it, and any thread closes it, at any time: so how far a rank may have gone is known without
-/// asking a thread that may be busy, or wait for what depends on the answer.
+/// Only the rank's thread raises it, and any thread closes it, at any time. So the barrier is known without asking a
+/// thread that may be busy, or that may wait for what depends on the answer.
 ///
 /// # Why it holds
 ///
-/// A raise and a closing are atomic operations on one word, so one comes first. A raise that does is part of what the closing
-/// returns; one that does not fails. An epoch may be closed before its rank has begun it, in the midst of
-/// opening: if the closing's operation on the word precedes that of the opening, the opening sees for which
-/// epoch it was, and closes again before the rank, which is its own thread, can raise anything; if it follows, it returns
-/// what was raised in between.
+/// A raise and a closing are atomic operations on one word, so one comes first. A raise that does is part of what the
+/// closing returns; one that does not fails.
+///
+/// An epoch may be closed before its rank has begun it, in the midst of opening. If the closing's operation on the word
+/// precedes that of the opening, the opening sees the epoch of the closing. It closes again before the rank can raise
+/// anything, since the rank itself opens. If the closing's operation follows, it returns what was raised in between.
 #[derive(Debug)]
 pub struct Gate {
     /// The barrier, and [`CLOSED`].
@@ -32,10 +34,11 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// No barrier can be higher.
+    /// The highest barrier.
     pub(crate) const HIGHEST: u64 = CLOSED - 1;
 
-    /// By its rank, from what it has accepted before. False if the gate is closed: then nothing is accepted.
+    /// Raises the barrier, by its rank, from the one that it has accepted before. Returns false if the gate is closed:
+    /// then nothing is accepted.
     ///
     /// # Panics
     ///
@@ -52,15 +55,15 @@ impl Gate {
         }
     }
 
-    /// Closes it for an epoch and those before, again and again if need be. Returns the barrier that its rank does not pass
-    /// in `epoch`: only messages with lower wide timestamps are delivered.
+    /// Closes the gate for an epoch and those before; it may be called any number of times. Returns the barrier that
+    /// the rank does not pass in `epoch`: only messages with lower wide timestamps are delivered.
     pub fn close(&self, epoch: u64) -> u64 {
         self.closed.fetch_max(epoch.saturating_add(1), Ordering::Relaxed);
-        // Who sees the word closed sees for which epoch.
+        // A thread that sees the closed word also sees the epoch.
         self.word.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED
     }
 
-    /// By its rank, once it has carried out the settlement that begins an epoch.
+    /// Opens the gate, by its rank, once it has carried out the settlement that begins an epoch.
     pub(crate) fn open(&self, epoch: u64) {
         self.word.fetch_and(!CLOSED, Ordering::AcqRel);
         if self.closed.load(Ordering::Relaxed) > epoch {
@@ -70,7 +73,7 @@ impl Gate {
 }
 
 impl Default for Gate {
-    /// An open one, whose rank has accepted nothing.
+    /// An open gate, whose rank has accepted nothing.
     fn default() -> Gate {
         Gate { word: AtomicU64::new(0), closed: AtomicU64::new(0) }
     }

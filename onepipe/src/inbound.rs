@@ -1,4 +1,4 @@
-//! A ring from a sender, as its receiver has it.
+//! The receiver's side of a ring from a sender.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +12,19 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Inbound {
     ring: Ring,
-    /// Everything before it has arrived.
+    /// The position before which everything has arrived.
     tail: u64,
     /// The position of the first record that was not taken.
     taken: u64,
-    /// How far the sender was told that records were taken.
+    /// The position up to which the sender was told that records were taken.
     told: u64,
-    /// The first record that was not taken, if it was looked at: its wide timestamp and label.
+    /// The wide timestamp and label of the first record that was not taken, if it was read.
     head: Option<(u64, Label)>,
     /// The wide timestamp of the record before.
     last: Option<u64>,
-    /// Wide timestamps of records that are not to be delivered.
+    /// The wide timestamps of records that are not to be delivered.
     recalled: BTreeSet<u64>,
-    /// Records from this wide timestamp on are not to be delivered.
+    /// The wide timestamp from which on records are not to be delivered.
     limit: u64,
 }
 
@@ -49,7 +49,7 @@ impl Inbound {
         self.last
     }
 
-    /// The ring is filled up to `tail`.
+    /// Takes note that the ring is filled up to `tail`.
     #[inline]
     pub(crate) fn arrive(&mut self, tail: u64) -> Result<(), Misbehaved> {
         let beyond = tail.wrapping_sub(self.taken) > self.ring.capacity() as u64;
@@ -60,7 +60,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Looks at the first record, if that was not done. Returns its wide timestamp, or [`u64::MAX`] if there is none.
+    /// Reads the first record, if that was not done. Returns its wide timestamp, or [`u64::MAX`] if there is none.
     #[inline]
     pub(crate) fn look(&mut self, near: u64) -> Result<u64, Misbehaved> {
         if self.head.is_none() {
@@ -81,14 +81,14 @@ impl Inbound {
             return Err(Misbehaved);
         }
         if stamp >= self.limit {
-            // So do all behind it.
+            // The same holds for all records behind it.
             self.taken = self.tail;
             return Ok(None);
         }
         Ok(Some((stamp, header.label)))
     }
 
-    /// Takes the record that was looked at out, if there is one, with its payload, and returns its ticket.
+    /// Takes out the record that was read, if there is one, with its payload, and returns its ticket.
     #[inline]
     pub(crate) fn take(&mut self, payload: &mut Vec<u8>) -> Option<u32> {
         let (stamp, label) = self.head.take()?;
@@ -106,7 +106,7 @@ impl Inbound {
         self.taken += label.record_bytes();
     }
 
-    /// Hands out the records before `limit`, a wide timestamp, beginning with the one that was looked at, at most `max`.
+    /// Hands out the records before `limit`, a wide timestamp, beginning with the one that was read, at most `max`.
     /// Returns how many, and the timestamp of the first behind them, as [`look`](Inbound::look) does.
     #[inline]
     pub(crate) fn take_below(
@@ -133,14 +133,15 @@ impl Inbound {
         (delivered, next.map(|head| head.map_or(u64::MAX, |(stamp, _)| stamp)))
     }
 
-    /// A record is not to be delivered. Whoever recalls more than a ring holds recalls what it has not sent.
+    /// Marks a record as not to be delivered. A sender that recalls more records than a ring holds recalls some that it
+    /// has not sent.
     pub(crate) fn recall(&mut self, stamp: u64) -> Result<(), Misbehaved> {
         self.recalled.insert(stamp);
         let most = self.ring.capacity() / HEADER;
         if self.recalled.len() <= most { Ok(()) } else { Err(Misbehaved) }
     }
 
-    /// Nothing more comes; what has come from `limit` on is not to be delivered.
+    /// Closes the ring: nothing more comes, and records from `limit` on are not to be delivered.
     pub(crate) fn close(&mut self, limit: u64) {
         self.limit = limit;
         if self.head.is_some_and(|(stamp, _)| stamp >= limit) {
@@ -149,8 +150,8 @@ impl Inbound {
         }
     }
 
-    /// How far the sender is to be told now that records were taken, if it is: something else is told it anyway, or it may
-    /// lack room for a record, or it is worth a word of its own.
+    /// The position up to which the sender is to be told now that records were taken, if it is. It is told when another
+    /// word is told anyway, when it may lack room for a record, or when the count is worth a word of its own.
     #[inline]
     pub(crate) fn credit(&mut self, anyway: bool) -> Option<u64> {
         let (capacity, due) = (self.ring.capacity() as u64, self.taken - self.told);

@@ -1,9 +1,9 @@
-//! Where things lie in the region that one rank writes into another's memory.
+//! The layout of the region that one rank writes into another's memory.
 //!
 //! ```text
-//! 0    tail × 2         how far the writer's ring of each mode is filled             after the ring's bytes
-//! 16   status           what the writer reports, see `Status`: words on their own    after the data posted before
-//! 104  recall number    which batch of recalls lies behind it                        after the batch
+//! 0    tail × 2         the bytes that the writer has put into its ring of each mode  after the ring's bytes
+//! 16   status           the writer's reports, see `Status`: words on their own        after the data posted before
+//! 104  recall number    the number of the batch of recalls behind it                  after the batch
 //! 128  recall           count, timestamps: see `recall`
 //! 384  ring × 2         records, see `record`
 //! ```
@@ -21,7 +21,7 @@ pub(crate) const STATUS: usize = 16;
 /// The offset of the recall batch's number.
 pub(crate) const RECALL_NUMBER: usize = 104;
 
-/// The offset of what the batch says: a count, and the stamps.
+/// The offset of the batch: a count, and the stamps.
 pub(crate) const RECALL_BATCH: usize = 128;
 
 /// The offset of the first ring.
@@ -34,13 +34,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Where the count of bytes in a ring stands.
+    /// The offset of the count of bytes in a ring.
     #[inline]
     pub(crate) fn tail(self, mode: Mode) -> usize {
         8 * mode.index()
     }
 
-    /// Where a ring begins.
+    /// The offset of a ring.
     #[inline]
     pub(crate) fn ring(self, mode: Mode) -> usize {
         RINGS + mode.index() * self.ring_bytes

@@ -1,36 +1,37 @@
 //! Scatterings in one total order by timestamps.
 //!
 //! A *scattering* is a group of messages to different receivers that takes effect at one logical time: every receiver
-//! delivers messages in the order of their timestamps, ties by sender. There is no sequencer: each rank stamps with its own
-//! clock, and receivers wait until nothing earlier can come. This is 1Pipe (SIGCOMM 2021, "the paper" on these pages), for
-//! networks whose switches know nothing of it. The feature `model` adds a simulation of the paper's own testbed.
+//! delivers messages in the order of their timestamps, ties by sender. There is no sequencer: each rank stamps with its
+//! own clock, and receivers wait until nothing earlier can come. This is 1Pipe (SIGCOMM 2021, "the paper" on these
+//! pages), for networks whose switches do not take part in it. The feature `model` adds a simulation of the paper's own
+//! testbed.
 //!
 //! # How data flows
 //!
-//! 1. A [`OnePipe`] connects its ranks. Each pair has a byte ring in the receiver's memory for each [`Mode`]; the sender
-//!    keeps a copy of it, and pushes what has gathered there since the last step, in one write or two.
-//! 2. A [scattering](OnePipe::scatter) is stamped and written into the rings of its receivers when there is room in all;
-//!    else it waits, and keeps what room it has got.
-//! 3. Each rank tells its *barrier*: a promise that nothing earlier will come from it. With best effort in a flat group,
-//!    that is its next timestamp, written behind the data on the same connection. A reliable scattering is covered only
-//!    once all its receivers have acknowledged it, and so is every scattering in a [hierarchy](Topology::Hierarchy),
-//!    where barriers take other ways than data and could overtake it.
+//! 1. A [`OnePipe`] connects its ranks. Each pair has a byte ring in the receiver's memory for each [`Mode`]; the
+//!    sender keeps a copy of it, and pushes the records of the last step in one write or two.
+//! 2. A [scattering](OnePipe::scatter) is stamped and written into the rings of its receivers when there is room in
+//!    all; otherwise it waits, and keeps the room that it has got.
+//! 3. Each rank tells its *barrier*: a promise that nothing earlier will come from it. With best effort in a flat
+//!    group, that is its next timestamp, written behind the data on the same connection. A reliable scattering is
+//!    covered only once all its receivers have acknowledged it. So is every scattering in a
+//!    [hierarchy](Topology::Hierarchy), where barriers take other ways than data and could overtake it.
 //! 4. Below the least barrier of all ranks a receiver [delivers](OnePipe::deliver): it merges the rings by their first
 //!    records. Messages lie in the rings until then.
-//! 5. Barriers go with data, and once in an interval while a rank is active. Later they go as far as somebody waits for
+//! 5. Barriers go with data, and once in an interval while a rank is active. Later they go as far as a rank waits for
 //!    them, so that an idle group writes nothing.
 //!
 //! # Failures
 //!
-//! A rank that fails holds up all barriers until a [`Controller`] has settled how far its reliable messages count: up to
-//! the greatest barrier that any rank had accepted (each has a [`Gate`] for these), so that each is delivered by all or by none. Senders
-//! recall reliable scatterings that a failed receiver had not acknowledged, and are [told](Event::Undeliverable); their
-//! barriers pass only when all who are left have carried that out.
+//! A rank that fails holds up all barriers until a [`Controller`] has settled how far its reliable messages count. They
+//! count up to the greatest barrier that any rank had accepted (each has a [`Gate`] for these), so that each is
+//! delivered by all or by none. Senders recall reliable scatterings that a failed receiver had not acknowledged, and
+//! are [told](Event::Undeliverable). Their barriers pass only when all ranks that are left have carried that out.
 //!
-//! # What is not there
+//! # Limits
 //!
-//! Nobody joins a group. A rank that was removed is out of it for good. One that hangs while its connections live is suspected by
-//! nobody, and all wait for it: [`OnePipe::waits_for`] names it, and the application decides.
+//! No rank joins a group. A rank that was removed is out of it for good. No rank suspects one that hangs while its
+//! connections stay, and all wait for it: [`OnePipe::waits_for`] names it, and the application decides.
 //!
 //! # Example
 //!

@@ -26,7 +26,7 @@ pub(crate) struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misbehaved;
 
-/// What is known of a peer.
+/// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It is connected, or will be.
@@ -40,37 +40,37 @@ pub(crate) enum State {
 /// One other rank; or this rank itself, which has no link.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// What the peer writes into.
+    /// The region that the peer writes into.
     pub(crate) region: Region,
     /// None while it can't be reached.
     pub(crate) link: Option<Link>,
     pub(crate) state: State,
     /// Whether there was a link.
     was_reached: bool,
-    /// Why there never was one, if it can't be.
+    /// The reason why there never was a link, if there can't be one.
     refused: Option<String>,
     /// The rings towards it, by mode.
     pub(crate) out: [Mirror; 2],
-    /// What it is told.
+    /// The words that the peer is told.
     pub(crate) status: Status,
-    /// What it has told, as was read last.
+    /// The words that the peer has told, as they were read last.
     pub(crate) seen: Words,
 }
 
 impl Peer {
-    /// Whether what it writes counts.
+    /// Whether the peer's writes count.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.state == State::Live
     }
 
-    /// Why it counts, and there never was nor will be a link.
+    /// The reason why there never was nor will be a link to the peer, if that is so and the peer still counts.
     pub(crate) fn refused(&self) -> Option<&str> {
         self.refused.as_deref().filter(|_| self.state == State::Broken)
     }
 }
 
-/// What became of a connection.
+/// A change of a connection.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     Up,
@@ -134,7 +134,7 @@ impl Links {
         self.peers.iter().map(|peer| Inbound::new(ring(peer))).collect()
     }
 
-    /// Whether it is a completion of one of these connections.
+    /// Whether a completion is one of these connections'.
     pub(crate) fn is_mine(&self, completion: &Completion) -> bool {
         completion.endpoint().is_some_and(|of| self.mesh.endpoints().any(|endpoint| endpoint == of))
     }
@@ -158,7 +158,7 @@ impl Links {
         }
     }
 
-    /// Goes on without hearing a peer. None if that is known.
+    /// Stops hearing a peer. None if that was done before.
     pub(crate) fn lose(&mut self, fabric: &mut impl Fabric, rank: usize, reason: BreakReason) -> Option<LinkEvent> {
         self.mesh.disconnect_member(fabric, rank);
         let peer = &mut self.peers[rank];
@@ -173,7 +173,7 @@ impl Links {
         Some(LinkEvent::Broken(rank, reason))
     }
 
-    /// A peer was removed.
+    /// Removes a peer.
     pub(crate) fn remove(&mut self, fabric: &mut impl Fabric, rank: usize) {
         self.lose(fabric, rank, BreakReason::PeerClosed);
         let peer = &mut self.peers[rank];
@@ -181,7 +181,7 @@ impl Links {
         peer.out.iter_mut().for_each(Mirror::abandon);
     }
 
-    /// Posts what was written for a rank. Returns whether there was anything.
+    /// Posts the records that were written for a rank. Returns whether there were any.
     #[inline]
     pub(crate) fn push(&mut self, fabric: &mut impl Fabric, rank: usize, mode: Mode) -> bool {
         let peer = &mut self.peers[rank];
@@ -196,7 +196,7 @@ impl Links {
         rank == self.me || self.peers.get(rank).is_some_and(|peer| peer.link.is_some())
     }
 
-    /// Whether all that were not removed are reached.
+    /// Whether all ranks that were not removed are reached.
     pub(crate) fn is_connected(&self) -> bool {
         let is_there = |(rank, peer): (usize, &Peer)| peer.state == State::Removed || self.is_reached(rank);
         self.peers.iter().enumerate().all(is_there)
@@ -214,7 +214,7 @@ impl Links {
     }
 }
 
-/// Whether it was posted; if not, it may be later, or a completion will say that it can't.
+/// Whether an operation was posted; if not, it may be later, or a completion will say that it can't.
 ///
 /// # Panics
 ///

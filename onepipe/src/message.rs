@@ -1,17 +1,17 @@
-//! What is sent and delivered.
+//! Messages, scatterings and deliveries.
 
-/// Which of the two orders a scattering is sent in. They are independent of each other.
+/// One of the two orders in which scatterings are sent. They are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// One phase. When a rank fails, messages from it and to it may be lost.
     BestEffort,
-    /// Two phases: a scattering is delivered by all its receivers that don't fail, or by none; one that none will deliver is
-    /// [given back](crate::Event::Undeliverable) to its sender.
+    /// Two phases: a scattering is delivered by all its receivers that don't fail, or by none; one that none will
+    /// deliver is [given back](crate::Event::Undeliverable) to its sender.
     Reliable,
 }
 
 impl Mode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [Mode; 2] = [Mode::BestEffort, Mode::Reliable];
 
     #[inline]
@@ -25,11 +25,11 @@ impl Mode {
 pub struct Message<'a> {
     /// The rank that receives it; may be the sender.
     pub to: usize,
-    /// What it says; may be empty.
+    /// The payload; may be empty.
     pub bytes: &'a [u8],
 }
 
-/// A scattering of this rank: they are numbered in the order of the calls, over both modes.
+/// The number of a scattering of this rank, in the order of the calls, over both modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScatteringId(pub u64);
 
@@ -38,10 +38,11 @@ pub struct ScatteringId(pub u64);
 pub struct Delivery<'a> {
     /// The order that it belongs to.
     pub mode: Mode,
-    /// The scattering's wide timestamp: the same at all its receivers, and of no other scattering of this sender.
+    /// The scattering's wide timestamp: the same at all its receivers, and different from those of the sender's other
+    /// scatterings.
     pub stamp: u64,
     /// The rank that sent it. Deliveries are in the order of (stamp, sender).
     pub sender: usize,
-    /// What it says.
+    /// The payload.
     pub bytes: &'a [u8],
 }

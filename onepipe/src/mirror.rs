@@ -1,4 +1,4 @@
-//! A ring towards a receiver, as its sender has it.
+//! The sender's side of a ring towards a receiver.
 
 use squall_fabric::{Fabric, Op, Slice, Source, Target, Token};
 
@@ -11,21 +11,21 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// The sender's copy of a ring: records are written here, and pushed to the same place of the receiver's memory. They stay
-/// until the receiver has freed them.
+/// The sender's copy of a ring: records are written here, and pushed to the same place of the receiver's memory. They
+/// stay until the receiver has freed them.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Mirror {
     ring: Ring,
-    /// Everything before it was written here.
+    /// The position before which everything was written here.
     written: u64,
-    /// Everything before it was posted.
+    /// The position before which everything was posted.
     posted: u64,
-    /// Everything before it has arrived, as far as the receiver has said.
+    /// The position before which everything has arrived, as the receiver has reported.
     arrived: u64,
-    /// Everything before it was taken out by the receiver, as far as it has said.
+    /// The position before which the receiver has taken everything out, as it has reported.
     freed: u64,
-    /// Bytes of room that waiting scatterings keep.
+    /// The bytes of room that waiting scatterings keep.
     held: u64,
 }
 
@@ -34,7 +34,7 @@ impl Mirror {
         Mirror { ring, written: 0, posted: 0, arrived: 0, freed: 0, held: 0 }
     }
 
-    /// Bytes of records that can be written and that nobody holds.
+    /// The bytes of records that can be written and that no waiting scattering holds.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         self.ring.capacity() as u64 - (self.written - self.freed) - self.held
@@ -76,8 +76,8 @@ impl Mirror {
         self.posted == self.written
     }
 
-    /// Posts what was written since the last push, in one piece or two, and behind it the ring's new tail; what can't be
-    /// posted now goes with the next push. Returns whether there was anything.
+    /// Posts the records written since the last push, in one piece or two, and behind them the ring's new tail. The
+    /// rest goes with the next push if it can't be posted now. Returns whether there was anything.
     #[inline]
     pub(crate) fn push(&mut self, fabric: &mut impl Fabric, link: &Link, layout: Layout, mode: Mode) -> bool {
         if self.is_posted() {
@@ -85,7 +85,7 @@ impl Mirror {
         }
         while !self.is_posted() {
             let len = self.ring.run(self.posted, self.written);
-            // It changes only after the receiver has freed it, so after it was fetched.
+            // The bytes change only after the receiver has freed them, and so after they were fetched.
             let slice = Slice { region: self.ring.region(), offset: self.ring.offset(self.posted), len };
             let source = Source::Region(slice);
             let target = Target { region: link.region, offset: layout.ring(mode) + self.ring.place(self.posted) };
@@ -104,7 +104,7 @@ impl Mirror {
         true
     }
 
-    /// The receiver has said how far records have arrived.
+    /// Takes note of the receiver's report that records have arrived.
     #[inline]
     pub(crate) fn acknowledge(&mut self, arrived: u64) -> Result<(), Misbehaved> {
         if arrived > self.arrived {
@@ -114,19 +114,19 @@ impl Mirror {
         Ok(())
     }
 
-    /// The receiver has said how far it has taken them out.
+    /// Takes note of the receiver's report that it has taken records out.
     #[inline]
     pub(crate) fn free(&mut self, freed: u64) -> Result<(), Misbehaved> {
         if freed > self.freed {
             self.check_end(freed)?;
             self.freed = freed;
-            // Only what has arrived is taken out.
+            // A record that was taken out has arrived.
             self.arrived = self.arrived.max(freed);
         }
         Ok(())
     }
 
-    /// A receiver counts whole records, and only such as were posted.
+    /// Checks a reported position. A receiver counts whole records, and only posted ones.
     #[inline]
     fn check_end(&self, position: u64) -> Result<(), Misbehaved> {
         let is_end = position.is_multiple_of(8)
@@ -135,13 +135,13 @@ impl Mirror {
         if is_end { Ok(()) } else { Err(Misbehaved) }
     }
 
-    /// The receiver is this rank itself: what is written has arrived.
+    /// Treats written records as arrived, because the receiver is this rank itself.
     #[inline]
     pub(crate) fn keep_locally(&mut self, taken: u64) {
         (self.posted, self.arrived, self.freed) = (self.written, self.written, taken);
     }
 
-    /// The receiver is gone: nothing is sent any more, and there is no more room.
+    /// Gives up the receiver: nothing is sent any more, and there is no more room.
     pub(crate) fn abandon(&mut self) {
         (self.posted, self.arrived, self.freed) = (self.written, self.written, self.written);
         self.held = self.ring.capacity() as u64;
@@ -185,8 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// A ring of 1 KiB with records of 40 and 24 bytes, stamped 5 and 6, that were posted, and one of 32, stamped 7, that
-    /// was not.
+    /// A ring of 1 KiB with records of 40 and 24 bytes, stamped 5 and 6, that were posted, and one of 32, stamped 7,
+    /// that was not.
     fn mirror() -> Mirror {
         let mut mirror = Mirror::new(Ring::new(Region::heap(RegionKind::Polled, RegionKey(0), 1024), 0, 1024));
         mirror.write(5, 50, &[0; 24]);
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(mirror.acknowledge(0), Ok(()), "an old word");
         assert_eq!(mirror.free(40), Ok(()));
         assert_eq!((mirror.room(), stamps(mirror.not_freed(9))), (1024 - 56, vec![6, 7]));
-        // What is freed has arrived, whichever is heard first.
+        // A freed record has arrived, whichever report is read first.
         assert_eq!(mirror.free(64), Ok(()));
         assert_eq!((mirror.oldest_on_its_way(9), mirror.room()), (Some(7), 1024 - 32));
         assert_eq!(mirror.free(40), Ok(()), "an old word");

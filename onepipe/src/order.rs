@@ -1,6 +1,6 @@
-//! What a rank receives in one mode, in the order of (timestamp, sender).
+//! The messages that a rank receives in one mode, in the order of (timestamp, sender).
 //!
-//! Senders' rings are in the order of their timestamps, so what is to be merged is the first record of each. Nothing is
+//! Senders' rings are in the order of their timestamps, so only the first record of each has to be merged. No record is
 //! copied before its turn.
 
 use crate::{Delivery, Mode, inbound::Inbound, links::Misbehaved, tournament::Tournament};
@@ -12,14 +12,14 @@ pub(crate) struct Order {
     pub(crate) rings: Vec<Inbound>,
     /// The wide timestamp of each ring's first record; [`u64::MAX`] where there is none.
     heads: Tournament,
-    /// What lies strictly below it is delivered.
+    /// The timestamp strictly below which messages are delivered.
     barrier: u64,
-    /// Next to which timestamps are extended.
+    /// The timestamp next to which timestamps are extended.
     pub(crate) near: u64,
-    /// The place of what was delivered last.
+    /// The place of the message that was delivered last.
     last: Option<(u64, usize)>,
     payload: Vec<u8>,
-    /// Whose records were found to be wrong.
+    /// The senders whose records were found to be wrong.
     misbehaved: Vec<usize>,
 }
 
@@ -50,7 +50,7 @@ impl Order {
         (first != u64::MAX && first >= self.barrier).then_some(first)
     }
 
-    /// A sender's ring is filled up to `tail`.
+    /// Takes note that a sender's ring is filled up to `tail`.
     #[inline]
     pub(crate) fn arrive(&mut self, from: usize, tail: u64) -> Result<(), Misbehaved> {
         self.rings[from].arrive(tail)?;
@@ -67,7 +67,7 @@ impl Order {
         Ok(())
     }
 
-    /// Nothing more comes from a sender, and what has come from `limit` on is not to be delivered.
+    /// Closes a sender's ring: nothing more comes, and records from `limit` on are not to be delivered.
     pub(crate) fn close(&mut self, from: usize, limit: u64) {
         self.rings[from].close(limit);
         if self.look(from).is_err() {
@@ -75,8 +75,8 @@ impl Order {
         }
     }
 
-    /// Hands out what lies below the barrier, at most `max` messages. Returns how many, and whether the next step has
-    /// something to say: that there is room again, also of what was recalled, or who misbehaved.
+    /// Hands out the messages below the barrier, at most `max`. Returns how many, and whether the next step has
+    /// something to report: room that is free again, also of recalled messages, or a sender that misbehaved.
     pub(crate) fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> (usize, bool) {
         let (mut delivered, mut is_news) = (0, false);
         while delivered < max {
@@ -85,13 +85,13 @@ impl Order {
                 break;
             }
             is_news = true;
-            // Whoever sends what comes too late has broken a promise.
+            // A sender whose message comes too late has broken a promise.
             if Some((stamp, sender)) <= self.last {
                 self.heads.set(sender, u64::MAX);
                 self.misbehaved.push(sender);
                 continue;
             }
-            // What was stamped in one go comes in one go: until it is another sender's turn nothing is compared.
+            // One sender's messages are handed out in one go, without comparisons, until it is another sender's turn.
             let (second, other) = self.heads.second();
             let limit = second.saturating_add(u64::from(sender < other)).min(self.barrier);
             let ring = &mut self.rings[sender];
@@ -109,7 +109,7 @@ impl Order {
         (delivered, is_news)
     }
 
-    /// A sender whose records were found to be wrong.
+    /// Takes a sender whose records were found to be wrong.
     pub(crate) fn take_misbehaved(&mut self) -> Option<usize> {
         self.misbehaved.pop()
     }
@@ -124,7 +124,7 @@ mod tests {
 
     const BYTES: usize = 1024;
 
-    /// Rings that lie in this process, and their writers.
+    /// Rings in this process, and their writers.
     fn order(senders: usize) -> (Order, Vec<Mirror>, Vec<Region>) {
         let region = |sender: usize| Region::heap(RegionKind::Polled, RegionKey(sender as u64), BYTES);
         let regions: Vec<Region> = (0..senders).map(region).collect();
@@ -274,7 +274,7 @@ mod tests {
                 mirrors[0].keep_locally(freed);
                 told += 1;
             }
-            // The longest record always finds room once all that was sent is taken.
+            // The longest record always finds room once all sent records are taken.
             assert!(mirrors[0].room() >= BYTES as u64 / 4);
             send(&mut order, &mut mirrors, 0, stamp, &[7; 24]);
             order.deliver(1, &mut |_| {});

@@ -11,7 +11,7 @@ use crate::{
 
 /// One rank's part in a group whose scatterings all ranks deliver in the order of their timestamps.
 ///
-/// Its methods never block. [`step`](OnePipe::step) makes progress: whoever drives it polls the fabric, hands over
+/// Its methods never block. [`step`](OnePipe::step) makes progress. Its driver polls the fabric, hands over
 /// completions, steps, delivers and [attends](OnePipe::attend) to failures whenever something arrives, and at the
 /// [deadline](OnePipe::deadline).
 #[derive(Debug)]
@@ -26,8 +26,8 @@ impl<C: Clock> OnePipe<C> {
         OnePipe::with_gate(fabric, config, clock, Arc::default())
     }
 
-    /// [Creates](OnePipe::create) it with the gate that its [controller closes](Controller::gate), which no other rank has or
-    /// has had.
+    /// [Creates](OnePipe::create) a rank with the gate that its [controller closes](Controller::gate), which no other
+    /// rank has or has had.
     pub fn with_gate(
         fabric: &mut impl Fabric,
         config: OnePipeConfig,
@@ -38,7 +38,7 @@ impl<C: Clock> OnePipe<C> {
         Ok(OnePipe { engine: engine.with_gate(gate) })
     }
 
-    /// What it was made from.
+    /// The rank's configuration.
     pub fn config(&self) -> &OnePipeConfig {
         &self.engine.config
     }
@@ -48,7 +48,7 @@ impl<C: Clock> OnePipe<C> {
         self.engine.rank()
     }
 
-    /// How many ranks there were in the beginning.
+    /// The number of ranks in the beginning.
     pub fn ranks(&self) -> usize {
         self.engine.config.nodes.len()
     }
@@ -68,7 +68,7 @@ impl<C: Clock> OnePipe<C> {
         self.engine.has_ended()
     }
 
-    /// A rank with which this one can't work together, and why: one that has another configuration, for example. It was never
+    /// A rank with which this one can't work together, and the reason: another configuration, for example. It was never
     /// reached, and [`is_connected`](OnePipe::is_connected) waits for it in vain; the controller does not hear of it.
     pub fn refused(&self) -> Option<(usize, &str)> {
         self.engine.refused()
@@ -84,12 +84,12 @@ impl<C: Clock> OnePipe<C> {
         self.engine.barrier(mode)
     }
 
-    /// The rank that must act next for this one to get any further in a mode, if it waits for one: by telling its barrier, by
-    /// acknowledging, or by taking messages so that there is room (then it may be this rank itself).
+    /// The rank that must act next for this one to get any further in a mode, if it waits for one. That rank is to tell
+    /// its barrier, to acknowledge, or to take messages so that there is room (then it may be this rank itself).
     ///
-    /// Where messages flow, it changes all the time. If it is the same for seconds and nothing is delivered, that rank hangs,
-    /// though its process lives: nobody is suspected for that, and what to do is up to the application. In a
-    /// [hierarchy](crate::Topology::Hierarchy) it is a neighbour in the tree, who may wait for another in turn.
+    /// Where messages flow, it changes all the time. If it is the same for seconds and nothing is delivered, that rank
+    /// hangs, though its process is alive: no rank suspects it for that, and the application decides what to do. In a
+    /// [hierarchy](crate::Topology::Hierarchy) it is a neighbour in the tree, which may wait for another in turn.
     pub fn waits_for(&self, mode: Mode) -> Option<usize> {
         self.engine.waits_for(mode)
     }
@@ -99,14 +99,14 @@ impl<C: Clock> OnePipe<C> {
         self.engine.max_message()
     }
 
-    /// Takes a scattering. It gets its timestamp, and is sent, as soon as there is room for it at all its receivers; until
-    /// then it waits, and keeps what room it has got.
+    /// Takes a scattering. It gets its timestamp, and is sent, as soon as there is room for it at all its receivers;
+    /// until then it waits, and keeps the room that it has got.
     pub fn scatter(&mut self, now: Time, mode: Mode, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
         self.engine.scatter(now, mode, messages)
     }
 
-    /// Reads what has arrived, sends what waits, acknowledges, and tells its barrier if it is time to. Returns whether there
-    /// was anything to do.
+    /// Reads what has arrived, sends what waits, acknowledges, and tells its barrier if it is time to. Returns whether
+    /// there was anything to do.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
         self.engine.step(fabric, now)
     }
@@ -121,18 +121,19 @@ impl<C: Clock> OnePipe<C> {
         self.engine.deliver(mode, max, sink)
     }
 
-    /// What happened since the last call.
+    /// The next event that was not returned yet.
     pub fn next_event(&mut self) -> Option<Event> {
         self.engine.next_event()
     }
 
-    /// When [`step`](OnePipe::step) has something to do at the latest, if nothing arrives: [`Time::MAX`] in a group that
-    /// is idle.
+    /// The time by which [`step`](OnePipe::step) has something to do, even if nothing arrives: [`Time::MAX`] in a group
+    /// that is idle.
     pub fn deadline(&self) -> Time {
         self.engine.deadline()
     }
 
-    /// Tells the controller whom this rank suspects, and does what it says. Returns whether it said anything.
+    /// Tells the controller which ranks this one suspects, and carries out its directives. Returns whether there were
+    /// any.
     ///
     /// # Panics
     ///
@@ -146,7 +147,7 @@ impl<C: Clock> OnePipe<C> {
         self.engine.disconnect(fabric);
     }
 
-    /// The order of one mode alone, to compare with others.
+    /// The order of one mode alone, for comparison with others.
     pub fn only(self, mode: Mode) -> OneMode<C> {
         OneMode { pipe: self, mode }
     }

@@ -1,8 +1,8 @@
-//! Taking back reliable scatterings that can't be delivered everywhere.
+//! The recall of reliable scatterings that can't be delivered everywhere.
 //!
-//! A batch of timestamps is written into the receiver's memory, behind it its number; once the receiver has said that it
-//! will not deliver these, the next batch follows. So recalls need no room in a ring, which may be full of what waits for
-//! this very recall.
+//! A batch of timestamps is written into the receiver's memory, behind it its number. Once the receiver has
+//! acknowledged that it will not deliver these, the next batch follows. So recalls need no room in a ring, which may be
+//! full of messages that wait for this very recall.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,30 +15,30 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// How many timestamps a batch has at most: behind their count, they are posted inline.
+/// The largest number of timestamps in a batch: behind their count, they are posted inline.
 const BATCH: usize = INLINE_BYTES / 8 - 1;
 
 /// A sender's recalls.
 #[derive(Debug)]
 pub(crate) struct Recalls {
-    /// By wide timestamp: those that some receivers have not carried out.
+    /// By wide timestamp: the scatterings whose recall some receivers have not carried out.
     open: BTreeMap<u64, Open>,
-    /// Wide timestamps of those that this rank's barrier may not have passed, carried out or not.
+    /// The wide timestamps of recalled scatterings that this rank's barrier may not have passed, carried out or not.
     known: BTreeSet<u64>,
-    /// Those that were carried out, until they are taken.
+    /// The scatterings whose recall was carried out, until they are taken.
     done: VecDeque<(u64, ScatteringId)>,
-    /// Indexed by rank.
+    /// The recalls to each rank.
     to: Vec<Outgoing>,
 }
 
 #[derive(Debug)]
 struct Open {
     id: ScatteringId,
-    /// How many receivers have not carried it out.
+    /// The number of receivers that have not carried it out.
     awaited: usize,
 }
 
-/// What goes to one receiver.
+/// The recalls to one receiver.
 #[derive(Debug, Default)]
 struct Outgoing {
     later: VecDeque<u64>,
@@ -74,22 +74,22 @@ impl Recalls {
         self.open.first_key_value().map(|(&stamp, _)| stamp)
     }
 
-    /// A receiver that has not carried out what it was told.
+    /// A receiver that has not carried out its recalls.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         self.to.iter().position(|to| !to.batch.is_empty() || !to.later.is_empty())
     }
 
-    /// The barrier has passed what lies below.
+    /// Forgets the recalls that the barrier has passed.
     pub(crate) fn forget_below(&mut self, barrier: u64) {
         self.known = self.known.split_off(&barrier);
     }
 
-    /// One that was carried out everywhere.
+    /// Takes a scattering whose recall was carried out everywhere.
     pub(crate) fn take_done(&mut self) -> Option<(u64, ScatteringId)> {
         self.done.pop_front()
     }
 
-    /// A receiver has carried out all batches up to this number.
+    /// Takes note that a receiver has carried out all batches up to this number.
     pub(crate) fn acknowledged(&mut self, rank: usize, number: u64) -> Result<(), Misbehaved> {
         let to = &mut self.to[rank];
         if number > to.number {
@@ -113,7 +113,7 @@ impl Recalls {
         }
     }
 
-    /// Nothing is awaited from a rank any more.
+    /// Gives up a rank, from which nothing is awaited any more.
     pub(crate) fn abandon(&mut self, rank: usize) {
         let Outgoing { later, batch, .. } = std::mem::take(&mut self.to[rank]);
         batch.into_iter().chain(later).for_each(|stamp| self.carried_out(stamp));
@@ -157,7 +157,7 @@ impl Outgoing {
     }
 }
 
-/// What a peer recalls, if it has written another batch than number `seen`.
+/// The timestamps that a peer recalls, if it has written another batch than number `seen`.
 #[inline]
 pub(crate) fn read(region: &Region, seen: u64, near: u64) -> Result<Option<Vec<u64>>, Misbehaved> {
     match region.load(RECALL_NUMBER) {
@@ -187,7 +187,7 @@ mod tests {
         std::iter::from_fn(|| recalls.take_done()).map(|(stamp, _)| stamp).collect()
     }
 
-    /// What is posted to a rank next is taken as posted.
+    /// The next batch for a rank, which counts as posted.
     fn batch(recalls: &mut Recalls, rank: usize) -> Vec<u64> {
         let to = &mut recalls.to[rank];
         if to.batch.is_empty() && !to.later.is_empty() {

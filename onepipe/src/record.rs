@@ -2,21 +2,21 @@
 //!
 //! ```text
 //! 0    timestamp 48 bits | mark 16 bits     the mark is the low bits of position ÷ 8
-//! 8    length u32 | ticket u32              of the payload, in bytes; what the writer recognises it by
+//! 8    length u32 | ticket u32              of the payload, in bytes; by the ticket the writer recognises the message
 //! 16   payload                              padded with zeros to whole words
 //! ```
 //!
-//! Records follow one another without gaps, and may lie across the ring's end. The mark tells a reader if it is not at a
-//! record.
+//! Records follow one another without gaps, and may lie across the ring's end. The mark tells a reader if it is not at
+//! a record.
 
 use crate::timestamp::Timestamp;
 
-/// Bytes of a record before its payload.
+/// The bytes of a record before its payload.
 pub(crate) const HEADER: usize = 16;
 
 const MARK_BITS: u32 = 64 - Timestamp::BITS;
 
-/// The bytes that a record with such a payload takes.
+/// The size of a record with a payload of `payload` bytes.
 #[inline]
 pub(crate) const fn record_bytes(payload: usize) -> u64 {
     (HEADER + payload.next_multiple_of(8)) as u64
@@ -39,13 +39,13 @@ pub(crate) struct Header {
 pub(crate) struct Label(u64);
 
 impl Label {
-    /// Of a payload of `bytes` bytes, at most `u32::MAX`.
+    /// The label of a payload of `bytes` bytes, at most `u32::MAX`.
     #[inline]
     pub(crate) fn new(bytes: usize, ticket: u32) -> Label {
         Label(bytes as u64 | u64::from(ticket) << 32)
     }
 
-    /// The payload's length.
+    /// The payload's length, in bytes.
     #[inline]
     pub(crate) fn bytes(self) -> usize {
         self.0 as u32 as usize
@@ -56,7 +56,7 @@ impl Label {
         (self.0 >> 32) as u32
     }
 
-    /// The record's bytes.
+    /// The record's size, in bytes.
     #[inline]
     pub(crate) fn record_bytes(self) -> u64 {
         record_bytes(self.bytes())
@@ -69,7 +69,8 @@ impl Header {
         [self.stamp.as_nanos() << MARK_BITS | mark(position), self.label.0]
     }
 
-    /// None if no record of a ring of `capacity` bytes begins with these words at `position`.
+    /// Decodes the first words of a record at `position`. None if no record of a ring of `capacity` bytes begins with
+    /// these words there.
     #[inline]
     pub(crate) fn decode([first, second]: [u64; 2], position: u64, capacity: usize) -> Option<Header> {
         let label = Label(second);

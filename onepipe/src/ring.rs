@@ -6,21 +6,21 @@ use squall_fabric::{Region, Window, read_words, write_words};
 
 use crate::record::{HEADER, Header};
 
-/// Words of a record before its payload.
+/// The words of a record before its payload.
 const HEADER_WORDS: usize = HEADER / 8;
 
-/// How far ahead of what is read memory is fetched, in bytes. Small records are delivered in the order in which they lie, each
-/// in some 15 ns, and a cache line comes from another core in some 100 ns.
+/// The distance from the read position at which memory is fetched ahead, in bytes. Small records are delivered in the
+/// order in which they lie, each in some 15 ns, and a cache line comes from another core in some 100 ns.
 const AHEAD: u64 = 640;
 
-/// A part of a region that is used as a ring. Positions count bytes since it began, in multiples of 8, and wrap around in
-/// it.
+/// A part of a region that is used as a ring. Positions count bytes since it began, in multiples of 8, and wrap around
+/// in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Ring {
     window: Window,
-    /// Where it begins in the region.
+    /// The offset of the ring in the region.
     base: usize,
-    /// A power of two.
+    /// The size in bytes, a power of two.
     capacity: usize,
 }
 
@@ -39,19 +39,19 @@ impl Ring {
         self.capacity
     }
 
-    /// Where a position lies, from the ring's beginning.
+    /// The offset of a position from the ring's beginning.
     #[inline]
     pub(crate) fn place(&self, position: u64) -> usize {
         position as usize & (self.capacity - 1)
     }
 
-    /// Where a position lies in the region.
+    /// The offset of a position in the region.
     #[inline]
     pub(crate) fn offset(&self, position: u64) -> usize {
         self.base + self.place(position)
     }
 
-    /// How many bytes from `from` on, at most up to `to`, lie in one piece.
+    /// The number of bytes from `from` on, at most up to `to`, that lie in one piece.
     #[inline]
     pub(crate) fn run(&self, from: u64, to: u64) -> usize {
         ((to - from) as usize).min(self.capacity - self.place(from))
@@ -85,7 +85,7 @@ impl Ring {
         write_words(words, rest);
     }
 
-    /// Copies out the payload of the record at `position`, while those behind it come nearer.
+    /// Copies out the payload of the record at `position`, and prefetches the records behind it.
     #[inline]
     pub(crate) fn read(&self, position: u64, payload: &mut [u8]) {
         self.window.prefetch(self.place(position + AHEAD) / 8);
@@ -97,7 +97,7 @@ impl Ring {
         }
     }
 
-    /// Copies out what begins at a position and goes on at the ring's beginning.
+    /// Copies out bytes that begin at a position and go on at the ring's beginning.
     #[cold]
     fn read_around(&self, begin: u64, payload: &mut [u8]) {
         let words = self.window.words();

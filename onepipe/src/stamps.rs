@@ -1,10 +1,10 @@
-//! Where a rank's timestamps come from, and what it promises about those to come.
+//! The source of a rank's timestamps, and its promises about later ones.
 
 use squall_fabric::Time;
 
 use crate::Clock;
 
-/// A source of wide timestamps. Those of one rank increase, and none lies below what was promised before.
+/// A source of wide timestamps. Those of one rank increase, and none is lower than an earlier promise.
 pub(crate) trait Stamps {
     /// Whether a promise grows as time passes.
     const GROWS_WITH_TIME: bool;
@@ -12,22 +12,22 @@ pub(crate) trait Stamps {
     /// Whether a promise is told as soon as it has grown, not only once in a beacon interval.
     const IS_URGENT: bool;
 
-    /// It is `now`.
+    /// Sets the time.
     fn advance(&mut self, now: Time);
 
-    /// Another rank has promised that none of its timestamps is lower.
+    /// Takes note of another rank's promise that none of its timestamps is lower.
     fn hear(&mut self, from: usize, promise: u64);
 
-    /// Somebody waits for promises beyond this.
+    /// Takes note that a rank waits for promises beyond `stamp`.
     fn hear_want(&mut self, stamp: u64);
 
-    /// A timestamp for a scattering, at least 1: nobody waits for 0. None while it is not this rank's turn.
+    /// A timestamp for a scattering, at least 1, since no rank waits for 0. None while it is not this rank's turn.
     fn stamp(&mut self) -> Option<u64>;
 
     /// Promises that no timestamp from now on is lower.
     fn promise(&mut self) -> u64;
 
-    /// What other ranks' timestamps are near to.
+    /// A timestamp near which other ranks' timestamps are.
     fn near(&self) -> u64;
 }
 
@@ -36,7 +36,7 @@ pub(crate) trait Stamps {
 pub(crate) struct Clocked<C> {
     clock: C,
     now: u64,
-    /// No timestamp from now on is lower.
+    /// The least timestamp from now on.
     next: u64,
 }
 

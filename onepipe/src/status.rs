@@ -1,4 +1,4 @@
-//! What a rank reports to another besides messages: a few words that change often, written together.
+//! The reports of a rank to another besides messages: a few words that change often, written together.
 
 use squall_fabric::{Fabric, Op, Region, Source, Target, Token};
 
@@ -9,25 +9,25 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// One of them.
+/// A word of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// The writer's barrier; in a hierarchy, that of all who tell theirs through it.
+    /// The writer's barrier; in a hierarchy, that of all ranks that tell theirs through it.
     Barrier(Mode),
     /// The barrier of all ranks, on its way down the hierarchy.
     Down(Mode),
-    /// The greatest timestamp of the mode that somebody waits for barriers to pass.
+    /// The greatest timestamp of the mode that a rank waits for barriers to pass.
     Want(Mode),
     /// The number of the last batch of recalls that was carried out.
     Recalled,
-    /// How far the reader's ring has arrived.
+    /// The position up to which the reader's ring has arrived.
     Arrived(Mode),
-    /// How far the writer has taken out what was in the reader's ring.
+    /// The position up to which the writer has taken out records from the reader's ring.
     Freed(Mode),
 }
 
 impl Word {
-    /// Barriers first, beside the tails, acknowledgements in the next cache line.
+    /// The word's index: barriers first, beside the tails, acknowledgements in the next cache line.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         match self {
@@ -44,7 +44,7 @@ impl Word {
 /// The words as they are read.
 pub(crate) type Words = [u64; Status::WORDS];
 
-/// The words that a rank reports to another, and what of them it has posted.
+/// The words that a rank reports to another, and those that it has posted.
 #[derive(Debug)]
 pub(crate) struct Status {
     words: Words,
@@ -52,7 +52,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// How many words there are.
+    /// The number of words.
     pub(crate) const WORDS: usize = 11;
 
     pub(crate) fn new() -> Status {
@@ -64,13 +64,14 @@ impl Status {
         self.words[word.index()] = value;
     }
 
-    /// Whether something is to be posted.
+    /// Whether a word is to be posted.
     #[inline]
     pub(crate) fn is_changed(&self) -> bool {
         self.words != self.posted
     }
 
-    /// Posts the words from the first to the last that has changed. If it can't be done now, they go with the next.
+    /// Posts the words from the first to the last that has changed. If that can't be done now, they go with the next
+    /// post.
     #[inline]
     pub(crate) fn post(&mut self, fabric: &mut impl Fabric, link: &Link) {
         let differs = |&at: &usize| self.words[at] != self.posted[at];
@@ -94,20 +95,21 @@ impl Status {
     }
 }
 
-/// A word for a wide timestamp, as of an epoch. It is never 0, which says nothing.
+/// A word for a wide timestamp, as of an epoch. It is never 0, which stands for nothing.
 #[inline]
 pub(crate) fn encode(epoch: u64, stamp: u64) -> u64 {
     (epoch % EPOCHS + 1) << Timestamp::BITS | Timestamp::from_nanos(stamp).as_nanos()
 }
 
-/// The wide timestamp that a word says, if it says one as of this epoch.
+/// The wide timestamp of a word, if it has one as of this epoch.
 #[inline]
 pub(crate) fn decode(epoch: u64, word: u64, near: u64) -> Option<u64> {
     (word >> Timestamp::BITS == epoch % EPOCHS + 1).then(|| Timestamp::from_nanos(word).widen(near))
 }
 
-/// How many epochs a word tells apart. One that was left lying for as many, by a rank that told its barrier another way ever
-/// since, would count again: barriers of the same hierarchy come back in it only after as many failures or joins.
+/// The number of epochs that a word tells apart. A word would count again if it was left in place for as many epochs,
+/// by a rank that told its barrier another way ever since. Barriers of the same hierarchy come back in it only after as
+/// many failures or joins.
 const EPOCHS: u64 = 0xffff;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Timestamps as they travel: 48 bits that wrap around.
+//! Timestamps on the wire: 48 bits that wrap around.
 //!
-//! Inside a rank, stamps are *wide*: 64 bits of nanoseconds, which don't wrap in 584 years, and are compared as numbers. On
-//! the wire they have 48 bits, which wrap every 78 hours; a receiver extends them next to its own clock (PAWS, RFC 7323,
-//! as in the paper's §6.1). So how far clocks are apart, and how long a timestamp is on its way, make 39 hours at most, and
-//! none is [told](is_fresh) long after its time.
+//! Inside a rank, stamps are *wide*: 64 bits of nanoseconds, which don't wrap in 584 years, and are compared as
+//! numbers. On the wire they have 48 bits, which wrap every 78 hours; a receiver extends them next to its own clock
+//! (PAWS, RFC 7323, as in the paper's §6.1). So the distance of clocks and the time of a timestamp on its way are 39
+//! hours at most together, and none is [told](is_fresh) long after its time.
 
 /// The nanoseconds after which a timestamp wraps around.
 const WRAP: u64 = 1 << Timestamp::BITS;
 
-/// Whether a wide timestamp may still be told by a rank whose clock shows `now`: readers would take much older ones for
-/// later ones.
+/// Whether a wide timestamp may still be told by a rank whose clock shows `now`. Readers would take much older
+/// timestamps for later ones.
 #[inline]
 pub(crate) fn is_fresh(stamp: u64, now: u64) -> bool {
     now.saturating_sub(stamp) < WRAP / 4
@@ -22,7 +22,7 @@ pub(crate) fn is_fresh(stamp: u64, now: u64) -> bool {
 pub(crate) struct Timestamp(u64);
 
 impl Timestamp {
-    /// How many bits it has.
+    /// The number of its bits.
     pub(crate) const BITS: u32 = 48;
 
     /// The timestamp of a wide one, of which it keeps the low bits.
@@ -31,7 +31,7 @@ impl Timestamp {
         Timestamp(nanos & (WRAP - 1))
     }
 
-    /// Its nanoseconds since it last wrapped around, below 2⁴⁸.
+    /// The nanoseconds since it last wrapped around, below 2⁴⁸.
     #[inline]
     pub(crate) const fn as_nanos(self) -> u64 {
         self.0

@@ -1,18 +1,20 @@
 //! The least of many numbers that change one at a time.
 
-/// A tournament tree: knows the least of its numbers, and the first place that has it, after O(log n) per change.
+/// A tournament tree, which finds the least of its numbers, and the first place that has it, after O(log n) work per
+/// change.
 #[derive(Clone, Debug)]
 pub(crate) struct Tournament {
-    /// Above the leaves (a power of two of them, the second half): who wins each match, the whole tournament at 1.
+    /// Above the leaves (a power of two of them, the second half): the winner of each match, that of the whole
+    /// tournament at 1.
     winners: Box<[u32]>,
     numbers: Box<[u64]>,
 }
 
 impl Tournament {
-    /// `places` times `number`.
+    /// A tournament of `places` places, each with `number`.
     pub(crate) fn new(places: usize, number: u64) -> Tournament {
         let leaves = places.next_power_of_two();
-        // Places that nobody has lose to all before them.
+        // Places beyond the last lose to all before them.
         let mut numbers = vec![u64::MAX; leaves];
         numbers[..places].fill(number);
         let mut winners = vec![0; leaves];
@@ -31,20 +33,20 @@ impl Tournament {
         self.numbers[self.first()]
     }
 
-    /// The first place that has it.
+    /// The first place that has the least number.
     #[inline]
     pub(crate) fn first(&self) -> usize {
         // The only leaf of a tournament of one has played no match.
         self.winners.get(1).map_or(0, |&winner| winner as usize)
     }
 
-    /// The least number of all places but the [first](Tournament::first), and the first of those that has it; in a
-    /// tournament of one, [`u64::MAX`] at no place.
+    /// The least number of all places but the [first](Tournament::first), and the first of the places that have it; in
+    /// a tournament of one, [`u64::MAX`] at no place.
     #[inline]
     pub(crate) fn second(&self) -> (u64, usize) {
         let (leaves, first) = (self.numbers.len(), self.first());
         let mut second = (u64::MAX, leaves);
-        // Whoever would win without the first has lost to nobody else, so to the first.
+        // The place that would win without the first has lost to the first alone.
         let mut node = leaves + first;
         while node > 1 {
             let sibling = node ^ 1;

@@ -1,8 +1,8 @@
 //! Scatterings that wait for room at their receivers.
 //!
-//! Each keeps what room it has got. Room at a receiver goes to the earliest one that needs it, so that a later one can
-//! overtake only with room for which nobody earlier waits: large scatterings are not starved (the paper's §6.1), and the
-//! earliest of all waits for nobody but receivers.
+//! Each keeps the room that it has got. Room at a receiver goes to the earliest scattering that needs it, so that a
+//! later one can overtake only with room for which no earlier one waits. So large scatterings are not starved (the
+//! paper's §6.1), and the earliest of all waits for receivers alone.
 
 use std::collections::VecDeque;
 
@@ -15,9 +15,9 @@ pub(crate) struct Scattering {
     pub(crate) mode: Mode,
     parts: Vec<Part>,
     bytes: Vec<u8>,
-    /// How many parts have no room yet.
+    /// The number of parts that have no room yet.
     missing: usize,
-    /// It waits, or is ready; false for a slot that is not in use.
+    /// Whether it waits, or is ready; false for a slot that is not in use.
     is_used: bool,
 }
 
@@ -29,7 +29,7 @@ struct Part {
 }
 
 impl Scattering {
-    /// Its messages.
+    /// The scattering's messages.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         let mut at = 0;
         self.parts.iter().map(move |part| {
@@ -44,17 +44,17 @@ impl Scattering {
     }
 }
 
-/// All that wait, in both modes.
+/// All waiting scatterings, in both modes.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Kept with their memory for those to come.
+    /// The slots of scatterings, kept with their memory for later ones.
     slots: Vec<Scattering>,
     unused: Vec<usize>,
     /// By mode and receiver: slots and parts that have no room there, the earliest first.
     queues: [Vec<VecDeque<(usize, usize)>>; 2],
     /// Slots that have all their room, in the order in which they got it.
     ready: VecDeque<usize>,
-    /// By mode: what waits, in bytes of records.
+    /// By mode: the bytes of records that wait.
     bytes: [usize; 2],
 }
 
@@ -64,7 +64,7 @@ impl Waiting {
         Waiting { slots: Vec::new(), unused: Vec::new(), queues, ready: VecDeque::new(), bytes: [0; 2] }
     }
 
-    /// How many bytes of records wait in a mode.
+    /// The bytes of records that wait in a mode.
     #[inline]
     pub(crate) fn bytes(&self, mode: Mode) -> usize {
         self.bytes[mode.index()]
@@ -75,18 +75,18 @@ impl Waiting {
         self.bytes == [0; 2]
     }
 
-    /// Whether nobody waits for room at a receiver.
+    /// Whether no scattering waits for room at a receiver.
     #[inline]
     pub(crate) fn is_clear(&self, mode: Mode, to: usize) -> bool {
         self.queues[mode.index()][to].is_empty()
     }
 
-    /// A receiver at which there is no room for one that waits.
+    /// A receiver without room for a scattering that waits.
     pub(crate) fn waits_for(&self, mode: Mode) -> Option<usize> {
         self.queues[mode.index()].iter().position(|queue| !queue.is_empty())
     }
 
-    /// Takes a scattering in, and what room there is for it that nobody waits for. `mirror` finds the ring of its mode
+    /// Adds a scattering, and takes the room for it that no other waits for. `mirror` finds the ring of its mode
     /// towards a rank.
     pub(crate) fn add<'m>(
         &mut self,
@@ -121,7 +121,7 @@ impl Waiting {
         }
     }
 
-    /// Gives the room at a receiver to those who wait for it.
+    /// Gives the room at a receiver to the scatterings that wait for it.
     #[inline]
     pub(crate) fn grant(&mut self, mode: Mode, to: usize, mirror: &mut Mirror) {
         let queue = &mut self.queues[mode.index()][to];
@@ -140,13 +140,13 @@ impl Waiting {
         }
     }
 
-    /// The first that has all its room.
+    /// The first scattering that has all its room.
     #[inline]
     pub(crate) fn first_ready(&self) -> Option<&Scattering> {
         self.ready.front().map(|&slot| &self.slots[slot])
     }
 
-    /// It waits no more. Its room was given up by the caller.
+    /// Removes the first ready scattering. The caller has given up its room.
     #[inline]
     pub(crate) fn remove_first_ready(&mut self) {
         if let Some(slot) = self.ready.pop_front() {
@@ -161,8 +161,8 @@ impl Waiting {
         self.unused.push(slot);
     }
 
-    /// Drops scatterings with a message to a rank that `is_removed`, and says which. `release` gives up room towards a
-    /// rank.
+    /// Drops scatterings with a message to a rank that `is_removed`, and returns them. `release` gives up room towards
+    /// a rank.
     pub(crate) fn drop_removed(
         &mut self,
         is_removed: impl Fn(usize) -> bool,

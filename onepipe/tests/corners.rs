@@ -1,4 +1,4 @@
-//! Rules that one run shows each.
+//! Single rules, with a run for each.
 
 mod world;
 
@@ -8,7 +8,7 @@ use squall_fabric::Fabric;
 use squall_onepipe::{Message, Mode, OnePipeConfig, SkewedClock, Topology};
 use world::{Rank, World, check, config, fast};
 
-/// A flat group whose clocks agree, and whose barriers come by need alone.
+/// A flat group whose clocks agree, and whose barriers are told only when a rank waits for them.
 fn group(n: usize, clock: SkewedClock) -> World {
     let config = OnePipeConfig { activity: Duration::ZERO, ..config(n) };
     let mut world = World::create(fast(), 3, &config, &vec![clock; n]);
@@ -76,7 +76,7 @@ fn what_is_stamped_while_a_clock_shows_nothing_is_waited_for() {
     }
 }
 
-/// Room that recalled messages had is told, though nothing is delivered.
+/// Room of recalled messages is told, though nothing is delivered.
 #[test]
 fn what_waits_for_the_room_of_recalled_messages_is_sent() {
     for receiver in [0, 1] {
@@ -87,7 +87,7 @@ fn what_waits_for_the_room_of_recalled_messages_is_sent() {
             world.scatter(0, Mode::Reliable, &[receiver, 2], longest).expect("there is room");
         }
         world.scatter(0, Mode::Reliable, &[receiver], longest).expect("it may wait");
-        // Rank 2 has said nothing of what came.
+        // Rank 2 has acknowledged nothing of what came.
         world.crash(2);
         world.drain("after the failure");
         check::all(&world);
@@ -95,7 +95,7 @@ fn what_waits_for_the_room_of_recalled_messages_is_sent() {
     }
 }
 
-/// Steps a rank, delivers at most so many messages, and says how long they are.
+/// Steps a rank, delivers at most `max` messages of each mode, and returns their lengths.
 fn turn(world: &mut World, rank: usize, max: usize) -> Vec<usize> {
     let now = world.net.now();
     let Some(Rank { fabric, pipe, .. }) = &mut world.ranks[rank] else { return Vec::new() };
@@ -193,7 +193,8 @@ fn in_a_hierarchy_the_neighbour_is_named_behind_which_a_rank_hangs() {
     }
 }
 
-/// Its barrier is far ahead when it hangs, so that it is what it does not acknowledge, or take, that is missing.
+/// The receiver's barrier is far ahead when it hangs, so its acknowledgements are missing, or the room of messages that
+/// it does not take.
 #[test]
 fn a_receiver_that_hangs_is_named() {
     let ahead = SkewedClock { offset: 60_000_000_000, ..SkewedClock::default() };
@@ -203,7 +204,7 @@ fn a_receiver_that_hangs_is_named() {
         let mut world = World::create(fast(), 3, &config, &clocks);
         world.is_draining = true;
         world.connect();
-        // What rank 0 wants makes rank 2 tell its barrier.
+        // The timestamp that rank 0 wants makes rank 2 tell its barrier.
         send(&mut world, 0, mode, 1, 40);
         go_on(&mut world, &[0, 1, 2]);
         let longest = world.pipe(0).max_message();

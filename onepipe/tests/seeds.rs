@@ -1,4 +1,4 @@
-//! Random clusters, traffic, clocks and failures: what 1Pipe promises holds in all of them.
+//! Random clusters, traffic, clocks and failures, in all of which 1Pipe's promises hold.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -12,7 +12,7 @@ use std::{
 use squall_fabric::sim::Sabotage;
 use world::plan::{self, Tally};
 
-/// Runs a seed. Returns what went wrong, if anything did.
+/// Runs a seed. Fails with the broken rule, if there is one.
 fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<Tally, String> {
     panic::catch_unwind(AssertUnwindSafe(|| plan::run(seed, sabotage))).map_err(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -20,7 +20,7 @@ fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<Tally, String> {
     })
 }
 
-/// Runs these seeds, or those that the environment says.
+/// Runs these seeds, or those that the environment names.
 fn runs(seeds: Range<u64>) -> Tally {
     let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
     let seeds = match (std::env::var("SQUALL_SEED"), std::env::var("SQUALL_SEEDS")) {
@@ -47,7 +47,7 @@ fn a_hundred_seeds() {
     runs(first..first + 100);
 }
 
-/// `cargo test --release -p squall-onepipe --test seeds -- --ignored`
+/// Run it with `cargo test --release -p squall-onepipe --test seeds -- --ignored`.
 #[test]
 #[ignore = "takes a minute"]
 fn a_thousand_seeds() {
@@ -63,8 +63,8 @@ fn runs_are_not_tame() {
     assert!(tally.removed > 25 && tally.full > 25, "{tally:?}");
 }
 
-/// A check that never fails proves nothing: it does on networks that break what fabrics promise. (What lands late harms nobody:
-/// nothing is read of a rank after its connection was closed.)
+/// A check that never fails proves nothing: these do on networks that break what fabrics promise. (Writes that land
+/// late harm no rank: nothing is read of a rank after its connection was closed.)
 #[test]
 fn what_breaks_the_contract_of_fabrics_is_noticed() {
     for sabotage in [Sabotage::WordFirst, Sabotage::Overtake, Sabotage::TornWord] {

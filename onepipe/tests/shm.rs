@@ -15,14 +15,14 @@ use squall_onepipe::{
     baseline::{Lamport, Sequencer, TokenRing, TotalOrder},
 };
 
-/// What a rank has delivered: (stamp, sender), and the first word of the message.
+/// The deliveries of a rank: (stamp, sender), and the first word of the message.
 type Delivered = Vec<(u64, usize, u64)>;
 
 fn config(n: u32) -> OnePipeConfig {
     OnePipeConfig::new((0..n).map(NodeId).collect(), GroupTag { layer: 10, group: 0, epoch: 1 })
 }
 
-/// Runs `body` on each of `n` ranks, and returns what they return.
+/// Runs `body` on each of `n` ranks, and returns their results.
 fn ranks<T: Send, R: Send>(
     name: &str,
     n: u32,
@@ -44,7 +44,7 @@ fn ranks<T: Send, R: Send>(
     })
 }
 
-/// Goes around once: what has come, what is to be sent, what can be delivered.
+/// Polls, steps and delivers once.
 fn turn(fabric: &mut ShmFabric, order: &mut impl TotalOrder, delivered: &mut Delivered) -> bool {
     let mut completions = Vec::new();
     let now = Time::boot_clock();
@@ -60,7 +60,7 @@ fn turn(fabric: &mut ShmFabric, order: &mut impl TotalOrder, delivered: &mut Del
     progress || count > 0
 }
 
-/// All ranks send scatterings to all; then all have delivered the same.
+/// Lets all ranks send scatterings to all, and checks that all have delivered the same.
 fn all_to_all<T: TotalOrder + Send>(name: &str, n: u32, create: impl Fn(&mut ShmFabric, u32) -> T + Sync) {
     const EACH: u64 = 3_000;
     let over = AtomicUsize::new(0);
@@ -71,7 +71,7 @@ fn all_to_all<T: TotalOrder + Send>(name: &str, n: u32, create: impl Fn(&mut Shm
         |_, fabric, mut order| {
             let (mut delivered, mut sent) = (Delivered::new(), 0);
             let (mut is_over, deadline) = (false, Instant::now() + Duration::from_secs(60));
-            // Whoever is done goes on until all are.
+            // A rank that is done goes on until all are.
             while over.load(Ordering::Acquire) < n as usize {
                 assert!(Instant::now() < deadline, "{sent} sent, {} delivered", delivered.len());
                 for _ in 0..16 {

@@ -1,16 +1,16 @@
-//! What suits a message, a group and what carries it: the block size, the algorithm, and how far to look ahead.
+//! The block size, the algorithm and the look-ahead that suit a message, a group and its medium.
 //!
-//! Small blocks cost more for each byte; large ones make everybody wait for the first. Over a network a binomial pipeline of n
-//! members moves k blocks in ⌈log₂ n⌉ + k − 1 steps, and a step takes a fixed cost c and the time of B bytes at the rate r of
-//! a link. With k = S/B for a message of S bytes, and l = ⌈log₂ n⌉,
+//! Small blocks cost more for each byte; with large ones, all members wait longer for the first. Over a network a
+//! binomial pipeline of n members moves k blocks in ⌈log₂ n⌉ + k − 1 steps. A step takes a fixed cost c and the time of
+//! B bytes at the rate r of a link. With k = S/B for a message of S bytes, and l = ⌈log₂ n⌉,
 //!
 //! > T(B) = (l − 1 + S/B) · (c + B/r),
 //!
-//! which is least at B = √(S·c·r / (l − 1)). That is the peak of the curves in RDMC, DSN 2018, Figure 6: it moves to the right
-//! with the message's size.
+//! which is least at B = √(S·c·r / (l − 1)). That is the peak of the curves in RDMC, DSN 2018, Figure 6: it moves to
+//! the right with the message's size.
 //!
-//! In shared memory every member copies for itself, straight from the root's memory, and a block only is what is copied
-//! between two looks at everything else. Its size is what was measured (`squall bench bulk --sweep`): see
+//! In shared memory every member copies straight from the root's memory, and a block is only the amount that is copied
+//! between two looks at everything else. Its size was measured (`squall bench bulk --sweep`): see
 //! `docs/performance.md`.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{
     schedule::{Algorithm, Racks},
 };
 
-/// What carries a group's blocks.
+/// The medium that carries a group's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// All members are on one host.
@@ -32,11 +32,11 @@ pub enum Medium {
 /// Links between hosts, alike for all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// What a host's link moves in each direction.
+    /// The rate of a host's link in each direction.
     pub bytes_per_second: u64,
-    /// What a block costs besides its bytes' time: posting it, its latency, and finding that it is complete.
+    /// The cost of a block besides its bytes' time: posting it, its latency, and finding that it is complete.
     pub per_block: Duration,
-    /// Where the members stand, if racks matter.
+    /// The racks of the members, if racks matter.
     pub racks: Option<Racks>,
 }
 
@@ -61,7 +61,7 @@ const TCP_PER_BLOCK: Duration = Duration::from_micros(60);
 /// All blocks but a message's last are whole pages.
 const PAGE: usize = 4096;
 
-/// In shared memory: so many blocks, as long as their size is in these bounds.
+/// The number of blocks in shared memory, as long as their size is within these bounds.
 const SHARED_BLOCKS: u64 = 8;
 const SHARED_LEAST: usize = 256 << 10;
 const SHARED_MOST: usize = 1 << 20;
@@ -93,9 +93,9 @@ pub fn default_block_bytes(message_bytes: u64, members: usize, medium: &Medium) 
 
 /// The algorithm for a medium.
 ///
-/// In shared memory each receiver copies from the root, so that nobody waits for a relay, all of a block while it is in the
-/// cache. Over a network a binomial pipeline; where racks are known one in each rack, so that a block crosses the rack's uplink
-/// once (RDMC, DSN 2018, §4.3).
+/// In shared memory each receiver copies from the root: no receiver waits for a relay, and all copy a block while it is
+/// in the cache. Over a network it is a binomial pipeline. Where racks are known there is one in each rack, so that a
+/// block crosses the rack's uplink once (RDMC, DSN 2018, §4.3).
 pub fn default_algorithm(medium: &Medium) -> Algorithm {
     match medium {
         Medium::SharedMemory => Algorithm::Interleaved,
@@ -104,20 +104,20 @@ pub fn default_algorithm(medium: &Medium) -> Algorithm {
     }
 }
 
-/// In shared memory: how many blocks each receiver may have under way. With fewer it waits for the root's turn on a busy host.
+/// The number of blocks that each receiver may have under way in shared memory. With fewer it waits for the root's turn
+/// on a busy host.
 const SHARED_WINDOW: usize = 8;
 
-/// So many receives more than sends: the next one is known to the sender before it needs it.
+/// The number of receives beyond the sends: the sender knows of the next one before it needs it.
 const RECEIVES_BEYOND: usize = 2;
 
-/// Over a network blocks go in step, one at a time: one that comes early takes its receiver's bandwidth from one that others
-/// wait for, and two that a node sends at once delay the first.
+/// Over a network blocks go in step, one at a time. A block that comes early takes its receiver's bandwidth from one
+/// that others wait for, and two that a node sends at once delay the first.
 const NETWORK_RECEIVES_AHEAD: usize = 1;
 const NETWORK_SENDS_IN_FLIGHT: usize = 1;
 
 impl GroupConfig {
-    /// Sets what suits messages of about `message_bytes` over a medium: the algorithm, the block size, and how
-    /// far members go ahead.
+    /// Sets the algorithm, the block size and the look-ahead that suit messages of about `message_bytes` over a medium.
     pub fn suited_to(self, medium: &Medium, message_bytes: u64) -> GroupConfig {
         let members = self.members.len();
         let algorithm = default_algorithm(medium);
@@ -128,7 +128,7 @@ impl GroupConfig {
                 receives_ahead: SHARED_WINDOW + RECEIVES_BEYOND,
                 // The root sends to all others.
                 sends_in_flight: SHARED_WINDOW * members.saturating_sub(1).max(1),
-                // A block that comes early takes no wire from another one.
+                // A block that comes early takes no other block's bandwidth.
                 steps_ahead: u64::MAX,
                 ..suited
             },
@@ -160,7 +160,7 @@ mod tests {
         [Medium::SharedMemory, Medium::Network(Network::rdma(FAST)), Medium::Network(slow)]
     }
 
-    /// Powers of two, and what lies around them.
+    /// Powers of two and sizes around them.
     fn sizes() -> impl Iterator<Item = u64> {
         (0..=61).flat_map(|power| [(1u64 << power) - 1, 1 << power, (1 << power) + 1, 3 << (power - 1).max(0)])
     }
@@ -191,7 +191,8 @@ mod tests {
         }
     }
 
-    /// How long the schedule takes, by the model above, with blocks as they are: the only one of a short message is short.
+    /// The schedule's time by the model above. Blocks have their real lengths: the only one of a short message is
+    /// short.
     fn seconds(network: &Network, members: usize, size: u64, block: u64) -> f64 {
         let schedule = Schedule::new(&Algorithm::BinomialPipeline, members, Rank::ROOT).unwrap();
         let steps = schedule.steps(size.div_ceil(block) as u32);

@@ -1,11 +1,11 @@
-//! Which blocks of a message a member holds.
+//! The set of a message's blocks that a member holds.
 
 use std::fmt;
 
 /// A set of the blocks `0..len` of a message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BlockSet {
-    /// None at all while there is no block: how many there are may be anything that a peer says.
+    /// Empty while the set is: the number of blocks may be anything that a peer claims.
     words: Vec<u64>,
     len: u32,
     count: u32,
@@ -24,7 +24,7 @@ impl BlockSet {
         set
     }
 
-    /// How many words hold `len` blocks, a bit each.
+    /// The number of words for `len` blocks, a bit each.
     pub(crate) fn words_for(len: u32) -> usize {
         len.div_ceil(64) as usize
     }
@@ -44,7 +44,7 @@ impl BlockSet {
         }
     }
 
-    /// Its words, as [`from_words`](BlockSet::from_words) takes them; none if it is empty.
+    /// The set's words, as [`from_words`](BlockSet::from_words) takes them; none if it is empty.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -64,32 +64,32 @@ impl BlockSet {
         new
     }
 
-    /// Whether it has the block.
+    /// Whether the set has the block.
     pub fn contains(&self, block: u32) -> bool {
         self.words.get(block as usize / 64).is_some_and(|word| word & (1 << (block % 64)) != 0)
     }
 
-    /// How many blocks the message has.
+    /// The number of blocks of the message.
     pub fn blocks(&self) -> u32 {
         self.len
     }
 
-    /// How many blocks it has.
+    /// The number of blocks in the set.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether it has none.
+    /// Whether the set has no block.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether it has all.
+    /// Whether the set has all blocks.
     pub fn is_full(&self) -> bool {
         self.count == self.len
     }
 
-    /// The blocks that it lacks, in order.
+    /// The blocks that the set lacks, in order.
     pub fn missing(&self) -> impl Iterator<Item = u32> {
         let len = self.len;
         (0..Self::words_for(len)).flat_map(move |at| {

@@ -10,8 +10,9 @@ use squall_fabric::{Fabric, Region, RegionKind, RegisterError, Slice};
 
 /// Exclusive memory for one message: a range of a bulk region.
 ///
-/// Only an endpoint for which a group has posted a receive into it ever writes it, and a group has it then; from a group it
-/// comes back when all such receives are complete, or their endpoints closed (G3, G6). So who has it, has ordinary memory.
+/// Only an endpoint for which a group has posted a receive into it ever writes it, and the group owns it then. It comes
+/// back from a group when all such receives are complete, or their endpoints closed (G3, G6). So its owner has ordinary
+/// memory.
 ///
 /// A phantom buffer, for the simulator, has a capacity and no bytes.
 pub struct Buffer {
@@ -26,7 +27,7 @@ impl Buffer {
         Buffer::of_kind(fabric, RegionKind::Bulk, bytes)
     }
 
-    /// Registers a size without bytes. Only the simulator moves it.
+    /// Registers a size without bytes. Only the simulator moves such a message.
     pub fn phantom(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
         Buffer::of_kind(fabric, RegionKind::Phantom, bytes)
     }
@@ -41,8 +42,8 @@ impl Buffer {
     ///
     /// # Safety
     ///
-    /// Until the buffer is dropped, nothing but this buffer uses the range: nobody reads or writes it through the region or
-    /// another buffer, no endpoint exposes it, and no receive is posted into it.
+    /// Until the buffer is dropped, nothing but this buffer uses the range: no code reads or writes it through the
+    /// region or another buffer, no endpoint exposes it, and no receive is posted into it.
     ///
     /// # Panics
     ///
@@ -53,18 +54,18 @@ impl Buffer {
         Buffer { region, offset, len }
     }
 
-    /// Its size in bytes. (The slice that it derefs to is as long, except that a phantom's is empty.)
+    /// The buffer's size in bytes. (The slice that it derefs to is as long, except that a phantom's is empty.)
     pub fn capacity(&self) -> usize {
         self.len
     }
 
-    /// A range of it, to be posted.
+    /// A range of the buffer, to be posted.
     pub(crate) fn slice(&self, offset: usize, len: usize) -> Slice<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "{len} bytes at {offset} of a buffer of {}", self.len);
         Slice { region: &self.region, offset: self.offset + offset, len }
     }
 
-    /// Copies a block from other memory, or from another place of its own.
+    /// Copies a block from other memory, or from another place in the same memory.
     pub(crate) fn copy_from(&self, from: &Buffer, from_offset: usize, offset: usize, len: usize) {
         let (from, to) = (from.slice(from_offset, len), self.slice(offset, len));
         from.region.copy_bulk(from.offset, to.region, to.offset, len);
@@ -80,9 +81,9 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         let base = self.region.address(self.offset, self.len);
-        // SAFETY: the range lies in the region, whose memory is initialised and lives as long as `self.region`. Nobody
-        // writes it: this buffer has it alone (`part`, or a region of its own), and a group that lets an endpoint write it
-        // does not show it to anybody meanwhile.
+        // SAFETY: the range lies in the region, whose memory is initialised and lives as long as `self.region`. Nothing
+        // writes it: only this buffer has it (`part`, or a region of its own), and a group that lets an endpoint write
+        // it shows it to no other code meanwhile.
         unsafe { slice::from_raw_parts(base.as_ptr(), self.bytes()) }
     }
 }

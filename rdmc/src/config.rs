@@ -1,4 +1,4 @@
-//! What a group is created with.
+//! The configuration of a group.
 
 use squall_fabric::{Fingerprint, NodeId, RegisterError};
 
@@ -8,9 +8,9 @@ use crate::schedule::{Algorithm, Rank, Schedule, ScheduleError};
 /// another needs another `instance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId {
-    /// Which group, among those of a program.
+    /// The group's number among those of a program.
     pub group: u32,
-    /// Its instance: an epoch, or a number that counts attempts.
+    /// The group's instance: an epoch, or a number that counts attempts.
     pub instance: u64,
 }
 
@@ -21,22 +21,23 @@ pub struct GroupConfig {
     pub id: GroupId,
     /// The members by rank. The first is the root, which alone sends messages.
     pub members: Vec<NodeId>,
-    /// How blocks travel.
+    /// The algorithm by which blocks travel.
     pub algorithm: Algorithm,
-    /// The size of a block in bytes: that of every block of a message but the last, which may be shorter.
+    /// The size of every block of a message in bytes, except the last, which may be shorter.
     pub block_bytes: usize,
-    /// How many receives a member has posted at most. With 1, senders take turns at it as the schedule has it, at the price
-    /// of a round trip for each block; on shared memory, where a block costs its receiver's time and no wire's, more are better.
+    /// The largest number of receives that a member has posted. With 1, senders take turns at it in the schedule's
+    /// order, at the price of a round trip for each block. In shared memory more are better: there a block costs its
+    /// receiver's time, and no link's.
     pub receives_ahead: usize,
-    /// How many sends a member has outstanding at most, in each part of its schedule. Several share its link, which delays
-    /// the first of them.
+    /// The largest number of sends that a member has outstanding in each part of its schedule. Several share its link,
+    /// which delays the first of them.
     pub sends_in_flight: usize,
-    /// How many steps a member's sends may be ahead of its receives, and of its earlier sends: with 1, what it sends in a
-    /// step waits for what it sends and receives in the steps before. `u64::MAX` for no limit.
+    /// The number of steps by which a member's sends may be ahead of its receives, and of its earlier sends. With 1, a
+    /// step's send waits for the sends and receives of the steps before. `u64::MAX` means no limit.
     pub steps_ahead: u64,
-    /// Whether a receiver keeps a block of memory for a message that comes before it has [provided](crate::Group::provide)
-    /// any. Without, the message's senders wait until it has; and its first block comes in place, where the memory is that of
-    /// so many blocks. Each member may have it as it likes.
+    /// Whether a receiver keeps a block of memory for a message that comes before it has
+    /// [provided](crate::Group::provide) any. Without it, the message's senders wait until the receiver has; then the
+    /// first block comes in place, if the memory has room for that many blocks. Members may differ in this.
     pub first_block_memory: bool,
     /// Whether messages are [phantoms](crate::Buffer::phantom).
     pub phantom: bool,
@@ -61,12 +62,12 @@ impl GroupConfig {
         }
     }
 
-    /// How many blocks a message of `len` bytes has; none if they are too many.
+    /// The number of blocks of a message of `len` bytes; none if it is 2³² or more.
     pub fn blocks(&self, len: usize) -> Option<u32> {
         u32::try_from(len.div_ceil(self.block_bytes).max(1)).ok()
     }
 
-    /// Checks it for a node; gives the node's rank and schedule.
+    /// Checks the configuration for a node. Returns the node's rank and schedule.
     pub(crate) fn check(&self, node: NodeId) -> Result<Schedule, CreateError> {
         let mut sorted = self.members.clone();
         sorted.sort_unstable();
@@ -83,7 +84,8 @@ impl GroupConfig {
         Ok(Schedule::new(&self.algorithm, self.members.len(), Rank(rank as u32))?)
     }
 
-    /// What members compare when they connect, with what else they must agree on.
+    /// The bytes that members compare when they connect. `purpose` is what they must agree on besides the
+    /// configuration.
     pub(crate) fn hello(&self, purpose: u64) -> Vec<u8> {
         let mut agreed = Fingerprint::default();
         agreed.number(VERSION).text(&format!("{:?}", self.algorithm)).number(self.block_bytes as u64).number(purpose);
@@ -94,10 +96,10 @@ impl GroupConfig {
     }
 }
 
-/// The version of what members say to each other: the immediate, the control words and the schedules.
+/// The version of the protocol between members: the immediate, the control words and the schedules.
 const VERSION: u64 = 1;
 
-/// Why a group could not be created.
+/// The reason why a group could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// This node is not one of the members.
@@ -106,7 +108,7 @@ pub enum CreateError {
     /// A member is named twice.
     #[error("{0} is named twice among the group's members")]
     Twice(NodeId),
-    /// The block's size is impossible.
+    /// The block size is impossible.
     #[error("blocks of {0} bytes are not possible: give 1 to {MAX_BLOCK_BYTES}")]
     BlockBytes(usize),
     /// A window is zero.
@@ -121,14 +123,14 @@ pub enum CreateError {
     /// There is such a group already.
     #[error("there is a group {0:?} already: a group that follows another needs another instance")]
     Exists(GroupId),
-    /// The message that is to be completed does not fit what is said of it.
+    /// The message that is to be completed does not fit its description.
     #[error("a message of {blocks} blocks of {block_bytes} bytes can't be completed: {cause}")]
     Interrupted {
-        /// Its number of blocks.
+        /// The message's number of blocks.
         blocks: u32,
         /// The group's block size.
         block_bytes: usize,
-        /// What is wrong.
+        /// The cause.
         cause: &'static str,
     },
 }

@@ -4,15 +4,16 @@
 //!
 //! ```text
 //! byte  0   ready    u64  receives that it has posted for this member's blocks since the group began
-//!       8   failed   u64  0, or 1 + the rank of who is thought to have failed; n + 1 if it does not know who
+//!       8   failed   u64  0, or 1 + the rank that is thought to have failed; n + 1 if it does not know the rank
 //!      16   total    u64  by the root, once it closes the group: 1 + the number of its messages
 //!      24   done     u64  1 once it has all of them, and has sent on all that it has to
 //!      32   closed   u64  by the root: 1 once all members are done
 //! ```
 //!
-//! `ready` comes over an endpoint beside the one that carries the blocks, which it would have to wait for there. The others come
-//! over an endpoint of their own, which stays when those two are closed; only the root has one to every member. They are written
-//! with an immediate, so that who has many groups need not look at all of them. A row is 64 bytes.
+//! `ready` comes over an endpoint beside the one that carries the blocks, so that it does not wait behind a block. The
+//! others come over an endpoint of their own, which stays when those two are closed; only the root has one to every
+//! member. They are written with an immediate, so that a node with many groups need not look at all of them. A row is
+//! 64 bytes.
 
 use squall_fabric::{
     EndpointId, Fabric, MIN_RECV_DEPTH, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion,
@@ -26,30 +27,30 @@ const FAILED: usize = 8;
 const TOTAL: usize = 16;
 const DONE: usize = 24;
 const CLOSED: usize = 32;
-/// How often a member says something to another, at most: that somebody failed, and then who; or that it is done, or how many
-/// messages there were; and that the group is closed.
+/// The largest number of notices that a member sends to another. It sends that a member failed, and then its rank; or
+/// that it is done, or the number of messages. At last it sends that the group is closed.
 const CHANGES: usize = 4;
 const _: () = assert!(CHANGES <= MIN_RECV_DEPTH, "each change takes a receive that was posted at the start");
 
-/// What a member says to another.
+/// The state that a member announces to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) failed: Option<Suspect>,
-    /// By the root: how many messages there were.
+    /// By the root: the number of messages.
     pub(crate) total: Option<u64>,
     pub(crate) done: bool,
     pub(crate) closed: bool,
 }
 
-/// Who is thought to have failed.
+/// The member that is thought to have failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suspect {
     Rank(Rank),
-    /// Somebody: whoever closed its connection knows.
+    /// An unnamed member: the one that closed its connection knows the rank.
     Unknown,
 }
 
-/// This member's memory for what others say.
+/// This member's memory for the words of the others.
 #[derive(Debug)]
 pub(crate) struct Control {
     region: Region,
@@ -72,12 +73,13 @@ impl Control {
         remote.kind == RegionKind::Polled && remote.bytes == self.region.len()
     }
 
-    /// How many receives a member has posted for this one's blocks.
+    /// The number of receives that a member has posted for this one's blocks.
     pub(crate) fn ready(&self, from: Rank) -> u64 {
         self.region.load(ROW * from.index())
     }
 
-    /// Whom a member thinks to have failed. Any word that names nobody says that it does not know.
+    /// The member that `from` thinks to have failed. Any word that is no rank means that it does not know which one
+    /// failed.
     pub(crate) fn failed(&self, from: Rank) -> Option<Suspect> {
         match self.word(from, FAILED) {
             0 => None,
@@ -86,7 +88,7 @@ impl Control {
         }
     }
 
-    /// How many messages there were, once the root closes the group.
+    /// The number of messages, once the root closes the group.
     pub(crate) fn total(&self) -> Option<u64> {
         self.word(Rank::ROOT, TOTAL).checked_sub(1)
     }
@@ -96,7 +98,7 @@ impl Control {
         self.word(member, DONE) != 0
     }
 
-    /// Whether the root says that all are done.
+    /// Whether the root has announced that all are done.
     pub(crate) fn is_closed(&self) -> bool {
         self.word(Rank::ROOT, CLOSED) != 0
     }
@@ -105,7 +107,7 @@ impl Control {
         self.region.load(ROW * from.index() + at)
     }
 
-    /// Tells a peer how many receives are posted for its blocks.
+    /// Tells a peer the number of receives that are posted for its blocks.
     pub(crate) fn say_ready(
         &self,
         fabric: &mut impl Fabric,
@@ -117,7 +119,7 @@ impl Control {
         fabric.post(on, Op::Write { source: Source::Inline(&count.to_ne_bytes()), target }, Token::UNSIGNALED)
     }
 
-    /// Says something to a peer, instead of what was said before.
+    /// Sends a notice to a peer, which replaces the one before.
     pub(crate) fn say(
         &self,
         fabric: &mut impl Fabric,
@@ -140,7 +142,7 @@ impl Control {
         fabric.post(on, Op::WriteWithImm { source: Source::Inline(&bytes), target, imm: 0 }, Token::UNSIGNALED)
     }
 
-    /// Posts the receives by which this member notices what is [said](Control::say) to it.
+    /// Posts the receives by which this member notices what a peer [says](Control::say) to it.
     pub(crate) fn listen(&self, fabric: &mut impl Fabric, on: EndpointId) {
         for _ in 0..CHANGES {
             let into = Slice { region: &self.region, offset: 0, len: 0 };

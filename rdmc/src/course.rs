@@ -1,21 +1,21 @@
-//! What a member sends and receives for its messages.
+//! The sends and receives of a member for its messages.
 
 use crate::{
     plan::Plan,
     schedule::{FirstBlock, Rank, Schedule, Step},
 };
 
-/// Where a member's steps come from.
+/// The source of a member's steps.
 #[derive(Debug)]
 pub(crate) enum Course {
     /// A schedule for whole messages.
     Schedule(Schedule),
-    /// A plan for what one interrupted message lacks.
+    /// A plan for the blocks that members lack of one interrupted message.
     Plan(Plan),
 }
 
 impl Course {
-    /// How many parts go on side by side.
+    /// The number of parts, which go on side by side.
     pub(crate) fn parts(&self) -> usize {
         match self {
             Course::Schedule(schedule) => schedule.parts().len(),

@@ -1,14 +1,16 @@
 //! The block engine: moves the blocks of a group's messages as its schedule says.
 //!
 //! It is asynchronous. A send waits for its own block, and for the target to have posted a receive for it
-//! (`ready_for_block`); where one peer is not ready, later sends to others overtake, up to a window. Between two members the
-//! order of blocks is the schedule's, so each side knows which block is meant without being told.
+//! (`ready_for_block`). Where one peer is not ready, later sends to others overtake, up to a window. Between two
+//! members the order of blocks is the schedule's, so each side knows which block is meant without being told.
 //!
 //! Receives are posted in the order of the schedule's steps, a window of them ahead. The earliest block that is missing
-//! anywhere is therefore always one that its receiver waits for and that its sender has, so that no window is too small.
+//! anywhere is therefore always one that its receiver waits for and that its sender has, so that no window is too
+//! small.
 //!
-//! A block that comes before its step takes its receiver's bandwidth from one whose step it is, and that others wait for. So
-//! there is a limit on how far a member's sends may be ahead of its receives, and of its earlier sends.
+//! A block that comes before its step takes its receiver's bandwidth from the block whose step it is, and for which
+//! other members wait. So there is a limit on how far a member's sends may be ahead of its receives, and of its earlier
+//! sends.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -26,7 +28,7 @@ use crate::{
 /// The sends of one part of the schedule, in its order.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Where the search for sends goes on.
+    /// The message at which the search for sends goes on.
     message: u64,
     step: u64,
     /// Sends that were found and not posted, oldest first.
@@ -50,7 +52,7 @@ struct First {
     provided: bool,
 }
 
-/// What the engine is limited by.
+/// The limits on the engine's blocks and windows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) block_bytes: usize,
@@ -72,7 +74,7 @@ pub(crate) enum Breach {
     Length { len: usize, block: u32, blocks: u32 },
 }
 
-/// Why memory was not accepted.
+/// The reason why memory was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptError {
     /// No message of this number waits for memory: it has some, or the group has failed meanwhile.
@@ -81,7 +83,7 @@ pub enum AcceptError {
     /// The message can't fit.
     #[error("{capacity} bytes are too few for a message of {blocks} blocks of {block_bytes} bytes")]
     TooSmall {
-        /// What was given, in bytes.
+        /// The size of the given memory, in bytes.
         capacity: usize,
         /// The message's number of blocks.
         blocks: u32,
@@ -93,7 +95,7 @@ pub enum AcceptError {
 /// A posted operation of any kind is known by its place in the endpoint's order, so tokens only need to be signaled.
 const SIGNALED: Token = Token(0);
 
-/// In a look at a schedule in which this member has little to do, so many steps are passed over.
+/// The number of steps that one search passes over in a schedule in which this member has little to do.
 const SEARCH_STEPS: usize = 4096;
 
 /// One member's transfers.
@@ -103,15 +105,15 @@ pub(crate) struct Engine {
     course: Course,
     links: Vec<Link>,
     lanes: Vec<Lane>,
-    /// The messages that this member knows of and is not done with; the first has the number `base`.
+    /// The messages that this member knows of and is not done with; the number of the first is `base`.
     messages: VecDeque<Message>,
     base: u64,
     /// The next message to be reported as received, unless this member sends them all.
     reported: u64,
     reports: bool,
-    /// Where the posting of receives goes on.
+    /// The message and step at which the posting of receives goes on.
     receiving: (u64, u64),
-    /// The receives that are posted.
+    /// The number of receives that are posted.
     posted: usize,
     first: Option<First>,
     scratch: Option<Arc<Buffer>>,
@@ -120,8 +122,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine for messages from number 0 on. Who receives has `scratch`, of a block's size, or waits for memory that is
-    /// provided.
+    /// An engine for messages from number 0 on. A receiver has `scratch`, of a block's size, or waits for memory that
+    /// is provided.
     pub(crate) fn new(limits: Limits, course: Course, links: Vec<Link>, scratch: Option<Buffer>) -> Engine {
         let lanes = (0..course.parts()).map(|_| Lane::default()).collect();
         let reports = course.receiving().is_some();
@@ -167,7 +169,7 @@ impl Engine {
         self.links[link].control = Some(control);
     }
 
-    /// Whether it can have more messages than it was made with.
+    /// Whether the engine can have more messages than it was made with.
     pub(crate) fn takes_more(&self) -> bool {
         matches!(self.course, Course::Schedule(_))
     }
@@ -182,7 +184,7 @@ impl Engine {
         self.messages.is_empty()
     }
 
-    /// Whether it waits for nothing but a completion or a message.
+    /// Whether the engine waits for nothing but a completion or a message.
     pub(crate) fn is_idle(&self) -> bool {
         let cannot = self.course.first_block().is_none() || self.scratch.is_none() && self.provided.is_empty();
         let waits = self.first.is_some() || cannot;
@@ -194,7 +196,7 @@ impl Engine {
         self.messages.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
     }
 
-    /// The root's next message.
+    /// Starts the root's next message. Returns its number.
     pub(crate) fn send(&mut self, buffer: Arc<Buffer>, len: usize, blocks: u32) -> u64 {
         let number = self.next();
         let held = crate::BlockSet::full(blocks);
@@ -203,12 +205,12 @@ impl Engine {
         number
     }
 
-    /// Memory for a message that will come.
+    /// Adds memory for a message that will come.
     pub(crate) fn provide(&mut self, buffer: Buffer) {
         self.provided.push_back(buffer);
     }
 
-    /// Memory for a message that has begun to come.
+    /// Gives memory to a message that has begun to come.
     pub(crate) fn accept(&mut self, number: u64, buffer: Buffer) -> Result<(), AcceptError> {
         let block_bytes = self.limits.block_bytes;
         let message = self.message(number).filter(|message| message.buffer.is_none());
@@ -222,12 +224,13 @@ impl Engine {
             return Err(AcceptError::TooSmall { capacity: buffer.capacity(), blocks, block_bytes });
         }
         let holder = place(message, Arc::new(buffer), parked, block_bytes);
-        // Memory that was provided, and too small for this message, is for another.
+        // Provided memory that is too small for this message is kept for another.
         self.provided.extend(Arc::try_unwrap(holder));
         Ok(())
     }
 
-    /// Posts what can be posted, and reports what is whole or done with. Returns whether anything changed.
+    /// Posts what can be posted, and reports the messages that are whole or done with. Returns whether anything
+    /// changed.
     pub(crate) fn step(
         &mut self,
         fabric: &mut impl Fabric,
@@ -276,7 +279,7 @@ impl Engine {
             }
             self.receiving.1 += 1;
         }
-        // There is more to look at.
+        // The rest is left to the next step.
         Ok(true)
     }
 
@@ -285,7 +288,7 @@ impl Engine {
         let (Some(from), None) = (self.course.first_block(), &self.first) else { return Ok(false) };
         let block_bytes = self.limits.block_bytes;
         let blocks = |buffer: &Buffer| u32::try_from(buffer.capacity() / block_bytes).unwrap_or(u32::MAX);
-        // Where it will stay, if the message has so many blocks.
+        // The block's final place, if the message has that many blocks.
         let fits = |buffer: &mut Buffer| match &self.scratch {
             Some(_) => blocks(buffer) > from.block,
             None => blocks(buffer) > 0,
@@ -295,7 +298,7 @@ impl Engine {
                 let offset = from.of(blocks(&buffer)) as usize * block_bytes;
                 First { holder: Arc::new(buffer), offset, provided: true }
             }
-            // It is free: the receives of all messages before are posted, so these have memory of their own.
+            // The scratch is free: the receives of all messages before are posted, so these have memory of their own.
             (None, Some(scratch)) => First { holder: Arc::clone(scratch), offset: 0, provided: false },
             (None, None) => return Ok(false),
         };
@@ -316,7 +319,7 @@ impl Engine {
         Ok(taken)
     }
 
-    /// Tells peers how many receives are posted for them.
+    /// Tells peers the number of receives that are posted for them.
     fn publish(&mut self, fabric: &mut impl Fabric, control: &Control) -> Result<bool, PostError> {
         let mut busy = false;
         for link in &mut self.links {
@@ -336,7 +339,7 @@ impl Engine {
         let at = &mut self.lanes[lane];
         for _ in 0..SEARCH_STEPS {
             let message = at.message.checked_sub(self.base).and_then(|i| self.messages.get_mut(i as usize));
-            // How many blocks a message has, only a peer says, until there is memory for it.
+            // Until there is memory for a message, its number of blocks is only a peer's claim.
             let Some(message) = message.filter(|message| message.buffer.is_some() && at.pending.len() < window) else {
                 return false;
             };
@@ -377,7 +380,7 @@ impl Engine {
                 if link.passed == self.searches {
                     continue;
                 }
-                // What comes later for the same peer must not overtake.
+                // A later send to the same peer must not overtake this one.
                 link.passed = self.searches;
                 let message = &mut self.messages[(pending.message - self.base) as usize];
                 let (Some(buffer), true) = (&message.buffer, message.held.contains(pending.block)) else { continue };
@@ -438,7 +441,7 @@ impl Engine {
         out.len() > before
     }
 
-    /// A block came.
+    /// Takes note of a block that came.
     pub(crate) fn on_received(
         &mut self,
         link: usize,
@@ -475,7 +478,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The first block of a new message lies there.
+    /// Begins a new message, whose first block lies in `parked`.
     fn begin(&mut self, blocks: u32, parked: Parked, provided: bool, out: &mut Vec<Event>) {
         let block_bytes = self.limits.block_bytes;
         let number = self.next();
@@ -497,7 +500,7 @@ impl Engine {
         self.messages.push_back(message);
     }
 
-    /// The oldest send on a link is complete.
+    /// Takes note that the oldest send on a link is complete.
     pub(crate) fn on_sent(&mut self, link: usize) {
         if let Some((message, lane)) = self.links[link].sending.pop_front() {
             self.lanes[lane].in_flight -= 1;
@@ -505,7 +508,7 @@ impl Engine {
         }
     }
 
-    /// What this member has not done with.
+    /// Takes the messages that this member is not done with.
     pub(crate) fn interrupted(&mut self) -> Vec<Interrupted> {
         let base = self.base;
         let messages = std::mem::take(&mut self.messages);
@@ -521,7 +524,7 @@ impl Engine {
     }
 }
 
-/// Whether a post was taken; a full queue takes it later. A broken endpoint is reported by itself.
+/// Whether a post was taken; a full queue takes it later. A broken endpoint reports itself.
 fn is_taken(posted: Result<(), PostError>) -> Result<bool, PostError> {
     match posted {
         Ok(()) => Ok(true),
@@ -530,7 +533,7 @@ fn is_taken(posted: Result<(), PostError>) -> Result<bool, PostError> {
     }
 }
 
-/// Puts the first block to its place in the message's memory. Returns where it lay.
+/// Moves the first block to its place in the message's memory. Returns the memory where it lay.
 fn place(message: &mut Message, buffer: Arc<Buffer>, parked: Parked, block_bytes: usize) -> Arc<Buffer> {
     let offset = parked.block as usize * block_bytes;
     if !Arc::ptr_eq(&buffer, &parked.holder) || offset != parked.offset {

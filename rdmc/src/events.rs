@@ -1,4 +1,4 @@
-//! What a group tells who drives it.
+//! The events of a group, for its driver.
 
 use std::sync::Arc;
 
@@ -9,49 +9,50 @@ use crate::{block_set::BlockSet, buffer::Buffer};
 /// Something that happened in a group, at this member.
 #[derive(Debug)]
 pub enum Event {
-    /// All of this member's endpoints are connected. (Messages may come before; a group may be destroyed before, if it had no
-    /// need of one of them.)
+    /// All of this member's endpoints are connected. (Messages may come before. A group may also be destroyed before,
+    /// if it had no need of one of them.)
     Connected,
-    /// A message comes, for which memory is needed: answer with [`accept`](crate::Group::accept), at once or later. Until
-    /// then its senders wait.
+    /// A message comes, for which memory is needed: answer with [`accept`](crate::Group::accept), at once or later.
+    /// Until then its senders wait.
     Incoming {
         /// The message's number, from 0.
         message: u64,
         /// Its number of blocks.
         blocks: u32,
-        /// It is longer than one block less than this, and at most as long as this, in bytes.
+        /// The largest length that the message may have, in bytes; it is shorter by less than a block.
         max_bytes: usize,
     },
-    /// A message is whole here. It may be read, while the member goes on to relay it. In the order of messages. (The root
-    /// gets none for what it sends.)
+    /// A message is whole here, in the order of messages. It may be read while the member goes on to relay it. (The
+    /// root gets none for what it sends.)
     Received {
         /// The message's number.
         message: u64,
-        /// Where it lies, from the buffer's start.
+        /// The message's memory; it lies at the buffer's start.
         buffer: Arc<Buffer>,
         /// Its length in bytes.
         len: usize,
     },
-    /// The member has sent on all that it has to of this message, and the group has dropped its handle of the buffer: it may
-    /// be used again. It does not say that others have the message.
+    /// The member has sent on all that it has to of this message, and the group has dropped its handle of the buffer:
+    /// it may be used again. This does not say that others have the message.
     Released {
         /// The message's number.
         message: u64,
     },
-    /// The group has failed. Once, and the last of all events: nothing lands any more.
+    /// The group has failed. The event comes once, as the last of all: nothing lands any more.
     Failed(Failure),
-    /// Every message has reached every member, and all know it. The last of all events.
+    /// Every message has reached every member, and all members know it. The last of all events.
     Destroyed,
 }
 
-/// How a group failed, as this member has it.
+/// A group's failure, as this member knows it.
 #[derive(Debug)]
 pub struct Failure {
-    /// Who is thought to be the cause.
+    /// The member that is thought to be the cause.
     pub suspect: Option<NodeId>,
-    /// What happened, in a sentence's part.
+    /// The reason, as part of a sentence.
     pub reason: String,
-    /// The messages that this member has not released, in order. Others may lack blocks also of messages that it has.
+    /// The messages that this member has not released, in order. Other members may lack blocks even of messages that it
+    /// has.
     pub interrupted: Vec<Interrupted>,
 }
 
@@ -66,19 +67,19 @@ pub struct Interrupted {
     pub len: Option<usize>,
     /// The blocks that are here: these and no others.
     pub held: BlockSet,
-    /// Where they lie; none if no memory was given for the message yet (then nothing of it is held). Nothing lands there any
-    /// more, but who was being sent a block from there may still be taking it: change nothing of what is held as long as
-    /// somebody may complete the message.
+    /// The memory of the blocks; none if no memory was given for the message yet (then nothing of it is held). Nothing
+    /// lands there any more. A member that was being sent a block from there may still be taking it: leave the held
+    /// blocks unchanged as long as any member may complete the message.
     pub buffer: Option<Arc<Buffer>>,
 }
 
-/// How far a member is.
+/// A member's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The number of the oldest message that is not whole here, or that will come next.
     pub message: u64,
-    /// How many of its blocks are here.
+    /// The number of its blocks that are here.
     pub held: u32,
-    /// How many blocks it has; 0 if nothing of it has come.
+    /// The message's number of blocks; 0 if nothing of it has come.
     pub blocks: u32,
 }

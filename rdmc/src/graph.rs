@@ -1,17 +1,18 @@
 //! Transfers as work graphs: the whole schedule of one message is handed to the fabric at the start.
 //!
-//! The engine's relay step, which is to send a block on once it is there, needs the node's process to run just then. A NIC
-//! that can make one request wait for another needs nobody (CORE-Direct; RDMC, DSN 2018, §2 and §5.2.3): [`compile`] turns a
-//! node's [`Schedule`] into a [`WorkGraph`], and [`GraphTransfer`] runs one message that way.
+//! The engine's relay step, which is to send a block on once it is there, needs the node's process to run just then. A
+//! NIC that can make one request wait for another needs no process (CORE-Direct; RDMC, DSN 2018, §2 and §5.2.3).
+//! [`compile`] turns a node's [`Schedule`] into a [`WorkGraph`], and [`GraphTransfer`] runs one message that way.
 //!
-//! All must know the message's length beforehand. All receives are posted at the start: a receiver posts its graph between
-//! `connect` and the next poll, so they are in place before the peer may send (G3). In return a connection carries no more
-//! blocks than a receive queue takes; with more, [`GraphError::Receives`] asks for larger ones.
+//! All members must know the message's length beforehand. All receives are posted at the start: a receiver posts its
+//! graph between `connect` and the next poll, so they are in place before the peer may send (G3). In return a
+//! connection carries no more blocks than a receive queue takes; with more, [`GraphError::Receives`] asks for larger
+//! ones.
 //!
 //! A graph whose sends go as soon as they can suffers from inversions: a block that comes before its step takes its
-//! receiver's bandwidth from one that others wait for (§2 foresees that). So it keeps the engine's windows: for each block,
-//! the receiver tells the sender, by an empty message on a second connection, that it is ready. It is for the first block of
-//! a connection once that is up, so nothing moves before the root's graph is posted.
+//! receiver's bandwidth from one that other members wait for (§2 foresees that). So it keeps the engine's windows: for
+//! each block, the receiver tells the sender, by an empty message on a second connection, that it is ready. For the
+//! first block of a connection it is ready once that is up, so nothing moves before the root's graph is posted.
 
 mod transfer;
 
@@ -29,22 +30,22 @@ use crate::{
 /// The connections to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphLink {
-    /// Carries blocks.
+    /// The endpoint that carries blocks.
     pub blocks: EndpointId,
-    /// Carries empty messages: the receiver of a block is ready for it.
+    /// The endpoint that carries empty messages: the receiver of a block is ready for it.
     pub ready: EndpointId,
 }
 
-/// A node's whole part of one message.
+/// Compiles a node's whole part of one message.
 ///
-/// `message` is where the message is (at the root) or goes. Of `config` the block size and the windows count. A send waits
-/// for its block, for its receiver to be ready, for the send `sends_in_flight` before it, and for the receive `steps_ahead`
-/// steps before it. A receiver is ready for a block when it has the one `receives_ahead` before it, or its first. Immediates
-/// are the number of blocks.
+/// `message` is the memory of the message (at the root), or for it. Of `config` the block size and the windows count. A
+/// send waits for its block, for its receiver to be ready, for the send `sends_in_flight` before it, and for the
+/// receive `steps_ahead` steps before it. A receiver is ready for a block when it has the one `receives_ahead` before
+/// it, or its first. Immediates are the number of blocks.
 ///
 /// # Panics
 ///
-/// When the message has 2³² blocks or more, or a window or the block size is zero.
+/// If the message has 2³² blocks or more, or a window or the block size is zero.
 pub fn compile(
     schedule: &Schedule,
     message: Slice<'_>,

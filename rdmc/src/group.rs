@@ -17,13 +17,13 @@ use crate::{
     schedule::Rank,
 };
 
-/// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, of those that say who is ready for them, and of
-/// those that outlive both.
+/// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, of those on which receivers announce that
+/// they are ready, and of those that outlive both.
 pub(crate) const BLOCKS: u32 = 3;
 pub(crate) const READY: u32 = 4;
 pub(crate) const CONTROL: u32 = 5;
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// Only the root sends.
@@ -34,7 +34,7 @@ pub enum SendError {
     Buffer {
         /// The message's length, in bytes.
         len: usize,
-        /// The buffer's, in bytes.
+        /// The buffer's size, in bytes.
         capacity: usize,
     },
     /// A message has less than 2³² blocks.
@@ -53,7 +53,7 @@ pub enum SendError {
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// Somebody failed; who, is to be heard from the root, or by the root.
+    /// A member failed; its name is still to come: from the root, or at the root from another member.
     Failing,
     /// The root: all members are done. They close their connections once they know.
     Closed,
@@ -61,15 +61,15 @@ enum State {
     Destroyed,
 }
 
-/// The connection on which a member and the root talk.
+/// The connection between a member and the root.
 #[derive(Debug)]
 struct Line {
     rank: Rank,
     endpoint: EndpointId,
     remote: Option<Remote>,
-    /// What was said last.
+    /// The last notice that was sent.
     said: Notice,
-    /// Resume: whether the holdings were told.
+    /// Whether the holdings were told, in a group that resumes.
     told: bool,
     gone: bool,
 }
@@ -87,16 +87,16 @@ pub struct Group {
     hello: Vec<u8>,
     control: Control,
     lines: Vec<Line>,
-    /// None until it is known what is to be done.
+    /// None until the sends and receives of this member are known.
     engine: Option<Engine>,
-    /// Resume: until then.
+    /// The exchange of holdings, in a group that resumes, until it is complete.
     exchange: Option<Exchange>,
-    /// How many regions members expose to the root, and the root to them.
+    /// The number of regions that members expose to the root, and the root to them.
     regions: usize,
     state: State,
-    /// What this member says.
+    /// The notice that this member sends.
     own: Notice,
-    /// The root: no more messages will be sent.
+    /// At the root: no more messages will be sent.
     closing: bool,
     /// Whether [`Event::Connected`] was given.
     connected: bool,
@@ -119,7 +119,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Connects it to those with whom it talks. `exchange` is what one that resumes begins with.
+    /// Connects the group to the members with which it talks. `exchange` is the start of a group that resumes.
     pub(crate) fn new(
         fabric: &mut impl Fabric,
         config: GroupConfig,
@@ -182,12 +182,12 @@ impl Group {
         self.config.id
     }
 
-    /// What it was created with.
+    /// The configuration of the group.
     pub fn config(&self) -> &GroupConfig {
         &self.config
     }
 
-    /// Whether it is known to whom blocks go: not at once in a group that resumes.
+    /// Whether the targets of blocks are known. They are not at once in a group that resumes.
     pub(crate) fn has_links(&self) -> bool {
         self.engine.is_some()
     }
@@ -197,8 +197,8 @@ impl Group {
         self.me
     }
 
-    /// The endpoints whose completions belong to this group. A group that resumes has more of them later: look again after
-    /// each step.
+    /// The endpoints whose completions belong to this group. A group that resumes has more of them later: look again
+    /// after each step.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(Link::endpoints));
         self.lines.iter().map(|line| line.endpoint).chain(links)
@@ -206,8 +206,8 @@ impl Group {
 
     /// Sends the first `len` bytes of a buffer to all members. Returns the message's number, from 0.
     ///
-    /// Any number of messages may be sent at once; they go in order, one behind the other. [`Event::Released`] says when the
-    /// buffer may be changed again.
+    /// Any number of messages may be sent at once; they go in order, one behind the other. [`Event::Released`] says
+    /// when the buffer may be changed again.
     pub fn send(&mut self, message: Arc<Buffer>, len: usize) -> Result<u64, SendError> {
         if self.me != Rank::ROOT {
             return Err(SendError::NotTheRoot(self.me));
@@ -226,13 +226,15 @@ impl Group {
         }
     }
 
-    /// Gives memory for a message that will come, ahead of time. Buffers are used in the order in which they are given: a
-    /// message that fits into the first of them (by its [`max_bytes`](Event::Incoming)) goes there without an
-    /// [`Event::Incoming`], and where that holds whole blocks, its first block comes in place too. A message that does not
-    /// fit is asked for, and the buffer is kept for another.
+    /// Gives memory for a message that will come, ahead of time.
     ///
-    /// Without [first-block memory](GroupConfig::first_block_memory), nothing comes before a buffer is here, of a block at
-    /// least.
+    /// Buffers are used in the order in which they are given. A message that fits into the first of them (by its
+    /// [`max_bytes`](Event::Incoming)) goes there without an [`Event::Incoming`]. Where the buffer holds whole blocks,
+    /// the first block comes in place too. A message that does not fit is asked for, and the buffer is kept for
+    /// another.
+    ///
+    /// Without [first-block memory](GroupConfig::first_block_memory), nothing comes before a buffer of at least one
+    /// block is here.
     pub fn provide(&mut self, buffer: Buffer) {
         if let Some(engine) = &mut self.engine {
             engine.provide(buffer);
@@ -241,15 +243,15 @@ impl Group {
 
     /// Gives memory for a message that has begun to come.
     ///
-    /// Its capacity must be the message's [`max_bytes`](Event::Incoming), or its length where the application knows it: a
-    /// longer message would break the group.
+    /// Its capacity must be the message's [`max_bytes`](Event::Incoming), or its length where the application knows it:
+    /// a longer message would break the group.
     pub fn accept(&mut self, message: u64, buffer: Buffer) -> Result<(), AcceptError> {
         let engine = self.engine.as_mut().filter(|_| self.state == State::Running);
         engine.ok_or(AcceptError::NotWaiting(message))?.accept(message, buffer)
     }
 
-    /// By the root: ends the group once every message has reached every member. At each member, [`Event::Destroyed`] says
-    /// that this is so; [`Event::Failed`] instead of it says nothing about others.
+    /// Ends the group, by the root, once every message has reached every member. At each member, [`Event::Destroyed`]
+    /// says that this is so; [`Event::Failed`] instead of it says nothing about other members.
     pub fn destroy(&mut self) -> Result<(), SendError> {
         if self.me != Rank::ROOT {
             return Err(SendError::NotTheRoot(self.me));
@@ -258,7 +260,7 @@ impl Group {
         Ok(())
     }
 
-    /// How far this member is.
+    /// This member's progress.
     pub fn progress(&self) -> Progress {
         self.engine.as_ref().map(Engine::progress).unwrap_or_default()
     }
@@ -268,12 +270,13 @@ impl Group {
         matches!(self.state, State::Failed | State::Destroyed)
     }
 
-    /// Whether nobody has to hear of this member any more, so that it may be dropped without making others guess.
+    /// Whether no member has to hear of this one any more, so that it may be dropped without making others guess.
     ///
-    /// One that stands still, or never came, has to hear for ever: who wants to end gives up at some time.
+    /// A member that stands still, or never came, would have to hear for ever: a caller that wants to end gives up at
+    /// some time.
     pub fn is_quiet(&self) -> bool {
         let named = |rank| self.control.failed(rank).is_some_and(|suspect| suspect != Suspect::Unknown);
-        // Where the message is lost, nobody failed, and all find it by themselves.
+        // Where the message is lost, no member failed, and all find that by themselves.
         let finds = |rank| self.own.failed.is_none() && self.control.is_done(rank);
         let knows = |line: &Line| line.gone || named(line.rank) || finds(line.rank) || self.control.is_closed();
         self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
@@ -286,10 +289,11 @@ impl Group {
         self.events.is_empty() && at_rest && self.lines.iter().all(said)
     }
 
-    /// Leaves the group, which fails for the others unless it has ended. Returns the messages that this member has not
-    /// released, as [`Event::Failed`] would. Step it until it [is quiet](Group::is_quiet), so that the others hear of it.
+    /// Leaves the group, which fails for the others unless it has ended.
     ///
-    /// For who finds by other means that a member stands still.
+    /// Returns the messages that this member has not released, as [`Event::Failed`] would. Step the group until it [is
+    /// quiet](Group::is_quiet), so that the others hear of it. This is for a caller that finds by other means that a
+    /// member stands still.
     pub fn leave(&mut self, fabric: &mut impl Fabric) -> Vec<Interrupted> {
         self.fail(fabric, Suspect::Rank(self.me), "it left the group".into());
         let failed = self.events.drain(..).find_map(|event| match event {
@@ -306,7 +310,7 @@ impl Group {
         }
     }
 
-    /// Looks at what came, posts what can be posted, and says what happened. Returns whether anything changed.
+    /// Reads what came, posts what can be posted, and appends the events. Returns whether anything changed.
     pub fn step(&mut self, fabric: &mut impl Fabric, out: &mut Vec<Event>) -> bool {
         let mut busy = self.hear(fabric);
         self.note_connected();
@@ -328,9 +332,9 @@ impl Group {
         busy
     }
 
-    /// Reads what the others say.
+    /// Reads the notices of the others.
     fn hear(&mut self, fabric: &mut impl Fabric) -> bool {
-        // Once all are done, who leaves harms nobody.
+        // Once all are done, a member that leaves harms no other.
         if self.is_ended() || self.state == State::Closed {
             return false;
         }
@@ -352,7 +356,7 @@ impl Group {
         false
     }
 
-    /// Resume: tells and learns who holds what, and then begins.
+    /// Exchanges the holdings of all members, in a group that resumes, and then begins.
     fn exchange(&mut self, fabric: &mut impl Fabric) -> bool {
         let Some(exchange) = &self.exchange else { return false };
         let complete = exchange.is_complete();
@@ -375,7 +379,7 @@ impl Group {
                 let links = self.connect_links(fabric, &course);
                 self.engine = Some(Engine::completing(self.limits(), course, links, what));
             }
-            // All find the same; each is told that this member has.
+            // Every member finds the same; each is told that this one has.
             Err(lost) => {
                 self.own.done = true;
                 self.end_as_failed(None, lost.to_string(), Some(what));
@@ -384,7 +388,7 @@ impl Group {
         true
     }
 
-    /// The closing handshake.
+    /// Runs the closing handshake. Returns whether anything changed.
     fn close(&mut self) -> bool {
         let Some(engine) = self.engine.as_ref().filter(|_| self.state == State::Running) else { return false };
         let before = (self.own, self.closing);
@@ -403,7 +407,7 @@ impl Group {
         (self.own, self.closing) != before
     }
 
-    /// The root: once all members have closed their connections, they know.
+    /// Ends the group at the root once all members have closed their connections: they know then.
     fn end_if_alone(&mut self) {
         if self.state == State::Closed && self.lines.iter().all(|line| line.gone) {
             self.state = State::Destroyed;
@@ -411,7 +415,7 @@ impl Group {
         }
     }
 
-    /// Says what changed.
+    /// Sends this member's notice to each peer that has not had it.
     fn say(&mut self, fabric: &mut impl Fabric) -> bool {
         let mut busy = false;
         for line in self.lines.iter_mut().filter(|line| line.said != self.own && !line.gone) {
@@ -442,7 +446,7 @@ impl Group {
         if let Some(at) = self.lines.iter().position(|line| line.endpoint == endpoint) {
             return self.on_line(fabric, at, completion);
         }
-        // What was reported together with the end of the group comes after it.
+        // A completion that was reported together with the end of the group comes after it.
         let Some(engine) = self.engine.as_mut().filter(|_| self.state == State::Running) else { return };
         let Some(at) = engine.links().iter().position(|link| link.endpoints().contains(&endpoint)) else { return };
         let Link { rank, blocks, .. } = engine.links()[at];
@@ -461,9 +465,9 @@ impl Group {
                     self.fail(fabric, Suspect::Rank(rank), breach.to_string());
                 }
             }
-            // What was outstanding is told of by the break that follows; room is found by trying again.
+            // The break that follows reports the outstanding operations; room is found by trying again.
             Completion::Done { result: Err(_), .. } | Completion::Room { .. } | Completion::GraphDone { .. } => {}
-            // Whoever is done may close first: the root knows whether all are.
+            // A member that is done may close first: the root knows whether all are.
             Completion::Broken { .. } if self.own.done => {}
             Completion::Broken { reason: BreakReason::PeerClosed, .. } => {
                 self.fail(fabric, Suspect::Unknown, format!("{} closed its connection", self.node(rank)));
@@ -478,7 +482,7 @@ impl Group {
             Completion::Connected { remote, hello, .. } => match self.check(remote, hello, self.regions) {
                 Ok(remote) => self.lines[at].remote = Some(remote),
                 Err(reason) => {
-                    // It finds the same, and nothing can be said to it.
+                    // The peer finds the same, and nothing can be said to it.
                     self.lines[at].gone = true;
                     self.fail(fabric, Suspect::Rank(rank), reason);
                 }
@@ -497,14 +501,14 @@ impl Group {
         }
     }
 
-    /// What a peer exposed, if it is what a member of this group exposes.
+    /// The regions that a peer exposed, if they are those of a member of this group.
     fn check(&self, remote: &[RemoteRegion], hello: &[u8], regions: usize) -> Result<Remote, String> {
         if hello != self.hello {
             return Err("its configuration of the group differs (members, algorithm, block size, or version)".into());
         }
         let control = remote.first().filter(|region| remote.len() == regions && self.control.fits(region));
         let holdings = remote.get(1);
-        // Who has failed meanwhile has no holdings to compare, and still says so.
+        // A member that has failed meanwhile has no holdings to compare, and still announces its failure.
         let fits = holdings.is_none_or(|region| self.exchange.as_ref().is_none_or(|exchange| exchange.fits(region)));
         match control {
             Some(control) if fits => Ok(Remote { control: control.key, holdings: holdings.map(|region| region.key) }),
@@ -512,7 +516,8 @@ impl Group {
         }
     }
 
-    /// Somebody failed. Nothing more is sent or received; once it is known who it was, the application hears of it.
+    /// Starts the end after a failure: nothing more is sent or received. The application hears of it once the failed
+    /// member is known.
     fn fail(&mut self, fabric: &mut impl Fabric, suspect: Suspect, reason: String) {
         if self.is_ended() || self.state == State::Closed {
             return;

@@ -18,7 +18,7 @@ struct Pair {
     root: SimFabric,
     blocks: EndpointId,
     control: EndpointId,
-    /// The root's memory for what the member says, for blocks, and where the member keeps what the root says.
+    /// The root's memory for the member's notices and for blocks, and the member's memory for the root's.
     words: Region,
     source: Region,
     target: Option<RegionKey>,
@@ -132,7 +132,7 @@ fn a_block_that_is_too_long_or_was_not_asked_for_never_lands() {
     let mut pair = Pair::new();
     pair.send(BLOCK + 1, Some(1));
     assert!(matches!(pair.events.last(), Some(Event::Failed(_))), "{:?}", pair.events);
-    // The fabric itself refuses what finds no receive (G3), so a flood breaks the endpoint.
+    // The fabric itself refuses a block that finds no receive (G3), so a flood breaks the endpoint.
     let mut pair = Pair::new();
     for _ in 0..5 {
         let source = Source::Region(Slice { region: &pair.source, offset: 0, len: BLOCK });
@@ -166,13 +166,13 @@ fn a_count_of_blocks_beyond_all_memory_is_the_applications_to_refuse() {
 #[test]
 fn control_words_that_make_no_sense_change_nothing_or_fail_the_group() {
     let mut pair = Pair::new();
-    // Closed, before anybody was done.
+    // Closed, before any member was done.
     pair.say(32, 1);
     assert!(!pair.events.iter().any(|event| matches!(event, Event::Destroyed)), "{:?}", pair.events);
     // More messages than there ever were.
     pair.say(16, u64::MAX);
     assert!(!pair.member.is_ended());
-    // Somebody failed whom nobody knows: until there is a name, or the root is gone, nothing more is said.
+    // An unknown member failed: until it is named, or the root is gone, no event comes.
     pair.say(8, u64::MAX);
     assert!(!pair.events.iter().any(|event| matches!(event, Event::Failed(_))));
     pair.root.disconnect(pair.control);

@@ -2,9 +2,9 @@
 //!
 //! (Behrens, Jha, Birman, Tremel: RDMC: A Reliable RDMA Multicast for Large Objects. DSN 2018.)
 //!
-//! A *group* has members in order of *ranks*; rank 0, the root, sends messages to all others. A message is cut into blocks,
-//! which members pass on to each other as a [schedule] says, so that everybody's link is used in both directions. Many groups,
-//! with the same or other roots, may share a node's fabric.
+//! A *group* has members in order of *ranks*; rank 0, the root, sends messages to all others. A message is cut into
+//! blocks, which members pass on to each other as a [schedule] says, so that every member's link is used in both
+//! directions. Many groups, with the same or other roots, may share a node's fabric.
 //!
 //! # How data flows
 //!
@@ -17,25 +17,27 @@
 //!   Event::Released                      Event::Received, then Event::Released
 //! ```
 //!
-//! - Before a block is sent, its target has posted a receive for it, and said so by a one-sided write of a counter. No block is
-//!   ever refused, retried, or acknowledged.
-//! - The only thing that a block says is the number of blocks of its message. Which block it is follows from the schedule.
-//! - A receiver uses the message's memory, and one block besides, for a first block that comes before there is any. It may do
-//!   without: then its senders wait until it has [provided](Group::provide) memory (rendezvous).
+//! - Before a block is sent, its target has posted a receive for it, and has announced it by a one-sided write of a
+//!   counter. No block is ever refused, retried, or acknowledged.
+//! - A block carries only the number of blocks of its message. Its index follows from the schedule.
+//! - A receiver uses the message's memory, and one block besides, for a first block that comes before there is any. It
+//!   may do without: then its senders wait until it has [provided](Group::provide) memory (rendezvous).
 //!
 //! # What is promised
 //!
-//! - Messages arrive whole and in order, or the group fails. [`Event::Destroyed`], at any member, says that every message has
-//!   reached every member. [`Event::Failed`] comes once at each survivor, instead of it, and says what that member holds.
-//! - A failure is what the fabric reports: a peer whose process ended, that can't be reached, or that breaks the rules. One that
-//!   stands still holds everybody up; whoever has heartbeats [leaves](Group::leave) the group and creates another.
-//! - After a failure, [`Group::resume`] completes a message in a group of those that are left: they tell each other what they
-//!   hold, and each block that is missing somewhere moves once, from whoever has it.
+//! - Messages arrive whole and in order, or the group fails. [`Event::Destroyed`], at any member, says that every
+//!   message has reached every member. [`Event::Failed`] comes once at each survivor, instead of it, and says what that
+//!   member holds.
+//! - A failure is what the fabric reports: a peer whose process ended, that can't be reached, or that breaks the rules.
+//!   A peer that stands still delays all members. A member with heartbeats [leaves](Group::leave) the group and creates
+//!   another.
+//! - After a failure, [`Group::resume`] completes a message in a group of the members that are left. They tell each
+//!   other which blocks they hold, and each block that is missing somewhere moves once, from any member that has it.
 //!
 //! # Use
 //!
-//! A [`Group`] is pure: it is stepped, posts to a [`Fabric`](squall_fabric::Fabric), and returns [`Event`]s. [`Rdmc`] drives
-//! many of them. In the simulator:
+//! A [`Group`] is pure: it is stepped, posts to a [`Fabric`](squall_fabric::Fabric), and returns [`Event`]s. [`Rdmc`]
+//! drives many of them. In the simulator:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -47,7 +49,10 @@
 //! let mut nodes = Vec::new();
 //! for node in 0..5 {
 //!     let (mut fabric, mut rdmc) = (net.fabric(NodeId(node)), Rdmc::new());
-//!     rdmc.create(&mut fabric, GroupConfig { block_bytes: 1000, ..GroupConfig::new(id, (0..5).map(NodeId).collect()) })?;
+//!     rdmc.create(
+//!         &mut fabric,
+//!         GroupConfig { block_bytes: 1000, ..GroupConfig::new(id, (0..5).map(NodeId).collect()) },
+//!     )?;
 //!     if node == 0 {
 //!         let mut message = Buffer::register(&mut fabric, 10_500)?;
 //!         message.fill(42);

@@ -1,4 +1,4 @@
-//! What a member keeps of each peer that it exchanges blocks with.
+//! A member's records of each peer that it exchanges blocks with.
 
 use std::collections::VecDeque;
 
@@ -6,13 +6,13 @@ use squall_fabric::{EndpointId, RegionKey};
 
 use crate::schedule::Rank;
 
-/// The blocks' connection to one peer.
+/// The connection to one peer that carries blocks.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) rank: Rank,
-    /// Carries blocks.
+    /// The endpoint that carries blocks.
     pub(crate) blocks: EndpointId,
-    /// Carries `ready_for_block`, which must not wait behind a block (G1).
+    /// The endpoint that carries `ready_for_block`, which must not wait behind a block (G1).
     pub(crate) ready: EndpointId,
     /// Whether blocks can be sent.
     pub(crate) blocks_are_up: bool,
@@ -20,10 +20,10 @@ pub(crate) struct Link {
     pub(crate) control: Option<RegionKey>,
     /// Sends posted since the group began.
     pub(crate) sent: u64,
-    /// Receives posted since the group began, and how many of them the peer was told of.
+    /// The number of receives posted since the group began, and of those that the peer was told of.
     pub(crate) posted: u64,
     pub(crate) published: u64,
-    /// What posted receives are for, oldest first.
+    /// The purposes of posted receives, oldest first.
     pub(crate) awaiting: VecDeque<Awaited>,
     /// The message and lane of each send that is outstanding, oldest first.
     pub(crate) sending: VecDeque<(u64, usize)>,

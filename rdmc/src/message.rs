@@ -8,24 +8,24 @@ use crate::{block_set::BlockSet, buffer::Buffer, events::Interrupted};
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) blocks: u32,
-    /// Its length in bytes, once the last block is here.
+    /// The message's length in bytes, once the last block is here.
     pub(crate) len: Option<usize>,
     pub(crate) held: BlockSet,
-    /// Where it lies; none until the application gives memory.
+    /// The message's memory; none until the application gives it.
     pub(crate) buffer: Option<Arc<Buffer>>,
-    /// Its first block, until there is memory for the message.
+    /// The first block, until there is memory for the message.
     pub(crate) parked: Option<Parked>,
-    /// Lanes that have not found all their sends of it.
+    /// The number of lanes that have not found all their sends of it.
     pub(crate) lanes: usize,
-    /// Sends that were found and not posted.
+    /// The number of sends that were found and not posted.
     pub(crate) queued: usize,
-    /// Sends that were posted and are not complete.
+    /// The number of sends that were posted and are not complete.
     pub(crate) in_flight: usize,
-    /// Of the part in which this member receives: a step before which it has received everything.
+    /// A step before which this member has received everything, in the part in which it receives.
     pub(crate) arrived: u64,
 }
 
-/// A first block that lies where it came in.
+/// A first block in the memory where it came in.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) holder: Arc<Buffer>,
@@ -40,7 +40,7 @@ impl Message {
         Message { blocks, len: None, held, buffer: None, parked: None, lanes, queued: 0, in_flight: 0, arrived: 0 }
     }
 
-    /// The length of one of its blocks, as a receive for it must have.
+    /// The length of a receive for one of the message's blocks.
     pub(crate) fn room_for(&self, block: u32, block_bytes: usize, capacity: usize) -> usize {
         (capacity - block as usize * block_bytes).min(block_bytes)
     }
@@ -62,7 +62,7 @@ impl Message {
         }
     }
 
-    /// Whether this member is done with it.
+    /// Whether this member is done with the message.
     pub(crate) fn is_done(&self) -> bool {
         self.held.is_full() && self.lanes == 0 && self.queued == 0 && self.in_flight == 0
     }

@@ -1,4 +1,4 @@
-//! Plans: who sends which block to whom so that a message that was interrupted becomes whole everywhere.
+//! Plans: the blocks that members send each other so that an interrupted message becomes whole everywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use crate::{
     schedule::{Rank, Step, Transfer},
 };
 
-/// One member's part in completing a message. All members compute theirs from the same holdings.
+/// One member's part in completing a message. All members compute their parts from the same holdings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     steps: Vec<Step>,
 }
 
-/// Some blocks are held by nobody.
+/// Some blocks are held by no member.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{count} blocks of the message, from block {first} on, are held by no member: it must come from its source again"
 )]
 pub struct Lost {
-    /// The first of them.
+    /// The first lost block.
     pub first: u32,
-    /// How many they are.
+    /// The number of lost blocks.
     pub count: u32,
 }
 
@@ -33,14 +33,15 @@ struct Free {
 }
 
 impl Plan {
-    /// The part of `rank`, where `held` says, by rank, who holds what.
+    /// The part of `rank`, where `held` has each member's blocks, by rank.
     ///
-    /// Each member receives each block that it lacks once. Blocks that few hold go first, so that they spread while others
-    /// travel; each transfer takes the earliest step at which a member that holds the block can send and the other receive.
+    /// Each member receives each block that it lacks once. Blocks that few hold go first, so that they spread while
+    /// others travel. Each transfer takes the earliest step at which a member that holds the block can send and the
+    /// other receive.
     ///
     /// # Panics
     ///
-    /// If the members differ in the number of blocks, or there are none.
+    /// If the members differ in the number of blocks, or there are no members.
     pub fn new(held: &[BlockSet], rank: Rank) -> Result<Plan, Lost> {
         let blocks = held[0].blocks();
         assert!(held.iter().all(|set| set.blocks() == blocks), "holdings of one message");
@@ -56,7 +57,7 @@ impl Plan {
         let mut free = vec![Free::default(); held.len()];
         let mut own: BTreeMap<u64, Step> = BTreeMap::new();
         for (_, block) in order {
-            // Who has it, and from which step on.
+            // The members that have it, each with the step from which on, and those that lack it.
             let (mut have, mut lack): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
             for (member, set) in held.iter().enumerate() {
                 if set.contains(block) { have.push((member, 0)) } else { lack.push(member) }
@@ -80,12 +81,12 @@ impl Plan {
         Ok(Plan { steps: own.into_values().collect() })
     }
 
-    /// What the member does, in order.
+    /// The member's steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Whom it exchanges blocks with, in order of ranks.
+    /// The members with which it exchanges blocks, in order of ranks.
     pub fn peers(&self) -> Vec<Rank> {
         let peers = self.steps.iter().flat_map(|step| [step.send, step.receive]).flatten().map(|at| at.peer);
         peers.collect::<BTreeSet<Rank>>().into_iter().collect()

@@ -14,11 +14,11 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Rdmc {
     groups: BTreeMap<GroupId, Group>,
-    /// The groups that a step may do something for: one with nothing to do costs nothing.
+    /// The groups for which a step may have something to do; the others cost nothing.
     active: BTreeSet<GroupId>,
-    /// Groups that the application is done with, whose members still have to hear something.
+    /// The groups that the application is done with, whose members still have to be told something.
     leaving: Vec<Group>,
-    /// Whose completions go where. What belongs to a leaving group is not here.
+    /// The group of each endpoint's completions. Endpoints of a leaving group are not here.
     routes: HashMap<EndpointId, GroupId>,
     events: Vec<Event>,
 }
@@ -64,13 +64,13 @@ impl Rdmc {
     /// A group, unless it was removed.
     pub fn group(&mut self, id: GroupId) -> Option<&mut Group> {
         let group = self.groups.get_mut(&id)?;
-        // Something may be asked of it.
+        // The caller may ask something of it.
         self.active.insert(id);
         Some(group)
     }
 
-    /// Forgets a group, and [leaves](Group::leave) it if it has not ended. The others still hear why from here, as long as
-    /// this is stepped.
+    /// Forgets a group, and [leaves](Group::leave) it if it has not ended. The others still hear the reason from here,
+    /// as long as this is stepped.
     pub fn remove(&mut self, fabric: &mut impl Fabric, id: GroupId) -> Vec<Interrupted> {
         let Some(mut group) = self.groups.remove(&id) else { return Vec::new() };
         self.active.remove(&id);
@@ -80,7 +80,7 @@ impl Rdmc {
         interrupted
     }
 
-    /// Whether no group is left, and nobody has to hear anything from this node any more: see [`Group::is_quiet`].
+    /// Whether no group is left, and no member has to hear anything from this node any more: see [`Group::is_quiet`].
     pub fn is_quiet(&self) -> bool {
         self.groups.is_empty() && self.leaving.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Completing an interrupted message: what the members of a group hold of it is told to the root, and by the root to all.
+//! Completing an interrupted message: the members tell the root which blocks they hold, and the root tells all.
 //!
 //! Each member has a polled region with a row for each rank:
 //!
@@ -7,8 +7,8 @@
 //!      8   held     one bit for each block, in words of 8 bytes
 //! ```
 //!
-//! A member writes its row into the root's region. Once the root has all rows, it writes them into every member's region. So
-//! all compute the same plan, and nothing else has to be agreed upon.
+//! A member writes its row into the root's region. Once the root has all rows, it writes them into every member's
+//! region. So all compute the same plan, and nothing else has to be agreed upon.
 
 use std::sync::Arc;
 
@@ -30,10 +30,13 @@ impl Group {
     /// Creates this node's part of a group that brings one interrupted message to all its members, and then is
     /// [destroyed](Group::destroy).
     ///
-    /// `message` says what is here. It needs memory, of the message's length at least, and where nothing came before the
-    /// interruption the number of blocks, which all members must agree upon. Any member may lack or hold any blocks: they
-    /// tell each other, and each missing block moves once; then each member, the root too, gets [`Event::Received`](crate::Event::Received). The group
-    /// fails if some blocks are held by nobody. Where blocks are missing, `message` has the only handle of its memory.
+    /// `message` describes what is here. It needs memory, of the message's length at least. Where nothing came before
+    /// the interruption, it also needs the number of blocks; all members must agree upon that number. Where blocks are
+    /// missing, `message` has the only handle of its memory.
+    ///
+    /// Any member may lack or hold any blocks: they tell each other, and each missing block moves once. Then each
+    /// member, the root too, gets [`Event::Received`](crate::Event::Received). The group fails if some blocks are held
+    /// by no member.
     pub fn resume(
         fabric: &mut impl Fabric,
         config: GroupConfig,
@@ -47,7 +50,7 @@ impl Group {
     }
 }
 
-/// Checks what is said of a message that is to be completed.
+/// Checks the description of a message that is to be completed.
 fn check_interrupted(config: &GroupConfig, message: &mut Interrupted) -> Result<(), CreateError> {
     let (blocks, block_bytes) = (message.blocks, config.block_bytes);
     let impossible = |cause| Err(CreateError::Interrupted { blocks, block_bytes, cause });
@@ -64,7 +67,7 @@ fn check_interrupted(config: &GroupConfig, message: &mut Interrupted) -> Result<
     if least.is_none_or(|least| buffer.capacity() < least) {
         return impossible("its memory is too short");
     }
-    // Blocks will land there, which nobody may be reading.
+    // Blocks will land there, so nothing else may be reading it.
     if !message.held.is_full() && Arc::get_mut(buffer).is_none() {
         return impossible("blocks are missing, and its memory is in use: drop all other handles of the buffer");
     }
@@ -112,7 +115,7 @@ impl Exchange {
         if self.me == Rank::ROOT { (0..self.members).all(known) } else { known(0) }
     }
 
-    /// Tells the root of this member's row; or, by the root, a member of all rows.
+    /// Writes this member's row to the root; or, at the root, all rows to a member.
     pub(crate) fn tell(&self, fabric: &mut impl Fabric, on: EndpointId, to: RegionKey) -> Result<(), PostError> {
         let row = row_bytes(self.what.blocks);
         let rows = if self.me == Rank::ROOT {
@@ -126,7 +129,7 @@ impl Exchange {
         fabric.post(on, Op::WriteThenWord { source, target, word: 1, word_target }, Token::UNSIGNALED)
     }
 
-    /// What each member holds, by rank.
+    /// The blocks that each member holds, by rank.
     pub(crate) fn holdings(&self) -> Vec<BlockSet> {
         let blocks = self.what.blocks;
         let (row, words) = (row_bytes(blocks), BlockSet::words_for(blocks));

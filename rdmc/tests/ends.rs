@@ -1,4 +1,5 @@
-//! How groups end where somebody leaves, or nothing can be done: everybody hears one end, and nobody waits for another for ever.
+//! The ends of groups where a member leaves, or nothing can be done: every member hears one end, and none waits for
+//! ever.
 
 mod world;
 
@@ -10,7 +11,7 @@ use world::{GROUP, World, config};
 
 const BLOCK: usize = 64;
 
-/// Leaves all groups, and finds that nobody has to hear anything any more.
+/// Leaves all groups, and checks that no member has to hear anything any more.
 fn leave_all(world: &mut World, context: &str) {
     (0..world.members.len()).for_each(|member| world.leave(member));
     world.settle();

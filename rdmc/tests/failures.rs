@@ -1,4 +1,5 @@
-//! A member dies in the middle: everybody learns it once, knows what it holds, and a new group completes the message.
+//! A member dies in the middle: every survivor learns it once, knows which blocks it holds, and a new group completes
+//! the message.
 
 mod world;
 
@@ -16,7 +17,7 @@ use world::{GROUP, Member, World, config, content};
 
 const BLOCK: usize = 64;
 
-/// What a member holds of message 0, by what it was told; with memory for the rest.
+/// The blocks that a member holds of message 0, by its events, with memory for the rest.
 fn holdings(member: &Member, root: Option<&Arc<Buffer>>, len: usize, k: u32) -> Interrupted {
     let interrupted = member.failures.iter().flat_map(|failure| &failure.interrupted).find(|at| at.message == 0);
     let whole = |buffer: &Arc<Buffer>| Interrupted {
@@ -45,13 +46,13 @@ fn with_memory(mut what: Interrupted, fabric: &mut SimFabric) -> Interrupted {
     let bytes = what.blocks as usize * BLOCK;
     what.buffer.get_or_insert_with(|| {
         let region = fabric.register(RegionKind::Bulk, bytes).expect("memory");
-        // SAFETY: nobody else has the region.
+        // SAFETY: nothing else has the region.
         Arc::new(unsafe { Buffer::part(region, 0, bytes) })
     });
     what
 }
 
-/// Whether all blocks that a member says it holds are right.
+/// Checks that all blocks that a member reports as held are right.
 fn check_content(what: &Interrupted, len: usize, context: &str) {
     let Some(buffer) = &what.buffer else { return assert!(what.held.is_empty(), "{context}: blocks without memory") };
     let expected = content(0, len);
@@ -100,7 +101,7 @@ impl Case {
         }
         world.crash(victim);
         world.run_dry();
-        // Each survivor hears one thing, and the same of who it was.
+        // Each survivor hears one failure, with the same suspect.
         for member in world.alive() {
             let node = member.fabric.node();
             assert_eq!(member.failures.len() + member.destroyed, 1, "{context}: {node} {:?}", member.failures);
@@ -244,8 +245,8 @@ fn whatever_fails_each_survivor_hears_one_end_and_success_is_never_wrong() {
     }
 }
 
-/// A node dies, another dies while the rest completes the message, and so on. Whoever waits for a node that died before it
-/// was connected leaves.
+/// A node dies, another dies while the rest completes the message, and so on. A member that waits for a node that died
+/// before it was connected leaves.
 #[test]
 fn a_resume_may_be_resumed() {
     for seed in 0..600 {

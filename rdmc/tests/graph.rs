@@ -33,7 +33,7 @@ fn config(n: usize, algorithm: Algorithm, block_bytes: usize) -> GroupConfig {
     GroupConfig { algorithm, block_bytes, ..GroupConfig::new(id, members) }
 }
 
-/// One of each kind, for a group of `n`.
+/// One algorithm of each kind, for a group of `n`.
 fn algorithms(n: usize) -> Vec<Algorithm> {
     let racks = |outer| {
         let rack_of: Vec<usize> = (0..n).map(|rank| rank % 3).collect();
@@ -59,7 +59,7 @@ struct Member<F> {
 }
 
 impl<F: Fabric> Member<F> {
-    /// The root has the message, the others have memory for it.
+    /// A member with memory for the message; the root has the message in it.
     fn new(mut fabric: F, config: &GroupConfig, message: &[u8]) -> Member<F> {
         let mut buffer = Buffer::register(&mut fabric, message.len()).expect("memory");
         let root = fabric.node() == config.members[0];
@@ -103,7 +103,7 @@ impl World {
         World { members: members.collect(), net }
     }
 
-    /// Lets something happen; false if nothing is left to.
+    /// Lets the next event happen; false if there is none.
     fn step(&mut self) -> bool {
         let mut ready = Vec::new();
         let now = self.net.advance(Time::MAX, &mut ready);
@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-/// A run of everything that may differ, from one seed.
+/// A transfer with everything that may differ drawn from one seed.
 fn transfer(seed: u64, sim: SimConfig) {
     let mut rng = Rng::with_seed(seed);
     let n = rng.usize(1..=12);
@@ -156,7 +156,8 @@ fn every_member_gets_the_roots_bytes_on_the_worst_network() {
     (0..200).for_each(|seed| transfer(seed, SimConfig::nasty()));
 }
 
-/// Seconds until the last of `n` members has a phantom message of `k` blocks. While it is under way, `pause` does not run.
+/// The seconds until the last of `n` members has a phantom message of `k` blocks. The node `pause` does not run while
+/// it is under way.
 fn seconds(n: usize, k: usize, algorithm: Algorithm, pause: Option<u32>) -> f64 {
     let net = SimNet::new(SimConfig::ideal(RATE, Duration::from_micros(1)), 1);
     let config = config(n, algorithm, BLOCK);
@@ -181,7 +182,7 @@ fn seconds(n: usize, k: usize, algorithm: Algorithm, pause: Option<u32>) -> f64 
 const RATE: u64 = 12_500_000_000;
 const BLOCK: usize = 1 << 20;
 
-/// As the engine's does: `tests/timing.rs`.
+/// The bound is that of the engine's transfers: `tests/timing.rs`.
 #[test]
 fn a_graph_takes_little_more_than_its_steps() {
     let block_time = BLOCK as f64 / RATE as f64;
@@ -199,7 +200,7 @@ fn a_graph_takes_little_more_than_its_steps() {
     }
 }
 
-/// RDMC, DSN 2018, Figure 5: a relay that is not scheduled holds nobody up.
+/// RDMC, DSN 2018, Figure 5: a relay that is not scheduled delays no member.
 #[test]
 fn a_relay_that_does_not_run_costs_nothing() {
     for algorithm in [Algorithm::Chain, Algorithm::BinomialPipeline] {
@@ -211,7 +212,7 @@ fn a_relay_that_does_not_run_costs_nothing() {
     }
 }
 
-/// The point of it: from the connection on, no process has to run but the one that wants the message.
+/// The purpose of graphs: from the connection on, no process has to run but the one that wants the message.
 #[test]
 fn a_transfer_needs_no_process_on_its_way() {
     for (seed, algorithm) in (0..).zip(algorithms(9)) {
@@ -231,7 +232,8 @@ fn a_transfer_needs_no_process_on_its_way() {
     }
 }
 
-/// A member's death ends the transfer at every member that is not done, once, and nobody takes half a message for a whole.
+/// A member's death ends the transfer once at every member that is not done, and none takes half a message for a whole
+/// one.
 #[test]
 fn a_lost_member_ends_the_transfer() {
     for seed in 0..60 {
@@ -240,7 +242,7 @@ fn a_lost_member_ends_the_transfer() {
         let algorithm = algorithms[rng.usize(..algorithms.len())].clone();
         let message = content(seed, 20_000);
         let mut world = World::new(SimConfig::fast(), seed, &config(7, algorithm, 500), &message);
-        // Who is lost before is waited for.
+        // A member that is lost before the connection would be waited for.
         world.connect();
         for _ in 0..rng.usize(..200) {
             world.step();
@@ -267,7 +269,7 @@ fn members_that_expect_different_messages_are_told_so() {
     world.run();
     let told = |member: &Member<SimFabric>| match &member.failures[..] {
         [TransferFailure::Differs(_)] => true,
-        // Whoever hears of it later finds the other gone, or a block of another length.
+        // A member that hears of it later finds the other gone, or a block of another length.
         [TransferFailure::Peer(_, BreakReason::PeerClosed) | TransferFailure::Graph(_)] => false,
         others => panic!("{others:?}"),
     };
@@ -291,7 +293,7 @@ fn what_can_not_be_transferred_is_refused_with_a_reason() {
     assert_eq!(refused(elsewhere, 10), TransferError::Create(CreateError::NotAMember(NodeId(1))));
 }
 
-/// A name that no other test's cluster has, also not in another process.
+/// A name that no other test's cluster has, in this process or another.
 fn cluster() -> String {
     static CLUSTERS: AtomicU64 = AtomicU64::new(0);
     format!("graphs-{}-{}", std::process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed))
@@ -318,7 +320,7 @@ fn every_member_gets_the_roots_bytes_over_shared_memory() {
     }
 }
 
-/// What a poll carries out by itself leaves nothing behind that would wake nobody.
+/// The work that a poll carries out by itself leaves no member asleep that has something to do.
 #[test]
 fn members_that_sleep_are_woken_when_there_is_something_to_carry_out() {
     let cluster = cluster();
@@ -341,7 +343,7 @@ fn members_that_sleep_are_woken_when_there_is_something_to_carry_out() {
                     }
                 }
                 member.fabric.disarm();
-                // Who has gone is lost to those who are not done.
+                // A member that has gone is lost to the members that are not done.
                 all_done.wait();
                 assert!(member.done.is_some_and(|buffer| buffer[..] == *message), "{node}: {:?}", member.failures);
             });

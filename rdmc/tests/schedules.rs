@@ -1,4 +1,4 @@
-//! What every schedule promises, for all groups and messages up to 64 members and 64 blocks, and for samples beyond.
+//! Checks of every schedule, for all groups and messages up to 64 members and 64 blocks, and for samples beyond.
 
 use squall_rdmc::schedule::{Algorithm, Outer, Racks, Rank, Schedule, Step, Transfer};
 
@@ -18,7 +18,7 @@ impl Group {
         self.members.iter().map(|schedule| schedule.steps(k)).max().unwrap_or(0)
     }
 
-    /// What each part of a member does in a step.
+    /// The step of each part of a member.
     fn at(&self, rank: usize, k: u32, step: u64) -> impl Iterator<Item = Step> {
         self.members[rank].parts().iter().map(move |part| part.at(k, step))
     }
@@ -108,7 +108,7 @@ fn every_hybrid_schedule_is_one_for_racks_of_any_sizes() {
     for outer in [Outer::BinomialPipeline, Outer::Chain] {
         for n in 1..=40 {
             for racks in 1..=n.min(9) {
-                // In blocks, dealt out in turn, and one big rack with small ones.
+                // Racks of neighbours, racks dealt out in turn, and one big rack with small ones.
                 let layouts = [
                     (0..n).map(|rank| rank * racks / n).collect::<Vec<_>>(),
                     (0..n).map(|rank| rank % racks).collect(),
@@ -182,7 +182,7 @@ fn the_average_slack_of_a_binomial_pipeline_is_the_papers() {
                 .map(|(rank, block)| step - received[rank][block as usize])
                 .collect();
             if steady {
-                // All but the root and the one whose neighbour is the root.
+                // All but the root and the rank whose neighbour is the root.
                 assert_eq!(slacks.len(), n - 2, "n = {n}, step {step}");
                 let total: u64 = slacks.iter().sum();
                 // 2 (1 - (l - 1) / (n - 2)) on average, so 2 (n - 2 - (l - 1)) in total.

@@ -1,4 +1,4 @@
-//! How long transfers take on a network that is only as slow as its rates say.
+//! The times of transfers on a network that is only as slow as its rates say.
 
 mod world;
 
@@ -14,12 +14,12 @@ use world::{World, config};
 const RATE: u64 = 12_500_000_000;
 const BLOCK: usize = 1 << 20;
 
-/// One block's time on the wire, in seconds.
+/// One block's time on the link, in seconds.
 fn block_time() -> f64 {
     BLOCK as f64 / RATE as f64
 }
 
-/// Seconds until the last receiver has a phantom message of `k` blocks.
+/// The seconds until the last receiver has a phantom message of `k` blocks.
 fn transfer(n: usize, k: usize, algorithm: Algorithm, prepare: impl FnOnce(&World)) -> f64 {
     let config = GroupConfig { algorithm, block_bytes: BLOCK, phantom: true, ..config(n) };
     let mut world = World::new(SimConfig::ideal(RATE, Duration::from_micros(1)), 1, &config);

@@ -27,7 +27,7 @@ fn any_algorithm(rng: &mut fastrand::Rng, n: usize) -> Algorithm {
     }
 }
 
-/// One group of random members, algorithm, block size, windows, and messages; all bytes are compared.
+/// Runs one group of random members, algorithm, block size, windows and messages, and compares all bytes.
 fn random_transfer(seed: u64, shallow: bool) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let n = rng.usize(1..=12);
@@ -42,7 +42,7 @@ fn random_transfer(seed: u64, shallow: bool) {
     };
     let mut sim = if rng.bool() { SimConfig::fast() } else { SimConfig::nasty() };
     if shallow {
-        // Nobody is woken by chance either.
+        // No member is woken by chance either.
         sim.spurious_chance = 0.0;
         (sim.queue_depth, sim.recv_depth) = (rng.usize(1..=2), rng.usize(MIN_RECV_DEPTH..=MIN_RECV_DEPTH + 1));
     }
@@ -137,7 +137,7 @@ fn random_rendezvous(seed: u64) {
         let rank = rng.usize(1..n);
         if let Some(len) = lens.get(provided[rank].len()) {
             let member = world.members[rank].as_mut().expect("alive");
-            // More blocks than there are may be expected.
+            // A member may expect more blocks than there are.
             let blocks = len.div_ceil(block_bytes).max(1) + [0, 0, 1, 3][rng.usize(..4)];
             let buffer = Buffer::register(&mut member.fabric, blocks * block_bytes).expect("memory");
             provided[rank].push(buffer.as_ptr());
@@ -168,7 +168,8 @@ fn until_memory_is_given_the_message_waits_and_nothing_is_lost() {
     let mut world = World::new(SimConfig::fast(), 5, &config);
     world.send(1000);
     world.run_dry();
-    // The world's members answer at once; so it has arrived, and what is not waited for can't be accepted.
+    // The world's members answer at once; so it has arrived, and a message that does not wait for memory can't be
+    // accepted.
     let member = world.members[2].as_mut().expect("alive");
     assert_eq!(member.received.len(), 1);
     let buffer = Buffer::register(&mut member.fabric, 10).expect("memory");
@@ -182,7 +183,7 @@ fn a_group_without_its_end_stays_open_and_its_destruction_means_that_all_have_al
     world.send(2000);
     world.run_dry();
     assert!(world.alive().all(|member| !member.has_ended() && member.connected == 1));
-    // Whoever is destroyed first, all have all.
+    // All members have all messages, whichever is destroyed first.
     world.send(50);
     world.root().group().destroy().expect("the root may");
     world.kick();

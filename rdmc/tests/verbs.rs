@@ -1,7 +1,7 @@
 //! Transfers over RDMA verbs: each member is a process, on a device of its own where there are several.
 //!
-//! `tests/verbs-lab/rdmc` runs it in a virtual machine with software RDMA, where each copy of this test is one member. Without
-//! that it is skipped.
+//! `tests/verbs-lab/rdmc` runs it in a virtual machine with software RDMA, where each copy of this test is one member.
+//! Without that it is skipped.
 
 #![cfg(feature = "verbs")]
 
@@ -20,12 +20,12 @@ use squall_rdmc::{GroupConfig, GroupId, schedule::Algorithm};
 /// The port of member 0; the others' follow.
 const PORT: u32 = 7400;
 
-/// What the laboratory says.
+/// A setting of the laboratory.
 fn given<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// A member's place: there are as many devices as members, with addresses in their order.
+/// A member's address: there are as many devices as members, with addresses in their order.
 fn address(node: u32) -> String {
     format!("10.1.0.{}:{}", node + 1, PORT + node)
 }
@@ -34,9 +34,9 @@ fn open(node: u32, nodes: u32, device: &str) -> VerbsFabric {
     let mut net = NetConfig::new("rdmc-verbs", NodeId(node));
     net.listen = vec![address(node)];
     net.peers = (0..nodes).filter(|peer| *peer != node).map(|peer| (NodeId(peer), vec![address(peer)])).collect();
-    // Nobody else is in the machine.
+    // No other host is on this machine's network.
     net.security = Security::None;
-    // An emulated processor may be away for long.
+    // An emulated processor may stand still for long.
     net.failure_timeout = Duration::from_secs(10);
     let mut config = VerbsConfig::new(net);
     config.device = Some(device.to_owned());

@@ -4,13 +4,13 @@ use squall_fabric::{Fabric, Wait};
 
 use super::{CollectiveError, Collectives, CommunicatorId, Element, Reduction};
 
-/// Operations that return when they are over on this rank. What each does, and what its vectors must be, is said where
-/// the [communicator](super::Communicator) starts it.
+/// Operations that return when they are over on this rank. Each is described, with its vectors, at the
+/// [communicator](super::Communicator)'s method that starts it.
 ///
 /// # Errors
 ///
-/// Those of the communicator; none of them leaves an operation behind, except that other ranks wait for one that was
-/// refused here.
+/// The errors are the communicator's. None of them leaves an operation behind, except that other ranks wait for one
+/// that was refused here.
 impl<F: Fabric + Wait> Collectives<F> {
     /// Returns once all ranks have called it.
     pub fn barrier(&mut self, on: CommunicatorId) -> Result<(), CollectiveError> {
@@ -93,7 +93,8 @@ impl<F: Fabric + Wait> Collectives<F> {
         self.wait(started)
     }
 
-    /// Each rank's vector has a block for each; it gets the block that each has for it, in rank order.
+    /// Swaps blocks: each rank's vector has a block for each rank, and its result is each rank's block for it, in rank
+    /// order.
     pub fn all_to_all<T: Element>(&mut self, on: CommunicatorId, vector: Vec<T>) -> Result<Vec<T>, CollectiveError> {
         let started = self.start(on, |communicator, fabric| communicator.start_all_to_all(fabric, vector))?;
         self.wait(started)

@@ -1,4 +1,4 @@
-//! How communicators come to be: from a list of ranks, or from some of another's.
+//! The formation of communicators: from a list of ranks, or from some of another's.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, Time, Wait};
 use super::{CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateError, Member};
 use crate::error::Nodes;
 
-/// Why a communicator was not formed. Nothing of it is left.
+/// The reason why a communicator was not formed. Nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormError {
-    /// It could not be made.
+    /// The communicator could not be made.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// Some did not appear.
+    /// Some ranks did not appear.
     #[error(
         "{} did not appear within {limit:?}: look whether they run, and form a communicator of the same nodes in the same \
          order, under the same tag",
         Nodes(missing)
     )]
     Missing {
-        /// Those that were not reached.
+        /// The nodes that were not reached.
         missing: Vec<NodeId>,
-        /// How long they were waited for.
+        /// The time for which they were awaited.
         limit: Duration,
     },
     /// The ranks met, and then one failed.
@@ -32,8 +32,8 @@ pub enum FormError {
 }
 
 impl<F: Fabric + Wait> Collectives<F> {
-    /// Makes a communicator. All its ranks call this; it returns once all are there, for `limit` at most, and what
-    /// carries their messages is [measured](super::Parameters).
+    /// Makes a communicator. All its ranks call this; it returns once all are there, for `limit` at most, and the
+    /// [parameters](super::Parameters) of their messages are measured.
     pub fn form(&mut self, config: CommunicatorConfig, limit: Duration) -> Result<CommunicatorId, FormError> {
         let tag = config.tag;
         let communicator = Communicator::create(&mut self.fabric, config)?;
@@ -69,8 +69,8 @@ impl<F: Fabric + Wait> Collectives<F> {
         }
     }
 
-    /// Makes communicators of those ranks that give the same color; a rank without one gets none. All ranks of `of`
-    /// call it. It waits for those of the same color, for `limit` at most.
+    /// Makes communicators of the ranks that give the same color; a rank without one gets none. All ranks of `of` call
+    /// it. It waits for the ranks of the same color, for `limit` at most.
     ///
     /// Ranks follow from `key`, and among equals from the ranks in `of`. Everything else is as in `of`.
     pub fn split(
@@ -100,7 +100,7 @@ fn child(of: &CommunicatorConfig, tag: GroupTag, split: u64, color: u32, all: &[
         .collect();
     ranks.sort_unstable();
     let ranks = ranks.into_iter().map(|(_, rank)| of.ranks[rank]).collect();
-    // 48 bits, as many as an instance may have: that two communicators of a node get the same is out of the question.
+    // 48 bits, as many as an instance may have: two communicators of a node practically never get the same.
     let mut name = Fingerprint::default();
     for number in [u64::from(tag.group), tag.epoch, split, u64::from(color)] {
         name.number(number);

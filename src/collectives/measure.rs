@@ -1,7 +1,7 @@
-//! What carries messages, in the numbers of the cost model.
+//! The medium of messages, measured in the parameters of the cost model.
 //!
-//! The first rank measures once, on a communicator that has just been formed, and tells the others: all choose by the same
-//! numbers. Each figure is the least of several, since whatever else a host does only adds to it.
+//! The first rank measures once, on a communicator that has just been formed, and tells the others: all choose by the
+//! same numbers. Each figure is the least of several, since all other work of a host only adds to it.
 
 use std::{hint::black_box, time::Duration};
 
@@ -9,19 +9,21 @@ use squall_fabric::{Fabric, Time, Wait};
 
 use super::{Algorithm, Builtin, Collective, CollectiveError, Collectives, CommunicatorId, Parameters};
 
-/// A vector that takes longer than its messages' beginnings, and fits into any cache.
+/// The bytes of a vector that takes longer than the fixed time of its messages, and fits into any cache.
 const LONG: usize = 64 << 10;
 
-/// Messages that are fetched, if that is quicker: shorter ones are copied in less time than it takes to ask.
+/// The length above which messages are fetched, if that is quicker: shorter ones are copied in less time than a request
+/// takes.
 const FETCH_ABOVE: usize = 1 << 10;
 
-/// How much less time it has to take: on a network both take about as long, and noise is not to decide.
+/// The part of the other time that fetching may take at most. On a network both take about as long, and noise is not to
+/// decide.
 const CLEARLY: f64 = 0.9;
 
-/// How often the least is looked for.
+/// The number of measurements of which the least counts.
 const TRIES: usize = 5;
 
-/// Operations that are timed at once.
+/// The number of operations that are timed together.
 const BATCH: usize = 8;
 
 impl<F: Fabric + Wait> Collectives<F> {
@@ -44,14 +46,14 @@ impl<F: Fabric + Wait> Collectives<F> {
                 transmit_per_byte: (written.min(fetched) / LONG as f64 - 2.0 * copy).max(0.0),
                 copy_per_byte: copy,
                 operation_per_byte: combining() / LONG as f64,
-                // A fabric does not say what keeps a message: what posting it costs counts for each, half of that for taking it
-                // out, and all else only delays it.
+                // A fabric does not say what a message's time consists of. So the cost of posting counts for each
+                // message, half of it for taking the message out, and everything else only delays it.
                 startup: post / 2.0,
                 nic: 0.0,
                 descriptor: post,
                 software: (step - 2.0 * post).max(0.0),
                 fetch_above: if is_fetched { FETCH_ABOVE } else { usize::MAX },
-                // Who reads where the root has it has no use for what others would pass on.
+                // A rank that reads from the root's memory has no use for blocks that other ranks would pass on.
                 long_bytes: if is_fetched { usize::MAX } else { measured.long_bytes },
                 rdmc_bytes: if is_fetched { usize::MAX } else { measured.rdmc_bytes },
             };
@@ -61,7 +63,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         Ok(())
     }
 
-    /// The least time that one of these takes in a batch, in microseconds.
+    /// The least time of one operation in a batch, in microseconds.
     fn batches_of(
         &mut self,
         on: CommunicatorId,
@@ -85,7 +87,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         let messages = self.communicator(on)?.ranks().next_power_of_two().ilog2();
         let mut least = Duration::MAX;
         for _ in 0..TRIES * BATCH {
-            // All have entered, so nothing waits in the way.
+            // All ranks have entered, so nothing delays the post.
             self.barrier(on)?;
             let began = Time::boot_clock();
             let started = self.start(on, |all, fabric| all.start_broadcast(fabric, 0, vec![0u64]))?;
@@ -110,13 +112,13 @@ impl<F: Fabric + Wait> Collectives<F> {
     }
 }
 
-/// What copying [`LONG`] bytes takes, in microseconds.
+/// The time of copying [`LONG`] bytes, in microseconds.
 fn copying() -> f64 {
     let (from, mut to) = (vec![1u8; LONG], vec![0u8; LONG]);
     least_of(|| black_box(&mut to).copy_from_slice(black_box(&from)))
 }
 
-/// What combining [`LONG`] bytes takes, in microseconds.
+/// The time of combining [`LONG`] bytes, in microseconds.
 fn combining() -> f64 {
     let (with, mut into) = (vec![1.0; LONG / 8], vec![0.0; LONG / 8]);
     least_of(|| Builtin::Sum.combine(black_box(&mut into), black_box(&with)))
@@ -135,7 +137,7 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// As ranks of any machine write it.
+/// The parameters in bytes, for ranks of any machine.
 fn to_bytes(parameters: &Parameters) -> Vec<u8> {
     let &Parameters {
         transmit_per_byte,

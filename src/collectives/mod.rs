@@ -1,9 +1,9 @@
 //! Collective operations for programs: communicators on a fabric, driven by the calling thread.
 //!
-//! Barrier, broadcast, reduce, allreduce, gather, scatter, allgather, reduce-scatter and all-to-all, as MPI has them,
-//! with remote writes for messages. No thread runs but the caller's, which spins for what it waits for while there are
-//! cores, yields where ranks share them, and sleeps when it takes long. A rank that fails ends all operations on all
-//! others, with an error that names it.
+//! Barrier, broadcast, reduce, allreduce, gather, scatter, allgather, reduce-scatter and all-to-all, as in MPI, with
+//! remote writes for messages. No thread runs but the caller's. It spins while it waits and there are cores, yields
+//! where ranks share them, and sleeps when the wait is long. A rank that fails ends all operations on all others, with
+//! an error that names it.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -34,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! A process that also runs a [`Node`](crate::Node) opens a fabric of its own for this, under another cluster's name;
-//! [`Collectives::of_view`] says how a communicator of a view's members is made.
+//! A process that also runs a [`Node`](crate::Node) opens a fabric of its own for this, under another cluster's name.
+//! [`Collectives::of_view`] makes the configuration of a communicator of a view's members.
 
 mod blocking;
 mod form;
@@ -53,20 +53,20 @@ use squall_fabric::{Completion, Fabric, GroupTag, Time, Wait, Waker};
 pub use self::form::FormError;
 use crate::{View, config::Spin, cores, pace::Pace, room::Room, runtime::Rest};
 
-/// The connections of communicators, among those of other layers.
+/// The layer of communicators' connections, among those of other layers.
 const LAYER: u32 = 3;
 
-/// Steps without progress between two looks at the fabric: it moves data of its own on some networks, and tells of
-/// failures.
+/// The number of steps without progress between two polls of the fabric. On some networks it moves data only when it is
+/// polled, and a poll reports failures.
 const STEPS_PER_POLL: u32 = 32;
 
-/// A yield takes as long as so many steps, at least.
+/// The number of steps that take as long as a yield, at most.
 const STEPS_PER_YIELD: u32 = 8;
 
-/// How often a rank that is closing looks for farewells while it sleeps.
+/// The interval at which a rank that is closing looks for farewells while it sleeps.
 const FAREWELL_LOOKS: Duration = Duration::from_millis(1);
 
-/// Names one of a [`Collectives`]' communicators.
+/// The name of one of a [`Collectives`]' communicators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(usize);
 
@@ -82,15 +82,15 @@ pub struct Started<T = ()> {
 #[derive(Debug)]
 pub struct Collectives<F> {
     fabric: F,
-    /// By id; none once it is closed.
+    /// The communicators by id; none once one is closed.
     communicators: Vec<Option<Member>>,
     completions: Vec<Completion>,
     pace: Pace,
-    /// This node's rank in the first communicator, of which the other ranks may be on this host.
+    /// This node's rank in the first communicator, whose other ranks may be on this host.
     first_rank: Option<usize>,
-    /// As of the last look at the fabric.
+    /// The time of the last poll of the fabric.
     now: Time,
-    /// Steps since then.
+    /// The number of steps since that poll.
     steps: u32,
 }
 
@@ -98,20 +98,20 @@ pub struct Collectives<F> {
 struct Member {
     communicator: Communicator,
     tag: GroupTag,
-    /// How often it was split.
+    /// The number of times that it was split.
     splits: u64,
 }
 
 impl Collectives<()> {
-    /// The name of a communicator's connections: its number, and which of those that had this number it is.
+    /// The name of a communicator's connections: its number, and an instance among the communicators with this number.
     ///
-    /// All its ranks give the same; no two communicators of a node may have the same at a time, nor one after another
-    /// whose connections may still be there: count `instance` up.
+    /// All its ranks give the same. No two communicators of a node may have the same name at a time, nor one after
+    /// another whose connections may still be there: count `instance` up.
     pub fn tag(number: u32, instance: u64) -> GroupTag {
         GroupTag { layer: LAYER, group: number, epoch: instance }
     }
 
-    /// A communicator of a view's members, whose ranks are theirs in the view.
+    /// The configuration of a communicator of a view's members, with their ranks in the view.
     ///
     /// `number` tells it from others of the same view; the epoch from those of other views.
     pub fn of_view(view: &View, number: u32) -> CommunicatorConfig {
@@ -122,7 +122,7 @@ impl Collectives<()> {
 impl<F: Fabric + Wait> Collectives<F> {
     /// Takes a fabric. `spin` decides how its thread waits, on a host that runs `nodes` nodes.
     pub fn new(fabric: F, spin: Spin, nodes: usize) -> Collectives<F> {
-        // No other thread of this process needs a core meanwhile: it is the caller's that waits.
+        // No other thread of this process needs a core meanwhile, since the caller's thread waits.
         let pace = Pace::new(spin, Room::of_this_host(nodes));
         let now = Time::boot_clock();
         Collectives {
@@ -141,12 +141,13 @@ impl<F: Fabric + Wait> Collectives<F> {
         &mut self.fabric
     }
 
-    /// Ends a sleep in any of the methods that wait, which then look at everything again. From any thread.
+    /// A waker that any thread may use. It ends a sleep in any of the methods that wait, which then look at everything
+    /// again.
     pub fn waker(&self) -> Waker {
         self.fabric.waker()
     }
 
-    /// A communicator, to ask it for its ranks, or to set its algorithms.
+    /// A communicator, for example for its ranks, or to set its algorithms.
     pub fn communicator(&mut self, CommunicatorId(on): CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
         match self.communicators.get_mut(on) {
             Some(Some(member)) => Ok(&mut member.communicator),
@@ -157,7 +158,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// Starts an operation, by one of the communicator's `start` methods. If as many are under way as can be, it waits
     /// until the oldest is over.
     ///
-    /// It makes progress in [`test`](Collectives::test), and while another is waited for.
+    /// The operation makes progress in [`test`](Collectives::test), and while another is waited for.
     pub fn start<T>(
         &mut self,
         on: CommunicatorId,
@@ -174,7 +175,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         Ok(Started { on, operation })
     }
 
-    /// Makes progress, and says whether an operation is over.
+    /// Makes progress. Returns whether an operation is over.
     pub fn test<T>(&mut self, started: &Started<T>) -> Result<bool, CollectiveError> {
         self.step();
         let over = self.communicator(started.on)?.test(&started.operation);
@@ -207,7 +208,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// Leaves a communicator in good order: waits until all its operations are over, and no other rank needs this one.
     /// That takes until the other ranks close theirs, or fail.
     ///
-    /// One that is not closed is seen to fail by the others when this is dropped.
+    /// The other ranks see a communicator that is not closed fail when this is dropped.
     pub fn close(&mut self, on: CommunicatorId) -> Result<(), CollectiveError> {
         self.communicator(on)?;
         let CommunicatorId(index) = on;
@@ -219,13 +220,13 @@ impl<F: Fabric + Wait> Collectives<F> {
                 return Ok(());
             }
             if !self.turn() {
-                // A farewell that has just come is no progress, so nobody would end a longer sleep.
+                // A farewell that has just come is no progress, so nothing would end a longer sleep.
                 self.rest(Time::boot_clock() + FAREWELL_LOOKS);
             }
         }
     }
 
-    /// Closes what nobody is to use any more; the other ranks see this one fail.
+    /// Closes a communicator that is not to be used any more; the other ranks see this one fail.
     fn abandon(&mut self, CommunicatorId(on): CommunicatorId) {
         if let Some(mut member) = self.communicators.get_mut(on).and_then(Option::take) {
             member.communicator.disconnect(&mut self.fabric);
@@ -233,8 +234,8 @@ impl<F: Fabric + Wait> Collectives<F> {
         }
     }
 
-    /// Makes progress with all operations, and looks at the fabric now and then. Returns whether anything has changed: what
-    /// the fabric says may end an operation.
+    /// Makes progress with all operations, and polls the fabric now and then. Returns whether anything has changed: a
+    /// completion may end an operation.
     #[inline]
     fn step(&mut self) -> bool {
         self.steps += 1;
@@ -255,20 +256,20 @@ impl<F: Fabric + Wait> Collectives<F> {
         self.communicators.iter().flatten().any(|member| member.communicator.needs_completions())
     }
 
-    /// Looks at the fabric, and makes progress. Returns whether anything has changed: an operation may have ended.
+    /// Polls the fabric, and makes progress. Returns whether anything has changed: an operation may have ended.
     fn turn(&mut self) -> bool {
         let heard = self.look();
         self.step() || heard
     }
 
-    /// Looks at the fabric. Returns whether it had anything to say.
+    /// Polls the fabric. Returns whether there were completions.
     #[inline]
     fn look(&mut self) -> bool {
         self.now = Time::boot_clock();
         self.flush()
     }
 
-    /// Hands over what was posted last, which may be for a rank that sleeps. Saves a look at the clock.
+    /// Hands over the last posts, which may be for a rank that sleeps. Saves a clock read.
     #[inline]
     fn flush(&mut self) -> bool {
         self.steps = 0;
@@ -285,12 +286,12 @@ impl<F: Fabric + Wait> Collectives<F> {
         self.pace.found();
         for completion in self.completions.drain(..) {
             let mut members = self.communicators.iter_mut().flatten();
-            // Those of a communicator that was closed are nobody's.
+            // Completions of a communicator that was closed belong to no member.
             let _ = members.any(|member| member.communicator.on_completion(&mut self.fabric, self.now, &completion));
         }
     }
 
-    /// After a step without progress: lets time pass, until `until` at the latest.
+    /// Lets time pass after a step without progress, until `until` at the latest.
     #[inline]
     fn rest(&mut self, until: Time) {
         match self.pace.rest(Time::boot_clock) {
@@ -312,7 +313,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     #[cold]
     fn sleep(&mut self, until: Time) {
         self.fabric.arm();
-        // What is written from now on ends the sleep.
+        // A write from now on ends the sleep.
         if self.turn() {
             return self.fabric.disarm();
         }

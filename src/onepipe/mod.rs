@@ -1,12 +1,13 @@
 //! 1Pipe for programs: scatterings in one total order by timestamps, driven by the calling thread.
 //!
-//! A *scattering* is a group of messages to different receivers that takes effect at one logical time: every receiver gets
-//! its messages in the order of their timestamps, ties by sender. There is no sequencer that all of it would have to pass.
-//! With [best effort](Mode::BestEffort) a message may be lost when a process fails; a [reliable](Mode::Reliable) scattering
-//! is delivered by all its receivers that live, or by none, and then its sender is [told](Event::Undeliverable).
+//! A *scattering* is a group of messages to different receivers that takes effect at one logical time: every receiver
+//! gets its messages in the order of their timestamps, ties by sender. There is no sequencer that all messages would
+//! have to pass. With [best effort](Mode::BestEffort) a message may be lost when a process fails. A
+//! [reliable](Mode::Reliable) scattering is delivered by all its receivers that stay alive, or by none, and then its
+//! sender is [told](Event::Undeliverable).
 //!
-//! No thread runs but the caller's, which spins for what it waits for while there are cores, yields where ranks share them,
-//! and sleeps when it takes long.
+//! No thread runs but the caller's. It spins while it waits and there are cores, yields where ranks share them, and
+//! sleeps when the wait is long.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -33,12 +34,12 @@
 //!
 //! # Failures
 //!
-//! When a rank fails, the others deliver nothing beyond its last barrier until its failure is settled, by a [`Controller`].
-//! A process that runs a [`Node`](crate::Node) has one: it [declares](crate::NodeBuilder::onepipe) the group, as all nodes
-//! do, and takes its [`Seat`] once the view has those members that the group is to have. Then views settle it: when a
-//! member goes, each node that stays closes its rank's [`Gate`] and says how far the rank may have delivered, the next
-//! view's entry in the view log holds the greatest of that, and the group goes on without the member. A rank that was only
-//! stopped learns that it is out ([`Event::Ended`]).
+//! When a rank fails, the others deliver nothing beyond its last barrier until its failure is settled, by a
+//! [`Controller`]. A process that runs a [`Node`](crate::Node) has one: it [declares](crate::NodeBuilder::onepipe) the
+//! group, as all nodes do, and takes its [`Seat`] once the view has the members that the group is to have. Then views
+//! settle the failure. When a member goes, each node that stays closes its rank's [`Gate`] and reports the barrier up
+//! to which the rank may have delivered. The next view's entry in the view log holds the greatest of these, and the
+//! group goes on without the member. A rank that was only stopped learns that it is out ([`Event::Ended`]).
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -61,13 +62,14 @@
 //! # }
 //! ```
 //!
-//! No view waits for a thread that drives a group, so that such a thread may wait for a view, as in `submit(..).wait()`. But
-//! its group does: while it calls none of [`Pipe`]'s methods, nobody delivers beyond its last barrier. Nobody is dropped for
-//! that. If a thread hangs for good while its process lives, the group stands still until that process is ended, or somebody
-//! [suspects](crate::Node::suspect) the node: [`OnePipe::waits_for`] says which.
+//! No view waits for a thread that drives a group, so that such a thread may wait for a view, as in
+//! `submit(..).wait()`. But its group does wait: while it calls none of [`Pipe`]'s methods, no rank delivers beyond its
+//! last barrier. No rank is dropped for that. If a thread hangs for good while its process is alive, the group stands
+//! still until that process is ended, or an application [suspects](crate::Node::suspect) the node:
+//! [`OnePipe::waits_for`] names it.
 //!
-//! A process that closes its pipe, while others go on with theirs, has failed to them, and loses its place in the view. A
-//! group does not outlive a restart of all nodes.
+//! A process that closes its pipe, while others go on with theirs, has failed to them, and loses its place in the view.
+//! A group does not outlive a restart of all nodes.
 
 mod seat;
 #[cfg(all(test, not(squall_loom)))]
@@ -92,43 +94,43 @@ pub use squall_onepipe::{
 
 use crate::{config::Spin, cores, error::Nodes, pace::Pace, room::Room, runtime::Rest};
 
-/// The connections of 1Pipe groups, among those of other layers.
+/// The layer of 1Pipe groups' connections, among those of other layers.
 const LAYER: u32 = 4;
 
-/// Steps that find something between two looks at the fabric, which moves data of its own on some networks, and tells of
-/// failures.
+/// The number of steps that find something between two polls of the fabric. On some networks it moves data only when it
+/// is polled, and a poll reports failures.
 const STEPS_PER_POLL: u32 = 32;
 
-/// The name of a group's connections: its number, and which of those that had this number it is.
+/// The name of a group's connections: its number, and an instance among the groups with this number.
 ///
-/// All its ranks give the same; no two groups of a node may have the same at a time, nor one after another whose
-/// connections may still be there: count `instance` up. (Those that are formed from [seats](Seat) have names already.)
+/// All its ranks give the same. No two groups of a node may have the same name at a time, nor one after another whose
+/// connections may still be there: count `instance` up. (Groups that are formed from [seats](Seat) have names already.)
 pub fn tag(number: u32, instance: u64) -> GroupTag {
     GroupTag { layer: LAYER, group: number, epoch: instance }
 }
 
-/// Why a group was not formed.
+/// The reason why a group was not formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormError {
-    /// Some did not appear. They may still: [`form`](Pipe::form) can be called again.
+    /// Some ranks did not appear. They may still: [`form`](Pipe::form) can be called again.
     #[error(
         "{} did not appear within {limit:?}: look whether they run, and form a group of the same nodes in the same order, \
          under the same tag (those that take seats, in the same view)",
         Nodes(missing)
     )]
     Missing {
-        /// Those that are not reached.
+        /// The nodes that are not reached.
         missing: Vec<NodeId>,
-        /// How long they were waited for.
+        /// The time for which they were awaited.
         limit: Duration,
     },
     /// A rank and this one can't work together. No [`form`](Pipe::form) with it will succeed, but the view keeps it.
     #[error("{node} is not in the same group: {why}; make all ranks from the same configuration, and form a new group")]
     Refused {
-        /// Who it is.
+        /// The node of that rank.
         node: NodeId,
-        /// What differs.
+        /// The difference.
         why: String,
     },
     /// This node was dropped from its view, or a restart has ended the group.
@@ -136,7 +138,8 @@ pub enum FormError {
     Ended,
 }
 
-/// Nobody settles failures: when a rank fails, those that are left deliver no more than what was sent before.
+/// A controller that settles no failures: when a rank fails, the ranks that are left deliver no more than what was sent
+/// before.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unsettled;
 
@@ -150,12 +153,12 @@ impl Controller for Unsettled {
     }
 }
 
-/// What ends a rank's sleep besides what others write.
+/// The causes that end a rank's sleep besides the writes of other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// Events, and whoever wakes it.
+    /// Events, and a thread that wakes it.
     ForNews,
-    /// Neither of these: who waits for something else leaves them to [`Pipe::receive`].
+    /// Neither of these: a call that waits for something else leaves them to [`Pipe::receive`].
     Regardless,
 }
 
@@ -167,26 +170,27 @@ pub struct Pipe<F, C, K = HostClock> {
     pipe: OnePipe<K>,
     controller: C,
     completions: Vec<Completion>,
-    /// Taken from the group, and not yet by the application.
+    /// The event that was taken from the group, and not yet by the application.
     event: Option<Event>,
     woken: Arc<AtomicBool>,
     pace: Pace,
-    /// As of the last turn.
+    /// The time of the last turn.
     now: Time,
-    /// Steps since the last look at the fabric.
+    /// The number of steps since the last poll of the fabric.
     steps: u32,
 }
 
 impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
-    /// Makes a rank, which begins to connect. `controller` settles failures; `spin` decides how the thread waits, on a host
-    /// that runs `nodes` of the ranks.
+    /// Makes a rank, which begins to connect. `controller` settles failures; `spin` decides how the thread waits, on a
+    /// host that runs `nodes` of the ranks.
     ///
-    /// The fabric is the group's own. Where it listens on ports (`tcp`, `verbs`), these are others than those of the process's
-    /// node.
+    /// The fabric is the group's own. Where it listens on ports (`tcp`, `verbs`), these are others than those of the
+    /// process's node.
     ///
-    /// The clocks of all ranks have one origin. On one host that is [`HostClock::default`], the time since it booted. Several
-    /// hosts may have booted days apart, and a message would wait as long to be delivered: there each gives what its
-    /// synchronised clock shows, as `HostClock::that_shows(nanoseconds_since_1970, Time::boot_clock())`.
+    /// The clocks of all ranks have one origin. On one host that is [`HostClock::default`], the time since it booted.
+    /// Several hosts may have booted days apart, and a message would wait as long to be delivered. There each rank
+    /// gives the reading of its synchronised clock, as `HostClock::that_shows(nanoseconds_since_1970,
+    /// Time::boot_clock())`.
     pub fn create(
         mut fabric: F,
         config: OnePipeConfig,
@@ -232,7 +236,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         Ok(())
     }
 
-    /// The rank, to ask it.
+    /// The rank, for its figures and state.
     pub fn onepipe(&self) -> &OnePipe<K> {
         &self.pipe
     }
@@ -242,7 +246,8 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         &mut self.fabric
     }
 
-    /// Makes [`receive`](Pipe::receive) return, if it waits or the next time that it would. From any thread.
+    /// A waker that any thread may use. It makes [`receive`](Pipe::receive) return, if it waits or the next time that
+    /// it would.
     pub fn waker(&self) -> Waker {
         let (woken, waker) = (Arc::clone(&self.woken), self.fabric.waker());
         Waker::new(move || {
@@ -251,11 +256,11 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         })
     }
 
-    /// Takes a scattering, which leaves in the next call that waits, or with [`push`](Pipe::push): what gathers until then
-    /// goes out together.
+    /// Takes a scattering, which leaves in the next call that waits, or with [`push`](Pipe::push). Scatterings that
+    /// gather until then go out together.
     ///
-    /// While as many wait for room as may, it waits, for `limit` at most; then it fails with [`ScatterError::Full`]. Room
-    /// comes from receivers that receive: where every rank only scatters, all wait in vain.
+    /// While as many wait for room as may, it waits, for `limit` at most; then it fails with [`ScatterError::Full`].
+    /// Room comes from receivers that receive: where every rank only scatters, all wait in vain.
     pub fn scatter(
         &mut self,
         mode: Mode,
@@ -280,23 +285,23 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         }
     }
 
-    /// Sends what gathered, and makes whatever progress there is.
+    /// Sends the gathered scatterings, and makes whatever progress there is.
     pub fn push(&mut self) {
         self.turn();
         self.look();
     }
 
-    /// Hands over messages of a mode in their order, at most `max`, and returns how many. It waits for the first, for `limit`
-    /// at most; less if another thread [wakes](Pipe::waker) this one.
+    /// Hands over messages of a mode in their order, at most `max`, and returns how many. It waits for the first, for
+    /// `limit` at most; less if another thread [wakes](Pipe::waker) this one.
     ///
-    /// While there is an [event](Pipe::next_event) that was not taken, it returns 0 at once: messages that others sent after a
-    /// failure was settled come after the application was told of that.
+    /// While there is an [event](Pipe::next_event) that was not taken, it returns 0 at once: messages that others sent
+    /// after a failure was settled come after the application was told of that.
     pub fn receive(&mut self, mode: Mode, max: usize, limit: Duration, sink: impl FnMut(Delivery<'_>)) -> usize {
         self.receive_of(&[mode], max, limit, sink)
     }
 
-    /// Hands over messages of both modes, each mode's in its order and at most `max` of each, reliable ones first. Otherwise it
-    /// is as [`receive`](Pipe::receive).
+    /// Hands over messages of both modes, each mode's in its order and at most `max` of each, reliable ones first.
+    /// Otherwise it is as [`receive`](Pipe::receive).
     pub fn receive_any(&mut self, max: usize, limit: Duration, sink: impl FnMut(Delivery<'_>)) -> usize {
         self.receive_of(&[Mode::Reliable, Mode::BestEffort], max, limit, sink)
     }
@@ -327,8 +332,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         }
     }
 
-    /// What happened besides messages, if anything did. While there is something, [`receive`](Pipe::receive) hands over
-    /// nothing.
+    /// The next event, if there is one. While there is one, [`receive`](Pipe::receive) hands over nothing.
     pub fn next_event(&mut self) -> Option<Event> {
         self.has_event();
         self.event.take()
@@ -351,7 +355,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Acquire)
     }
 
-    /// Makes progress, and looks at the fabric if there was none. Returns whether anything changed.
+    /// Makes progress, and polls the fabric if there was none. Returns whether anything changed.
     #[inline]
     fn turn(&mut self) -> bool {
         self.now = Time::boot_clock();
@@ -367,7 +371,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         busy
     }
 
-    /// Looks at the fabric. Returns whether it had anything to say.
+    /// Polls the fabric. Returns whether there were completions.
     fn look(&mut self) -> bool {
         self.steps = 0;
         self.fabric.poll(self.now, &mut self.completions);
@@ -378,7 +382,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         heard
     }
 
-    /// After a turn without progress: lets time pass, until `until` at the latest.
+    /// Lets time pass after a turn without progress, until `until` at the latest.
     #[inline]
     fn rest(&mut self, until: Time, waits: Waits) {
         match self.pace.rest(Time::boot_clock) {
@@ -396,7 +400,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     #[cold]
     fn sleep(&mut self, until: Time, waits: Waits) {
         self.fabric.arm();
-        // What is written from now on ends the sleep.
+        // A write from now on ends the sleep.
         let busy = self.turn();
         if busy || (waits == Waits::ForNews && (self.has_event() || self.woken.load(Ordering::Acquire))) {
             return self.fabric.disarm();

@@ -1,4 +1,4 @@
-//! A node's seat in a 1Pipe group: how its views settle what failed there.
+//! A node's seat in a 1Pipe group, whose failures the node's views settle.
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
@@ -19,11 +19,11 @@ use squall_onepipe::{Controller, Directive, Gate, OnePipeConfig, Settlement};
 
 use super::LAYER;
 
-/// Why a seat was not taken.
+/// The reason why a seat was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SeatError {
-    /// It is taken.
+    /// The seat is taken.
     #[error("the seat of {name:?} is taken: close that group first, at all its members, and then form it anew")]
     Taken {
         /// The group.
@@ -32,7 +32,7 @@ pub enum SeatError {
     /// The node is in no view that goes on.
     #[error("the node was in no view that goes on, for {limit:?}: look at `squall status`, and try again")]
     NoView {
-        /// How long that was waited for.
+        /// The time for which a view was awaited.
         limit: Duration,
     },
     /// The node's part in its groups is over.
@@ -42,12 +42,13 @@ pub enum SeatError {
 
 /// A node's seat in a 1Pipe group that was [declared](crate::NodeBuilder::onepipe).
 ///
-/// The group consists of the members of the view in which its seats are taken, all in the same one; who joins later is in
-/// none that runs.
+/// The group consists of the members of the view in which its seats are taken, all in the same view. A node that joins
+/// later is in no group that runs.
 ///
-/// A group that is no longer needed is closed at all members, and then another can be formed. In practice this takes another
-/// view: of those whose ranks take one more turn after the first has closed its own, each suspects that node, which so loses
-/// its place and joins anew. Clocks of the later group show no less than those of the earlier did.
+/// A group that is no longer needed is closed at all members, and then another can be formed. In practice this takes
+/// another view. Each member whose rank takes one more turn after the first member has closed its own suspects that
+/// member's node, which so loses its place and joins anew. Clocks of the later group show no less than those of the
+/// earlier did.
 #[derive(Debug)]
 pub struct Seat {
     desk: Arc<Desk>,
@@ -61,7 +62,7 @@ impl Seat {
         Seat { desk: Arc::new(Desk { name: name.to_owned(), state, engine, has_news, has_suspects, changed }) }
     }
 
-    /// The engine's side.
+    /// The part that the engine uses.
     pub(crate) fn desk(&self) -> Arc<Desk> {
         Arc::clone(&self.desk)
     }
@@ -71,10 +72,11 @@ impl Seat {
         &self.desk.name
     }
 
-    /// Takes the seat in the view at hand; between views it waits for the next, for `limit` at most. `waker` wakes the thread
-    /// that is to drive the group.
+    /// Takes the seat in the current view; between views it waits for the next, for `limit` at most. `waker` wakes the
+    /// thread that is to drive the group.
     ///
-    /// The configuration has the view's members as ranks, in their order; its options may be changed, alike at all of them.
+    /// The configuration has the view's members as ranks, in their order; its options may be changed, alike at all of
+    /// them.
     pub fn take(&self, waker: Waker, limit: Duration) -> Result<(OnePipeConfig, Settler), SeatError> {
         let until = Instant::now().checked_add(limit);
         let mut state = self.desk.lock();
@@ -104,12 +106,13 @@ impl Seat {
     }
 }
 
-/// Settles failures in a 1Pipe group by the views of the node that has this [seat](Seat): its gate closes with the view, and
-/// the group goes on with the next one, whose entry in the view log holds the failure timestamp. Whom it suspects loses its
-/// place in the view.
+/// A controller that settles failures in a 1Pipe group by the views of the node that has this [seat](Seat).
 ///
-/// [`Pipe::create`](super::Pipe::create) makes a rank with its gate. Dropped, it accepts no more, also while its rank still
-/// lives.
+/// Its gate closes with the view, and the group goes on with the next one, whose entry in the view log holds the
+/// failure timestamp. A rank that it suspects loses its place in the view.
+///
+/// [`Pipe::create`](super::Pipe::create) makes a rank with its gate. Dropped, it accepts no more, even while its rank
+/// stays alive.
 pub struct Settler {
     desk: Arc<Desk>,
     gate: Arc<Gate>,
@@ -151,7 +154,7 @@ impl Drop for Settler {
     fn drop(&mut self) {
         let mut state = self.desk.lock();
         let passed = self.gate.close(u64::MAX);
-        // What it has delivered must be delivered by those who go on.
+        // The messages that it has delivered must be delivered by the ranks that go on.
         let is_over = state.party.take().is_none_or(|party| party.is_over);
         state.left = if is_over { 0 } else { passed };
         state.directives.clear();
@@ -164,7 +167,7 @@ impl fmt::Debug for Settler {
     }
 }
 
-/// Between a node's engine and the thread that drives the group.
+/// The state between a node's engine and the thread that drives the group.
 pub(crate) struct Desk {
     name: String,
     state: Mutex<State>,
@@ -182,7 +185,7 @@ struct State {
     /// The view in which the seat can be taken, and the group's shard in it.
     open: Option<(ShardId, Arc<View>)>,
     party: Option<Party>,
-    /// How far that went which was closed before the others have, or 0.
+    /// The barrier at which a group's gate closed because its settler was dropped before the group was over, or 0.
     left: u64,
     directives: VecDeque<Directive>,
     /// Members that the group has lost, of which the engine has not heard yet.
@@ -190,18 +193,18 @@ struct State {
     ended: Option<EndReason>,
 }
 
-/// A group that runs.
+/// A running group.
 #[derive(Debug)]
 struct Party {
-    /// By rank; none once it was removed.
+    /// The members by rank; none once one was removed.
     members: Vec<Option<Member>>,
-    /// In which it is after all directives.
+    /// The epoch of the group after all directives.
     epoch: u64,
     gate: Arc<Gate>,
     waker: Waker,
-    /// Ranks that this one has lost.
+    /// The ranks that this one has lost.
     suspects: Vec<usize>,
-    /// It can't go on.
+    /// Whether the group can't go on.
     is_over: bool,
 }
 
@@ -223,12 +226,12 @@ impl Desk {
         &self.name
     }
 
-    /// Says what wakes the engine. Once, before the node starts.
+    /// Sets the engine's waker, once, before the node starts.
     pub(crate) fn attach(&self, engine: Waker) {
         let _ = self.engine.set(engine);
     }
 
-    /// The members that the group has lost since the last call.
+    /// Takes the members that the group has lost since the last call.
     pub(crate) fn take_suspects(&self) -> Vec<NodeId> {
         if !self.has_suspects.load(Ordering::Acquire) {
             return Vec::new();
@@ -238,7 +241,7 @@ impl Desk {
         std::mem::take(&mut state.suspects)
     }
 
-    /// The view ends. Returns how far this node may have gone in it, and goes.
+    /// Ends the view. Returns the barrier up to which this node may have delivered in it; nothing is accepted beyond.
     pub(crate) fn wedge(&self, epoch: u64) -> Seq {
         let mut state = self.lock();
         state.open = None;
@@ -249,33 +252,33 @@ impl Desk {
         }
     }
 
-    /// A view is installed, in which the view before has ended at `passed`: the greatest of all counts. None if that is not
-    /// known, so that no group can go on.
+    /// Installs a view. The view before has ended at `passed`, the greatest barrier of all its members. It is none if
+    /// that is not known, so that no group can go on.
     pub(crate) fn install(&self, shard: ShardId, view: &Arc<View>, passed: Option<Seq>) {
         let mut state = self.lock();
         state.open = Some((shard, Arc::clone(view)));
-        // Of the view before.
+        // These are members of the view before.
         state.suspects.clear();
         self.changed.notify_all();
         let Some(passed) = passed else { return self.end_party(state) };
         let Some(party) = state.party.as_mut().filter(|party| !party.is_over) else { return };
         party.epoch = view.epoch.0;
         let failed = party.remove(|member| !view.members.contains(member));
-        // Who was lost when the view before was over is lost in this one.
+        // A member that was lost when the view before was over is lost in this one.
         let again = party.suspects.iter().filter_map(|&rank| party.members[rank].as_ref());
         let again: Vec<NodeId> = again.map(|member| member.node).collect();
         self.suspect(&mut state, again);
         self.direct(state, Settlement { epoch: view.epoch.0, failed, failure_timestamp: passed.0 });
     }
 
-    /// This node is in no view any more. It may be in later ones, in another life.
+    /// Ends the group because this node is in no view any more. It may be in later ones, in another incarnation.
     pub(crate) fn drop_out(&self) {
         let mut state = self.lock();
         state.open = None;
         self.end_party(state);
     }
 
-    /// The node's part is over.
+    /// Ends the node's part.
     pub(crate) fn end(&self, reason: &EndReason) {
         let mut state = self.lock();
         state.open = None;
@@ -284,7 +287,7 @@ impl Desk {
         self.end_party(state);
     }
 
-    /// The group can't go on.
+    /// Ends the group, which can't go on.
     fn end_party(&self, mut state: MutexGuard<'_, State>) {
         state.left = 0;
         state.suspects.clear();

@@ -1,4 +1,4 @@
-//! The driver, with controllers that say what a test wants said.
+//! Tests of the driver, with scripted controllers.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a controller says and hears.
+/// The directives of a controller, and the calls that it gets.
 #[derive(Default)]
 struct Lines {
     directives: VecDeque<Directive>,
@@ -28,7 +28,7 @@ impl Script {
         self.0.lock().expect("no test panics while it holds it")
     }
 
-    /// Lets a rank settle that these have failed, with nothing delivered.
+    /// Makes a rank settle that these ranks have failed, with nothing delivered.
     fn settle(&self, epoch: u64, failed: &[usize]) {
         let settlement = Settlement { epoch, failed: failed.to_vec(), failure_timestamp: 0 };
         self.lines().directives.push_back(Directive::Settle(settlement));
@@ -51,13 +51,13 @@ impl Controller for Script {
 
 type Scripted = Pipe<ShmFabric, Script>;
 
-/// A rank of a group of so many, all in this process.
+/// A rank of a group of `ranks`, all in this process.
 fn pipe(test: &str, rank: usize, ranks: u32, change: impl FnOnce(&mut OnePipeConfig)) -> (Scripted, Script) {
     let nodes: Vec<NodeId> = (1..=ranks).map(NodeId).collect();
     let cluster = format!("driver-{test}-{}", std::process::id());
     let fabric = ShmFabric::open(ShmConfig::new(&cluster, nodes[rank])).expect("shared memory");
     let mut config = OnePipeConfig::new(nodes, tag(0, 1));
-    // Who is idle has nothing to do.
+    // An idle rank has nothing to do.
     config.activity = Duration::ZERO;
     change(&mut config);
     let script = Script::default();

@@ -1,4 +1,4 @@
-//! What columns a table has, and where they lie in a row.
+//! The columns of a table, and their places in a row.
 //!
 //! A row, in bytes; every part is a multiple of 8, the row a multiple of 64 (a cache line):
 //!
@@ -29,18 +29,18 @@ impl Counters {
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If there are too few.
     pub fn nth(self, index: usize) -> Counter {
         assert!(index < self.len as usize, "counter {index} of {}", self.len);
         Counter(self.first + index as u32)
     }
 
-    /// How many there are.
+    /// The number of counters.
     pub fn len(self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Whether there are no counters.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -57,8 +57,8 @@ pub struct Bytes {
     pub(crate) len: u32,
 }
 
-/// A set of columns, for change detection: exact for the first 63 counters and flags of a layout; all others share the
-/// last place, so that a change of one of them counts as a change of each.
+/// A set of columns, for change detection. It is exact for the first 63 counters and flags of a layout; all others
+/// share the last place, so that a change of one of them counts as a change of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ColumnSet(u64);
 
@@ -70,7 +70,7 @@ impl ColumnSet {
         ColumnSet(1 << word.min(63))
     }
 
-    /// The columns of both.
+    /// The columns of both sets.
     pub fn union(self, other: ColumnSet) -> ColumnSet {
         ColumnSet(self.0 | other.0)
     }
@@ -80,7 +80,7 @@ impl ColumnSet {
         self.0 & other.0 != 0
     }
 
-    /// Whether there is none.
+    /// Whether the set has no column.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -113,12 +113,12 @@ impl Layout {
         self.fingerprint
     }
 
-    /// The columns of one counter.
+    /// The set of one counter's column.
     pub fn counter_set(&self, counter: Counter) -> ColumnSet {
         ColumnSet::of_word(counter.0 as usize)
     }
 
-    /// The columns of one flag.
+    /// The set of one flag's column.
     pub fn flag_set(&self, flag: Flag) -> ColumnSet {
         ColumnSet::of_word(self.counters + flag.0 as usize)
     }
@@ -127,18 +127,18 @@ impl Layout {
         self.counters
     }
 
-    /// Counters and flags, as words.
+    /// The number of words: counters and flags.
     pub(crate) fn words(&self) -> usize {
         self.counters + self.flags
     }
 
-    /// Where the word begins in its row, in bytes.
+    /// The word's offset in its row, in bytes.
     pub(crate) fn word_at(&self, word: usize) -> usize {
         self.counters_at + word * 8
     }
 }
 
-/// Collects columns. Every member of a table must declare the same ones in the same order.
+/// A builder of layouts. Every member of a table must declare the same columns in the same order.
 #[derive(Debug, Default)]
 pub struct LayoutBuilder {
     bytes: u32,
@@ -148,7 +148,7 @@ pub struct LayoutBuilder {
 }
 
 impl LayoutBuilder {
-    /// Adds a counter. Those that change together should be declared together: a push covers the range between them.
+    /// Adds a counter. Declare counters that change together one after another: a push covers the range between them.
     pub fn counter(&mut self, name: &str) -> Counter {
         self.counters(name, 1).nth(0)
     }
@@ -178,7 +178,7 @@ impl LayoutBuilder {
         Bytes { offset, len }
     }
 
-    /// The layout of what was declared.
+    /// Builds the layout of the declared columns.
     pub fn build(self) -> Arc<Layout> {
         let counters_at = self.bytes as usize;
         let (counters, flags) = (self.counters as usize, self.flags as usize);

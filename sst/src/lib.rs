@@ -1,6 +1,6 @@
 //! The shared state table: one row per member, one column per named value, pushed by one-sided writes.
 //!
-//! Every member holds a copy of the whole [`Table`]. Each writes only its own row, locally, and pushes what changed to
+//! Every member holds a copy of the whole [`Table`]. Each writes only its own row, locally, and pushes the changes to
 //! the others' copies. Columns are monotonic: a reader may see an old value, never a wrong or torn one.
 //!
 //! # How data flows
@@ -15,9 +15,9 @@
 //!
 //! # What is seen together
 //!
-//! Within a row, bytes come before counters, and counters before flags: who sees a counter sees all ring data and byte
-//! arrays set before it; who sees a flag sees all counters and byte arrays set before it. Nothing is promised between two
-//! counters, nor between rows.
+//! Within a row, bytes come before counters, and counters before flags. A reader that sees a counter sees all ring data
+//! and byte arrays set before it. A reader that sees a flag sees all counters and byte arrays set before it. Nothing is
+//! promised between two counters, nor between rows.
 //!
 //! ```
 //! use squall_sst::Layout;

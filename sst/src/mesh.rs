@@ -2,7 +2,7 @@
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, HELLO_BYTES, NodeId, Region, RemoteRegion};
 
-/// What a completion meant for a [`Mesh`].
+/// The meaning of a completion for a [`Mesh`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeshEvent {
     /// The member with this index can be reached.
@@ -13,7 +13,7 @@ pub enum MeshEvent {
     Room(usize),
 }
 
-/// One endpoint to each other member of a group, indexed as the members are.
+/// One endpoint to each other member of a group, with the members' indices.
 #[derive(Debug)]
 pub struct Mesh {
     me: usize,
@@ -39,8 +39,8 @@ enum State {
 impl Mesh {
     /// Starts to connect `members[me]`, which is this node, to all others.
     ///
-    /// `expose(i)` lists what member `i` may reach. The `hello` must be the same at every member: a peer with another one
-    /// is refused, so it should describe the memory's layout.
+    /// `expose(i)` lists the regions that member `i` may reach. The `hello` must be the same at every member: a peer
+    /// with another one is refused, so it should describe the memory's layout.
     ///
     /// # Panics
     ///
@@ -85,7 +85,7 @@ impl Mesh {
         self.links[index].node
     }
 
-    /// The endpoints that belong to this mesh, for who routes completions.
+    /// The endpoints that belong to this mesh, for the routing of completions.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         self.links.iter().filter_map(|link| link.endpoint)
     }

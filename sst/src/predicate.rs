@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{layout::ColumnSet, table::Table};
 
-/// How often a predicate fires.
+/// The occasions on which a predicate fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// The first time that the condition holds, and never again.
@@ -15,13 +15,14 @@ pub enum When {
     Becomes,
 }
 
-/// Conditions over a [`Table`], each with what to do when it holds.
+/// Conditions over a [`Table`], each with an action for when it holds.
 ///
-/// They are evaluated in the order in which they were registered, each only if one of its columns changed since the last
-/// evaluation. What to do is a value that the caller acts on, so a predicate has no state and no effects of its own.
+/// They are evaluated in the order in which they were registered, each only if one of its columns changed since the
+/// last evaluation. An action is a value that the caller acts on, so a predicate has no state and no effects of its
+/// own.
 pub struct Predicates<A> {
     entries: Vec<Entry<A>>,
-    /// Registered since the last evaluation: due whatever changed.
+    /// The number registered since the last evaluation: these are due whatever changed.
     fresh: usize,
 }
 
@@ -52,7 +53,7 @@ impl<A: Clone> Predicates<A> {
         self.fresh += 1;
     }
 
-    /// Evaluates what `changed` concerns, and appends to `out` what to do.
+    /// Evaluates the predicates that `changed` concerns, and appends to `out` the actions of those that fire.
     pub fn evaluate(&mut self, table: &Table, changed: ColumnSet, out: &mut Vec<A>) {
         if changed.is_empty() && self.fresh == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The atomics of what several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
+//! The atomics that several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
 
 #[cfg(squall_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};

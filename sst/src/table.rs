@@ -18,12 +18,12 @@ pub struct Table {
     rows: usize,
     /// The counters and flags of all rows as of the last refresh, row by row. The own row is always up to date.
     seen: Vec<u64>,
-    /// What the own row owes to each peer.
+    /// The changes in the own row that are owed to each peer.
     owed: Vec<Owed>,
     changed: ColumnSet,
 }
 
-/// What changed in the own row since it was last pushed to one peer.
+/// The changes in the own row since it was last pushed to one peer.
 #[derive(Clone, Debug, Default)]
 struct Owed {
     bytes: Vec<Bytes>,
@@ -58,7 +58,7 @@ impl Words {
 }
 
 impl Table {
-    /// The bytes that a table of `rows` rows takes: what to register, as a polled region.
+    /// The size of a table of `rows` rows, in bytes. The polled region for it has this size.
     pub fn bytes(layout: &Layout, rows: usize) -> usize {
         layout.row_bytes() * rows
     }
@@ -105,13 +105,13 @@ impl Table {
         self.seen[row * self.layout.words() + word]
     }
 
-    /// A member's counter as of the last [`refresh`](Table::refresh); the own one as it is.
+    /// A member's counter as of the last [`refresh`](Table::refresh); the own one is always up to date.
     #[inline]
     pub fn get(&self, row: usize, counter: Counter) -> u64 {
         self.seen(row, counter.0 as usize)
     }
 
-    /// A member's flag as of the last [`refresh`](Table::refresh); the own one as it is.
+    /// A member's flag as of the last [`refresh`](Table::refresh); the own one is always up to date.
     #[inline]
     pub fn is_set(&self, row: usize, flag: Flag) -> bool {
         self.seen(row, self.layout.counters() + flag.0 as usize) != 0
@@ -170,7 +170,7 @@ impl Table {
         true
     }
 
-    /// Writes a byte array of the own row; once, before what announces it is raised.
+    /// Writes a byte array of the own row; once, before the counter or flag that announces it is raised.
     ///
     /// # Panics
     ///
@@ -183,11 +183,11 @@ impl Table {
         }
     }
 
-    /// Looks at the other members' rows.
+    /// Reads the other members' rows.
     pub fn refresh(&mut self) {
         let (words, counters) = (self.layout.words(), self.layout.counters());
         for row in (0..self.rows).filter(|&row| row != self.me) {
-            // Flags before counters: who sees a flag must see the counters that were pushed before it.
+            // Flags before counters: a reader that sees a flag must see the counters that were pushed before it.
             for word in (counters..words).chain(0..counters) {
                 let value = self.region.load(self.offset(row, word));
                 let seen = &mut self.seen[row * words + word];
@@ -210,10 +210,10 @@ impl Table {
         !self.owed[peer].is_empty()
     }
 
-    /// Pushes what changed in the own row to one peer: bytes, then one write of counters, then flags.
+    /// Pushes the changes in the own row to one peer: bytes, then one write of counters, then flags.
     ///
-    /// `remote` is the peer's copy of the table. Returns whether the peer has been sent everything; if its queue is full
-    /// the rest stays owed, and goes out with whatever changes until the next call.
+    /// `remote` is the peer's copy of the table. Returns whether the peer has been sent everything. If its queue is
+    /// full the rest stays owed, and goes out with the changes until the next call.
     pub fn push(&mut self, fabric: &mut impl Fabric, mesh: &Mesh, peer: usize, remote: RegionKey) -> bool {
         let Some((endpoint, _)) = mesh.link(peer) else { return false };
         let row_at = self.me * self.layout.row_bytes();
@@ -229,7 +229,7 @@ impl Table {
         let mut sent = true;
         while let (true, Some(bytes)) = (sent, owed.bytes.first()) {
             let (offset, len) = (row_at + bytes.offset as usize, (bytes.len as usize).next_multiple_of(8));
-            // The array does not change any more, so the region may be the source, whenever it is fetched.
+            // The array does not change any more, so the region may be the source, whenever the bytes are fetched.
             sent = post(Source::Region(Slice { region: &self.region, offset, len }), offset);
             if sent {
                 owed.bytes.remove(0);
@@ -273,7 +273,7 @@ mod tests {
         flags: [Flag; 2],
     }
 
-    /// So many that they don't fit into one inline write.
+    /// A number of counters that does not fit into one inline write.
     const COUNTERS: usize = INLINE_BYTES / 8 + 8;
 
     impl Pair {
@@ -291,7 +291,7 @@ mod tests {
             Pair { fabric, mesh, mine, theirs, bytes, counters, flags }
         }
 
-        /// Pushes as far as `room` posts go. Returns whether all is sent.
+        /// Pushes at most `room` posts. Returns whether all is sent.
         fn push(&mut self, room: usize) -> bool {
             self.fabric.room = room;
             let sent = self.mine.push(&mut self.fabric, &self.mesh, 1, self.theirs.region().key());
@@ -396,7 +396,7 @@ mod tests {
                 for word in [i, COLUMNS + i] {
                     region.store(layout.word_at(word), 1);
                 }
-                // Slowly, for many refreshes to fall into it.
+                // A pause, so that many refreshes fall into the writes.
                 (0..50).for_each(|_| std::hint::spin_loop());
             }
         });
@@ -428,7 +428,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever part of what was owed the queue takes at a time.
+        /// The queue takes any part of the owed changes at a time.
         #[test]
         fn what_is_seen_together_was_set_together(what in prop::collection::vec(doing(), 1..120), bytes_at in 0..100usize) {
             let mut pair = Pair::new();

@@ -14,7 +14,7 @@ use crate::mesh::Mesh;
 pub(crate) struct HandFabric {
     memory: BTreeMap<RegionKey, Region>,
     posted: VecDeque<Posted>,
-    /// How many more posts are taken, by all endpoints together.
+    /// The number of posts that are still taken, by all endpoints together.
     pub(crate) room: usize,
 }
 
@@ -26,13 +26,13 @@ struct Posted {
 
 #[derive(Debug)]
 enum Bytes {
-    /// Fetched when it lands, which is as late as it may be.
+    /// Bytes that are fetched when the write lands, which is as late as they may be.
     Region(Region, usize, usize),
     Inline(Vec<u8>),
 }
 
 impl HandFabric {
-    /// Registers polled memory: this node's, or a peer's, as the test has it.
+    /// Registers polled memory, of this node or of a peer.
     pub(crate) fn polled(&mut self, bytes: usize) -> Region {
         self.register(RegionKind::Polled, bytes).expect("memory")
     }
@@ -52,12 +52,12 @@ impl HandFabric {
         mesh
     }
 
-    /// How many operations have not landed.
+    /// The number of operations that have not landed.
     pub(crate) fn in_flight(&self) -> usize {
         self.posted.len()
     }
 
-    /// Lets the oldest operations land, at most `count`. Returns where each of them went.
+    /// Lets the oldest operations land, at most `count`. Returns the target of each.
     pub(crate) fn land(&mut self, count: usize) -> Vec<Target> {
         let count = count.min(self.posted.len());
         let landed: Vec<Posted> = self.posted.drain(..count).collect();

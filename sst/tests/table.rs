@@ -9,7 +9,7 @@ use squall_fabric::{
 use squall_sst::{Bytes, Counter, Flag, Layout, Mesh, MeshEvent, Table};
 
 const MEMBERS: usize = 3;
-/// How far each member counts.
+/// The count at which each member ends.
 const END: u64 = 200;
 
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ struct Columns {
     name: Bytes,
     /// Announces the name, and counts from then on.
     first: Counter,
-    /// Follows `first`: what is seen of it was pushed with, or after, the `first` of that time.
+    /// Follows `first`: a value of it was pushed with, or after, the `first` of that time.
     second: Counter,
     done: Flag,
 }
@@ -55,8 +55,7 @@ impl Member {
         Member { me, fabric, mesh, table, columns, remote: vec![None; MEMBERS] }
     }
 
-    /// Counts one on, if it is this member's turn to, looks at the others, and pushes. Returns what is wrong with what it
-    /// sees.
+    /// Counts one on if `count` is set, reads the others' rows, and pushes. Returns the first error in the rows.
     fn step(&mut self, now: Time, count: bool) -> Result<(), String> {
         let mut completions = Vec::new();
         self.fabric.poll(now, &mut completions);
@@ -122,7 +121,7 @@ fn run(config: SimConfig, seed: u64) -> Result<(), String> {
         if now > Time::from_nanos(1_000_000_000) {
             return Err("not done within a second".into());
         }
-        // Somebody counts every microsecond, whatever happens.
+        // A member counts every microsecond, whatever happens.
         let tick = Time::from_nanos(now.as_nanos() + 1000);
         now = net.advance(tick, &mut ready);
         for node in ready.drain(..) {
@@ -151,7 +150,7 @@ fn rows_are_seen_in_the_order_in_which_they_were_written() {
     }
 }
 
-/// The checks above bite: a network that breaks the guarantee which tables rest on is found out.
+/// The checks above work: a network that breaks the guarantee which tables rest on is found out.
 #[test]
 fn a_network_that_breaks_its_word_is_found_out() {
     let broken = |seed| run(SimConfig { sabotage: Some(Sabotage::Overtake), ..SimConfig::nasty() }, seed).is_err();

@@ -7,8 +7,9 @@
 //! instance  u64   1                root (15 bits)       epoch (48 bits)     of the tag
 //! ```
 //!
-//! The first bit keeps it apart from groups of the application, whose instances are epochs or count attempts. All fields
-//! are whole, so two names differ if their tags or roots do: a tag that does not fit is refused with the communicator.
+//! The first bit keeps the name apart from groups of the application, whose instances are epochs or count attempts. No
+//! field is shortened, so two names differ if their tags or roots do: a tag that does not fit is refused with the
+//! communicator.
 
 use squall_fabric::GroupTag;
 use squall_rdmc::GroupId;

@@ -1,11 +1,11 @@
-//! Registered memory that is kept to be used again.
+//! Registered memory that is kept for another use.
 
 use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, RegisterError};
 use squall_rdmc::Buffer;
 
-/// At most so many buffers, those that were used last.
+/// At most `most` buffers, the ones that were used last.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Oldest first.
@@ -26,7 +26,7 @@ impl Pool {
         smallest.and_then(|at| self.buffers.remove(at)).map_or_else(|| Buffer::register(fabric, bytes), Ok)
     }
 
-    /// Keeps a buffer.
+    /// Keeps a buffer, and drops the oldest if there are too many.
     pub(crate) fn put(&mut self, buffer: Option<Buffer>) {
         self.buffers.extend(buffer);
         if self.buffers.len() > self.most {

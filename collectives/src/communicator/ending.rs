@@ -1,4 +1,4 @@
-//! How a communicator ends: because a rank has failed, or in good order.
+//! The end of a communicator: because a rank has failed, or in good order.
 
 use squall_fabric::{BreakReason, Fabric, Time};
 
@@ -10,7 +10,7 @@ impl Communicator {
         self.links[rank] = None;
         self.lost[rank] = true;
         self.untold.retain(|&peer| peer != rank);
-        // Others may have said why it is gone, and that counts.
+        // Another rank may have named the cause, and that counts.
         self.look_for_failure(fabric, now);
         let is_done = self.region.load(self.layout.farewell(rank)) != 0;
         if self.ended.is_some() || is_done || self.needs_nobody() {
@@ -24,11 +24,11 @@ impl Communicator {
     }
 
     pub(super) fn suspect(&mut self, now: Time, rank: usize) {
-        // Who steps all the time may spare the clock, and give a time that is past.
+        // A caller that steps all the time may save clock reads, and give a time that is past.
         self.suspect.get_or_insert((rank, self.heard.max(now) + self.config.grace));
     }
 
-    /// Whether the others may go: this rank is closing, and all that it has started is done.
+    /// Whether the other ranks may go: this rank is closing, and all that it has started is done.
     pub(super) fn needs_nobody(&self) -> bool {
         self.farewells.is_some() && self.is_idle()
     }
@@ -48,10 +48,10 @@ impl Communicator {
         }
     }
 
-    /// Ends the communicator because a rank has failed, for callers who have other means to see it. All other ranks
-    /// hear of it. The first failure counts; a rank that does not exist can't fail.
+    /// Ends the communicator because a rank has failed, for callers that have other means to see it.
     ///
-    /// Where two ranks fail at the same time, others may hear of them in different order, and name different ones.
+    /// All other ranks hear of it. The first failure counts; a rank that does not exist can't fail. Where two ranks
+    /// fail at the same time, others may hear of them in different order, and name different ones.
     pub fn fail(&mut self, fabric: &mut impl Fabric, rank: usize) {
         if self.ended.is_none() && rank < self.ranks() {
             self.end(Ended::Failed(rank));
@@ -60,7 +60,7 @@ impl Communicator {
         }
     }
 
-    /// Names the failed rank to all who can be reached.
+    /// Names the failed rank to all that can be reached.
     pub(super) fn tell(&mut self, fabric: &mut impl Fabric) {
         if let Some(Ended::Failed(rank)) = self.ended {
             let links = &self.links;
@@ -79,12 +79,11 @@ impl Communicator {
         }
     }
 
-    /// Leaves in good order: returns true once no other rank needs this one. Call it again, with
-    /// [steps](Communicator::step) between, until then; the communicator is then
-    /// [disconnected](Communicator::disconnect).
+    /// Leaves in good order: returns true once no other rank needs this one.
     ///
-    /// It says farewell to the others when the last operation is over, and waits for theirs, or for them to go. None
-    /// can be started from the first call on.
+    /// Call it again, with [steps](Communicator::step) between, until then; the communicator is then
+    /// [disconnected](Communicator::disconnect). It says farewell to the others when the last operation is over, and
+    /// waits for theirs, or for them to go. No operation can be started from the first call on.
     pub fn close(&mut self, fabric: &mut impl Fabric) -> bool {
         if self.ended == Some(Ended::Disconnected) {
             return true;
@@ -99,8 +98,7 @@ impl Communicator {
         for (rank, said) in said.iter_mut().enumerate() {
             if let Some(link) = &self.links[rank] {
                 *said = *said || post_word(fabric, link, farewell, 1);
-                // What was posted last is lost if this side closes first, so that also a failure's name needs an
-                // answer.
+                // What was posted last is lost if this side closes first, so a failure's name needs an answer too.
                 let waits =
                     self.ended != Some(Ended::Failed(rank)) && self.region.load(self.layout.farewell(rank)) == 0;
                 done = done && *said && !waits;

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::{Action, Place, Schedule};
 
-/// n − 1 steps around a ring: in each, a rank passes on the block that it got last. `block` says where a block lies.
+/// Takes n − 1 steps around a ring: in each, a rank passes on the block that it got last. `block` gives a block's
+/// range.
 pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, block: impl Fn(usize) -> Range<usize>) {
     let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
     for step in 0..ranks.saturating_sub(1) {
@@ -17,8 +18,8 @@ pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, block: impl Fn
     }
 }
 
-/// ⌈log₂ n⌉ steps: in step i, each rank sends the 2^i blocks that it has to the rank 2^i further on. (Bruck's algorithm
-/// without its rotation, since blocks are sent from where they belong.)
+/// Takes ⌈log₂ n⌉ steps: in step i, each rank sends the 2^i blocks that it has to the rank 2^i further on. (Bruck's
+/// algorithm without its rotation, since blocks are sent from where they belong.)
 pub(crate) fn dissemination(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
     let mut held = 1;
     while held < ranks {
@@ -43,7 +44,7 @@ fn last_blocks(ranks: usize, rank: usize, count: usize, bytes: usize) -> [Range<
     [end - (count - missing) * bytes..end, (ranks - missing) * bytes..ranks * bytes]
 }
 
-/// One step: each rank sends its block to each other.
+/// Takes one step: each rank sends its block to each other.
 pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
     let others = || (1..ranks).map(|step| (rank + step) % ranks);
     let block = |of: usize| of * bytes..(of + 1) * bytes;

@@ -7,7 +7,7 @@ use super::{
     fold::{Folding, Part},
 };
 
-/// Lets the ranks that take part run `body`, between folding the excess ranks in and giving them the result.
+/// Lets the active ranks run `body`, between folding the excess ranks in and giving them the result.
 fn folded(
     out: &mut Schedule,
     ranks: usize,
@@ -37,7 +37,8 @@ fn order(number: usize, partner: usize) -> Order {
     if partner < number { Order::TheirsFirst } else { Order::MineFirst }
 }
 
-/// Recursive doubling: in each step a rank exchanges all it has with a partner. The fewest steps, for short vectors.
+/// Recursive doubling: in each step a rank exchanges all it has with a partner. It has the fewest steps, for short
+/// vectors.
 pub(crate) fn exchange(out: &mut Schedule, ranks: usize, rank: usize, range: Range<usize>) {
     let folding = Folding::new(ranks);
     folded(out, ranks, rank, &range, |out, number| {
@@ -91,19 +92,19 @@ pub(crate) fn halving(out: &mut Schedule, ranks: usize, rank: usize, range: Rang
     });
 }
 
-/// The vector's block that is `block`-th of `ranks`, at multiples of 8 bytes.
+/// The range of the `block`-th of `ranks` blocks of the vector, at multiples of 8 bytes.
 fn block_of(bytes: usize, ranks: usize, block: usize) -> Range<usize> {
     let words = bytes / 8;
     let start = |block: usize| if block == ranks { bytes } else { words * block / ranks * 8 };
     start(block)..start(block + 1)
 }
 
-/// Reduce-scatter and allgather in one step each: each rank combines a block of all, and gives all the result.
+/// Reduce-scatter and allgather in one step each: each rank combines its block of all ranks, and gives all the result.
 ///
-/// Two steps, where [`halving`] takes 2 log₂ n, for n messages in each where that sends one.
+/// It takes two steps, where [`halving`] takes 2 log₂ n, and n messages in each, where that sends one.
 pub(crate) fn direct(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
     let block = |of: usize| block_of(bytes, ranks, of);
-    // Each begins with another, so that nobody has to serve all at once.
+    // Each rank begins with another, so that none has to serve all at once.
     let others = || (1..ranks).map(|step| (rank + step) % ranks);
     let mut actions: Vec<Action> = others().map(|to| Action::Send { to, range: block(to) }).collect();
     collect(&mut actions, ranks, rank, &block(rank));
@@ -113,7 +114,8 @@ pub(crate) fn direct(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize
     out.phase(actions);
 }
 
-/// One step: each rank sends its vector to all others, and combines all. For short vectors, where a step takes long.
+/// Takes one step: each rank sends its vector to all others, and combines all. For short vectors, where a step takes
+/// long.
 pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, range: Range<usize>) {
     let others = (1..ranks).map(|step| (rank + step) % ranks);
     let mut actions: Vec<Action> = others.map(|to| Action::Send { to, range: range.clone() }).collect();
@@ -128,8 +130,8 @@ fn collect(actions: &mut Vec<Action>, ranks: usize, rank: usize, range: &Range<u
     gather(actions, &numbers, rank, Place::Vector, 0, range);
 }
 
-/// Combines the values of all ranks under these numbers into one place, by the tree of all reductions. That of `me` is in
-/// the vector, which then is the place.
+/// Combines the values of all ranks under these numbers into one place, by the tree of all reductions. The value of
+/// `me` is in the vector, which then is the place.
 fn gather(
     actions: &mut Vec<Action>,
     numbers: &[Vec<usize>],
@@ -150,7 +152,7 @@ fn gather(
             (first.to_vec(), second.to_vec())
         }
     };
-    // This rank's own stays where it is, and what comes before it in rank order is put before it.
+    // This rank's own value stays where it is; a value before it in rank order is combined as the first operand.
     let (base, other, order) = match is_mine(&second) {
         true => (second, first, Order::TheirsFirst),
         false => (first, second, Order::MineFirst),

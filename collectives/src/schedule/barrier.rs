@@ -5,7 +5,7 @@ use super::{
     fold::{Folding, Part},
 };
 
-/// ⌈log₂ n⌉ steps; in step i each rank signals the one 2^i further on.
+/// Takes ⌈log₂ n⌉ steps; in step i each rank signals the one 2^i further on.
 pub(crate) fn dissemination(out: &mut Schedule, ranks: usize, rank: usize) {
     let mut distance = 1;
     while distance < ranks {
@@ -16,7 +16,7 @@ pub(crate) fn dissemination(out: &mut Schedule, ranks: usize, rank: usize) {
     }
 }
 
-/// One step: each rank signals each other.
+/// Takes one step: each rank signals each other.
 pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize) {
     let others = || (1..ranks).map(|step| (rank + step) % ranks);
     let mut actions: Vec<Action> = others().map(|to| Action::Signal { to }).collect();

@@ -1,4 +1,4 @@
-//! Operations on one block for each rank: gather, scatter, all-to-all, and reduce-scatter over it.
+//! Operations on one block for each rank: gather, scatter, all-to-all, and reduce-scatter over all-to-all.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub(crate) fn scatter(out: &mut Schedule, ranks: usize, rank: usize, root: usize
     out.phase(others.map(|to| Action::Send { to, range: block(to, bytes) }).collect());
 }
 
-/// n steps; in step s, the ranks whose sum is s (mod n) swap their blocks, in place.
+/// Takes n steps; in step s, the ranks whose sum is s (mod n) swap their blocks, in place.
 pub(crate) fn all_to_all(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
     for step in 0..ranks {
         let peer = (step + ranks - rank) % ranks;

@@ -1,13 +1,13 @@
-//! How far a rank has come in its schedule.
+//! The progress of a rank in its schedule.
 
 use std::ops::Range;
 
 use super::{Action, Phase, Schedule};
 
-/// Who carries out actions.
+/// A means to carry out actions.
 pub(crate) trait Port {
-    /// Carries out `action` on the bytes `chunk` of its range, counted from the range's beginning; false if it can't be
-    /// done yet. Then nothing of it has happened.
+    /// Carries out `action` on the bytes `chunk` of its range, counted from the range's beginning. Returns false if it
+    /// can't be done yet; then nothing of it has happened.
     fn attempt(&mut self, action: &Action, chunk: Range<usize>) -> bool;
 }
 
@@ -26,8 +26,8 @@ impl Position {
             while let Some(action) = actions.get(self.action) {
                 let start = self.chunk * chunk_bytes;
                 let bytes = action.bytes();
-                // An action whose range is shorter than others' has no part in the later chunks; one without bytes, in
-                // the first alone.
+                // An action whose range is shorter than others' has no part in the later chunks. An action without
+                // bytes has a part in the first alone.
                 if (start < bytes || start == 0) && !port.attempt(action, start..bytes.min(start + chunk_bytes)) {
                     return;
                 }
@@ -48,7 +48,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Carries out what can be done now. Returns whether the schedule's end is reached.
+    /// Carries out the actions that can be done now. Returns whether the schedule's end is reached.
     #[inline]
     pub(crate) fn run(&mut self, schedule: &Schedule, chunk_bytes: usize, port: &mut impl Port) -> bool {
         while let Some(phase) = schedule.phases.get(self.phase) {

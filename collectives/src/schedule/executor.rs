@@ -12,12 +12,12 @@ use crate::{
 
 const CHUNK_BYTES: usize = 16;
 
-/// How many messages may be on their way.
+/// The limit on the messages that are on their way.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// To each other rank.
+    /// A number of messages to each other rank.
     Slots(usize),
-    /// To all together, one for each: what a rank can lend.
+    /// As many messages to all together as there are other ranks: the blocks that a rank can lend.
     Blocks,
 }
 
@@ -69,7 +69,7 @@ impl Port for Rank {
             Action::Combine { from, range, into, order } => {
                 let Some(message) = channels.messages[from * n + self.me].pop_front() else { return false };
                 assert_eq!(message.len(), chunk.len(), "both sides cut alike");
-                // Aligned, as what comes out of a slot is.
+                // Aligned, as the bytes of a slot are.
                 let mut words = vec![0u64; message.len().div_ceil(8)];
                 let aligned = &mut bytemuck::cast_slice_mut(&mut words)[..message.len()];
                 aligned.copy_from_slice(&message);
@@ -137,7 +137,7 @@ fn call(collective: Collective, algorithm: Algorithm, ranks: usize, root: usize,
     Call { collective, algorithm, ranks, rank: 0, root, bytes }
 }
 
-/// Numbers that tell ranks and places apart.
+/// Numbers that differ between ranks and places.
 fn inputs(ranks: usize, len: usize) -> Vec<Vec<u64>> {
     (0..ranks as u64).map(|rank| (0..len as u64).map(|at| rank << 32 | at).collect()).collect()
 }
@@ -194,7 +194,7 @@ fn a_barrier_takes_as_many_steps_as_is_said() {
     };
     for n in 1..=64usize {
         assert_eq!(steps(Algorithm::Dissemination, n), n.next_power_of_two().ilog2() as usize);
-        // Of the two more steps where n is no power of two, a rank waits in one.
+        // A rank waits in one of the two more steps where n is no power of two.
         let excess = usize::from(!n.is_power_of_two());
         assert_eq!(steps(Algorithm::Exchange, n), n.ilog2() as usize + excess);
     }
@@ -265,7 +265,7 @@ const IN_ORDER: [Algorithm; 7] = [
     Algorithm::Flat,
 ];
 
-/// Associative, not commutative: the maps x → ax + b (mod 2^32), one after the other.
+/// An associative operation, not commutative: the maps x → ax + b (mod 2^32), one after another.
 fn after(f: u64, g: u64) -> u64 {
     let split = |map: u64| ((map >> 32) as u32, map as u32);
     let ((a, b), (c, d)) = (split(f), split(g));

@@ -1,22 +1,22 @@
-//! Ranks in numbers that are no powers of two: the first pairs of neighbours act as one rank each.
+//! Numbers of ranks that are no powers of two: the first pairs of neighbours act as one rank each.
 //!
-//! Neighbours, and not the last ranks, since operands stay in rank order then.
+//! They are neighbours, and not the last ranks, so that operands stay in rank order.
 
 /// The ranks that take part in an algorithm for powers of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Folding {
-    /// How many they are: a power of two.
+    /// The number of active ranks: a power of two.
     pub(crate) size: usize,
-    /// How many of the first of them stand for a neighbour, too.
+    /// The number of active ranks, from the first on, that stand for a neighbour too.
     pairs: usize,
 }
 
-/// What a rank is to a [`Folding`].
+/// The part of a rank in a [`Folding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// It takes part, under this number, and stands for that neighbour if it has one.
+    /// The rank takes part, under this number, and stands for that neighbour if it has one.
     Active { number: usize, stands_for: Option<usize> },
-    /// That rank stands for it.
+    /// The rank `behind` stands for this one.
     Excess { behind: usize },
 }
 

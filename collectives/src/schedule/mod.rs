@@ -1,4 +1,4 @@
-//! What one rank does in an operation: a pure function of the call, the same wherever it is computed.
+//! The steps of one rank in an operation: a pure function of the call, the same wherever it is computed.
 
 mod allgather;
 mod allreduce;
@@ -24,13 +24,13 @@ pub(crate) struct Call {
     pub(crate) algorithm: Algorithm,
     pub(crate) ranks: usize,
     pub(crate) rank: usize,
-    /// 0 where the operation has none.
+    /// The root; 0 where the operation has none.
     pub(crate) root: usize,
-    /// The vector's bytes; of gather, scatter, allgather, reduce-scatter and all-to-all, those of one rank's block.
+    /// The vector's bytes; for gather, scatter, allgather, reduce-scatter and all-to-all, those of one rank's block.
     pub(crate) bytes: usize,
 }
 
-/// Where a received chunk goes.
+/// The target of a received chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The vector, at the action's range.
@@ -39,21 +39,21 @@ pub(crate) enum Place {
     Temp(usize),
 }
 
-/// Which operand comes first when a received chunk is combined: operands stand in rank order.
+/// The operand that comes first when a received chunk is combined: operands stand in rank order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     MineFirst,
     TheirsFirst,
 }
 
-/// One thing that a rank does. Ranges are bytes of its vector.
+/// One action of a rank. Ranges are bytes of its vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Sends a message without bytes.
     Signal {
         to: usize,
     },
-    /// Waits for one.
+    /// Waits for a message without bytes.
     Await {
         from: usize,
     },
@@ -116,9 +116,9 @@ impl Action {
 #[derive(Debug)]
 pub(crate) struct Phase {
     actions: Vec<Action>,
-    /// How many of the first actions send what nothing of this phase changes before: they may run ahead of the rest.
+    /// The number of the first actions whose data nothing in this phase changes before: they may run ahead of the rest.
     leads: usize,
-    /// The longest action's bytes.
+    /// The bytes of the longest action.
     bytes: usize,
 }
 
@@ -128,11 +128,11 @@ pub(crate) struct Schedule {
     phases: Vec<Phase>,
     /// The bytes of the vector that are the rank's result.
     pub(crate) output: Range<usize>,
-    /// How many chunk-sized temporaries it takes.
+    /// The number of chunk-sized temporaries that the schedule takes.
     pub(crate) temps: usize,
-    /// Longer messages are fetched by their receiver.
+    /// The length above which messages are fetched by their receiver.
     pub(crate) fetch_above: usize,
-    /// Whether all that is to be done is done by an RDMC group.
+    /// Whether an RDMC group carries out the whole operation.
     pub(crate) is_bulk: bool,
 }
 

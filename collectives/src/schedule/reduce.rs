@@ -1,8 +1,8 @@
 //! Reductions to one rank, along the trees of the thesis (§6.2).
 //!
-//! All degrees combine by the same binary tree, in rank order: who has received from many children combines their
-//! values pairwise, as more levels of a tree of degree 1 would have done. So the degree decides who does the work, not
-//! the result.
+//! All degrees combine by the same binary tree, in rank order. A rank that has received from many children combines
+//! their values pairwise, as more levels of a tree of degree 1 would have done. So the degree decides which ranks do
+//! the work, not the result.
 
 use std::ops::Range;
 

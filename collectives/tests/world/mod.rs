@@ -13,9 +13,9 @@ pub(crate) struct Rank {
     pub(crate) fabric: SimFabric,
     pub(crate) communicator: Communicator,
     closed: bool,
-    /// Connections of whose end it does not hear.
+    /// The connections whose end the rank does not hear of.
     pub(crate) deaf: Vec<EndpointId>,
-    /// Connections that it has.
+    /// The connections that the rank has.
     pub(crate) connected: Vec<EndpointId>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct World {
     pub(crate) random: fastrand::Rng,
 }
 
-/// Small slots, so that short vectors take several messages and soon wait for free ones.
+/// A configuration with small slots, so that short vectors take several messages and soon wait for free ones.
 pub(crate) fn config(n: usize) -> CommunicatorConfig {
     let tag = GroupTag { layer: 20, group: 1, epoch: 1 };
     // Ranks are not in the order of ids.
@@ -54,7 +54,7 @@ pub(crate) fn config(n: usize) -> CommunicatorConfig {
     CommunicatorConfig { lanes: 2, slots: 2, slot_bytes: 64, ..CommunicatorConfig::new(ranks, tag) }
 }
 
-/// Small blocks, so that short vectors have several of them.
+/// A configuration with small blocks, so that short vectors have several of them.
 pub(crate) fn long_config(n: usize) -> CommunicatorConfig {
     CommunicatorConfig { block_bytes: Some(64), ..config(n) }
 }
@@ -85,8 +85,8 @@ impl World {
         self.ranks.iter_mut().enumerate().filter_map(|(index, rank)| rank.as_mut().map(|rank| (index, rank)))
     }
 
-    /// Lets the network go on until something has happened, and steps whom it concerns. Returns false if nothing is
-    /// left to happen.
+    /// Lets the network go on until something has happened, and steps the ranks that it concerns. Returns false if
+    /// nothing is left to happen.
     pub(crate) fn advance(&mut self) -> bool {
         let deadline = self.alive().map(|(_, rank)| rank.communicator.deadline()).min().unwrap_or(Time::MAX);
         if self.net.next_event().is_none() && deadline == Time::MAX {
@@ -121,7 +121,7 @@ impl World {
         start(fabric, communicator).expect("a sound operation")
     }
 
-    /// Lets up to so many events happen.
+    /// Lets fewer than `events` events happen, a random number.
     pub(crate) fn some(&mut self, events: u32) {
         for _ in 0..self.random.u32(0..events) {
             self.advance();

@@ -1,7 +1,8 @@
 //! The barriers of all ranks, as one rank knows them, and their minimum.
 //!
-//! A rank's barrier promises that nothing earlier will come from it. In a flat group all ranks tell all others theirs. In
-//! a hierarchy a rank tells its [parent](place) the least of its own and those it is told, and is told the least of all.
+//! A rank's barrier promises that nothing earlier will come from it. In a flat group every rank tells its barrier to
+//! all others. In a hierarchy a rank tells its [parent](place) the least of its own barrier and those that it is told,
+//! and is told the least of all.
 
 mod place;
 
@@ -9,12 +10,12 @@ pub(crate) use place::Place;
 
 use crate::{Mode, tournament::Tournament};
 
-/// What a rank tells another.
+/// The barrier that a rank tells another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tells {
-    /// Its barrier, and in a hierarchy that of all who tell it theirs.
+    /// Its own barrier, and in a hierarchy that of all ranks that tell it theirs.
     Up,
-    /// The barrier of all.
+    /// The barrier of all ranks.
     Down,
     Nothing,
 }
@@ -24,14 +25,15 @@ pub(crate) enum Tells {
 pub(crate) struct Barriers {
     me: usize,
     place: Place,
-    /// By mode: this rank's, and those that it is told, indexed by rank; [`u64::MAX`] for others.
+    /// By mode: this rank's barrier, and those that it is told, indexed by rank; [`u64::MAX`] for other ranks.
     told: [Tournament; 2],
-    /// By mode: that of all, from the parent.
+    /// By mode: the barrier of all, from the parent.
     from_parent: [u64; 2],
 }
 
 impl Barriers {
-    /// Nothing is known yet, in a group of which `ranks` are left, this one in a place among them.
+    /// The barriers of a new epoch, in which nothing is known yet. `ranks` says which ranks are left; this one has a
+    /// place among them.
     pub(crate) fn new(me: usize, place: Place, ranks: &[bool]) -> Barriers {
         let mut told = Tournament::new(ranks.len(), u64::MAX);
         for rank in (0..ranks.len()).filter(|&rank| ranks[rank]) {
@@ -42,7 +44,7 @@ impl Barriers {
         Barriers { me, place, told: [told.clone(), told], from_parent: [0; 2] }
     }
 
-    /// What this rank tells another.
+    /// The barrier that this rank tells another.
     #[inline]
     pub(crate) fn tells(&self, rank: usize) -> Tells {
         match &self.place {
@@ -70,8 +72,8 @@ impl Barriers {
         self.told[mode.index()].get(self.me)
     }
 
-    /// A rank has told its barrier. One that is not higher than before changes nothing, nor one that this rank is not to be
-    /// told.
+    /// Takes note of a barrier that a rank has told. One that is not higher than before changes nothing, nor one that
+    /// this rank is not to be told.
     #[inline]
     pub(crate) fn hear(&mut self, mode: Mode, from: usize, barrier: u64) {
         let told = &mut self.told[mode.index()];
@@ -80,7 +82,7 @@ impl Barriers {
         }
     }
 
-    /// A rank has told the barrier of all.
+    /// Takes note of the barrier of all that a rank has told.
     #[inline]
     pub(crate) fn hear_down(&mut self, mode: Mode, from: usize, barrier: u64) {
         if matches!(self.place, Place::Tree { parent, .. } if parent == Some(from)) {
@@ -89,7 +91,8 @@ impl Barriers {
         }
     }
 
-    /// Whose barrier, of those that this rank is told, must rise first so that messages up to `stamp` can be delivered.
+    /// The rank whose barrier must rise first so that messages up to `stamp` can be delivered, among those that tell
+    /// this rank theirs.
     pub(crate) fn waits_for(&self, mode: Mode, stamp: u64) -> Option<usize> {
         let told = &self.told[mode.index()];
         let parent = match self.place {
@@ -99,7 +102,7 @@ impl Barriers {
         if told.least() <= stamp { Some(told.first()) } else { parent }
     }
 
-    /// What goes [up](Tells::Up).
+    /// The barrier that goes [up](Tells::Up).
     #[inline]
     pub(crate) fn up(&self, mode: Mode) -> u64 {
         match self.place {

@@ -1,11 +1,11 @@
-//! Where a rank stands in the hierarchy, which follows from who is left.
+//! A rank's place in the hierarchy, which follows from the ranks that are left.
 
 use crate::Topology;
 
-/// To whom a rank tells its barrier, and who tells it theirs.
+/// The ranks to which a rank tells its barrier, and those that tell it theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// All others, both.
+    /// Both are all other ranks.
     Flat,
     Tree {
         /// None for the root.
@@ -23,9 +23,9 @@ impl Place {
             rack.sort_unstable();
             rack
         };
-        // Its first member represents a rack; racks without members have no place.
+        // A rack's first member represents it; racks without members have no place.
         let racks: Vec<Vec<usize>> = racks.iter().map(left).filter(|rack| !rack.is_empty()).collect();
-        // More than there are makes no difference.
+        // A degree beyond the number of racks makes no difference.
         let degree = (*degree).min(racks.len());
         let Some(rack) = racks.iter().position(|rack| rack.contains(&me)) else {
             return Place::Tree { parent: None, children: Vec::new() };

@@ -10,15 +10,16 @@ use crate::{
 
 /// The flat order of timestamps that are one more than the greatest that the sender has seen.
 ///
-/// Ranks exchange what they have seen once in a beacon interval, not for each message: the common optimisation that the
-/// paper measures (§7.2).
+/// Ranks exchange the timestamps that they have seen once in a beacon interval, not for each message: the common
+/// optimisation that the paper measures (§7.2).
 #[derive(Debug)]
 pub struct Lamport {
     engine: Engine<Logical>,
 }
 
 impl Lamport {
-    /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever is configured.
+    /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever the
+    /// configuration says.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig) -> Result<Lamport, CreateError> {
         let config = OnePipeConfig { topology: Topology::Flat, ..config };
         Ok(Lamport { engine: Engine::create(fabric, config, Logical { next: 1 }, "squall lamport 1")? })
@@ -41,7 +42,7 @@ impl Stamps for Logical {
 
     #[inline]
     fn hear(&mut self, _: usize, promise: u64) {
-        // The greatest that it may have used is one less.
+        // The greatest timestamp that the rank may have used is one less.
         self.next = self.next.max(promise);
     }
 

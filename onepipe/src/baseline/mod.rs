@@ -1,4 +1,4 @@
-//! Other total orders, to compare with (the paper's Figure 8): batched alike, over the same rings.
+//! Other total orders for comparison (the paper's Figure 8), with the same batching and the same rings.
 
 mod lamport;
 mod sequencer;
@@ -12,14 +12,14 @@ use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{Delivery, Message, ScatterError, ScatteringId};
 
-/// What 1Pipe and its rivals have in common: a rank's part in a total order of scatterings.
+/// A rank's part in a total order of scatterings, by 1Pipe or by one of its rivals.
 ///
 /// As with [`OnePipe`](crate::OnePipe), no method blocks.
 pub trait TotalOrder {
     /// Takes a scattering, to be sent as soon as there is room for it at all its receivers.
     fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError>;
 
-    /// Does what can be done now. Returns whether that was anything.
+    /// Makes the progress that is possible now. Returns whether there was any.
     fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool;
 
     /// Takes note of a completion, if it is of this order's endpoints. Returns whether it is.
@@ -27,11 +27,11 @@ pub trait TotalOrder {
 
     /// Hands out messages whose turn has come, at most `max`. Returns how many.
     ///
-    /// What [`Delivery::stamp`] counts depends on the order: it is the same at all receivers of a scattering, and
+    /// The meaning of [`Delivery::stamp`] depends on the order: it is the same at all receivers of a scattering, and
     /// (stamp, sender) increases.
     fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize;
 
-    /// When [`step`](TotalOrder::step) has something to do at the latest, if nothing arrives.
+    /// The time by which [`step`](TotalOrder::step) has something to do, even if nothing arrives.
     fn deadline(&self) -> Time;
 
     /// Whether all other ranks were reached and none is lost.
@@ -41,7 +41,7 @@ pub trait TotalOrder {
     fn disconnect(&mut self, fabric: &mut impl Fabric);
 }
 
-/// [`TotalOrder`] for a struct, by its field that is an engine.
+/// Implements [`TotalOrder`] for a struct by its field that is an engine.
 macro_rules! total_order_by {
     ($order:ty, $engine:ident) => {
         impl TotalOrder for $order {

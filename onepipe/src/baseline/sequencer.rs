@@ -14,29 +14,28 @@ use crate::{
 /// The rank that numbers scatterings.
 const SEQUENCER: usize = 0;
 
-/// The rings towards the sequencer are those of one mode, those from it of the other.
+/// The mode whose rings lead to the sequencer, and the mode whose rings lead from it.
 const REQUESTS: Mode = Mode::BestEffort;
 const NUMBERED: Mode = Mode::Reliable;
 
 /// A rank in a group in which rank 0 numbers all scatterings.
-///
-/// A scattering goes to rank 0 as one record with all its messages, where it gets its number and is passed on into the
+/// A scattering goes to rank 0 as one record with all its messages. There it gets its number and is passed on into the
 /// rings of its receivers, which deliver by number.
 #[derive(Debug)]
 pub struct Sequencer {
     config: OnePipeConfig,
     links: Links,
-    /// At the sequencer: what each rank has sent.
+    /// At the sequencer: the requests of each rank.
     requests: Vec<Requests>,
-    /// What the sequencer has sent to this rank.
+    /// The ring of the messages that the sequencer has sent to this rank.
     numbered: Inbound,
     /// The last number that was delivered here.
     last: u64,
     next_number: u64,
     next: ScatteringId,
-    /// The rank whose requests are looked at first.
+    /// The rank whose requests are read first.
     first: usize,
-    /// How often a request was looked at, and by rank: the last time that it had a message for it.
+    /// The number of requests that were checked, and by rank: the last of them that had a message for it.
     looks: u64,
     named: Vec<u64>,
     record: Vec<u8>,
@@ -44,15 +43,15 @@ pub struct Sequencer {
     has_work: bool,
 }
 
-/// What a rank has sent to the sequencer.
+/// The requests of a rank at the sequencer.
 #[derive(Debug)]
 struct Requests {
     ring: Inbound,
-    /// How many were taken from the ring.
+    /// The number of requests that were taken from the ring.
     taken: u64,
-    /// The last of them.
+    /// The last request that was taken.
     last: Vec<u8>,
-    /// It is not numbered yet.
+    /// Whether the last request is not numbered yet.
     is_held: bool,
 }
 
@@ -81,7 +80,7 @@ impl Sequencer {
         })
     }
 
-    /// Reads what has come from a peer.
+    /// Reads the words and rings that a peer has written.
     fn read(&mut self, rank: usize) -> Result<bool, Misbehaved> {
         let peer = &mut self.links.peers[rank];
         let words = Status::load(&peer.region);
@@ -103,7 +102,7 @@ impl Sequencer {
         Ok(news)
     }
 
-    /// Numbers what has come and can be passed on.
+    /// Numbers the requests that have come and can be passed on.
     fn number_requests(&mut self, fabric: &mut impl Fabric) -> bool {
         let ranks = self.links.peers.len();
         let mut progress = false;
@@ -161,7 +160,7 @@ impl Sequencer {
         Ok(true)
     }
 
-    /// Posts what was written, and says what was taken out.
+    /// Posts the written records, and acknowledges the records that were taken out.
     fn push(&mut self, fabric: &mut impl Fabric) -> bool {
         let mut progress = false;
         for rank in 0..self.links.peers.len() {
@@ -202,7 +201,7 @@ impl TotalOrder for Sequencer {
             self.record.extend_from_slice(&word.to_le_bytes());
         }
         messages.iter().for_each(|message| self.record.extend_from_slice(message.bytes));
-        // It travels as a whole.
+        // A request is one record.
         if self.record.len() > limit {
             return Err(ScatterError::TooLong { bytes: self.record.len(), limit });
         }
@@ -257,7 +256,7 @@ impl TotalOrder for Sequencer {
     fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
         let mut delivered = 0;
         while delivered < max {
-            // What is no record stays where it is.
+            // Bytes that are no record stay in the ring.
             let Ok(stamp) = self.numbered.look(self.last) else { break };
             let Some(sender) = self.numbered.take(&mut self.payload) else { break };
             self.last = stamp;

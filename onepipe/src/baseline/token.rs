@@ -1,4 +1,4 @@
-//! A token ring: one rank after the other may send.
+//! A token ring: one rank after another may send.
 
 use squall_fabric::{Completion, Fabric, Time};
 
@@ -8,17 +8,18 @@ use crate::{
     stamps::Stamps,
 };
 
-/// Rank k sends in the turns that are k modulo the number of ranks.
+/// A rank of a token ring: rank k sends in the turns that are k modulo the number of ranks.
 ///
-/// It is the flat order of timestamps that say turns: a rank promises its next turn when one is over, and who sees that
-/// promise of its predecessor has the token. All that waits goes out in a turn, up to a bound.
+/// It is the flat order of timestamps that stand for turns. A rank promises its next turn when one is over; a rank that
+/// sees that promise of its predecessor has the token. All waiting scatterings go out in a turn, up to a bound.
 #[derive(Debug)]
 pub struct TokenRing {
     engine: Engine<Turns>,
 }
 
 impl TokenRing {
-    /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever is configured.
+    /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever the
+    /// configuration says.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig) -> Result<TokenRing, CreateError> {
         let me = config.check(fabric.node())?;
         let turns = Turns::new(me, config.nodes.len());
@@ -29,10 +30,10 @@ impl TokenRing {
 
 total_order_by!(TokenRing, engine);
 
-/// The low bits of a timestamp count the scatterings of a turn, from 1 on.
+/// The number of low bits of a timestamp that count the scatterings of a turn, from 1 on.
 const INDEX_BITS: u32 = 16;
 
-/// How many scatterings go out in a turn at most.
+/// The largest number of scatterings that go out in a turn.
 const PER_TURN: u64 = 1 << 12;
 
 /// Timestamps of a rank that sends in its turns.
@@ -42,7 +43,7 @@ struct Turns {
     ranks: usize,
     /// The turn that this rank has, or has next.
     turn: u64,
-    /// How many scatterings have gone out in it.
+    /// The number of scatterings that have gone out in it.
     used: u64,
     /// The turn that the predecessor has next.
     predecessors: u64,

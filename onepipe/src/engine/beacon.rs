@@ -1,7 +1,8 @@
-//! When barriers are told.
+//! The times at which barriers are told.
 //!
-//! With data, in a flat group; else once in a beacon interval, while a rank is active, and later as long as somebody waits
-//! for barriers to pass a timestamp. What is waited for is told beside the barriers. So an idle group writes nothing.
+//! They are told with data, in a flat group. Otherwise they are told once in a beacon interval while a rank is active,
+//! and later as long as a rank waits for barriers to pass a timestamp. The awaited timestamp is told beside the
+//! barriers. So an idle group writes nothing.
 
 use squall_fabric::{Fabric, Time};
 
@@ -19,22 +20,22 @@ use crate::{
 pub(super) struct Beacon {
     /// By mode: the greatest wide timestamp that barriers are to pass, as far as this rank knows.
     want: [u64; 2],
-    /// By mode: what of it is this rank's own last timestamp.
+    /// By mode: this rank's own last timestamp, its part in `want`.
     own: [u64; 2],
     active_until: Time,
-    /// When barriers may be told again.
+    /// The time from which on barriers may be told again.
     next: Time,
-    /// What was told last, in this epoch.
+    /// The barriers that were told last, in this epoch.
     told: Told,
     /// By mode: whether this rank's own barrier is held by nothing but its clock.
     is_free: [bool; 2],
     /// By rank: whether data was posted to it in this step.
     pushed: Vec<bool>,
-    /// By rank and mode: the highest barrier that its status words say.
+    /// By rank and mode: the highest barrier in its status words.
     said: Vec<[u64; 2]>,
 }
 
-/// By mode.
+/// The barriers and awaited timestamps that are told, by mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     up: [u64; 2],
@@ -56,33 +57,34 @@ impl Beacon {
         }
     }
 
-    /// A message was sent or has come.
+    /// Makes this rank active: a message was sent or has come.
     #[inline]
     pub(super) fn activate(&mut self, now: Time, config: &OnePipeConfig) {
         self.active_until = now + config.activity;
     }
 
-    /// Somebody waits for barriers to pass a timestamp.
+    /// Takes note that a rank waits for barriers to pass a timestamp.
     #[inline]
     pub(super) fn want(&mut self, mode: Mode, stamp: u64) {
         let want = &mut self.want[mode.index()];
         *want = stamp.max(*want);
     }
 
-    /// This rank has used a timestamp, which barriers are to pass.
+    /// Takes note of a timestamp that this rank has used, which barriers are to pass.
     #[inline]
     pub(super) fn stamped(&mut self, mode: Mode, stamp: u64) {
         self.own[mode.index()] = stamp;
         self.want(mode, stamp);
     }
 
-    /// Whether data was posted to a rank.
+    /// Takes note whether data was posted to a rank.
     #[inline]
     pub(super) fn pushed(&mut self, rank: usize, pushed: bool) {
         self.pushed[rank] |= pushed;
     }
 
-    /// Nothing was told in this epoch, and nothing was heard: what a rank wanted that was removed counts no more.
+    /// Forgets the barriers that were told in the epoch before, and the timestamps that other ranks wanted: a removed
+    /// rank's count no more.
     pub(super) fn begin_epoch(&mut self) {
         self.want = self.own;
         self.told = Told::default();
@@ -92,8 +94,8 @@ impl Beacon {
 }
 
 impl<S: Stamps> Engine<S> {
-    /// Moves this rank's own barrier, accepts that of all, and decides what is to be told. Returns whether messages may be
-    /// deliverable that were not.
+    /// Moves this rank's own barrier, accepts the barrier of all, and decides what is to be told. Returns whether
+    /// messages may have become deliverable.
     pub(super) fn beacon(&mut self, now: Time) -> bool {
         let is_active = now < self.beacon.active_until;
         if is_active || self.beacon.pushed.contains(&true) || self.is_needed() {
@@ -107,10 +109,10 @@ impl<S: Stamps> Engine<S> {
         self.accept()
     }
 
-    /// Whether others are not to wait until a beacon is due.
+    /// Whether barriers are told before a beacon is due, because other ranks wait.
     fn is_urgent(&self, now_told: &Told) -> bool {
         let Beacon { told, want, .. } = &self.beacon;
-        // All that somebody waits for has been acknowledged, which does not happen while messages keep coming.
+        // All that a rank waits for has been acknowledged, which does not happen while messages keep coming.
         let satisfies = |mode: Mode| {
             let at = mode.index();
             let passes = |before: [u64; 2], now: [u64; 2]| (before[at]..now[at]).contains(&want[at]);
@@ -119,7 +121,7 @@ impl<S: Stamps> Engine<S> {
         Mode::ALL.into_iter().any(satisfies) || (S::IS_URGENT && now_told != told)
     }
 
-    /// Promises as much as can be.
+    /// Raises this rank's own barrier as far as possible.
     fn move_own(&mut self) {
         let (next, near) = (self.stamps.promise(), self.stamps.near());
         for mode in Mode::ALL {
@@ -140,7 +142,8 @@ impl<S: Stamps> Engine<S> {
         oldest.into_iter().chain(recalled).min()
     }
 
-    /// Who must do something first, so that what this rank knows of can be delivered, or what waits can be sent.
+    /// The rank that must act first, so that the messages that this rank knows of can be delivered, or waiting
+    /// scatterings be sent.
     pub(crate) fn waits_for(&self, mode: Mode) -> Option<usize> {
         let want = self.beacon.want[mode.index()];
         // A new group waits for nothing.
@@ -153,8 +156,8 @@ impl<S: Stamps> Engine<S> {
         of_barrier.or_else(|| self.waiting.waits_for(mode))
     }
 
-    /// Who holds this rank's own barrier: the receiver of the oldest message that is not known to have arrived, or of what is
-    /// recalled.
+    /// The rank that holds this rank's own barrier: the receiver of the oldest message that is not known to have
+    /// arrived, or of a recalled one.
     fn held_by(&self, mode: Mode) -> Option<usize> {
         let near = self.stamps.near();
         let held = self.held(mode, near)?;
@@ -164,14 +167,14 @@ impl<S: Stamps> Engine<S> {
         receiver.or_else(|| self.recalls.waits_for())
     }
 
-    /// What would be told now.
+    /// The barriers and awaited timestamps as they would be told now.
     fn telling(&self) -> Told {
         let down = |mode| if self.barriers.has_children() { self.barriers.all(mode) } else { 0 };
         let up = Mode::ALL.map(|mode| self.barriers.up(mode));
         Told { up, down: Mode::ALL.map(down), want: self.beacon.want }
     }
 
-    /// Accepts the barriers of all, and notes what is still waited for.
+    /// Accepts the barriers of all, and notes the timestamps that are still waited for.
     fn accept(&mut self) -> bool {
         let mut progress = false;
         for mode in Mode::ALL {
@@ -188,7 +191,7 @@ impl<S: Stamps> Engine<S> {
         progress
     }
 
-    /// Whether somebody waits for a barrier that this rank has not told, or for others who don't know of it.
+    /// Whether a rank waits for a barrier that this one has not told, or for others that don't know of it.
     fn is_needed(&self) -> bool {
         let Beacon { told, want, .. } = &self.beacon;
         let has_children = self.barriers.has_children();
@@ -201,7 +204,7 @@ impl<S: Stamps> Engine<S> {
         })
     }
 
-    /// When barriers are to be told next, if nothing comes meanwhile.
+    /// The time at which barriers are to be told next, if nothing comes before.
     pub(super) fn next_beacon(&self, now: Time) -> Time {
         let beacon = &self.beacon;
         let by_time = || {
@@ -213,7 +216,7 @@ impl<S: Stamps> Engine<S> {
         if is_due { beacon.next } else { Time::MAX }
     }
 
-    /// Posts what peers are to know: acknowledgements, barriers behind the data that they cover, and recalls.
+    /// Posts the reports to peers: acknowledgements, barriers behind the data that they cover, and recalls.
     pub(super) fn report(&mut self, fabric: &mut impl Fabric) {
         for rank in 0..self.links.peers.len() {
             let has_data = std::mem::take(&mut self.beacon.pushed[rank]);
@@ -243,11 +246,11 @@ impl<S: Stamps> Engine<S> {
         let peer = &self.links.peers[rank];
         let mut barriers = self.beacon.told.up;
         if self.config.topology == Topology::Flat {
-            // It costs nothing to tell the latest with what is told anyway.
+            // It costs nothing to tell the latest barriers with words that are told anyway.
             if has_data || peer.status.is_changed() {
                 barriers = Mode::ALL.map(|mode| self.barriers.own(mode));
             }
-            // It says that what was stamped before is there.
+            // A barrier says that all messages stamped before it are there.
             if !peer.out[Mode::BestEffort.index()].is_posted() {
                 barriers[Mode::BestEffort.index()] = 0;
             }

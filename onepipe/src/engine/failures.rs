@@ -1,4 +1,4 @@
-//! Ranks that fail, and how what they leave behind is settled.
+//! Ranks that fail, and the settlement of their messages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,9 +16,9 @@ use crate::{
 };
 
 impl<S: Stamps> Engine<S> {
-    /// A rank is not heard any more.
+    /// Stops hearing a rank.
     pub(super) fn suspect(&mut self, rank: usize, reason: BreakReason) {
-        // A group that is not formed yet loses nobody by a mistake in its configuration.
+        // A group that is not formed yet loses no rank by a mistake in its configuration.
         if self.links.peers[rank].refused().is_none() {
             self.suspects.push((rank, None));
         }
@@ -63,7 +63,7 @@ impl<S: Stamps> Engine<S> {
         self.advance(now);
         self.give_back(&failed);
         for &rank in &failed {
-            // All that lies below has come before it was acknowledged.
+            // All messages below the timestamp have come before they were acknowledged.
             self.orders[Mode::Reliable.index()].close(rank, settlement.failure_timestamp);
             self.orders[Mode::BestEffort.index()].close(rank, u64::MAX);
             self.links.remove(fabric, rank);
@@ -83,15 +83,15 @@ impl<S: Stamps> Engine<S> {
         let left: Vec<bool> = self.links.peers.iter().map(|peer| peer.state != State::Removed).collect();
         let place = Place::of(self.links.me, &self.config.topology, &left);
         self.barriers = Barriers::new(self.links.me, place, &left);
-        // What others have said in this epoch already counts from now on.
+        // Words that others have already written in this epoch count from now on.
         self.links.peers.iter_mut().for_each(|peer| peer.seen.fill(0));
         self.beacon.begin_epoch();
         self.beacon.activate(now, &self.config);
         self.deadline = Time::ZERO;
     }
 
-    /// Sees to what may not have come to ranks that have failed: recalls reliable scatterings from their other receivers,
-    /// and says which others are concerned.
+    /// Handles the messages that may not have come to ranks that have failed: recalls reliable scatterings from their
+    /// other receivers, and reports the others that are concerned.
     fn give_back(&mut self, failed: &BTreeSet<usize>) {
         let near = self.stamps.near();
         let lost = |mode: Mode| -> BTreeMap<u64, ScatteringId> {
@@ -103,7 +103,7 @@ impl<S: Stamps> Engine<S> {
         for (stamp, id) in best_effort {
             self.events.push_back(Event::Undeliverable { id, mode: Mode::BestEffort, stamp: Some(stamp) });
         }
-        // Nobody has delivered them, so they are all there: a barrier can't have passed them.
+        // No rank has delivered them, so they are all there: a barrier can't have passed them.
         let mut receivers: BTreeMap<u64, Vec<usize>> = reliable.keys().map(|&stamp| (stamp, Vec::new())).collect();
         for (rank, peer) in self.links.peers.iter().enumerate() {
             if failed.contains(&rank) || peer.state == State::Removed {
@@ -128,13 +128,13 @@ impl<S: Stamps> Engine<S> {
         }
     }
 
-    /// The scattering of which a record has the low bits.
+    /// The scattering whose low bits are in a record's ticket.
     fn id_of(&self, ticket: u32) -> ScatteringId {
         let ago = (self.next.0 as u32).wrapping_sub(ticket);
         ScatteringId(self.next.0 - u64::from(ago))
     }
 
-    /// Gives back what waits to be sent to ranks that were removed.
+    /// Gives back the scatterings that wait to be sent to ranks that were removed.
     fn drop_waiting(&mut self) {
         let peers = &mut self.links.peers;
         let removed: Vec<bool> = peers.iter().map(|peer| peer.state == State::Removed).collect();
@@ -144,7 +144,7 @@ impl<S: Stamps> Engine<S> {
         }
     }
 
-    /// Says which reliable scatterings nobody will deliver.
+    /// Reports the reliable scatterings that no rank will deliver.
     pub(super) fn tell_recalled(&mut self) {
         while let Some((stamp, id)) = self.recalls.take_done() {
             self.events.push_back(Event::Undeliverable { id, mode: Mode::Reliable, stamp: Some(stamp) });

@@ -1,7 +1,7 @@
-//! A rank's part in a group, whatever its timestamps are made from.
+//! A rank's part in a group, for any source of timestamps.
 //!
-//! A step goes once around: [read](reading) what has come, send what waits, push it, tell [barriers](beacon), acknowledge.
-//! [Failures](failures) are settled between steps.
+//! A step goes once around: [read](reading) what has come, send what waits, push it, tell [barriers](beacon),
+//! acknowledge. [Failures](failures) are settled between steps.
 
 mod beacon;
 mod failures;
@@ -30,7 +30,7 @@ pub(crate) struct Engine<S> {
     pub(crate) config: OnePipeConfig,
     pub(crate) stamps: S,
     links: Links,
-    /// By mode.
+    /// The received messages, by mode.
     orders: [Order; 2],
     waiting: Waiting,
     barriers: Barriers,
@@ -39,16 +39,16 @@ pub(crate) struct Engine<S> {
     /// By sender: the last batch of recalls that was carried out.
     recalled: Vec<u64>,
     epoch: u64,
-    /// What the barrier of reliable messages passes.
+    /// The gate that the barrier of reliable messages passes.
     gate: Arc<Gate>,
     has_ended: bool,
     next: ScatteringId,
-    /// How many lists of messages were looked at.
+    /// The number of lists of messages that were checked.
     lists: u64,
     /// By rank: the last list that has a message for it, for finding a second one.
     named: Vec<u64>,
     events: VecDeque<Event>,
-    /// Ranks that are not heard any more, and the epoch in which the controller was told.
+    /// The ranks that are not heard any more, and the epoch in which the controller was told.
     suspects: Vec<(usize, Option<u64>)>,
     deadline: Time,
 }
@@ -86,7 +86,7 @@ impl<S: Stamps> Engine<S> {
         })
     }
 
-    /// Another gate than one of its own, before anything has come.
+    /// Replaces the gate, before anything has come.
     pub(crate) fn with_gate(self, gate: Arc<Gate>) -> Engine<S> {
         Engine { gate, ..self }
     }
@@ -166,7 +166,8 @@ impl<S: Stamps> Engine<S> {
         self.waiting.add(id, mode, messages, hold);
     }
 
-    /// Whether a scattering is sound and can be sent at once, with room for all of it, for which nobody waits.
+    /// Whether a scattering is sound and can be sent at once: there is room for all of it, and no other scattering
+    /// waits for that room.
     #[inline]
     fn has_room(&mut self, mode: Mode, messages: &[Message<'_>]) -> bool {
         let limit = self.max_message();
@@ -177,14 +178,14 @@ impl<S: Stamps> Engine<S> {
             let (Some(peer), Some(named)) = (self.links.peers.get(*to), self.named.get_mut(*to)) else { return false };
             has_room &= bytes.len() <= limit
                 && std::mem::replace(named, self.lists) != self.lists
-                // There is none towards one that was removed.
+                // There is no room towards a rank that was removed.
                 && record_bytes(bytes.len()) <= peer.out[mode.index()].room()
                 && (nobody_waits || self.waiting.is_clear(mode, *to));
         }
         has_room
     }
 
-    /// Why a scattering is not taken, if it isn't.
+    /// Checks a scattering. Fails with the reason for which it is not taken.
     #[cold]
     fn check(&mut self, mode: Mode, messages: &[Message<'_>]) -> Result<(), ScatterError> {
         if self.has_ended {
@@ -212,7 +213,7 @@ impl<S: Stamps> Engine<S> {
             }
             bytes += record_bytes(message.bytes.len()) as usize;
         }
-        // One that is larger than the bound may wait alone.
+        // A scattering that is larger than the bound may wait alone.
         let waiting_bytes = self.waiting.bytes(mode);
         if waiting_bytes > 0 && waiting_bytes + bytes > self.config.waiting_bytes {
             return Err(ScatterError::Full { waiting_bytes });
@@ -234,7 +235,7 @@ impl<S: Stamps> Engine<S> {
         progress
     }
 
-    /// It is `now`: for this rank's timestamps, and for those that are extended next to its clock.
+    /// Sets the time, for this rank's timestamps, and for those that are extended next to its clock.
     #[inline]
     fn advance(&mut self, now: Time) {
         self.stamps.advance(now);
@@ -242,7 +243,7 @@ impl<S: Stamps> Engine<S> {
         self.orders.iter_mut().for_each(|order| order.near = near);
     }
 
-    /// Gives room to those who wait for it, and sends those who have all theirs.
+    /// Gives room to scatterings that wait for it, and sends those that have all theirs.
     fn send_waiting(&mut self, now: Time) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -255,7 +256,7 @@ impl<S: Stamps> Engine<S> {
         let mut progress = false;
         while let Some(scattering) = self.waiting.first_ready() {
             let Some(stamp) = self.stamps.stamp() else {
-                // Its turn comes when all have passed those before.
+                // This rank's turn comes when all barriers have passed the turns before.
                 self.beacon.want(scattering.mode, self.stamps.near());
                 break;
             };
@@ -274,7 +275,7 @@ impl<S: Stamps> Engine<S> {
         progress
     }
 
-    /// Posts what was written.
+    /// Posts the written records.
     fn push(&mut self, fabric: &mut impl Fabric) -> bool {
         let mut progress = false;
         for rank in 0..self.links.peers.len() {
@@ -317,7 +318,7 @@ impl<S: Stamps> Engine<S> {
         self.deadline = Time::MAX;
     }
 
-    /// Whether receivers say how far messages of a mode have arrived, because their sender's barrier depends on it.
+    /// Whether receivers acknowledge the messages of a mode, because their sender's barrier depends on it.
     #[inline]
     fn acknowledges(&self, mode: Mode) -> bool {
         mode == Mode::Reliable || self.config.topology != Topology::Flat
@@ -333,10 +334,10 @@ fn write(
     Message { to, bytes }: Message<'_>,
 ) {
     let mirror = &mut links.peers[to].out[mode.index()];
-    // The low bits of its number are enough to find the scattering again.
+    // The low bits of the scattering's number are enough to find it again.
     mirror.write(stamp, id.0 as u32, bytes);
     if to == links.me {
-        // Before any barrier passes it.
+        // The message must arrive before any barrier passes it.
         let arrived = orders[mode.index()].arrive(to, mirror.written());
         debug_assert_eq!(arrived, Ok(()));
     }

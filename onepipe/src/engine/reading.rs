@@ -1,4 +1,4 @@
-//! What peers have written.
+//! Reading the words and rings that peers have written.
 
 use squall_fabric::{BreakReason, Fabric, Time};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl<S: Stamps> Engine<S> {
-    /// Reads what has come. Returns whether that was anything.
+    /// Reads what has come. Returns whether there was anything.
     pub(super) fn read(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
         let near = self.stamps.near();
         let mut progress = false;
@@ -50,7 +50,7 @@ impl<S: Stamps> Engine<S> {
     #[inline]
     fn read_from(&mut self, rank: usize, near: u64, now: Time) -> Result<bool, Misbehaved> {
         let peer = &mut self.links.peers[rank];
-        // Before the tails: what a barrier covers is in the rings.
+        // The words are read before the tails: the messages that a barrier covers are then in the rings.
         let words = Status::load(&peer.region);
         let recalls = recall::read(&peer.region, self.recalled[rank], near)?;
         let mut news = words != peer.seen;
@@ -118,7 +118,7 @@ impl<S: Stamps> Engine<S> {
         }
     }
 
-    /// A peer does not keep the protocol.
+    /// Takes note that a peer does not keep the protocol.
     #[cold]
     fn accuse(&mut self, fabric: &mut impl Fabric, rank: usize) {
         let reason = BreakReason::Refused("it wrote what no rank that keeps the protocol writes".into());

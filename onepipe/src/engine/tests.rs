@@ -1,4 +1,4 @@
-//! What peers write is read in the right order, and whoever writes what makes no sense is found.
+//! The words of peers are read in the right order, and a peer that writes what makes no sense is found.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -37,8 +37,8 @@ fn ranks(net: &SimNet, n: u32) -> Vec<(SimFabric, Pipe)> {
     nodes.into_iter().map(rank).collect()
 }
 
-/// A peer writes a record, the tail, and a barrier behind it, all the time: whatever barrier is read, what lies below it is
-/// there.
+/// A peer writes a record, the tail, and a barrier behind it, all the time. Whatever barrier is read, the messages
+/// below it are there.
 #[test]
 fn barriers_are_read_before_what_they_cover() {
     const MODE: Mode = Mode::BestEffort;
@@ -126,11 +126,11 @@ fn who_writes_garbage_is_accused_and_nobody_else() {
             for (_, engine) in &mut ranks {
                 let (mode, bytes) = (Mode::ALL[random.usize(..2)], vec![7; random.usize(..200)]);
                 let messages = [0, 1, 2].map(|to| Message { to, bytes: &bytes });
-                // Some may be refused for want of room.
+                // Some may be refused for lack of room.
                 let _ = engine.scatter(net.now(), mode, &messages[random.usize(..3)..]);
             }
             let region = &ranks[0].1.links.peers[2].region;
-            // Rings begin behind the rest.
+            // Rings begin behind the first 48 words.
             let words = if random.u8(..4) == 0 { region.len() / 8 } else { 48 };
             region.store(8 * random.usize(..words), word(&mut random, net.now().as_nanos()));
             turn(&mut ranks);

@@ -11,7 +11,7 @@ use loom::{
 
 use super::Gate;
 
-/// Raises it by one, if it is open.
+/// Raises the gate by one, if it is open.
 fn raise(gate: &Gate, accepted: &mut u64) {
     *accepted += u64::from(gate.raise(*accepted, *accepted + 1));
 }
@@ -20,7 +20,7 @@ fn raise(gate: &Gate, accepted: &mut u64) {
 fn a_rank_has_accepted_what_its_closed_gate_says() {
     loom::model(|| {
         let gate = Arc::new(Gate::default());
-        // Nothing but the gate may order what the engine does and what the rank sees of it.
+        // Only the gate may order the engine's actions and what the rank sees of them.
         let (is_settled, said) = (Arc::new(AtomicBool::new(false)), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
         let engine = {
             let (gate, is_settled, said) = (Arc::clone(&gate), Arc::clone(&is_settled), Arc::clone(&said));

@@ -1,23 +1,23 @@
-//! What cannot be simulated.
+//! The errors of scenarios that cannot be simulated.
 
 use super::{Destinations, Order, Profile, Recovery, Scenario, Traffic, packet::Members, topology::HOSTS};
 
-/// Why something cannot be simulated.
+/// The reason why something cannot be simulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScenarioError {
     /// Processes do not fill hosts evenly, or there are none.
     #[error("{0} processes cannot be simulated: give 1 to 32, or a multiple of 32 up to 2048")]
     Processes(usize),
-    /// There would be nobody left, or no room in the racks.
+    /// There would be no host left, or no room in the racks.
     #[error("failures among {0} hosts cannot be simulated: give 2 to 32")]
     Hosts(usize),
-    /// No likelihood.
+    /// The loss is no likelihood.
     #[error("a loss of {0} cannot be simulated: give 0 to 1")]
     Loss(f64),
-    /// No share of a process's time.
+    /// The percentage is no share of a process's time.
     #[error("{0} % of a process's time cannot go into the exchange of clocks: give 1 to 100")]
     ExchangePercent(u64),
-    /// Something without which nothing would happen, or time would not pass.
+    /// A quantity is zero, without which nothing would happen, or time would not pass.
     #[error("{0} is 0: give at least 1")]
     Zero(&'static str),
 }

@@ -11,7 +11,7 @@ use super::{
     world::{Event, World},
 };
 
-/// What fails.
+/// The part that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A host, with its process.
@@ -29,47 +29,47 @@ pub enum Failure {
 pub struct Recovery {
     /// The machine.
     pub profile: Profile,
-    /// What fails.
+    /// The part that fails.
     pub failure: Failure,
-    /// How many hosts there are, in the racks of both pods in turn.
+    /// The number of hosts, in the racks of both pods in turn.
     pub hosts: usize,
-    /// What all that is random follows from.
+    /// The seed of everything that is random.
     pub seed: u64,
 }
 
-/// What came of a failure.
+/// The result of a failure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovered {
     /// For each surviving host, the time from the failure until its commit barrier passed it.
     pub times: Latencies,
-    /// From the failure until the controller had the first report, in nanoseconds.
+    /// The time from the failure until the controller had the first report, in nanoseconds.
     pub reported_ns: u64,
-    /// Scatterings of survivors that were recalled, since one of their receivers had failed.
+    /// The number of scatterings of survivors that were recalled, since one of their receivers had failed.
     pub recalled: usize,
-    /// How many hosts failed, or were cut off.
+    /// The number of hosts that failed, or were cut off.
     pub failed: usize,
 }
 
-/// When something fails, at the earliest: everything has found its pace.
+/// The earliest time of the failure: all rates are steady by then.
 const CALM_NS: u64 = 100_000;
-/// How long recovery is waited for.
+/// The time for which recovery is awaited.
 const PATIENCE_NS: u64 = 1_200_000;
-/// From one scattering of a host to the next, in the mean: enough that most failures meet some under way.
+/// The mean time from one scattering of a host to the next: short enough that most failures meet some under way.
 const GAP_NS: u64 = 100_000;
 
-/// The controller's messages, when they have been received, and what else belongs to a failure.
+/// The controller's messages, at their receipt, and other events of a failure.
 #[derive(Debug)]
 pub(super) enum Control {
     Fail,
-    /// A switch looks at its links.
+    /// A switch checks its links.
     Check(Node),
     /// To the controller: a link is silent.
     Silent(usize),
-    /// It has waited for other reports of the same failure.
+    /// The controller has waited for other reports of the same failure.
     Decide,
     /// To a host: heed no commit barrier.
     Wedge(usize),
-    /// To the controller: a host did, at this barrier.
+    /// To the controller: a host is wedged, at this barrier.
     Wedged(u64),
     /// The decision is in the log.
     Logged,
@@ -77,13 +77,13 @@ pub(super) enum Control {
     Settle(usize),
     /// A host's recalls have been answered.
     Recalled(usize),
-    /// To the controller: a host is through with it.
+    /// To the controller: a host has carried out the decision.
     Settled,
     /// To a switch: wait for this link no longer.
     LeaveOut(usize),
 }
 
-/// What happens, and the controller.
+/// The failure under way, and the controller.
 #[derive(Debug)]
 pub(super) struct Outage {
     failure: Failure,
@@ -94,21 +94,21 @@ pub(super) struct Outage {
     open: Vec<usize>,
     deciding: bool,
     controller_free: u64,
-    /// By host: it is out.
+    /// By host: whether it is out.
     failed: Vec<bool>,
-    /// Whether this round has failed hosts, and how many survivors are waited for.
+    /// Whether this round has failed hosts, and the number of survivors that are awaited.
     settling: bool,
     awaited: usize,
     /// The failure timestamp: the greatest barrier of the survivors.
     failure_stamp: u64,
     recovered: Vec<Option<u64>>,
     result: Recovered,
-    /// By scattering, which hosts delivered it.
+    /// By scattering, the hosts that delivered it.
     delivered: BTreeMap<u64, BTreeSet<usize>>,
 }
 
 impl Recovery {
-    /// Lets it happen, in traffic of reliable scatterings from everybody to everybody.
+    /// Simulates the failure, in traffic of reliable scatterings from every host to every host.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Recovery {
             measured_ns: CALM_NS + PATIENCE_NS,
             seed: self.seed,
         };
-        // Those of both pods in turn, so that two hosts already have all layers between them.
+        // The racks of both pods in turn, so that two hosts already have all layers between them.
         let racks = (0..self.hosts).map(|host| [0, 2, 1, 3][host % 4]).collect();
         let mut world = World::new(scenario, Topology::new(racks, self.profile));
         let at = CALM_NS + world.rng.u64(..self.profile.beacon_ns);
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// Sends a message to the controller, which is as far as anything, and works on one at a time.
+    /// Sends a message to the controller, which is as far away as the farthest host, and handles one message at a time.
     fn send_to_controller(&mut self, control: Control) {
         let there = self.now + self.topology.path_ns(5);
         let cost = self.scenario.profile.controller_ns;
@@ -281,14 +281,14 @@ impl World {
         if outage.result.reported_ns == 0 {
             outage.result.reported_ns = now - outage.at;
         }
-        // Other switches miss the same one at the same time, up to an interval.
+        // Other switches miss the same beacon at the same time, up to an interval.
         if !outage.deciding {
             outage.deciding = true;
             self.queue.at(now + wait, Event::Control(Control::Decide));
         }
     }
 
-    /// Who can not reach the core over links that nobody has reported has failed.
+    /// Decides which hosts have failed: those that cannot reach the core over links that no switch has reported.
     fn decide(&mut self) {
         let cut_off: Vec<usize> = (0..self.hosts.len()).filter(|&host| !self.reaches_core(host)).collect();
         let outage = self.outage();
@@ -334,7 +334,8 @@ impl World {
         self.queue.at(logged, Event::Control(Control::Logged));
     }
 
-    /// A host drops what the failed have sent beyond the failure timestamp, and recalls what they will never acknowledge.
+    /// Drops, at a host, what failed hosts have sent beyond the failure timestamp, and recalls what they will never
+    /// acknowledge.
     fn settle(&mut self, host: usize) {
         let outage = self.outage.as_ref().expect("only an outage makes such events");
         let (failed, stamp) = (outage.failed.clone(), outage.failure_stamp);
@@ -348,7 +349,7 @@ impl World {
         self.queue.at(self.now + wait, Event::Control(Control::Recalled(host)));
     }
 
-    /// A host's scatterings that wait for the failed, with how many messages.
+    /// A host's scatterings that wait for failed hosts, each with the number of such messages.
     fn unacknowledged(&mut self, host: usize) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         for &serial in &self.processes[host].outstanding {
@@ -386,10 +387,10 @@ impl World {
         }
     }
 
-    /// Notes when a host's commit barrier has passed the failure.
+    /// Notes the time at which a host's commit barrier has passed the failure.
     pub(super) fn note_recovery(&mut self, host: usize) {
         let Some(outage) = &mut self.outage else { return };
-        // Who failed may have been ahead of time, and has promised up to an interval more.
+        // A failed host's clock may have been ahead, and it has promised up to an interval more.
         let passed = skew::ORIGIN_NS + outage.at + 2 * self.scenario.profile.beacon_ns;
         if self.now > outage.at && self.hosts[host].barriers.commit > passed {
             outage.recovered[host].get_or_insert(self.now - outage.at);

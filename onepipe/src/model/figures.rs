@@ -1,6 +1,6 @@
-//! What a simulation measured.
+//! The measurements of a simulation.
 
-/// Latencies of messages, each counted as often as messages had it.
+/// Latencies of messages, each with the number of messages that had it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     samples: Vec<(u64, u64)>,
@@ -11,7 +11,7 @@ impl Latencies {
         self.samples.push((nanos, messages));
     }
 
-    /// How many messages they are of.
+    /// The number of messages.
     pub fn count(&self) -> u64 {
         self.samples.iter().map(|sample| sample.1).sum()
     }
@@ -22,7 +22,8 @@ impl Latencies {
         sum as f64 / self.count() as f64 / 1e3
     }
 
-    /// What so many percent of the messages took at most, in microseconds; not a number if there are none.
+    /// The latency that `percent` percent of the messages did not exceed, in microseconds; not a number if there are
+    /// none.
     pub fn percentile_us(&self, percent: f64) -> f64 {
         let mut sorted = self.samples.clone();
         sorted.sort_unstable();
@@ -37,7 +38,7 @@ impl Latencies {
         f64::NAN
     }
 
-    /// Takes in those of another simulation.
+    /// Adds the latencies of another simulation.
     pub fn merge(&mut self, other: &Latencies) {
         self.samples.extend_from_slice(&other.samples);
     }
@@ -56,33 +57,33 @@ impl Sum {
         self.messages += messages;
     }
 
-    /// In nanoseconds, if there are any.
+    /// The mean in nanoseconds, if there are any.
     pub(super) fn mean(&self) -> Option<u64> {
         self.nanos.checked_div(self.messages)
     }
 }
 
-/// What a simulation measured, within its time of measurement.
+/// The measurements of a simulation, within its time of measurement.
 ///
 /// Latencies count from the moment at which a process is ready to send a scattering.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Messages, until they have been received: what delivery without any order would take.
+    /// Latencies until messages have been received: those of delivery without any order.
     pub unordered: Latencies,
-    /// Messages, until they have been delivered in order: by 1Pipe those of best effort.
+    /// Latencies until messages have been delivered in order: by 1Pipe those of best effort.
     pub ordered: Latencies,
-    /// Messages, until 1Pipe has delivered them reliably.
+    /// Latencies until 1Pipe has delivered messages reliably.
     pub reliable: Latencies,
-    /// The same three between hosts that are as far from each other as any.
+    /// The same three between hosts at the greatest distance.
     pub farthest: [Latencies; 3],
-    /// From receipt until delivery in order, between the same hosts: for each sending host, whose messages share a clock, the
-    /// mean over them.
+    /// Times from receipt until delivery in order, between the same hosts: for each sending host, whose messages share
+    /// a clock, the mean over them.
     pub ordering: Latencies,
-    /// Messages that were lost on their way to a receiver, first sent or sent again.
+    /// The number of messages that were lost on their way to a receiver, first sent or sent again.
     pub lost: u64,
     /// The time of measurement, in nanoseconds.
     pub measured_ns: u64,
-    /// How many processes there were.
+    /// The number of processes.
     pub processes: usize,
 }
 
@@ -92,7 +93,7 @@ impl Figures {
         self.rate(&self.ordered)
     }
 
-    /// The same, reliably.
+    /// Millions of messages per second and process that were delivered reliably.
     pub fn reliable_rate(&self) -> f64 {
         self.rate(&self.reliable)
     }
@@ -101,7 +102,7 @@ impl Figures {
         latencies.count() as f64 * 1e3 / self.measured_ns as f64 / self.processes as f64
     }
 
-    /// Takes in what another simulation of the same measured.
+    /// Adds the measurements of another simulation of the same scenario.
     pub fn merge(&mut self, other: &Figures) {
         self.unordered.merge(&other.unordered);
         self.ordered.merge(&other.ordered);

@@ -1,23 +1,23 @@
-//! What is simulated: who orders messages, and what is sent.
+//! The simulated order of messages, and the simulated traffic.
 
-/// Who aggregates barriers at a switch.
+/// The part of a switch that aggregates barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switches {
-    /// The programmable chip (§6.2.1): every packet's barrier is looked at and replaced on its way through.
+    /// The programmable chip (§6.2.1): every packet's barrier is read and replaced on its way through.
     Chip,
     /// A representative on a host (§6.2.3): beacons alone carry barriers, and each takes a detour at each switch.
     Representative,
 }
 
-/// How messages get into one order.
+/// The protocol by which messages get into one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// 1Pipe. Best effort and reliable delivery of the same messages are both measured; `reliable` says whether processes pay
-    /// for the prepare phase.
+    /// 1Pipe. Best effort and reliable delivery of the same messages are both measured; `reliable` says whether
+    /// processes pay for the prepare phase.
     OnePipe {
-        /// Who aggregates barriers.
+        /// The part of a switch that aggregates barriers.
         switches: Switches,
-        /// Whether acknowledgements are worked on for each message.
+        /// Whether processes handle acknowledgements for each message.
         reliable: bool,
     },
     /// All messages go through one switch, which numbers them.
@@ -28,33 +28,33 @@ pub enum Order {
     Token,
     /// Lamport's timestamps. Each process tells all others its clock at intervals, and not with each message (§7.2).
     Lamport {
-        /// The part of a process's time that goes into that, in percent.
+        /// The part of a process's time that goes into the exchange, in percent.
         exchange_percent: u64,
     },
 }
 
-/// What processes send.
+/// The messages that processes send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// Each process sends to all processes, itself among them, with flow control.
     Broadcast {
-        /// How much of its rate each tries to use, in percent.
+        /// The part of its rate that each tries to use, in percent.
         load_percent: u64,
     },
     /// Each process sends scatterings at random times, without flow control.
     Scattered {
-        /// To whom.
+        /// The receivers.
         to: Destinations,
-        /// From one scattering to the next, in the mean, in nanoseconds.
+        /// The mean time from one scattering to the next, in nanoseconds.
         mean_gap_ns: u64,
     },
 }
 
-/// Where the messages of one scattering go.
+/// The receivers of one scattering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destinations {
-    /// To so many processes of a random host, or to all that it has.
+    /// A number of processes of a random host, or all that it has.
     OneHost(usize),
-    /// To every process.
+    /// Every process.
     All,
 }

@@ -1,13 +1,13 @@
-//! What travels.
+//! Packets.
 
 use super::Profile;
 
 /// Promises about a link: no message with an earlier stamp will come on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Barriers {
-    /// No message at all.
+    /// No message at all is earlier.
     pub(super) best_effort: u64,
-    /// None that is reliable and not yet acknowledged by all who get it.
+    /// No earlier message is reliable and not yet acknowledged by all its receivers.
     pub(super) commit: u64,
 }
 
@@ -18,31 +18,31 @@ pub(super) enum Packet {
     /// One beacon of each process of a host.
     Beacons(Box<[Barriers]>),
     Beacon(Barriers),
-    /// Of these messages of a scattering, by a host.
+    /// The acknowledgement of these messages of a scattering, by a host.
     Acknowledgement {
         serial: u64,
         host: usize,
         messages: Members,
     },
-    /// To a process.
+    /// The token, to a process.
     Token(usize),
 }
 
 /// Processes of a host, a bit for each, or the messages of a scattering to them.
 pub(super) type Members = u64;
 
-/// The first of them, so many.
+/// The first `count` processes.
 pub(super) fn first_members(count: usize) -> Members {
     u64::MAX.checked_shr(u64::BITS - count as u32).unwrap_or(0)
 }
 
-/// How many they are.
+/// The number of processes.
 pub(super) fn count(members: Members) -> u64 {
     members.count_ones().into()
 }
 
 impl Packet {
-    /// Its length on the wire.
+    /// The packet's length on the wire.
     pub(super) fn bytes(&self, profile: &Profile) -> u64 {
         match self {
             Packet::Train(train) => count(train.messages) * profile.message_bytes,
@@ -59,22 +59,22 @@ impl Packet {
 pub(super) struct Train {
     pub(super) content: Content,
     pub(super) sender: usize,
-    /// The host.
+    /// The receiving host.
     pub(super) to: usize,
     pub(super) messages: Members,
-    /// 0 when they are first sent.
+    /// The number of times that the messages were sent again.
     pub(super) attempt: u32,
     pub(super) stamp: u64,
     pub(super) barriers: Barriers,
-    /// What a sequencer, or the token, has numbered their scattering with.
+    /// The number that a sequencer, or the token, has given to their scattering.
     pub(super) number: Option<u64>,
 }
 
-/// What is in a train.
+/// The content of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Messages of the scattering with this serial number.
     Messages(u64),
-    /// The sender's clock, its stamp, for each.
+    /// The sender's clock, which is the stamp, for each.
     Clock,
 }

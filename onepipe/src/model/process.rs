@@ -1,4 +1,4 @@
-//! Processes: what they send, and what they still wait for.
+//! Processes: their scatterings, and the acknowledgements that they still wait for.
 
 use std::collections::VecDeque;
 
@@ -12,15 +12,16 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) host: usize,
-    /// Its last stamp.
+    /// The last stamp.
     pub(super) last: u64,
-    /// Serial numbers of scatterings that were not all acknowledged, and perhaps of some that were; the earliest first.
+    /// The serial numbers of scatterings that were not all acknowledged, and perhaps of some that were; the earliest
+    /// first.
     pub(super) outstanding: VecDeque<u64>,
-    /// Messages that were not acknowledged.
+    /// The number of messages that were not acknowledged.
     under_way: u64,
-    /// Since when a scattering is ready to be sent.
+    /// The time since which a scattering is ready to be sent.
     ready: Option<u64>,
-    /// When the next one is due, and when the next exchange of clocks is.
+    /// The times at which the next scattering is due, and the next exchange of clocks.
     due: u64,
     exchange_due: u64,
 }
@@ -36,20 +37,20 @@ impl Process {
 pub(super) struct Scattering {
     pub(super) sender: usize,
     pub(super) stamp: u64,
-    /// Since when it was ready to be sent.
+    /// The time since which it was ready to be sent.
     pub(super) since: u64,
     /// By host: messages that the sender knows no acknowledgement of, and those that have not come.
     pub(super) awaited: Box<[Members]>,
     pub(super) lacking: Box<[Members]>,
-    /// How many are in `awaited`.
+    /// The number of messages in `awaited`.
     pub(super) missing: u64,
-    /// Given by the sequencer.
+    /// The number that the sequencer gave it.
     pub(super) number: Option<u64>,
-    /// It is not to be delivered: one of its receivers has failed.
+    /// Whether it is not to be delivered, because one of its receivers has failed.
     pub(super) recalled: bool,
 }
 
-/// Scatterings by serial number. Those that are acknowledged are dropped when all before them are.
+/// Scatterings by serial number. An acknowledged one is dropped when all before it are.
 #[derive(Debug, Default)]
 pub(super) struct Scatterings {
     first: u64,
@@ -76,7 +77,7 @@ impl Scatterings {
 }
 
 impl World {
-    /// The sending thread of a process begins what comes next.
+    /// Starts the next work of a process's sending thread.
     pub(super) fn prepare(&mut self, p: usize) {
         let interval = self.scenario.interval_ns();
         let everybody = self.scenario.processes as u64 * self.scenario.profile.message_cpu_ns;
@@ -91,7 +92,7 @@ impl World {
         }
         let begin = process.due.max(self.now);
         let gap = match self.scenario.traffic {
-            // Nobody's pace is that exact.
+            // No process keeps so exact a pace.
             Traffic::Broadcast { .. } => interval * self.rng.u64(95..=105) / 100,
             Traffic::Scattered { .. } => (-(1.0 - self.rng.f64()).ln() * interval as f64) as u64,
         };
@@ -108,7 +109,7 @@ impl World {
         self.try_send(p);
     }
 
-    /// Sends what is ready, if the process may.
+    /// Sends the scattering that is ready, if the process may.
     fn try_send(&mut self, p: usize) {
         let window = match self.scenario.traffic {
             Traffic::Broadcast { .. } => self.scenario.profile.window,
@@ -134,7 +135,7 @@ impl World {
             Traffic::Scattered { to: Destinations::OneHost(_), .. } => {
                 (self.rng.usize(..hosts), 1, self.scenario.width())
             }
-            // Everybody begins with another, so that not all meet at one receiver.
+            // Each host begins with another, so that not all meet at one receiver.
             _ => (host + 1, hosts, share),
         };
         let messages = first_members(width);
@@ -196,7 +197,7 @@ impl World {
         self.number - 1
     }
 
-    /// A process tells its clock to everybody.
+    /// Tells a process's clock to all processes.
     pub(super) fn exchange(&mut self, p: usize) {
         let (hosts, host) = (self.hosts.len(), self.processes[p].host);
         let stamp = self.stamp(p);
@@ -218,12 +219,12 @@ impl World {
         self.prepare(p);
     }
 
-    /// The token comes to a process. It sends, if it can, and hands it on behind what it sent.
+    /// Brings the token to a process. It sends, if it can, and hands the token on behind the scattering.
     pub(super) fn take_token(&mut self, p: usize) {
         self.token = p;
         self.try_send(p);
         let next = (p + 1) % self.processes.len();
-        // Nobody has it on its way.
+        // No process has the token on its way.
         self.token = usize::MAX;
         self.transmit_express(self.processes[p].host, self.processes[next].host, Packet::Token(next));
     }
@@ -233,8 +234,8 @@ impl World {
         self.queue.at(self.now + wait, Event::Tick(host, tick));
     }
 
-    /// All hosts send beacons when their clocks show a multiple of the interval: a barrier is as late as the latest of them,
-    /// so each that were sent at another time would only make them later.
+    /// Sends beacons from a host when its clock shows a multiple of the interval, as all hosts do. A barrier is as late
+    /// as the latest of the beacons, so one that is sent at another time would only make it later.
     pub(super) fn tick(&mut self, host: usize, tick: u64) {
         if self.hosts[host].down {
             return;
@@ -248,7 +249,8 @@ impl World {
         self.schedule_tick(host, tick + 1);
     }
 
-    /// Below which stamp all reliable messages of a process are acknowledged: at most `now`, a stamp that it is past.
+    /// The stamp below which all reliable messages of a process are acknowledged: at most `now`, a stamp that it is
+    /// past.
     pub(super) fn commit_barrier(&mut self, p: usize, now: u64) -> u64 {
         let outstanding = &mut self.processes[p].outstanding;
         while let Some(&serial) = outstanding.front() {
@@ -262,7 +264,7 @@ impl World {
         now
     }
 
-    /// Messages of a scattering that came to a host's processes were acknowledged.
+    /// Takes note that messages of a scattering to a host's processes were acknowledged.
     pub(super) fn acknowledged(&mut self, serial: u64, host: usize, messages: Members) {
         let Some(scattering) = self.scatterings.get(serial) else { return };
         let news = messages & scattering.awaited[host];
@@ -271,7 +273,7 @@ impl World {
         self.settled(serial, count(news));
     }
 
-    /// So many messages of a scattering are not waited for any more.
+    /// Stops waiting for a number of messages of a scattering.
     pub(super) fn settled(&mut self, serial: u64, messages: u64) {
         let Some(scattering) = self.scatterings.get(serial) else { return };
         scattering.missing -= messages;
@@ -283,7 +285,7 @@ impl World {
         self.try_send(sender);
     }
 
-    /// Looks after a scattering, where messages may get lost.
+    /// Schedules a check of a scattering, where messages may get lost.
     fn watch(&mut self, serial: u64, attempt: u32) {
         if self.scenario.loss == 0.0 && self.outage.is_none() {
             return;
@@ -295,7 +297,7 @@ impl World {
         self.queue.at(gone + round_trip + self.scenario.profile.retransmit_ns, Event::Overdue(serial, attempt + 1));
     }
 
-    /// Sends what was not acknowledged again.
+    /// Sends the messages again that were not acknowledged.
     pub(super) fn send_again(&mut self, serial: u64, attempt: u32) {
         let Some(scattering) = self.scatterings.get(serial) else { return };
         if scattering.missing == 0 {
@@ -307,7 +309,7 @@ impl World {
         if self.hosts[host].down {
             return;
         }
-        // What is sent again is not later than what was sent meanwhile: it promises nothing of its own.
+        // A message that is sent again is not later than those sent meanwhile: it promises nothing of its own.
         let barriers = Barriers::default();
         for (to, messages) in overdue.into_iter().filter(|&(_, messages)| messages != 0) {
             let content = Content::Messages(serial);

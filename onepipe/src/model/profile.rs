@@ -1,56 +1,61 @@
-//! The figures of a testbed that the model is made of.
+//! The figures of a testbed, on which the model is based.
 
-/// What a simulated testbed's parts take: times in nanoseconds, sizes in bytes.
+/// The figures of a simulated testbed: times in nanoseconds, sizes in bytes.
 ///
-/// [`TESTBED`](Profile::TESTBED) is that of the paper's evaluation; each field says where its value there comes from. "Assumed"
-/// means that the paper gives no figure.
+/// [`TESTBED`](Profile::TESTBED) is that of the paper's evaluation; each field says where its value there comes from.
+/// "Assumed" means that the paper gives no figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// Between two beacons of a host: 3 µs (§7.1).
+    /// The time between two beacons of a host: 3 µs (§7.1).
     pub beacon_ns: u64,
-    /// From a host to its switch, or back, with what the host's interface takes: 0.5 µs, so that a round trip through one
-    /// switch takes the 2 µs of §7.2.
+    /// The time from a host to its switch, or back, with that of the host's interface: 0.5 µs, so that a round trip
+    /// through one switch takes the 2 µs of §7.2.
     pub host_hop_ns: u64,
-    /// From switch to switch: 1 µs, so that a round trip of five hops takes the 10 µs of §7.2.
+    /// The time from switch to switch: 1 µs, so that a round trip of five hops takes the 10 µs of §7.2.
     pub switch_hop_ns: u64,
     /// The rate of a link: 100 Gb/s (§7.1).
     pub bits_per_ns: u64,
-    /// How many such links lie side by side between two switches: 4, what it takes to carry eight hosts through two spines
-    /// without oversubscription (§7.1).
+    /// The number of such links between two switches: 4, which carry eight hosts through two spines without
+    /// oversubscription (§7.1).
     pub parallel_links: u64,
-    /// A message of 64 bytes on the wire. 80 M messages per second and host (§7.2) leave 156 bytes of 100 Gb/s to each, with its
-    /// acknowledgement and its share of the beacons; an Ethernet frame of its own would be longer, so messages must share
-    /// frames. Assumed: 138.
+    /// The size of a message of 64 bytes on the wire. 80 M messages per second and host (§7.2) leave 156 bytes of 100
+    /// Gb/s to each, with its acknowledgement and its share of the beacons. An Ethernet frame of its own would be
+    /// longer, so messages must share frames. Assumed: 138.
     pub message_bytes: u64,
-    /// What acknowledges one message, together with others. Assumed: 8.
+    /// The size of one message's acknowledgement, which shares a packet with others. Assumed: 8.
     pub acknowledgement_bytes: u64,
-    /// A beacon on the wire: the shortest Ethernet frame with what is before and after it, 84.
+    /// The size of a beacon on the wire: the shortest Ethernet frame with what is before and after it, 84.
     pub beacon_bytes: u64,
-    /// What a process's sending thread, and its receiving thread, take for one message: 200 ns, since a process with a core
-    /// for each reaches 5 M messages per second (§7.2).
+    /// The time of a process's sending thread, and of its receiving thread, for one message: 200 ns, since a process
+    /// with a core for each reaches 5 M messages per second (§7.2).
     pub message_cpu_ns: u64,
-    /// What each of the two takes more if a message is reliable, for its acknowledgement. Assumed: 67 ns, a third of a message.
+    /// The additional time of each of the two if a message is reliable, for its acknowledgement. Assumed: 67 ns, a
+    /// third of a message.
     pub prepare_cpu_ns: u64,
-    /// From a switch to its representative, through it, and back: 2 µs (§7.2).
+    /// The time from a switch to its representative, through it, and back: 2 µs (§7.2).
     pub representative_ns: u64,
-    /// What a sequencer on a programmable switch takes for one message. Assumed: 1 ns, one pipeline's clock of about 1 GHz,
-    /// since one counter lies in one pipeline.
+    /// The time of a sequencer on a programmable switch for one message. Assumed: 1 ns, one pipeline's clock of about 1
+    /// GHz, since one counter lies in one pipeline.
     pub sequencer_ns: u64,
-    /// How many messages a process may have under way in experiments with flow control: 2048, a send buffer of 128 KiB. Assumed.
+    /// The number of messages that a process may have under way in experiments with flow control: 2048, a send buffer
+    /// of 128 KiB. Assumed.
     pub window: u64,
-    /// After which time beyond the longest round trip a message that was not acknowledged is sent again. Assumed: 2 µs.
+    /// The time beyond the longest round trip after which a message that was not acknowledged is sent again. Assumed: 2
+    /// µs.
     pub retransmit_ns: u64,
-    /// Clocks are off by plus or minus this, times the power [`skew_exponent`](Profile::skew_exponent) of an exponentially
-    /// distributed number.
+    /// The scale of clock errors. Clocks are off by plus or minus this, times the power
+    /// [`skew_exponent`](Profile::skew_exponent) of an exponentially distributed number.
     pub skew_ns: f64,
-    /// 1.5 and 137.5 ns make the difference of two clocks 0.3 µs in the mean, and 1.0 µs at the 95th percentile: §7.1 says so of the
-    /// "clock skew". That it means the difference of two clocks, and not of each from the true time, is assumed.
+    /// The exponent of clock errors. 1.5 and 137.5 ns make the difference of two clocks 0.3 µs in the mean, and 1.0 µs
+    /// at the 95th percentile: §7.1 says so of the "clock skew". That it means the difference of two clocks, and not of
+    /// each from the true time, is assumed.
     pub skew_exponent: f64,
-    /// A link is given up after so many beacon intervals of silence. Assumed: 10, where §6.2.1 says "significantly lags behind".
+    /// The number of silent beacon intervals after which a link is given up. Assumed: 10, where §6.2.1 says
+    /// "significantly lags behind".
     pub silent_intervals: u64,
-    /// What the controller takes to receive or to send one message. Assumed: 2 µs, one small call through the kernel.
+    /// The time of the controller to receive or to send one message. Assumed: 2 µs, one small call through the kernel.
     pub controller_ns: u64,
-    /// What it takes to write a decision to the replicated log. Assumed: 100 µs, one round of consensus between servers.
+    /// The time to write a decision to the replicated log. Assumed: 100 µs, one round of consensus between servers.
     pub log_ns: u64,
 }
 
@@ -78,7 +83,7 @@ impl Profile {
         log_ns: 100_000,
     };
 
-    /// How long so many bytes keep so many parallel links busy.
+    /// The time for which `bytes` bytes keep `links` parallel links busy.
     pub(super) fn wire_ns(&self, bytes: u64, links: u64) -> u64 {
         (bytes * 8).div_ceil(self.bits_per_ns * links)
     }

@@ -1,11 +1,11 @@
-//! Virtual time: what is to happen, in order.
+//! Virtual time: the coming events, in order.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
 };
 
-/// Events by their time in nanoseconds; those of one instant by when they were scheduled.
+/// Events by their time in nanoseconds; those of one instant in the order in which they were scheduled.
 #[derive(Debug)]
 pub(super) struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,

@@ -1,6 +1,7 @@
 //! Hosts as receivers: they deliver in order.
 //!
-//! The processes of a host receive the same scatterings at the same times, so one receiving thread and one barrier stand for all.
+//! The processes of a host receive the same scatterings at the same times, so one receiving thread and one barrier
+//! stand for all.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -15,15 +16,15 @@ use crate::tournament::Tournament;
 /// A host's receiving side.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// How far its clock is off, in nanoseconds.
+    /// The amount by which the host's clock is off, in nanoseconds.
     pub(super) skew: i64,
     pub(super) down: bool,
-    /// When its receiving threads have done what they have.
+    /// The time at which its receiving threads are free.
     free_at: u64,
-    /// When all that came will have been worked on.
+    /// The time at which all packets that came will have been handled.
     handled_at: u64,
     pub(super) barriers: Barriers,
-    /// What waits for its turn: for the barrier, or for the number before it.
+    /// The messages that wait for their turn: for the barrier, or for the number before it.
     waiting: Waiting,
     /// The same for reliable messages, which have a barrier of their own.
     pub(super) prepared: Waiting,
@@ -31,22 +32,22 @@ pub(super) struct Host {
     next_number: u64,
     /// The latest of Lamport's stamps that came.
     pub(super) seen: u64,
-    /// What each process's clock is known to show, by Lamport's rule.
+    /// The known reading of each process's clock, by Lamport's rule.
     clocks: Tournament,
-    /// The commit barrier is not heeded while failures are being settled.
+    /// Whether the commit barrier is not heeded, while failures are being settled.
     pub(super) wedged: bool,
-    /// By host, once it was told: it has failed.
+    /// By host: whether this one was told that it has failed.
     pub(super) gone: Vec<bool>,
-    /// What was delivered last, by stamp and sender.
+    /// The messages that were delivered last, by stamp and sender.
     last: [(u64, usize); 2],
-    /// How long messages that its processes sent waited for their turn, at the hosts farthest from it.
+    /// The times for which messages that its processes sent waited for their turn, at the hosts farthest from it.
     pub(super) ordering: Sum,
 }
 
 /// Messages of one scattering to the processes of a host, ordered by their place, a stamp or number, and their sender.
 pub(super) type Waiting = BinaryHeap<Reverse<Arrived>>;
 
-/// What waits.
+/// Messages that wait for their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Arrived {
     pub(super) place: u64,
@@ -79,13 +80,13 @@ impl Host {
 }
 
 impl World {
-    /// A packet reaches a host's interface, and waits for the thread that works on it.
+    /// Queues a packet that reaches a host's interface for the thread that handles it.
     pub(super) fn arrive_at_host(&mut self, host: usize, packet: Packet) {
         let Scenario { profile, .. } = self.scenario;
-        // How long the threads are busy, all together, and how long it takes.
+        // The time for which the threads are busy, all together, and the time that the packet takes.
         let (work, takes) = match &packet {
             Packet::Train(train) => {
-                // Each process has a thread, so one message for each takes no longer than one for one.
+                // Each process has a thread, so one message for each takes no longer than one for one of them.
                 let (cpu, messages) = (self.scenario.cpu_ns(), count(train.messages));
                 let share = self.scenario.share() as u64;
                 ((cpu * messages).div_ceil(share), cpu * messages.div_ceil(share))
@@ -102,7 +103,7 @@ impl World {
         let at = &mut self.hosts[host];
         let begin = at.free_at.max(self.now);
         at.free_at = begin + work;
-        // A barrier is behind what came before it.
+        // A barrier is behind the packets that came before it.
         at.handled_at = at.handled_at.max(begin + takes);
         let done = at.handled_at;
         self.queue.at(done, Event::Handled(host, packet));
@@ -144,13 +145,13 @@ impl World {
         match self.scenario.order {
             // A packet that is lost tells nothing either.
             Order::OnePipe { switches: Switches::Chip, .. } if messages != 0 => self.pass(host, train.barriers),
-            // Messages move clocks; what they show is told by the exchange only.
+            // Messages move clocks; only the exchange tells their readings.
             Order::Lamport { .. } => self.hosts[host].seen = self.hosts[host].seen.max(train.stamp + 1),
             _ => {}
         }
     }
 
-    /// Messages wait for their turn.
+    /// Keeps messages until their turn.
     fn keep(&mut self, host: usize, train: &Train, arrived: Arrived) {
         let at = &mut self.hosts[host];
         match self.scenario.order {
@@ -171,7 +172,7 @@ impl World {
         }
     }
 
-    /// A host's barriers pass.
+    /// Raises a host's barriers.
     pub(super) fn pass(&mut self, host: usize, barriers: Barriers) {
         let at = &mut self.hosts[host];
         let monotonic = at.barriers.best_effort <= barriers.best_effort && at.barriers.commit <= barriers.commit;
@@ -190,7 +191,7 @@ impl World {
         self.note_recovery(host);
     }
 
-    /// A process's clock is known to have been at a train's stamp, and all that it sends later has later ones.
+    /// Takes note that a process's clock has shown a train's stamp: all that it sends later has later stamps.
     fn hear_clock(&mut self, host: usize, train: &Train) {
         let at = &mut self.hosts[host];
         at.seen = at.seen.max(train.stamp + 1);
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// Delivers, with best effort (0) or reliably (1).
+    /// Delivers messages, with best effort (0) or reliably (1).
     fn deliver(&mut self, host: usize, arrived: &Arrived, mode: usize) {
         let place = (arrived.place, arrived.sender);
         assert!(self.hosts[host].last[mode] <= place, "messages are delivered in order");
@@ -244,13 +245,13 @@ impl World {
         }
     }
 
-    /// Whether no two hosts are farther from each other than a process's and this one.
+    /// Whether the distance between the sender's host and this one is the greatest.
     fn is_farthest(&self, sender: usize, host: usize) -> bool {
         self.topology.hops(self.processes[sender].host, host) == self.topology.most_hops()
     }
 }
 
-/// The first of those that wait, if its place is below this.
+/// The first of the waiting messages, if its place is below `end`.
 fn take_below(waiting: &mut Waiting, end: u64) -> Option<Arrived> {
     if waiting.peek()?.0.place >= end {
         return None;

@@ -4,12 +4,14 @@ use fastrand::Rng;
 
 use super::Profile;
 
-/// What a clock shows when the simulation begins, if it is not off.
+/// The reading of an exact clock when the simulation begins.
 pub(super) const ORIGIN_NS: u64 = 1_000_000;
 
-/// How far a host's clock is off, from one synchronisation to the next, in nanoseconds: at most the origin.
+/// Draws the amount by which a host's clock is off, from one synchronisation to the next, in nanoseconds: at most the
+/// origin.
 ///
-/// The tail is heavier than a normal distribution's, as the testbed's is: there the 95th percentile is 3.3 times the mean.
+/// The tail is heavier than a normal distribution's, as the testbed's is: there the 95th percentile is 3.3 times the
+/// mean.
 pub(super) fn draw(profile: &Profile, rng: &mut Rng) -> i64 {
     let exponential = -(1.0 - rng.f64()).ln();
     let off = (profile.skew_ns * exponential.powf(profile.skew_exponent)).min(ORIGIN_NS as f64) as i64;

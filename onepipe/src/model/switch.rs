@@ -8,13 +8,13 @@ use super::{
 };
 use crate::tournament::Tournament;
 
-/// One half of a switch: what goes up, or what goes down.
+/// One half of a switch: the traffic that goes up, or that goes down.
 #[derive(Debug)]
 pub(super) struct Switch {
     /// Two registers for each input: each process below has a link of its own (§6.1).
     best_effort: Tournament,
     commit: Tournament,
-    /// How many beacon intervals its barrier had passed when it last sent beacons.
+    /// The number of beacon intervals that its barrier had passed when it last sent beacons.
     tick: u64,
 }
 
@@ -23,7 +23,7 @@ impl Switch {
         Switch { best_effort: Tournament::new(registers, 0), commit: Tournament::new(registers, 0), tick: 0 }
     }
 
-    /// What it promises on all its outputs.
+    /// The barriers that it promises on all its outputs.
     pub(super) fn barriers(&self) -> Barriers {
         Barriers { best_effort: self.best_effort.least(), commit: self.commit.least() }
     }
@@ -77,7 +77,7 @@ impl World {
                 self.hear(link, Packet::Beacons(beacons), aggregates);
             }
             Packet::Beacon(barriers) => {
-                // Nothing is lost inside a switch.
+                // A beacon is never lost inside a switch.
                 if self.topology.cables[link].links == 0 || !self.loses() {
                     self.hear(link, Packet::Beacon(barriers), aggregates);
                 }
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Beacons have come: at once, or through the representative, which stands for both halves of a switch.
+    /// Hears beacons: at once, or through the representative, which stands for both halves of a switch.
     fn hear(&mut self, link: usize, packet: Packet, aggregates: Option<Switches>) {
         if aggregates == Some(Switches::Representative) && self.topology.cables[link].links > 0 {
             let there = self.now + self.scenario.profile.representative_ns;
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Beacons' barriers are put into the registers.
+    /// Puts the barriers of beacons into the registers.
     pub(super) fn take_barriers(&mut self, link: usize, packet: &Packet) {
         let (node, first) = (self.topology.cables[link].to, self.links[link].register);
         match packet {
@@ -115,8 +115,8 @@ impl World {
 
     /// Sends beacons on all outputs when the barrier has passed a multiple of the beacon interval.
     ///
-    /// Beacons are in phase everywhere, so one that leaves a host at such a moment goes on from switch to switch without waiting,
-    /// and no link gets more than one in an interval.
+    /// Beacons are in phase everywhere. So one that leaves a host at such a moment goes on from switch to switch
+    /// without waiting, and no link gets more than one in an interval.
     pub(super) fn announce(&mut self, node: Node) {
         let tick = self.switches[node].barriers().best_effort / self.scenario.profile.beacon_ns;
         if tick > self.switches[node].tick {
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Sends a beacon where there was nothing for an interval and a half, so that a link that is silent is a link that is broken.
+    /// Sends a beacon where there was none for an interval and a half, so that a silent link is a broken link.
     pub(super) fn keep_alive(&mut self, node: Node) {
         let barriers = self.switches[node].barriers();
         for i in 0..self.topology.outputs[node].len() {
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A sequencer gives a train the number of its scattering, and sends it on.
+    /// Gives a train the number of its scattering, at a sequencer, and sends it on.
     pub(super) fn number_and_forward(&mut self, node: Node, packet: Packet) {
         let Packet::Train(mut train) = packet else { return };
         let Some(serial) = serial_of(train.content) else { return };
@@ -159,7 +159,7 @@ impl World {
     fn forward(&mut self, node: Node, packet: Packet) {
         let Packet::Train(train) = &packet else { return };
         let (from, to) = (self.processes[train.sender].host, train.to);
-        // Trains from host to host take one way, in order; what is sent again takes another.
+        // Trains from host to host take one way, in order; a train that is sent again takes another.
         let flow = (from * 31 + to * 17) as u64 + u64::from(train.attempt);
         let numbered = train.number.is_some();
         let way = match self.scenario.order {

@@ -1,4 +1,4 @@
-//! What the model as a whole has to obey.
+//! Rules for the model as a whole.
 
 use super::{
     Destinations, Figures, Latencies, Order, Profile, Scenario, Switches, Traffic,
@@ -35,7 +35,8 @@ fn run(scenario: Scenario) -> Figures {
     scenario.run().expect("it can be simulated")
 }
 
-/// One message between two hosts of a rack whose clocks agree, sent after so many nanoseconds. Ticks are multiples of 3 µs.
+/// The latencies of one message between two hosts of a rack whose clocks agree, sent after `sent_ns`. Ticks are
+/// multiples of 3 µs.
 fn one_message(order: Order, sent_ns: u64) -> [f64; 3] {
     let traffic = Traffic::Scattered { to: Destinations::OneHost(1), mean_gap_ns: 1_000_000_000 };
     let scenario =
@@ -55,8 +56,8 @@ fn one_message(order: Order, sent_ns: u64) -> [f64; 3] {
 
 #[test]
 fn one_message_takes_what_one_counts_by_hand() {
-    // Clocks show 1,000,000 at the beginning, so beacons leave at 2, 5, 8, 11, 14 µs. Sent at 10 µs, the message takes 12 ns and
-    // 500 to the switch, as much to the receiver, and 200 there.
+    // Clocks show 1,000,000 at the beginning, so beacons leave at 2, 5, 8, 11, 14 µs. Sent at 10 µs, the message takes
+    // 12 ns and 500 to the switch, as much to the receiver, and 200 there.
     let [unordered, best_effort, reliable] = one_message(CHIP, 10_000);
     assert_eq!(unordered, 1.224);
     // Of the beacons of 11 µs, the message's own host's and the other's, both take 7 ns and 500, twice.
@@ -67,8 +68,8 @@ fn one_message_takes_what_one_counts_by_hand() {
 
 #[test]
 fn a_representative_delays_the_barrier_and_nothing_else() {
-    // The beacon of 8 µs is back from the representative at 10.507 µs, and on the receiver's link for 7 ns: the message, which is
-    // there at 10.512, waits for one of them.
+    // The beacon of 8 µs is back from the representative at 10.507 µs, and on the receiver's link for 7 ns. The
+    // message, which is there at 10.512, waits for one of them.
     let [unordered, best_effort, reliable] = one_message(REPRESENTATIVE, 10_000);
     assert_eq!([unordered, best_effort, reliable], [1.226, 4.014, 7.014]);
 }
@@ -77,7 +78,7 @@ fn a_representative_delays_the_barrier_and_nothing_else() {
 fn a_message_that_just_misses_a_beacon_waits_for_the_next() {
     // The beacon of 11 µs comes behind the message on all links, and while the receiving thread works on it.
     assert_eq!(one_message(CHIP, 10_999)[1], 1.224);
-    // At 11 µs its stamp is that beacon's, which promises nothing about stamps that equal it.
+    // At 11 µs the message's stamp is that beacon's, which promises nothing about equal stamps.
     assert_eq!(one_message(CHIP, 11_000)[1], 4.014);
 }
 
@@ -131,7 +132,7 @@ fn what_is_lost_is_delivered_reliably_all_the_same() {
     assert!((figures.ordered.count() as f64 / sent - 0.9).abs() < 0.05, "best effort sends nothing again");
 }
 
-/// Senders assert that what is acknowledged has come.
+/// Senders assert that acknowledged messages have come.
 #[test]
 fn what_is_sent_again_in_vain_is_acknowledged_once() {
     let profile = Profile { message_cpu_ns: 2_000, retransmit_ns: 0, ..Profile::TESTBED };
@@ -175,7 +176,7 @@ fn one_sequencer_passes_on_no_more_than_its_link_does() {
     let figures = broadcast(64, Order::HostSequencer, 100);
     let all = figures.ordered_rate() * 64.0;
     let link = Profile::TESTBED;
-    // Those to the two processes of a host go together.
+    // Messages to the two processes of a host go together.
     let most = 2e3 / link.wire_ns(2 * link.message_bytes, 1) as f64;
     assert!((0.8 * most..1.01 * most).contains(&all), "{all} of {most} M/s");
 }

@@ -2,19 +2,19 @@
 
 use super::Profile;
 
-/// All hosts.
+/// The number of all hosts.
 pub(super) const HOSTS: usize = 32;
 
-/// Hosts to a rack.
+/// The number of hosts in a rack.
 pub(super) const RACK: usize = 8;
-/// Racks, and spines, to a pod.
+/// The number of racks, and of spines, in a pod.
 const POD: usize = 2;
 const CORES: usize = 2;
 
-/// A node's place in the lists.
+/// A node's index in the lists.
 pub(super) type Node = usize;
 
-/// What a node is. Each switch is two nodes, one for what goes up and one for what goes down, so that links make no circle.
+/// The kind of a node. Each switch is two nodes, one for each direction, up and down, so that links make no circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Host(usize),
@@ -31,11 +31,11 @@ pub(super) struct Cable {
     pub(super) from: Node,
     pub(super) to: Node,
     pub(super) delay_ns: u64,
-    /// How many links lie side by side; none inside a switch.
+    /// The number of parallel links; 0 inside a switch.
     pub(super) links: u64,
 }
 
-/// Nodes and cables. Racks, spines and cores that nothing needs are left out.
+/// Nodes and cables. Racks, spines and cores that are not needed are left out.
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) places: Vec<Place>,
@@ -43,14 +43,14 @@ pub(super) struct Topology {
     /// By node: the cables that begin there, and end there.
     pub(super) outputs: Vec<Vec<usize>>,
     pub(super) inputs: Vec<Vec<usize>>,
-    /// By host.
+    /// The rack of each host.
     rack_of: Vec<usize>,
     levels: usize,
     profile: Profile,
 }
 
 impl Topology {
-    /// By host, the rack that it is in.
+    /// Builds the network of hosts in the given racks.
     pub(super) fn new(rack_of: Vec<usize>, profile: Profile) -> Topology {
         let mut racks = rack_of.clone();
         racks.sort_unstable();
@@ -109,7 +109,7 @@ impl Topology {
         self.places.iter().position(|&other| other == place).expect("the route leads to places that exist")
     }
 
-    /// The switches between two hosts.
+    /// The number of switches between two hosts.
     pub(super) fn hops(&self, a: usize, b: usize) -> usize {
         let (a, b) = (self.rack_of[a], self.rack_of[b]);
         if a == b {
@@ -121,12 +121,12 @@ impl Topology {
         }
     }
 
-    /// The most switches between any two hosts.
+    /// The largest number of switches between any two hosts.
     pub(super) fn most_hops(&self) -> usize {
         2 * self.levels - 1
     }
 
-    /// What a path with so many switches takes without any queue.
+    /// The time of a path with `hops` switches without any queue.
     pub(super) fn path_ns(&self, hops: usize) -> u64 {
         2 * self.profile.host_hop_ns + (hops as u64 - 1) * self.profile.switch_hop_ns
     }
@@ -141,7 +141,8 @@ impl Topology {
         self.places.iter().position(top).expect("there is a switch")
     }
 
-    /// Where a packet goes on from `node` to a host, or to the sequencer's switch above all. Of equal ways, `flow` chooses one.
+    /// The cable by which a packet goes on from `node` to a host, or to the sequencer's switch. Of equal ways, `flow`
+    /// chooses one.
     pub(super) fn next(&self, node: Node, to: Option<usize>, flow: u64) -> usize {
         use Place::{Core, Host, RackDown, RackUp, SpineDown, SpineUp};
         let ways = &self.outputs[node];
@@ -179,7 +180,7 @@ impl Topology {
         self.inputs[self.node(Place::Host(host))][0]
     }
 
-    /// All nodes that a switch consists of.
+    /// The nodes of a rack's switch.
     pub(super) fn rack_switch(&self, rack: usize) -> [Node; 2] {
         [self.node(Place::RackUp(rack)), self.node(Place::RackDown(rack))]
     }
@@ -193,12 +194,12 @@ impl Topology {
 mod tests {
     use super::*;
 
-    /// Hosts fill one rack after the other.
+    /// A network whose hosts fill one rack after another.
     fn packed(hosts: usize) -> Topology {
         Topology::new((0..hosts).map(|host| host / RACK).collect(), Profile::TESTBED)
     }
 
-    /// The switches on the way from host to host, and the time that it takes.
+    /// The number of switches on the way from host to host, and the time that it takes.
     fn walk(topology: &Topology, from: usize, to: usize, flow: u64) -> (usize, u64) {
         let (mut node, mut switches, mut time) = (topology.node(Place::Host(from)), 0, 0);
         loop {
@@ -210,7 +211,7 @@ mod tests {
                     assert_eq!(host, to);
                     return (switches, time);
                 }
-                // Turning round inside a switch passes the same one.
+                // A turn inside a switch passes the same switch.
                 _ => switches += usize::from(cable.links > 0),
             }
         }

@@ -14,30 +14,31 @@ use super::{
     topology::{HOSTS, Node, Place, RACK, Topology},
 };
 
-/// What to simulate.
+/// A scenario to simulate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scenario {
     /// The machine.
     pub profile: Profile,
-    /// Up to 32 are on hosts of their own, more (a multiple of 32, up to 2048) on 32 hosts, as many on each.
+    /// The number of processes. Up to 32 are on hosts of their own, more (a multiple of 32, up to 2048) on 32 hosts, as
+    /// many on each.
     pub processes: usize,
-    /// How messages get into one order.
+    /// The protocol by which messages get into one order.
     pub order: Order,
-    /// What processes send.
+    /// The messages that processes send.
     pub traffic: Traffic,
-    /// How likely a receiver loses a message, an acknowledgement or a beacon. Beacons are lost on every link, the others where
-    /// they end (§7.2).
+    /// The likelihood with which a receiver loses a message, an acknowledgement or a beacon. Beacons are lost on every
+    /// link, the others where they end (§7.2).
     pub loss: f64,
-    /// How long nothing is measured at first, in nanoseconds.
+    /// The time at the beginning in which nothing is measured, in nanoseconds.
     pub warm_up_ns: u64,
-    /// How long is measured then, in nanoseconds.
+    /// The time of measurement after that, in nanoseconds.
     pub measured_ns: u64,
-    /// What all that is random follows from.
+    /// The seed of everything that is random.
     pub seed: u64,
 }
 
 impl Scenario {
-    /// Runs it.
+    /// Runs the simulation.
     ///
     /// # Errors
     ///
@@ -53,12 +54,12 @@ impl Scenario {
         Ok(world.figures)
     }
 
-    /// How many hosts have processes.
+    /// The number of hosts with processes.
     pub(super) fn hosts(&self) -> usize {
         self.processes.min(HOSTS)
     }
 
-    /// How many processes each host has.
+    /// The number of processes on each host.
     pub(super) fn share(&self) -> usize {
         self.processes.div_ceil(self.hosts())
     }
@@ -67,7 +68,7 @@ impl Scenario {
 /// A cable at work: packets leave it in the order in which they entered it.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// When all that has entered will have left its near end.
+    /// The time at which all packets that have entered will have left its near end.
     pub(super) free_at: u64,
     pub(super) cut: bool,
     pub(super) last_in: u64,
@@ -76,7 +77,7 @@ pub(super) struct Link {
     pub(super) register: usize,
 }
 
-/// Something that is to happen.
+/// An event in virtual time.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A packet comes out of a link.
@@ -91,16 +92,16 @@ pub(super) enum Event {
     Tick(usize, u64),
     /// A process has a scattering ready.
     Ready(usize),
-    /// A process has told its clock to everybody.
+    /// A process has told its clock to all processes.
     Exchanged(usize),
-    /// A host's processes have worked on a packet.
+    /// A host's processes have handled a packet.
     Handled(usize, Packet),
-    /// If a scattering is not acknowledged yet, it is sent again.
+    /// A scattering is due to be sent again, if it is not acknowledged yet.
     Overdue(u64, u32),
     Control(Control),
 }
 
-/// Everything.
+/// The whole simulation.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) scenario: Scenario,
@@ -113,13 +114,13 @@ pub(super) struct World {
     /// By node.
     pub(super) switches: Vec<Switch>,
     pub(super) hosts: Vec<Host>,
-    /// Those of one host after those of the one before.
+    /// The processes, host by host.
     pub(super) processes: Vec<Process>,
     pub(super) scatterings: Scatterings,
-    /// What the next scattering is numbered with.
+    /// The number of the next scattering.
     pub(super) number: u64,
     pub(super) token: usize,
-    /// When the switch that numbers has done what it has.
+    /// The time at which the switch that numbers is free.
     pub(super) sequencer_free: u64,
     pub(super) outage: Option<Outage>,
     pub(super) figures: Figures,
@@ -176,12 +177,12 @@ impl World {
         world
     }
 
-    /// What a host's clock shows.
+    /// The reading of a host's clock.
     pub(super) fn clock(&self, host: usize) -> u64 {
         (self.now + skew::ORIGIN_NS).saturating_add_signed(self.hosts[host].skew)
     }
 
-    /// Whether what happens now is measured.
+    /// Whether the present is measured.
     pub(super) fn measuring(&self) -> bool {
         self.now >= self.scenario.warm_up_ns
     }
@@ -223,7 +224,7 @@ impl World {
         }
     }
 
-    /// Puts a packet into a link. One that is cut swallows it.
+    /// Puts a packet into a link. A cut link swallows it.
     pub(super) fn transmit(&mut self, link: usize, packet: Packet) {
         let at = &mut self.links[link];
         if at.cut {
@@ -236,7 +237,8 @@ impl World {
         self.queue.at(at.free_at + cable.delay_ns, Event::Arrive(link, packet));
     }
 
-    /// Sends a packet that carries no barrier from one host to another. Between the two ends' own links it meets no queue.
+    /// Sends a packet that carries no barrier from one host to another. Between the two ends' own links it meets no
+    /// queue.
     pub(super) fn transmit_express(&mut self, from: usize, to: usize, packet: Packet) {
         let (up, down) = (self.hosts_link(from), self.topology.link_to_host(to));
         if self.links[up].cut {
@@ -255,12 +257,12 @@ impl World {
         self.topology.outputs[host][0]
     }
 
-    /// Whether something that this likely gets lost does.
+    /// Draws whether something is lost, with the scenario's likelihood.
     pub(super) fn loses(&mut self) -> bool {
         self.scenario.loss > 0.0 && self.rng.f64() < self.scenario.loss
     }
 
-    /// Those of these that do not get lost.
+    /// Draws the messages that are not lost.
     pub(super) fn left_of(&mut self, mut messages: Members) -> Members {
         if self.scenario.loss > 0.0 {
             let sent = messages;
@@ -275,13 +277,13 @@ impl World {
 }
 
 impl Scenario {
-    /// What a process's threads take for one message.
+    /// The time of each of a process's threads for one message.
     pub(super) fn cpu_ns(&self) -> u64 {
         let prepares = matches!(self.order, Order::OnePipe { reliable: true, .. });
         self.profile.message_cpu_ns + if prepares { self.profile.prepare_cpu_ns } else { 0 }
     }
 
-    /// From one scattering of a process to the next, in the mean.
+    /// The mean time from one scattering of a process to the next.
     pub(super) fn interval_ns(&self) -> u64 {
         match self.traffic {
             Traffic::Broadcast { load_percent } => {
@@ -291,7 +293,7 @@ impl Scenario {
         }
     }
 
-    /// The messages of one scattering.
+    /// The number of messages of one scattering.
     pub(super) fn width(&self) -> usize {
         match self.traffic {
             Traffic::Scattered { to: Destinations::OneHost(width), .. } => width.min(self.share()),

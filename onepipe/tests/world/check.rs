@@ -1,4 +1,4 @@
-//! What holds after every run, whatever happened.
+//! The rules that hold after every run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,8 +42,8 @@ fn order(logs: &[Log], mode: Mode) {
     }
 }
 
-/// A scattering has one timestamp at all receivers, not before it was sent, and of no other of its sender. So any two
-/// receivers deliver what both receive in the same order.
+/// A scattering has one timestamp at all receivers, not before it was sent, and different from those of its sender's
+/// others. So any two receivers deliver the messages that both receive in the same order.
 fn stamps(logs: &[Log], mode: Mode) {
     let mut stamps: BTreeMap<(usize, u64), u64> = BTreeMap::new();
     let mut used: BTreeMap<(usize, u64), u64> = BTreeMap::new();
@@ -55,12 +55,12 @@ fn stamps(logs: &[Log], mode: Mode) {
         assert_eq!(of, id, "two scatterings of rank {sender} have the timestamp {stamp}");
         let sent = &logs[sender].sent[id as usize];
         assert!(stamp >= sent.clock, "scattering {id} of rank {sender} is stamped before it was sent");
-        // So whoever knows of a delivery, by whatever means, sends what comes later.
+        // So a rank that knows of a delivery, by whatever means, sends later messages.
         assert!(Some(stamp) > sent.above, "{id} of rank {sender}, {sent:?}, comes before what was delivered: {stamp}");
     }
 }
 
-/// Of messages that say nothing, as many are delivered as there should be.
+/// Of empty messages, as many are delivered as there should be.
 fn nameless(logs: &[Log], mode: Mode, from: usize, to: usize) {
     let is_due = |sent: &&Sent| {
         let is_back =
@@ -73,7 +73,7 @@ fn nameless(logs: &[Log], mode: Mode, from: usize, to: usize) {
     assert_eq!(delivered, due, "empty messages from {from} to {to}, {mode:?}");
 }
 
-/// Who has delivered a scattering is who should have.
+/// A scattering is delivered by the ranks that should deliver it.
 fn scattering(world: &World, survivors: &BTreeSet<usize>, sender: usize, id: u64) {
     let sent = &world.logs[sender].sent[id as usize];
     let has = |&rank: &usize| {

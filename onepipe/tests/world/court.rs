@@ -8,7 +8,7 @@ use std::{
 use squall_fabric::Time;
 use squall_onepipe::{Controller, Directive, Gate, Settlement};
 
-/// What decides, and what it has told to whom.
+/// The decisions of the controller, and those that each rank was told.
 #[derive(Debug)]
 pub(crate) struct Court {
     random: fastrand::Rng,
@@ -17,22 +17,23 @@ pub(crate) struct Court {
     /// Ranks without a process, which are blamed where there is a choice.
     pub(crate) crashed: BTreeSet<usize>,
     pub(crate) removed: BTreeSet<usize>,
-    /// Those that will be named as failed.
+    /// The ranks that will be named as failed.
     accused: BTreeSet<usize>,
     is_wedging: bool,
     reports: BTreeMap<usize, u64>,
     settlements: Vec<Settlement>,
-    /// By rank: how many settlements it was told, and whether it was told to wedge, or its gate was closed.
+    /// By rank: the number of settlements that it was told, and whether it was told to wedge, or its gate was closed.
     told: Vec<(usize, bool)>,
     /// By rank.
     pub(crate) gates: Vec<Arc<Gate>>,
-    /// Whether it closes gates, and tells nobody to wedge.
+    /// Whether the court closes gates, and tells no rank to wedge.
     closes: bool,
-    /// A barrier that each rank has reported, or its gate has said, with the epoch: it never accepts more in that epoch.
+    /// By rank: a barrier that it has reported, or that its gate has returned, with the epoch. It never accepts more in
+    /// that epoch.
     pub(crate) reported: Vec<Option<(u64, u64)>>,
 }
 
-/// A rank's side of it.
+/// A rank's side of the court.
 pub(crate) struct Seat<'a> {
     court: &'a mut Court,
     rank: usize,
@@ -75,7 +76,7 @@ impl Court {
         self.settlements[..self.told[rank].0].iter().any(|settlement| settlement.failed.contains(&rank))
     }
 
-    /// Begins to settle, also if nobody has failed.
+    /// Begins to settle, even if no rank has failed.
     pub(crate) fn wedge(&mut self) {
         self.is_wedging = true;
     }
@@ -97,19 +98,19 @@ impl Court {
         }
     }
 
-    /// Whether a rank is not named as failed, as far as is known.
+    /// Whether a rank is not named as failed so far.
     pub(crate) fn stays(&self, rank: usize) -> bool {
         !self.removed.contains(&rank) && !self.accused.contains(&rank)
     }
 
-    /// The reports of all who stay, once they are there.
+    /// The reports of all ranks that stay, once they are there.
     fn all_reports(&self) -> Option<Vec<u64>> {
         let mut staying = (0..self.ranks).filter(|&rank| self.is_wedging && self.stays(rank)).peekable();
         staying.peek()?;
         staying.map(|rank| self.reports.get(&rank).copied()).collect()
     }
 
-    /// Closes the gates of some, or of `all`, whatever they are doing.
+    /// Closes the gates of some ranks, or of `all`, whatever they are doing.
     pub(crate) fn close_gates(&mut self, all: bool) {
         if !self.closes || !self.is_wedging {
             return;
@@ -125,7 +126,7 @@ impl Court {
         }
     }
 
-    /// Decides once all who stay have reported.
+    /// Decides once all ranks that stay have reported.
     fn decide(&mut self) {
         let Some(reports) = self.all_reports() else { return };
         let failed: Vec<usize> = std::mem::take(&mut self.accused).into_iter().collect();
@@ -167,7 +168,7 @@ impl Controller for Seat<'_> {
             *settlements += 1;
             return Some(Directive::Settle(settlement.clone()));
         }
-        // What it was told of other epochs, and what it was told before, may come again.
+        // Directives of other epochs, and earlier ones, may come again.
         let current = court.epoch - (court.settlements.len() - *settlements) as u64;
         let others = [0, current.wrapping_sub(1), current + 1].into_iter().filter(|&epoch| epoch != current);
         let stale: Vec<u64> = others.chain(wedged.then_some(court.epoch)).collect();

@@ -1,4 +1,4 @@
-//! A fabric that refuses posts now and then, of which the next may succeed.
+//! A fabric that refuses posts now and then; the next post may succeed.
 
 use squall_fabric::{
     Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError, Time, Token,
@@ -8,9 +8,9 @@ use squall_fabric::{
 pub(crate) struct Fickle {
     fabric: SimFabric,
     random: fastrand::Rng,
-    /// One post in so many is refused; none at 0.
+    /// The number of posts of which one is refused; none is at 0.
     one_in: u32,
-    /// Endpoints that owe a completion which says that there is room.
+    /// The endpoints that owe a completion for room.
     refused: Vec<EndpointId>,
 }
 

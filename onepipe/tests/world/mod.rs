@@ -22,9 +22,9 @@ use fickle::Fickle;
 pub(crate) struct Sent {
     pub(crate) mode: Mode,
     pub(crate) to: Vec<usize>,
-    /// Whether its messages say nothing.
+    /// Whether its messages are empty.
     pub(crate) is_empty: bool,
-    /// What the sender's clock showed.
+    /// The reading of the sender's clock.
     pub(crate) clock: u64,
     /// The greatest timestamp of the mode that any rank had delivered.
     pub(crate) above: Option<u64>,
@@ -32,7 +32,7 @@ pub(crate) struct Sent {
     pub(crate) given_back: Vec<Option<u64>>,
 }
 
-/// What a message that says nothing is remembered as.
+/// The number that stands for a scattering of empty messages.
 pub(crate) const NAMELESS: u64 = u64::MAX;
 
 /// A message, as its receiver remembers it.
@@ -44,12 +44,12 @@ pub(crate) struct Received {
     pub(crate) id: u64,
 }
 
-/// What a rank leaves behind, even if it crashes.
+/// The record of a rank, which stays even if it crashes.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// By number.
+    /// The scatterings, by number.
     pub(crate) sent: Vec<Sent>,
-    /// By mode, in order.
+    /// The received messages by mode, in order.
     pub(crate) received: [Vec<Received>; 2],
     pub(crate) removed: Vec<usize>,
     pub(crate) has_ended: bool,
@@ -99,7 +99,7 @@ impl World {
         let net = SimNet::new(sim, seed);
         let court = Court::new(config.nodes.len(), config.epoch, seed);
         let ranks = config.nodes.iter().zip(clocks).zip(&court.gates).map(|((&node, &clock), gate)| {
-            // Queues that are never full leave the half of it untested.
+            // Queues that are never full would leave half of the code untested.
             let mut fabric = Fickle::new(net.fabric(node), seed, [0, 3, 30][(seed % 3) as usize]);
             let pipe = OnePipe::with_gate(&mut fabric, config.clone(), clock, Arc::clone(gate));
             let pipe = pipe.expect("a sound configuration");
@@ -151,8 +151,8 @@ impl World {
         self.pipe(rank).config().nodes[rank]
     }
 
-    /// Sends a scattering of messages that say where they are from and for whom, of at least so many bytes; of none, if
-    /// these are to be none.
+    /// Sends a scattering of messages that name their sender and receiver, each of at least `bytes` bytes; of empty
+    /// ones, if `bytes` is 0.
     pub(crate) fn scatter(&mut self, from: usize, mode: Mode, to: &[usize], bytes: usize) -> Result<u64, ScatterError> {
         let now = self.net.now();
         let number = self.logs[from].sent.len() as u64;
@@ -181,7 +181,7 @@ impl World {
         Ok(number)
     }
 
-    /// Lets a rank do what it can.
+    /// Steps a rank once.
     pub(crate) fn step(&mut self, rank: usize) {
         if !self.runs(rank) {
             return;
@@ -203,7 +203,7 @@ impl World {
         self.take_events(rank);
     }
 
-    /// Whether a rank is to be stepped, though the network does not say so.
+    /// Whether a rank is to be stepped, though the network has no event for it.
     fn has_news(&self, rank: usize) -> bool {
         let is_owing = self.ranks[rank].as_ref().is_some_and(|alive| alive.fabric.is_owing());
         is_owing || self.court.has_news_for(rank)
@@ -256,8 +256,8 @@ impl World {
         }
     }
 
-    /// Lets the network go on until something has happened, or `limit`, and steps whom it concerns. Returns false if
-    /// nothing is left to happen.
+    /// Lets the network go on until something has happened, or `limit`, and steps the ranks that it concerns. Returns
+    /// false if nothing is left to happen.
     pub(crate) fn advance(&mut self, limit: Time) -> bool {
         let deadline =
             |world: &World, rank: usize| if world.runs(rank) { world.pipe(rank).deadline() } else { Time::MAX };
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// Lets so much time pass.
+    /// Lets `time` pass.
     pub(crate) fn pass(&mut self, time: Duration) {
         let limit = self.net.now() + time;
         while self.net.now() < limit {
@@ -300,7 +300,7 @@ impl World {
     pub(crate) fn drain(&mut self, what: &str) {
         self.is_draining = true;
         let limit = self.net.now() + Duration::from_secs(10);
-        // What applications have left undelivered needs no event. Nobody is stepped without one.
+        // Messages that applications have left undelivered need no event. No rank is stepped without one.
         for rank in 0..self.ranks.len() {
             if self.runs(rank) {
                 self.deliver(rank);
@@ -315,7 +315,7 @@ impl World {
     pub(crate) fn crash(&mut self, rank: usize) {
         let node = self.ranks[rank].take().expect("it is alive").fabric.node();
         self.court.crashed.insert(rank);
-        // Whoever never reached it does not miss it.
+        // A rank that never reached it does not miss it.
         if self.alive().any(|other| !self.pipe(other).is_reached(rank)) {
             self.court.accuse(rank);
         }

@@ -10,7 +10,7 @@ use squall_onepipe::{Mode, OnePipeConfig, ScatterError, SkewedClock, Topology};
 
 use super::{World, check, config, fast};
 
-/// What a run had, for checking that runs are not all tame.
+/// The counts of a run, for checking that not all runs are tame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) delivered: [usize; 2],
@@ -37,9 +37,9 @@ fn random_config(n: usize, random: &mut fastrand::Rng) -> OnePipeConfig {
     config.ring_bytes = [1024, 2048, 4096][random.usize(..3)];
     config.waiting_bytes = random.usize(500..5000);
     config.beacon_interval = Duration::from_micros(random.u64(2..40));
-    // Without any, barriers come by need alone.
+    // Without any activity, barriers are told only when a rank waits for them.
     config.activity = Duration::from_micros([0, random.u64(0..400)][random.usize(..2)]);
-    // Epochs come near to where they wrap around in words, too.
+    // Epochs come near to the wrap-around of words, too.
     config.epoch = [0, 1, 0xfffd, 0xfffe, 0xffff][random.usize(..5)];
     if random.bool() {
         let mut ranks: Vec<usize> = (0..n).collect();
@@ -54,8 +54,8 @@ fn random_config(n: usize, random: &mut fastrand::Rng) -> OnePipeConfig {
     config
 }
 
-/// Clocks that are off and drift, sometimes near to where timestamps wrap around; or that agree, so that many timestamps are
-/// the same.
+/// Clocks that are off and drift, sometimes near to the wrap-around of timestamps; or that agree, so that many
+/// timestamps are the same.
 fn random_clocks(n: usize, random: &mut fastrand::Rng) -> Vec<SkewedClock> {
     let wrap = 1 << 48;
     let origin = [0, 1 << 40, wrap - 1_000_000, 3 * wrap - 100_000][random.usize(..4)];
@@ -92,7 +92,7 @@ fn send(world: &mut World, from: usize, tally: &mut Tally) {
     }
 }
 
-/// What is wrong for a while.
+/// The mishaps under way.
 #[derive(Debug, Default)]
 struct Mishaps {
     paused: Vec<usize>,
@@ -107,14 +107,14 @@ impl Mishaps {
         }
     }
 
-    /// Ends them all.
+    /// Ends all mishaps.
     fn end(&mut self, world: &mut World) {
         self.paused.drain(..).for_each(|rank| Mishaps::resume(world, rank));
         self.cuts.drain(..).for_each(|(a, b)| world.net.heal(a, b));
     }
 }
 
-/// One run: traffic, failures in its midst, then the rules.
+/// Runs traffic, failures in its midst, and then checks the rules.
 pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x9a7);
     let n = match random.u8(..20) {
@@ -134,7 +134,7 @@ pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
     let mut mishaps = random.usize(0..=3);
     // Each failure is settled before the next one, or several come together.
     let is_orderly = random.bool();
-    // Only clocks that don't drift agree after it.
+    // Only clocks that don't drift agree after an idle time.
     let idle_at = (random.bool() && clocks.iter().all(|clock| clock.drift_ppm == 0)).then(|| random.usize(..turns));
     let mut quiet_at = None;
     let mut wrong = Mishaps::default();
@@ -213,7 +213,7 @@ pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
     tally
 }
 
-/// Ranks reach each other; in half of the runs some send before, and a few fail.
+/// Lets ranks reach each other; in half of the runs some send before, and a few fail.
 fn begin(world: &mut World, random: &mut fastrand::Rng, crashes: &mut usize, tally: &mut Tally) {
     if random.bool() {
         return world.connect();
@@ -235,16 +235,16 @@ fn begin(world: &mut World, random: &mut fastrand::Rng, crashes: &mut usize, tal
     }
 }
 
-/// Nothing more goes wrong: the rules hold, and those who are left go on.
+/// Checks the rules after the last mishap, and that the ranks that are left go on.
 fn quiet(world: &mut World) {
     world.drain("after the last failure");
-    // What follows could wake what has got stuck.
+    // The recovery could wake a rank that has got stuck, so the rules are checked before.
     check::all(world);
     recovery(world);
     check::all(world);
 }
 
-/// Those who are left go on: what they send is delivered, and then they are quiet.
+/// Lets the ranks that are left go on: their messages are delivered, and then they are quiet.
 fn recovery(world: &mut World) {
     let survivors = world.survivors();
     for &from in &survivors {

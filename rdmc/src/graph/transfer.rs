@@ -11,12 +11,12 @@ use crate::{
     schedule::{Rank, Schedule},
 };
 
-/// The layers' numbers in a [`GroupTag`], beside those of groups: of the endpoints that carry blocks, and of those on which
-/// receivers say that they are ready.
+/// The layers' numbers in a [`GroupTag`], beside those of groups: of the endpoints that carry blocks, and of those on
+/// which receivers announce that they are ready.
 const BLOCKS: u32 = 6;
 const READY: u32 = 7;
 
-/// Why a transfer could not begin here. It has no endpoints then.
+/// The reason why a transfer could not begin here. It has no endpoints then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
     /// The configuration is not possible.
@@ -28,7 +28,7 @@ pub enum TransferError {
          at most 2^32 - 1 blocks"
     )]
     Message {
-        /// Its length in bytes.
+        /// The message's length in bytes.
         len: usize,
         /// The size of the memory for it, in bytes.
         capacity: usize,
@@ -40,19 +40,19 @@ pub enum TransferError {
     Graph(#[from] GraphError),
 }
 
-/// What becomes of a transfer.
+/// A transfer's progress or end.
 #[derive(Debug)]
 pub enum TransferEvent {
     /// All connections of this node are up.
     Connected,
-    /// The whole message is here, and this node's sends are complete locally (G4): nobody uses its memory any more. Others
-    /// may still wait for blocks that are on their way from here.
+    /// The whole message is here, and this node's sends are complete locally (G4): nothing uses its memory any more.
+    /// Other members may still wait for blocks that are on their way from here.
     Done(Buffer),
-    /// It will never be done. Nothing lands any more: its connections are closed.
+    /// The transfer will never be done. Nothing lands any more: its connections are closed.
     Failed(TransferFailure),
 }
 
-/// What a transfer failed of.
+/// The reason why a transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferFailure {
     /// A member was lost.
@@ -66,11 +66,12 @@ pub enum TransferFailure {
     Graph(GraphFailure),
 }
 
-/// One node's part of one message, whose length all know.
+/// One node's part of one message, whose length all members know.
 ///
-/// It has connections of its own, for this message only. A receiver is ready from [`connect`](GraphTransfer::connect) on;
-/// the root starts the message with [`send`](GraphTransfer::send). A member [leaves](GraphTransfer::disconnect) when it
-/// knows that all are done, which this does not tell: one that leaves before may take blocks with it that are on their way.
+/// It has connections of its own, for this message only. A receiver is ready from [`connect`](GraphTransfer::connect)
+/// on; the root starts the message with [`send`](GraphTransfer::send). A member [leaves](GraphTransfer::disconnect)
+/// when it knows that all are done, which a transfer does not tell it. One that leaves before may take blocks with it
+/// that are on their way.
 #[derive(Debug)]
 pub struct GraphTransfer {
     config: GroupConfig,
@@ -86,8 +87,8 @@ pub struct GraphTransfer {
 impl GraphTransfer {
     /// Connects to the members that this node exchanges blocks with; at a receiver, posts the graph.
     ///
-    /// The first `len` bytes of `buffer` are the message, or take it. `config` and `len` are alike at all members. The fabric
-    /// knows the graph by `token`, which no other graph of this node has.
+    /// The first `len` bytes of `buffer` are the message, or take it. `config` and `len` are alike at all members. The
+    /// fabric knows the graph by `token`, which no other graph of this node has.
     pub fn connect(
         fabric: &mut impl Fabric,
         config: GroupConfig,
@@ -119,8 +120,8 @@ impl GraphTransfer {
         Ok(transfer)
     }
 
-    /// Starts the message: the fabric does the rest, as members are connected. Once, at the root; elsewhere, and after the
-    /// end, it does nothing.
+    /// Starts the message, once, at the root; elsewhere, and after the end, it does nothing. The fabric does the rest,
+    /// as members are connected.
     pub fn send(&mut self, fabric: &mut impl Fabric) -> Result<(), TransferError> {
         if self.is_root() { self.post(fabric) } else { Ok(()) }
     }
@@ -161,7 +162,7 @@ impl GraphTransfer {
         }
     }
 
-    /// After its end, a transfer does not fail any more.
+    /// Ends the transfer as failed, unless it has ended.
     fn fail(&mut self, fabric: &mut impl Fabric, failure: TransferFailure) -> Option<TransferEvent> {
         let unfinished = self.buffer.is_some();
         if unfinished {

@@ -1,19 +1,20 @@
 //! Binomial pipeline: blocks are exchanged along the dimensions of a hypercube, in turn.
 //!
-//! With n = 2ˡ, each rank is a vertex, and in step j it exchanges a block with its neighbour along dimension j mod l: the root
-//! sends block j, everybody else the highest that it has (Ganesan and Seshadri; RDMC, DSN 2018, §4.4, whose closed form for
-//! that block this is).
+//! With n = 2ˡ, each rank is a vertex, and in step j it exchanges a block with its neighbour along dimension j mod l.
+//! The root sends block j, every other rank the highest block that it has (Ganesan and Seshadri; RDMC, DSN 2018, §4.4,
+//! which has this closed form for that block).
 //!
 //! For any other n, l = ⌊log₂ n⌋ and each further rank shares a vertex, never the root's, with another (RDMC 2017,
 //! appendix A). Outwards a vertex behaves as one node. Of the two that share one, in each step
 //!
 //! - the *speaker* has the vertex' highest block and sends it out;
-//! - the *listener* receives what comes in, and sends the speaker the block that only the listener has: in step j, that is
-//!   block j − l − 1.
+//! - the *listener* receives what comes in, and sends the speaker the block that only the listener has: in step j, that
+//!   is block j − l − 1.
 //!
-//! What the vertex gets in a step is its highest block just if its number has the bit of that step's dimension; then the
-//! two change roles. So who speaks is the parity of such steps so far, and nothing has to be simulated. One more step of the
-//! same kind, in which only listeners receive, leaves nobody without any block: ⌈log₂ n⌉ + k − 1 steps for every n.
+//! The block that the vertex gets in a step is its highest just if the vertex' number has the bit of that step's
+//! dimension; then the two change roles. So the parity of such steps so far says which of the two speaks, and nothing
+//! has to be simulated. One more step of the same kind, in which only listeners receive, leaves no rank without any
+//! block: ⌈log₂ n⌉ + k − 1 steps for every n.
 
 use super::{FirstBlock, Rank, Step, Transfer};
 
@@ -26,7 +27,7 @@ pub(super) fn steps(n: u32, k: u32) -> u64 {
     if n == 1 { 0 } else { u64::from(n.next_power_of_two().trailing_zeros()) + u64::from(k) - 1 }
 }
 
-/// Everybody has block b once step b + lag − 1 is over.
+/// The lag of the slowest rank: every rank has block b once step b + lag − 1 is over.
 pub(super) fn lag(n: u32) -> u64 {
     u64::from(dimension(n)) + if n.is_power_of_two() { 1 } else { 2 }
 }
@@ -37,20 +38,20 @@ fn vertex(n: u32, rank: u32) -> u32 {
     if rank < vertices { rank } else { rank - vertices + 1 }
 }
 
-/// Who shares a vertex with the rank of the same number, if somebody does.
+/// The second rank of a vertex, which shares it with the rank of the same number, if there is one.
 fn second(n: u32, vertex: u32) -> Option<u32> {
     let vertices = 1 << dimension(n);
     (vertex > 0).then(|| vertices + vertex - 1).filter(|&rank| rank < n)
 }
 
-/// The ranks on a vertex that speak and listen in a step. Alone, one does both.
+/// The ranks on a vertex that speak and listen in a step. A rank that is alone does both.
 fn speaker_and_listener(n: u32, vertex: u32, step: u64) -> (u32, u32) {
     let Some(second) = second(n, vertex) else { return (vertex, vertex) };
     let l = u64::from(dimension(n));
     // Steps before this one whose dimension's bit is set in the vertex' number.
     let rounds = (step / l) as u32 & 1;
     let changes = vertex.count_ones() * rounds + (vertex & ((1 << (step % l)) - 1)).count_ones();
-    // The first block, in the step of the highest bit, goes to the one whose rank is the vertex' number.
+    // The first block, in the step of the highest bit, goes to the rank whose number is the vertex'.
     let first_speaks = changes & 1 == vertex.count_ones() & 1;
     if first_speaks { (vertex, second) } else { (second, vertex) }
 }
@@ -62,7 +63,7 @@ fn highest(n: u32, vertex: u32, k: u32, step: u64) -> Option<u32> {
     if vertex == 0 {
         return Some(step.min(last) as u32);
     }
-    // How far the next bit that is set lies ahead of this step's dimension, around the l bits.
+    // The distance from this step's dimension to the next bit that is set, around the l bits.
     let dimension = (step % u64::from(l)) as u32;
     let ahead = vertex >> dimension;
     let distance = if ahead == 0 { l - dimension + vertex.trailing_zeros() } else { ahead.trailing_zeros() };
@@ -104,7 +105,8 @@ pub(super) fn at(n: u32, me: u32, k: u32, step: u64) -> Step {
 
 pub(super) fn first_block(n: u32, me: u32) -> FirstBlock {
     let here = vertex(n, me);
-    // The vertex' first, in the step of its highest bit; or the first that its second rank listens to.
+    // The step in which the vertex' first rank gets its block is that of its highest bit; the second rank listens first
+    // in step l.
     let step = if me == here { u64::from(here.ilog2()) } else { u64::from(dimension(n)) };
     let receive = at(n, me, u32::MAX, step).receive.expect("a block comes in this step");
     FirstBlock { from: receive.peer, block: receive.block }

@@ -10,7 +10,7 @@ pub(super) fn steps(n: u32, k: u32) -> u64 {
     u64::from(rounds(n)) * u64::from(k)
 }
 
-/// Who sends the message to this rank, which is not 0.
+/// The rank that sends the message to this one, which is not 0.
 pub(super) fn parent(me: u32) -> u32 {
     me - (1 << me.ilog2())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Members, Part, Rank, part::Flat};
 
-/// How the racks' leaders get the message from the root.
+/// The schedule by which the racks' leaders get the message from the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outer {
     /// By a binomial pipeline.
@@ -14,10 +14,10 @@ pub enum Outer {
     Chain,
 }
 
-/// Where the members of a group stand. A rack's leader is its lowest rank; the root leads its own.
+/// The racks of a group's members. A rack's leader is its lowest rank; the root leads its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Racks {
-    /// By rank: the index of its rack in `members`.
+    /// The index of each rank's rack in `racks`.
     of: Vec<u32>,
     /// Each rack's members, in order of ranks. Racks are in the order of their leaders.
     racks: Vec<Arc<[Rank]>>,
@@ -25,13 +25,13 @@ pub struct Racks {
     outer: Outer,
 }
 
-/// Why the racks make no sense.
+/// The reason why the racks make no sense: they are given for no member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("racks are given for no member: name the rack of each, the root's first")]
 pub struct RacksError;
 
 impl Racks {
-    /// Racks by any names: `rack_of` gives each rank's, the root's first.
+    /// Racks by any names: `rack_of` has each rank's, the root's first.
     pub fn new<T: PartialEq>(rack_of: &[T], outer: Outer) -> Result<Racks, RacksError> {
         let mut names: Vec<&T> = Vec::new();
         let mut racks: Vec<Vec<Rank>> = Vec::new();
@@ -52,12 +52,12 @@ impl Racks {
         Ok(Racks { of, racks: racks.into_iter().map(Arc::from).collect(), leaders, outer })
     }
 
-    /// How many members they are given for.
+    /// The number of members that the racks are given for.
     pub fn members(&self) -> usize {
         self.of.len()
     }
 
-    /// How the leaders get the message.
+    /// The schedule by which the leaders get the message.
     pub fn outer(&self) -> Outer {
         self.outer
     }
@@ -75,7 +75,7 @@ impl Racks {
             Outer::BinomialPipeline => Flat::BinomialPipeline,
             Outer::Chain => Flat::Chain,
         };
-        // In step `begins + b` of the whole, the leader sends block b to its rack: it must have it by then.
+        // In step `begins + b` of the whole, the leader sends block b to its rack: it must have the block by then.
         let begins = outer.lag(self.leaders.len() as u32, rack);
         let inner = Part::among(Flat::BinomialPipeline, Members::Some(Arc::clone(members)), local, begins);
         if local == 0 {

@@ -1,9 +1,9 @@
-//! Schedules: who sends which block to whom, in which step. Pure functions.
+//! Schedules: the sender, the receiver and the step of each block. Pure functions.
 //!
-//! A message of k blocks goes from rank 0, the root, to all other ranks of a group of n. Time is counted in *steps*, in each
-//! of which a node sends at most one block and receives at most one. A [`Schedule`] is one node's part: what it sends and
-//! receives in a given step follows from the [`Algorithm`], n, its rank, k and the step alone, so that nobody computes or
-//! tells anything else. Steps order the transfers; they are no clock, since the engine is asynchronous.
+//! A message of k blocks goes from rank 0, the root, to all other ranks of a group of n. Time is counted in *steps*, in
+//! each of which a node sends at most one block and receives at most one. A [`Schedule`] is one node's part. Its sends
+//! and receives in a given step follow from the [`Algorithm`], n, its rank, k and the step alone, so that no node
+//! computes or tells anything else. Steps order the transfers; they are no clock, since the engine is asynchronous.
 //!
 //! | | steps for k blocks | a node sends |
 //! |---|---|---|
@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc};
 pub use hybrid::{Outer, Racks, RacksError};
 pub use part::Part;
 
-/// A member's place in a group: 0 is the root.
+/// A member's place in a group; the root's is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u32);
 
@@ -34,7 +34,7 @@ impl Rank {
     /// The only rank that sends messages of its own.
     pub const ROOT: Rank = Rank(0);
 
-    /// As an index into what is kept for each rank.
+    /// The rank as an index into lists with an element for each rank.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -46,17 +46,17 @@ impl fmt::Display for Rank {
     }
 }
 
-/// How a message gets from the root to all others.
+/// The way of a message from the root to all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// The root sends the whole message to each receiver in turn.
     Sequential,
-    /// The root sends each block to all receivers, then the next. The order for shared memory, where a block that was just
-    /// copied is still in the cache.
+    /// The root sends each block to all receivers, then the next. This order suits shared memory, where a block that
+    /// was just copied is still in the cache.
     Interleaved,
     /// Each node hands every block on to the next rank.
     Chain,
-    /// Whoever has the whole message sends it on to one that has not.
+    /// Each node that has the whole message sends it on to one that has not.
     BinomialTree,
     /// All nodes exchange blocks along the dimensions of a hypercube (RDMC, DSN 2018, §4.3).
     #[default]
@@ -66,7 +66,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Those that need nothing besides.
+    /// The algorithms that need no other information.
     pub const FLAT: [Algorithm; 5] = [
         Algorithm::Sequential,
         Algorithm::Interleaved,
@@ -75,7 +75,7 @@ impl Algorithm {
         Algorithm::BinomialPipeline,
     ];
 
-    /// Its name, as the command line spells it.
+    /// The algorithm's name, as the command line spells it.
     pub fn name(&self) -> &'static str {
         match self {
             Algorithm::Sequential => "sequential",
@@ -88,7 +88,7 @@ impl Algorithm {
     }
 }
 
-/// One block, to or from somebody.
+/// One block, to or from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The other side.
@@ -97,39 +97,39 @@ pub struct Transfer {
     pub block: u32,
 }
 
-/// What a node does in one step.
+/// A node's send and receive in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What it sends.
+    /// The block that it sends.
     pub send: Option<Transfer>,
-    /// What it receives.
+    /// The block that it receives.
     pub receive: Option<Transfer>,
 }
 
-/// The block that a receiver gets first, which depends on the number of blocks by a clamp only: so it can be waited for
+/// The block that a receiver gets first. It depends on the number of blocks by a clamp only, so it can be waited for
 /// before that number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstBlock {
-    /// Who sends it.
+    /// The rank that sends it.
     pub from: Rank,
-    /// Its index, if the message has so many blocks; else the last.
+    /// The block's index, if the message has that many blocks; else the last block comes first.
     pub block: u32,
 }
 
 impl FirstBlock {
-    /// Its index in a message of `blocks` blocks.
+    /// The block's index in a message of `blocks` blocks.
     pub fn of(self, blocks: u32) -> u32 {
         self.block.min(blocks - 1)
     }
 }
 
-/// Why there is no such schedule.
+/// The reason why there is no such schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A group has at least its root, and at most 2³¹ members.
     #[error("a group of {0} members is not possible")]
     Members(usize),
-    /// The rank is not one of the group's.
+    /// The rank is not one of the group's ranks.
     #[error("{rank} is none of a group of {members} members")]
     Rank {
         /// The rank.
@@ -140,7 +140,7 @@ pub enum ScheduleError {
     /// The racks are not those of this group.
     #[error("racks are given for {racks} members, but the group has {members}")]
     Racks {
-        /// For how many members the racks are given.
+        /// The number of members for which the racks are given.
         racks: usize,
         /// The number of members.
         members: usize,
@@ -149,8 +149,8 @@ pub enum ScheduleError {
 
 /// One node's part of a group's schedule.
 ///
-/// It has one [`Part`], or two at the leader of a rack. Each node receives in one of them only; the rule of one send in each
-/// step holds within each.
+/// It has one [`Part`], or two at the leader of a rack. Each node receives in one of them only; within each, the rule
+/// of one send in each step holds.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     rank: Rank,
@@ -175,12 +175,12 @@ impl Schedule {
         Ok(Schedule { rank, parts })
     }
 
-    /// Whose it is.
+    /// The rank of the node.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Its parts, which go on side by side.
+    /// The node's parts, which go on side by side.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -195,12 +195,12 @@ impl Schedule {
         self.receiving().and_then(Part::first_block)
     }
 
-    /// After how many steps this node's last part is over, for a message of `blocks` blocks.
+    /// The number of steps after which this node's last part is over, for a message of `blocks` blocks.
     pub fn steps(&self, blocks: u32) -> u64 {
         self.parts.iter().map(|part| part.steps(blocks)).max().unwrap_or(0)
     }
 
-    /// Everybody that this node ever sends to or receives from, in order of ranks.
+    /// The ranks that this node ever sends to or receives from, in order.
     pub fn peers(&self) -> Vec<Rank> {
         let mut peers: Vec<Rank> = self.parts.iter().flat_map(Part::peers).collect();
         peers.sort_unstable();

@@ -26,7 +26,7 @@ impl Flat {
         }
     }
 
-    /// How many steps after block b, counted from its number, the node with this rank has it at the latest.
+    /// The number of steps after block b's own number by which the node with this rank has block b at the latest.
     pub(super) fn lag(self, n: u32, rank: u32) -> u64 {
         match self {
             _ if rank == 0 => 0,
@@ -44,7 +44,7 @@ pub struct Part {
     members: Members,
     /// This node's rank among these members.
     local: u32,
-    /// Its first step.
+    /// The part's first step.
     begins: u64,
 }
 
@@ -57,7 +57,8 @@ impl Part {
         Part { flat, members, local, begins }
     }
 
-    /// After how many steps, counted from the whole schedule's first, it is over for a message of `blocks` blocks.
+    /// The number of steps, counted from the whole schedule's first, after which the part is over for a message of
+    /// `blocks` blocks.
     pub fn steps(&self, blocks: u32) -> u64 {
         let (n, k) = (self.members.len(), blocks);
         let steps = match self.flat {
@@ -69,7 +70,7 @@ impl Part {
         if steps == 0 { 0 } else { self.begins + steps }
     }
 
-    /// What this node does in a step, for a message of `blocks` blocks (at least one).
+    /// This node's send and receive in a step, for a message of `blocks` blocks (at least one).
     pub fn at(&self, blocks: u32, step: u64) -> Step {
         let (n, me, k) = (self.members.len(), self.local, blocks);
         let Some(step) = step.checked_sub(self.begins).filter(|_| self.steps(k) > step) else { return Step::default() };
@@ -99,7 +100,7 @@ impl Part {
         Some(FirstBlock { from: self.members.rank(first.from.0), ..first })
     }
 
-    /// Everybody that this node exchanges blocks with here, for some number of blocks.
+    /// The ranks that this node exchanges blocks with here, for some number of blocks.
     pub(super) fn peers(&self) -> Vec<Rank> {
         let (n, me) = (self.members.len(), self.local);
         let peers = match self.flat {

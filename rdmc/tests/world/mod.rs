@@ -9,7 +9,7 @@ use squall_fabric::{
 };
 use squall_rdmc::{Buffer, Event, Failure, Group, GroupConfig, GroupId, Interrupted, Rdmc};
 
-/// A message's bytes, which tell blocks and messages apart.
+/// A message's bytes, which differ between blocks and messages.
 pub(crate) fn content(message: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ message as u8).collect()
 }
@@ -101,7 +101,7 @@ impl World {
         World { members: members.collect(), net, phantom: config.phantom }
     }
 
-    /// Lets the survivors go on in another group, in which those are members that `config` names.
+    /// Moves the survivors to another group, with the members that `config` names.
     pub(crate) fn resume(
         self,
         config: &GroupConfig,
@@ -110,7 +110,7 @@ impl World {
         let mut members: Vec<Option<Member>> = self.members;
         let resumed = members.iter_mut().flatten().filter(|member| config.members.contains(&member.fabric.node()));
         for member in resumed {
-            // Whoever has failed leaves its old group behind.
+            // A member that has failed leaves its old group behind.
             member.rdmc.remove(&mut member.fabric, member.id);
             let interrupted = what(member.fabric.node(), &mut member.fabric);
             member.failures.clear();
@@ -147,7 +147,7 @@ impl World {
         self.members[member] = None;
     }
 
-    /// Lets the network do one thing, and who heard of it take a step. Returns false if nothing is left to happen.
+    /// Lets the network do one thing, and steps the nodes that it concerns. Returns false if nothing is left to happen.
     pub(crate) fn step(&mut self) -> bool {
         let mut ready = Vec::new();
         let now = self.net.advance(Time::MAX, &mut ready);
@@ -159,13 +159,13 @@ impl World {
         !ready.is_empty()
     }
 
-    /// Steps all, as after something was asked of them.
+    /// Steps all members, as after a request to them.
     pub(crate) fn kick(&mut self) {
         let now = self.net.now();
         self.members.iter_mut().flatten().for_each(|member| member.step(now, self.phantom));
     }
 
-    /// Runs until all are connected: whoever dies before is missing, and the others go on waiting.
+    /// Runs until all are connected. A member that dies before is missing, and the others go on waiting.
     pub(crate) fn connect(&mut self) {
         self.kick();
         while self.alive().any(|member| member.connected == 0) {
@@ -185,7 +185,7 @@ impl World {
         while self.step() {}
     }
 
-    /// Has a member leave its group.
+    /// Makes a member leave its group.
     pub(crate) fn leave(&mut self, member: usize) {
         let now = self.net.now();
         let member = self.members[member].as_mut().expect("alive");
@@ -193,7 +193,7 @@ impl World {
         member.step(now, self.phantom);
     }
 
-    /// Runs until nothing is left to happen, without a step of who hears of nothing.
+    /// Runs until nothing is left to happen, and steps only the nodes that hear of something.
     pub(crate) fn settle(&mut self) {
         while self.step() {}
     }

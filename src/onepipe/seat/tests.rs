@@ -12,7 +12,7 @@ fn view(epoch: u64, nodes: &[u32]) -> Arc<View> {
     Arc::new(View { epoch: Epoch(epoch), joined: Vec::new(), ..first })
 }
 
-/// A seat in view 5 of nodes 7, 8 and 9, and who drives the group.
+/// A seat in view 5 of nodes 7, 8 and 9, and the controller of its group.
 fn taken() -> (Seat, Settler) {
     let seat = Seat::new("orders");
     seat.desk.install(SHARD, &view(5, &[7, 8, 9]), None);
@@ -22,7 +22,7 @@ fn taken() -> (Seat, Settler) {
     (seat, settler)
 }
 
-/// What it settles next: the epoch, who failed, and the failure timestamp.
+/// The next settlement of the controller: the epoch, the failed ranks, and the failure timestamp.
 fn settles(settler: &mut Settler) -> Option<(u64, Vec<usize>, u64)> {
     match settler.poll(Time::ZERO)? {
         Directive::Settle(Settlement { epoch, failed, failure_timestamp }) => Some((epoch, failed, failure_timestamp)),

@@ -2,8 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall-sst --lib loom`
 //!
-//! The ring's bytes are cells that loom watches, not atomics: a record that is read while, or before, or without
-//! knowing that it is written is reported as a race. So what these models pass is proven of the marks and counters alone.
+//! The ring's bytes are cells that loom watches, not atomics. Loom reports a race if a record is read while it is
+//! written, before it, or without knowing of it. So a model that passes proves the marks and counters alone sufficient.
 
 use std::sync::Arc;
 
@@ -68,13 +68,13 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     model.check(run);
 }
 
-/// A message of `words` words that all say who wrote it, which its ticket says too.
+/// Pushes a message of `words` words that all are the name of its writer, which its ticket is too.
 fn push(ring: &TinyRing, words: usize, name: u32) -> Result<(), PushError> {
     let bytes = u64::from(name).to_le_bytes().repeat(words);
     ring.push(&bytes, Tag { ticket: name, time: 0 })
 }
 
-/// Pushes what there is room for, of records of so many words each, and returns the names of those that were accepted.
+/// Pushes the records that there is room for, each of so many words, and returns the names of those that were accepted.
 /// (A thread that tries until there is room would have no end of interleavings.)
 fn push_each(ring: &TinyRing, records: &[(usize, u32)]) -> Vec<u32> {
     let accepted = |&(words, name): &(usize, u32)| match push(ring, words, name) {
@@ -90,14 +90,14 @@ fn sorted(mut names: Vec<u32>) -> Vec<u32> {
     names
 }
 
-/// What a reader of the ring sees: messages by name, and nulls as [`NULL`].
+/// A reader's view of the ring: messages by name, and nulls as [`NULL`].
 struct Walk {
     ring: TinyRing,
     at: u64,
     turns: u64,
     seen: Vec<u32>,
     time: u64,
-    /// By message, the time when it was read.
+    /// The name of each message, and the time that was read with it.
     times: Vec<(u32, u64)>,
 }
 
@@ -108,7 +108,8 @@ impl Walk {
         Walk { ring: Arc::clone(ring), at: 0, turns: 0, seen: Vec::new(), time: 0, times: Vec::new() }
     }
 
-    /// Reads on until `turns` turns were read, which must be complete, and checks each record's words against its ticket.
+    /// Reads on until `turns` turns were read, which must be complete, and checks each record's words against its
+    /// ticket.
     fn to(&mut self, turns: u64) {
         while self.turns < turns {
             let header = self.ring.committed(self.at).expect("the turn has been announced");
@@ -149,7 +150,7 @@ fn two_producers_lose_and_tear_nothing() {
             thread::spawn(move || push(&ring, 1, name).expect("there is room"))
         });
         let (mut outbox, mut walk) = (Outbox::new(Arc::clone(&ring), 1), Walk::new(&ring));
-        // While they are at it, only what is complete is found.
+        // While the producers push, only complete records are found.
         walk.to(outbox.scan());
         producers.into_iter().for_each(|producer| producer.join().expect("no panic"));
         walk.to(outbox.scan());
@@ -157,7 +158,7 @@ fn two_producers_lose_and_tear_nothing() {
     });
 }
 
-/// A producer that finds its time in the ring comes behind the record of it.
+/// A producer that finds its time in the ring places its message behind the record of that time.
 #[test]
 fn no_message_stands_before_its_time() {
     model(3, || {
@@ -175,8 +176,8 @@ fn no_message_stands_before_its_time() {
     });
 }
 
-/// Also the case of a producer that has looked at where to write, and goes on only when the ring was filled and freed
-/// past that place.
+/// This covers the case of a producer that has read its place, and goes on only when the ring was filled and freed past
+/// that place.
 #[test]
 fn laps_reuse_what_was_freed_and_nothing_else() {
     model(3, || {
@@ -199,15 +200,15 @@ fn laps_reuse_what_was_freed_and_nothing_else() {
     });
 }
 
-/// The delivering thread is not the one that scans: it learns through a word how far it may read, and tells through
-/// another how far it is. A pad takes no turn, so what says that it was passed is the turn behind it.
+/// The delivering thread is not the one that scans. It learns its limit for reading through one word, and tells its
+/// progress through another. A pad takes no turn, so it is known to be passed once the turn behind it is.
 #[test]
 fn a_pad_stays_until_the_delivering_thread_has_passed_it() {
     model(2, || {
         let ring = ring();
         let (limit, delivered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (mut outbox, mut walk) = (Outbox::new(Arc::clone(&ring), 1), Walk::new(&ring));
-        // 32 and 16 bytes, and 16 that are a pad once a record of 32 has come.
+        // 32 and 16 bytes, and 16 that become a pad once a record of 32 has come.
         assert_eq!(push_each(&ring, &[(2, 1), (1, 2)]), [1, 2]);
         walk.to(outbox.scan());
         outbox.free(1);
@@ -261,7 +262,7 @@ fn a_closed_ring_keeps_exactly_what_it_accepted() {
     });
 }
 
-/// Nulls go into a closed ring too, and behind a record that a thread is completing they are not piled up.
+/// Nulls go into a closed ring too. They do not pile up behind a record that a thread is completing.
 #[test]
 fn nulls_fill_up_while_threads_push_and_close() {
     model(3, || {

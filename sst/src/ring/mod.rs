@@ -1,14 +1,14 @@
-//! Rings: how small messages travel, and the order of all.
+//! Rings: the transport of small messages, and the order of all messages.
 //!
 //! A sender owns a byte ring of length-prefixed records. Application threads write records into the sender's own copy
-//! ([`Ring`]); its node's thread finds those that are complete, counts the *turns* that they take, and pushes their bytes
-//! to the same place in every other member's copy ([`Outbox`]); a counter in the sender's row then announces the turns.
-//! Receivers walk their copy record by record ([`Reader`]) as far as that counter says.
+//! ([`Ring`]). Its node's thread finds the complete ones, counts the *turns* that they take, and pushes their bytes to
+//! the same place in every other member's copy ([`Outbox`]). A counter in the sender's row then announces the turns.
+//! Receivers walk their copy record by record ([`Reader`]) up to that counter.
 //!
 //! # Record
 //!
-//! Records begin at multiples of 16 bytes and never straddle the ring's end. The position of a record counts bytes since
-//! the ring began and never wraps; its place is the position modulo the ring's capacity.
+//! Records begin at multiples of 16 bytes and never straddle the ring's end. The position of a record counts bytes
+//! since the ring began and never wraps; its place is the position modulo the ring's capacity.
 //!
 //! ```text
 //! bits of the first word (little-endian numbers)
@@ -16,16 +16,17 @@
 //!          · Bulk, Time: the bytes of what follows
 //! 32..40   kind: 1 Inline · 2 NullRun · 3 Pad · 4 Bulk · 7 Time
 //! 40..64   the low 24 bits of position ÷ 16, so that a reader notices if it is not at a record
-//! then     Inline: the payload · Bulk: the message's number and its length in bytes, a word each · Time: the time, a word;
-//!          padded to the next record
+//! then     Inline: the payload · Bulk: the message's number and its length in bytes, a word each
+//!          · Time: the time, a word; padded to the next record
 //! ```
 //!
-//! An `Inline` record takes one turn, as does a `Bulk` one, whose message has travelled by other means; a `NullRun` takes as
-//! many as it says, a `Pad` and a `Time` none.
+//! An `Inline` record takes one turn, as does a `Bulk` one, whose message has travelled by other means. A `NullRun`
+//! takes the number of turns in its value, a `Pad` and a `Time` none.
 //!
-//! A `Time` stands before the first message of each tick of the sender's clock, and holds for those behind it: so a time costs next to
-//! nothing where messages are many. Both are reserved at once, since a `Time` without a message behind it would never be freed; and a
-//! reader takes nothing else behind one, so that a faulty sender can't keep it from coming to a turn.
+//! A `Time` stands before the first message of each tick of the sender's clock, and holds for the messages behind it:
+//! so a time costs next to nothing where messages are many. Both are reserved at once, since a `Time` without a message
+//! behind it would never be freed. A reader accepts nothing else behind one, so that a faulty sender can't keep it from
+//! coming to a turn.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -41,7 +42,7 @@ pub use outbox::Outbox;
 pub use producer::{PushError, Ring, RingMemory};
 pub use reader::{Bulk, Corrupt, Reader, Turn};
 
-/// The version of what stands in rings, which all members must have alike.
+/// The version of the rings' format, which must be the same at all members.
 pub const FORMAT: u64 = 2;
 
 /// Records begin at multiples of this many bytes.
@@ -53,7 +54,7 @@ pub(crate) const HEADER: u64 = 8;
 /// The bytes behind the first word of a `Bulk` record.
 pub(crate) const BULK_BYTES: u64 = 16;
 
-/// The bytes behind the first word of a `Time` record, and those of all of it.
+/// The bytes behind the first word of a `Time` record, and those of the whole record.
 pub(crate) const TIME_BYTES: u64 = 8;
 pub(crate) const TIME_RECORD: u64 = record_bytes(TIME_BYTES);
 
@@ -68,14 +69,14 @@ pub const fn max_payload(capacity: usize) -> usize {
     capacity / 4
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Inline = 1,
     NullRun = 2,
     Pad = 3,
     Bulk = 4,
-    // One bit away from `Pad` alone, whose value is never that of a time: so a bit that flips in a kind is noticed.
+    // One bit away from `Pad` alone, whose value is never that of a time: so a flipped bit in a kind is noticed.
     Time = 7,
 }
 
@@ -84,7 +85,7 @@ pub(crate) enum Kind {
 pub struct Tag {
     /// A number that the sender's node finds again when it delivers the message; 0 at other members.
     pub ticket: u32,
-    /// When it was sent, or a message of the same sender ahead of it where that is later.
+    /// The time when the message was sent, or the time of an earlier message of the same sender if that is later.
     pub time: u64,
 }
 
@@ -100,7 +101,8 @@ impl Header {
         u64::from(self.value) | (self.kind as u64) << 32 | (position / ALIGN) << 40
     }
 
-    /// None if no record of a ring of `capacity` bytes begins with `word` at `position`.
+    /// Decodes the first word of a record at `position`. None if no record of a ring of `capacity` bytes begins with
+    /// `word` there.
     #[inline]
     pub(crate) fn decode(word: u64, position: u64, capacity: u64) -> Option<Header> {
         if word >> 40 != (position / ALIGN) & 0xff_ffff {
@@ -111,7 +113,8 @@ impl Header {
         let kind = match (word >> 32) as u8 {
             1 if u64::from(value) <= capacity / 4 && record_bytes(u64::from(value)) <= to_end => Kind::Inline,
             2 if value > 0 => Kind::NullRun,
-            // Shorter than the longest record with its time, which would have fitted otherwise. So no pad follows a pad.
+            // A pad is shorter than the longest record with its time, which would have fitted otherwise. So no pad
+            // follows a pad.
             3 if u64::from(value) == to_end && to_end < TIME_RECORD + record_bytes(capacity / 4) => Kind::Pad,
             4 if u64::from(value) == BULK_BYTES && record_bytes(BULK_BYTES) <= to_end => Kind::Bulk,
             7 if u64::from(value) == TIME_BYTES && TIME_RECORD <= to_end => Kind::Time,
@@ -146,8 +149,8 @@ impl Header {
     }
 }
 
-/// Where in a ring of `capacity` bytes, a power of two, a position lies. (Without a division: they add up on the way of a
-/// message.)
+/// The place of a position in a ring of `capacity` bytes, a power of two. (Without a division, since every message
+/// takes several of these.)
 #[inline]
 pub(crate) const fn place(position: u64, capacity: u64) -> u64 {
     position & (capacity - 1)
@@ -158,7 +161,7 @@ pub(crate) const fn record_bytes(payload: u64) -> u64 {
     (HEADER + payload).next_multiple_of(ALIGN)
 }
 
-/// A payload where it lies in a ring: read it, or copy it out, before the message counts as delivered.
+/// A payload in a ring's memory: read it, or copy it out, before the message counts as delivered.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     region: &'a Region,
@@ -177,7 +180,7 @@ impl Payload<'_> {
         self.len == 0
     }
 
-    /// The 8 bytes from `8 * index`, as a native-endian word; those beyond the payload's end have no meaning.
+    /// The 8 bytes from `8 * index`, as a native-endian word; bytes beyond the payload's end have no meaning.
     ///
     /// # Panics
     ///

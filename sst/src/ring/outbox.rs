@@ -1,4 +1,5 @@
-//! The side of a sender's ring that its node's thread drives: find what is complete, push it, free what all have used.
+//! The side of a sender's ring that its node's thread drives: it finds complete records, pushes them, and frees the
+//! used ones.
 
 use std::sync::Arc;
 
@@ -10,20 +11,21 @@ use super::{
 };
 use crate::mesh::Mesh;
 
-/// Pushes a [`Ring`]'s complete records to the other members, in runs, and frees them when all are done with them.
+/// Pushes a [`Ring`]'s complete records to the other members, in runs, and frees them when all members are done with
+/// them.
 #[derive(Debug)]
 pub struct Outbox<M = Region> {
     ring: Arc<Ring<M>>,
-    /// Everything before it is complete.
+    /// The position before which every record is complete.
     scanned: u64,
     /// The turns of everything before `scanned`.
     turns: u64,
     freed: u64,
     freed_turns: u64,
     freed_bulk: u64,
-    /// The time of the messages from there on.
+    /// The time of the messages from `freed` on.
     freed_time: u64,
-    /// Up to where each member was pushed.
+    /// The position up to which each member was pushed the ring.
     pushed: Vec<u64>,
 }
 
@@ -39,11 +41,11 @@ impl<M: RingMemory> Outbox<M> {
         &self.ring
     }
 
-    /// Looks for records that have been completed, and returns the turns that all complete ones take since the ring
+    /// Looks for records that have been completed. Returns the turns that all complete records take since the ring
     /// began: this member's own turns.
     ///
-    /// Records are taken in the order of their positions: one that a thread has reserved and not completed holds up those
-    /// behind it.
+    /// Records are taken in the order of their positions: one that a thread has reserved and not completed holds up the
+    /// records behind it.
     pub fn scan(&mut self) -> u64 {
         while let Some(header) = self.ring.committed(self.scanned) {
             self.scanned += header.stride();
@@ -54,7 +56,8 @@ impl<M: RingMemory> Outbox<M> {
 
     /// Scans, then gives up turns as nulls so that this member's turns become `turns`, if they are fewer.
     ///
-    /// They stay fewer if the ring is full, or while a thread is completing a record, behind which nothing counts.
+    /// They stay fewer if the ring is full, or while a thread is completing a record: nothing behind such a record
+    /// counts.
     pub fn fill(&mut self, turns: u64) {
         let missing = turns.saturating_sub(self.scan());
         // Behind a record that is not complete, each call would add another run.
@@ -78,16 +81,17 @@ impl<M: RingMemory> Outbox<M> {
         self.turns
     }
 
-    /// How many bulk messages every member has delivered, as far as their records have been [freed](Outbox::free).
+    /// The number of bulk messages that every member has delivered, as far as their records have been
+    /// [freed](Outbox::free).
     pub fn freed_bulk(&self) -> u64 {
         self.freed_bulk
     }
 
-    /// Lets the records of the first `turns` turns be overwritten: every member has delivered them. Returns whether that
-    /// freed anything.
+    /// Lets the records of the first `turns` turns be overwritten: every member has delivered them. Returns whether
+    /// that freed anything.
     ///
-    /// A run of nulls is freed once all its turns are, and what takes no turn with the record behind it: who has delivered what lies
-    /// before need not have passed it yet.
+    /// A run of nulls is freed once all its turns are. A record that takes no turn is freed with the record behind it:
+    /// a member that has delivered the record before it need not have passed it yet.
     pub fn free(&mut self, turns: u64) -> bool {
         let before = self.freed;
         let (mut at, mut time) = (before, self.freed_time);
@@ -121,7 +125,7 @@ impl<M: RingMemory> Outbox<M> {
 }
 
 impl Outbox<Region> {
-    /// Pushes to one member what it was not sent yet, and returns whether it has been sent everything scanned.
+    /// Pushes the records that one member was not sent yet. Returns whether it has been sent everything scanned.
     ///
     /// `remote` is the member's copy of this ring. If its queue is full, the rest goes out with the next call.
     pub fn push(&mut self, fabric: &mut impl Fabric, mesh: &Mesh, member: usize, remote: RegionKey) -> bool {
@@ -131,7 +135,7 @@ impl Outbox<Region> {
         while *at < self.scanned {
             let offset = place(*at, capacity);
             let (offset, len) = (offset as usize, (self.scanned - *at).min(capacity - offset) as usize);
-            // The records don't change until every member has delivered them, so until they have been fetched.
+            // The records don't change until every member has delivered them, and so not before they have been fetched.
             let source = Source::Region(Slice { region: self.ring.memory(), offset, len });
             let target = Target { region: remote, offset };
             match fabric.post(endpoint, Op::Write { source, target }, Token::UNSIGNALED) {
@@ -143,8 +147,8 @@ impl Outbox<Region> {
         true
     }
 
-    /// The messages that take turns at or after `turns`, each with the number of its turn, oldest first: what the group did not
-    /// deliver.
+    /// The messages at turn `turns` or later, which the group did not deliver, each with the number of its turn, oldest
+    /// first.
     pub fn undelivered(&self, turns: u64) -> impl Iterator<Item = (u64, Turn<'_>)> {
         let capacity = self.ring.capacity() as u64;
         let (mut at, mut turn, mut time) = (self.freed, self.freed_turns, self.freed_time);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::sync::{AtomicU64, Ordering};
 
-/// Memory that a [`Ring`] can lie in. A trait so that loom can watch it; in earnest it is a [`Region`].
+/// Memory for a [`Ring`]. It is a trait so that loom can watch it; outside of tests it is a [`Region`].
 pub trait RingMemory {
     /// Stores the word at `offset` bytes.
     fn store(&self, offset: usize, word: u64);
@@ -38,7 +38,7 @@ impl RingMemory for Region {
     }
 }
 
-/// Why a record was not written. Nothing of it was.
+/// The reason why a record was not written. Nothing of it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// There is no room until older records are freed.
@@ -51,7 +51,7 @@ pub enum PushError {
     TooLarge {
         /// The payload's length, in bytes.
         bytes: usize,
-        /// The largest that fits, in bytes.
+        /// The length of the largest payload that fits, in bytes.
         max: usize,
     },
     /// The ring takes no more messages.
@@ -61,22 +61,23 @@ pub enum PushError {
 
 /// A sender's own copy of its ring: any number of threads write records, without a lock.
 ///
-/// A thread reserves a range by moving `reserved`, writes its record there, and marks it complete in `commits`, which has a
-/// word for each place where a record can begin: the number of the lap (so that what an earlier lap left is not taken for
-/// complete) and the record's ticket. The marks lie apart from the ring, since the ring's old bytes may look like anything.
+/// A thread reserves a range by moving `reserved`, writes its record there, and marks it complete in `commits`.
+/// `commits` has a word for each place where a record can begin: the number of the lap, and the record's ticket. The
+/// lap keeps the mark of an earlier lap from being taken for complete. The marks lie apart from the ring, since the
+/// ring's old bytes may look like anything.
 pub struct Ring<M = Region> {
     memory: M,
     capacity: u64,
-    /// Where the next record begins; [`CLOSED`] is set once the ring is closed.
+    /// The position of the next record; [`CLOSED`] is set once the ring is closed.
     reserved: CachePadded<AtomicU64>,
-    /// Everything before it may be overwritten.
+    /// The position before which everything may be overwritten.
     freed: CachePadded<AtomicU64>,
     /// The latest time that the ring has a record of, at a place before any that is reserved from now on.
     time: CachePadded<AtomicU64>,
     commits: Box<[AtomicU64]>,
 }
 
-/// Records begin at multiples of 16, which leaves the lowest bit of a position to say that there will be no more.
+/// The bit of a closed ring. Records begin at multiples of 16, which leaves the lowest bit of a position free.
 const CLOSED: u64 = 1;
 
 impl<M: RingMemory> Ring<M> {
@@ -84,7 +85,7 @@ impl<M: RingMemory> Ring<M> {
     ///
     /// # Panics
     ///
-    /// If the capacity is not so.
+    /// If the capacity is another.
     pub fn new(memory: M, capacity: usize) -> Ring<M> {
         assert!(
             capacity.is_power_of_two() && (MIN_BYTES..=MAX_BYTES).contains(&capacity),
@@ -115,26 +116,28 @@ impl<M: RingMemory> Ring<M> {
         &self.memory
     }
 
-    /// How many bytes are free, records' overhead included. More may be at once; fewer if another thread appends.
+    /// The number of free bytes, records' overhead included. More may be free a moment later; fewer if another thread
+    /// appends.
     pub fn room(&self) -> usize {
-        // `freed`, loaded later, may have passed what was `reserved`.
+        // `freed`, loaded later, may have passed the `reserved` that was loaded.
         let used = self.end().saturating_sub(self.freed.load(Ordering::Acquire));
         self.capacity().saturating_sub(used as usize)
     }
 
-    /// Appends a message. Its ticket stays on this node: who delivers the record here finds it again.
+    /// Appends a message. Its ticket stays on this node, where the thread that delivers the record finds it again.
     pub fn push(&self, payload: &[u8], tag: Tag) -> Result<(), PushError> {
         self.push_inline(payload, tag, 0)
     }
 
-    /// As [`push`](Ring::push), of a message that was accepted before: a ring that was closed since takes it all the same.
+    /// Appends a message that was accepted before, as [`push`](Ring::push) does. A ring that was closed since takes it
+    /// all the same.
     #[cold]
     pub fn push_accepted(&self, payload: &[u8], tag: Tag) -> Result<(), PushError> {
         self.push_inline(payload, tag, CLOSED)
     }
 
-    /// Gives the next turn to a bulk message that was accepted before, and that every member holds. A ring that was closed
-    /// since takes it all the same.
+    /// Gives the next turn to a bulk message that was accepted before, and that every member holds. A ring that was
+    /// closed since takes it all the same.
     #[cold]
     pub fn push_bulk(&self, bulk: Bulk, tag: Tag) -> Result<(), PushError> {
         let at = self.reserve_timed(record_bytes(BULK_BYTES), tag.time, CLOSED)?;
@@ -157,10 +160,11 @@ impl<M: RingMemory> Ring<M> {
         Ok(())
     }
 
-    /// Reserves room for a message's record, and returns its position; if no time before it is as late as its own, with that ahead of it.
+    /// Reserves room for a message's record, and returns its position. A record of its time goes ahead of it if no time
+    /// in the ring is as late.
     #[inline(always)]
     fn reserve_timed(&self, bytes: u64, time: u64, even_if: u64) -> Result<u64, PushError> {
-        // Acquire: what is reserved from here on lies behind the record of this time.
+        // Acquire: a position that is reserved from here on lies behind the record of this time.
         if time <= self.time.load(Ordering::Acquire) {
             return self.reserve(bytes, even_if);
         }
@@ -176,8 +180,8 @@ impl<M: RingMemory> Ring<M> {
         self.time.fetch_max(time, Ordering::Release);
     }
 
-    /// Gives up the next `turns` turns, of which there is at least one, in a ring that is closed too: the others still wait
-    /// for this sender's turns.
+    /// Gives up the next `turns` turns, of which there is at least one. A closed ring takes them too: the others still
+    /// wait for this sender's turns.
     pub(super) fn push_nulls(&self, turns: u32) -> Result<(), PushError> {
         debug_assert!(turns > 0);
         let at = self.reserve(ALIGN, CLOSED)?;
@@ -185,7 +189,7 @@ impl<M: RingMemory> Ring<M> {
         Ok(())
     }
 
-    /// Refuses messages from now on. Those whose space was reserved before still complete.
+    /// Refuses messages from now on. A message whose space was reserved before still completes.
     pub fn close(&self) {
         self.reserved.fetch_or(CLOSED, Ordering::AcqRel);
     }
@@ -195,13 +199,14 @@ impl<M: RingMemory> Ring<M> {
         self.reserved.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// The end of the last record that anybody has begun.
+    /// The end of the last record that any thread has begun.
     pub(super) fn end(&self) -> u64 {
         self.reserved.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Reserves room for a record of `bytes` bytes, and returns its position. What is left before the ring's end, if the
-    /// record would straddle it, becomes a pad. `even_if` is [`CLOSED`] for a record that a closed ring takes, else 0.
+    /// Reserves room for a record of `bytes` bytes, and returns its position. If the record would straddle the ring's
+    /// end, the rest before the end becomes a pad. `even_if` is [`CLOSED`] for a record that a closed ring takes, else
+    /// 0.
     #[inline(always)]
     fn reserve(&self, bytes: u64, even_if: u64) -> Result<u64, PushError> {
         let mut reserved = self.reserved.load(Ordering::Relaxed);
@@ -213,8 +218,9 @@ impl<M: RingMemory> Ring<M> {
             let to_end = self.capacity - place(start, self.capacity);
             let pad = if bytes > to_end { to_end } else { 0 };
             let end = start + pad + bytes;
-            // Acquire: whoever read the records that lay here is done with them. Others may have filled and freed what lies
-            // behind `start` since it was loaded, and more: then it is stale, and the exchange fails.
+            // Acquire: the readers of the records that lay here are done with them. Other threads may have filled and
+            // freed the range behind `start` since it was loaded, and more: then `start` is stale, and the exchange
+            // fails.
             if end.saturating_sub(self.freed.load(Ordering::Acquire)) > self.capacity {
                 return Err(PushError::Full);
             }
@@ -232,7 +238,7 @@ impl<M: RingMemory> Ring<M> {
 
     fn commit(&self, at: u64, header: Header, ticket: u32) {
         self.memory.store(place(at, self.capacity) as usize, header.encode(at));
-        // Release: whoever sees the mark sees the record.
+        // Release: a thread that sees the mark sees the record.
         self.commits[self.slot(at)].store(self.lap(at) << 32 | u64::from(ticket), Ordering::Release);
     }
 
@@ -240,7 +246,7 @@ impl<M: RingMemory> Ring<M> {
         (place(at, self.capacity) / ALIGN) as usize
     }
 
-    /// Never 0 within the first 2³² laps, so a mark that was never set is no lap's.
+    /// The lap of a position. It is never 0 within the first 2³² laps, so a mark that was never set is no lap's.
     fn lap(&self, at: u64) -> u64 {
         ((at >> self.capacity.trailing_zeros()) + 1) & 0xffff_ffff
     }

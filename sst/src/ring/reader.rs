@@ -13,30 +13,30 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ring has no valid record at position {position} (its first word is {word:#018x})")]
 pub struct Corrupt {
-    /// Bytes since the ring began.
+    /// The position, in bytes since the ring began.
     pub position: u64,
-    /// What stands there.
+    /// The word at the position.
     pub word: u64,
 }
 
 /// A message that does not lie in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
-    /// Counts the sender's bulk messages, from 0.
+    /// The number of the message among the sender's bulk messages, from 0.
     pub number: u64,
-    /// Its length, in bytes.
+    /// The message's length, in bytes.
     pub len: u64,
 }
 
 impl Bulk {
-    /// What stands behind the first word of a record at `offset`.
+    /// Loads the words behind the first one of a record at `offset`.
     pub(super) fn load(memory: &impl RingMemory, offset: usize) -> Bulk {
         let word = |index: usize| memory.load(offset + HEADER as usize + index * 8);
         Bulk { number: word(0), len: word(1) }
     }
 }
 
-/// What a sender did with a turn.
+/// A sender's use of a turn.
 #[derive(Clone, Copy, Debug)]
 pub enum Turn<'a> {
     /// A message.
@@ -47,20 +47,20 @@ pub enum Turn<'a> {
     Nulls(u64),
 }
 
-/// Walks one member's copy of a ring. The caller knows from the sender's counter how many turns have arrived.
+/// A walk through one member's copy of a ring. The caller knows from the sender's counter how many turns have arrived.
 #[derive(Debug)]
 pub struct Reader {
     region: Region,
     capacity: u64,
-    /// The ring itself, where this node is the sender: for the tickets.
+    /// The ring itself, where this node is the sender: it has the tickets.
     own: Option<Arc<Ring>>,
     at: u64,
-    /// That of the messages from here on.
+    /// The time of the messages from here on.
     time: u64,
 }
 
 impl Reader {
-    /// Walks a copy that a peer writes. Its capacity is the region's size.
+    /// Begins at the start of a copy that a peer writes. Its capacity is the region's size.
     ///
     /// # Panics
     ///
@@ -70,7 +70,7 @@ impl Reader {
         Reader { capacity: region.len() as u64, region, own: None, at: 0, time: 0 }
     }
 
-    /// Walks this node's own ring.
+    /// Begins at the start of this node's own ring.
     pub fn of_own(ring: Arc<Ring>) -> Reader {
         Reader { capacity: ring.capacity() as u64, region: ring.memory().clone(), own: Some(ring), at: 0, time: 0 }
     }
@@ -91,8 +91,9 @@ impl Reader {
         }
     }
 
-    /// The next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, of which the rest is not given again.
-    // A call of its own would cost as much as it does.
+    /// Returns the next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, whose rest is not returned
+    /// again.
+    // Inlined, since a call would cost as much as the body.
     #[inline(always)]
     pub fn next_turn(&mut self) -> Result<Turn<'_>, Corrupt> {
         loop {

@@ -44,7 +44,7 @@ impl Meant {
     }
 }
 
-/// The next turn, a run of nulls taken apart.
+/// A reader's turns, with each run of nulls taken apart.
 struct Turns {
     reader: Reader,
     nulls: u64,
@@ -81,7 +81,7 @@ impl Turns {
     }
 }
 
-/// A sender, a receiver, and a network between them that moves when it is told.
+/// A sender, a receiver, and a network between them that moves when the test says so.
 struct World {
     fabric: HandFabric,
     mesh: Mesh,
@@ -92,11 +92,11 @@ struct World {
     announced: Region,
     own: Turns,
     copied: Turns,
-    /// All turns that are not freed, and how many were before.
+    /// All turns that are not freed, and the number of those that are.
     meant: VecDeque<Meant>,
     freed: u64,
     tickets: u32,
-    /// The latest that was pushed.
+    /// The latest time that was pushed.
     time: u64,
 }
 
@@ -105,7 +105,7 @@ enum Do {
     Push(usize),
     Bulk,
     Nulls(u64),
-    /// Scans and pushes, if the network takes so many posts.
+    /// Scans and pushes, if the network takes that many posts.
     Send(usize),
     Land(usize),
     ReadOwn(u64),
@@ -160,13 +160,13 @@ impl World {
         self.freed + self.meant.len() as u64
     }
 
-    /// That of the next message. Clocks have ticks, and go back.
+    /// The tag of the next message. Clocks have ticks, and go back.
     fn tag(&mut self) -> Tag {
         self.tickets += 1;
         Tag { ticket: self.tickets, time: u64::from(self.tickets / 3 * 2 + self.tickets % 2) }
     }
 
-    /// As it is read of a message that was pushed.
+    /// The tag that is read of a message that was pushed with `tag`.
     fn sent(&mut self, tag: Tag) -> Tag {
         self.time = self.time.max(tag.time);
         Tag { time: self.time, ..tag }
@@ -209,7 +209,7 @@ impl World {
                     let counter = self.outbox.turns().to_ne_bytes();
                     let target = Target { region: self.announced.key(), offset: 0 };
                     let post = Post::Write { source: Source::Inline(&counter), target };
-                    // If there is no room for it, a later one announces these turns.
+                    // If there is no room for the write, a later one announces these turns.
                     let _ = self.fabric.post(self.mesh.link(1).expect("it is up").0, post, Token::UNSIGNALED);
                 }
             }
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Whatever was left undone.
+    /// Does everything that was left undone.
     fn finish(&mut self) {
         for what in
             [Do::Land(usize::MAX), Do::Send(4), Do::Land(4), Do::ReadOwn(1 << 20), Do::ReadCopy(1 << 20), Do::Free]
@@ -258,7 +258,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Through wrap-arounds, pads, a network that is full, and bytes that are fetched as late as they may be.
+    /// Readers see this through wrap-arounds, pads, a network that is full, and bytes that are fetched as late as they
+    /// may be.
     #[test]
     fn readers_see_exactly_what_was_pushed(what in prop::collection::vec(doing(), 1..300)) {
         let mut world = World::new();
@@ -292,7 +293,7 @@ proptest! {
     fn random_bytes_harm_nothing(words in prop::collection::vec(any::<u64>(), RING_BYTES / 8), honest in any::<bool>()) {
         let region = Region::heap(RegionKind::Polled, RegionKey(0), RING_BYTES);
         for (i, &word) in words.iter().enumerate() {
-            // Random words are seldom like a header: make the odd ones up to look like one.
+            // Random words are seldom like a header: make the odd ones look like one.
             let position = i as u64 * 8 / ALIGN;
             let like = word & 0x1ff | (word >> 62) << 32 | position << 40;
             region.store(i * 8, if honest && word & 0x200 != 0 { like } else { word });
@@ -354,7 +355,7 @@ fn only_records_of_a_ring_are_decoded() {
     assert_eq!(kind(word(1, 8, 16 << 24), 0), Some(Kind::Inline), "positions are told apart up to 256 MiB");
 }
 
-/// Else a faulty sender could have its readers walk for ever without a turn.
+/// Otherwise a faulty sender could have its readers walk for ever without a turn.
 #[test]
 fn behind_a_time_stands_a_message() {
     let ring = heap_ring(1024);
@@ -397,7 +398,7 @@ fn a_ring_takes_what_it_has_room_for() {
     assert_eq!(outbox.scan(), 9);
 }
 
-/// Who has delivered the record before a pad has not passed the pad.
+/// A reader that has delivered the record before a pad has not passed the pad.
 #[test]
 fn a_pad_is_freed_with_the_record_behind_it() {
     let ring = heap_ring(1024);
