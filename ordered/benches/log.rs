@@ -1,9 +1,10 @@
-//! What logs make of a disk: appends in batches, beside a plain program that writes the same bytes with one sync for each batch;
-//! what signing costs; and opening and checking a log, beside reading its files once.
+//! The speed of logs on a disk: appends in batches, beside a plain program that writes the same bytes with one sync for
+//! each batch; the cost of signing; and opening and checking a log, beside reading its files once.
 //!
-//! `cargo bench -p squall-ordered --bench log -- [DIRECTORY] [--logs N] [--size BYTES] [--batch RECORDS,..] [--seconds S]
-//! [--rounds N] [--gib N]`: the directory decides which disk (default: cargo's). `--gib 0` leaves out the second part, `--rounds
-//! 0` the first. The page cache is dropped before each reading, which takes root; without, it says so.
+//! `cargo bench -p squall-ordered --bench log -- [DIRECTORY] [--logs N] [--size BYTES] [--batch RECORDS,..]
+//! [--seconds S] [--rounds N] [--gib N]`: the directory decides which disk (default: cargo's). `--gib 0` leaves out the
+//! second part, `--rounds 0` the first. The page cache is dropped before each reading, which takes root; without, it
+//! says so.
 #![expect(clippy::print_stdout, reason = "it is a program")]
 
 use std::{
@@ -162,7 +163,7 @@ fn append(log: &mut Log<Files>, appender: &mut Appender, payload: &[u8], records
     Ok(())
 }
 
-/// What signing costs, and how fast a signed log is checked.
+/// Measures the cost of signing, and the speed at which a signed log is checked.
 fn signing(settings: &Settings) -> Result<()> {
     println!("records  plain      signed     share");
     println!("a batch  appends/s  appends/s");
@@ -205,7 +206,7 @@ fn log_rate_signed(settings: &Settings, n: usize, records: usize, start: &Barrie
     Ok(rate)
 }
 
-/// How much a plain program preallocates at a time, in bytes.
+/// The bytes that a plain program preallocates at a time.
 const PREALLOCATED_BYTES: u64 = 1 << 30;
 
 /// Batches a second of a program that appends bytes to files that have their space.
@@ -233,7 +234,7 @@ fn plain_rate(settings: &Settings, n: usize, batch_bytes: usize, start: &Barrier
     Ok(rate)
 }
 
-/// How often a second it can be done.
+/// The number of times that it can be done in a second.
 fn rate(span: Duration, start: &Barrier, mut once: impl FnMut() -> Result<()>) -> Result<f64> {
     start.wait();
     let (start, mut count) = (Instant::now(), 0);
@@ -298,7 +299,7 @@ fn recovery(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// What a plain program takes to read all files of a directory: bytes, and the time.
+/// Reads all files of a directory, as a plain program does. Returns the bytes and the time.
 fn read_once(directory: &Path) -> Result<(usize, Duration)> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)?.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
     files.sort();
