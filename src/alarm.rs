@@ -1,8 +1,9 @@
 //! Deadlines of submits, in the time of the threads that drive their group.
 //!
-//! A submit that is given a deadline leaves an [`Alarm`] with its group; a thread that knows the time (in the simulator nobody
-//! else does) starts it and rings it when it is due: the one that delivers, or the engine's, since the other may hang. An alarm
-//! belongs to the submit and not to the slot of its reply, so a late one rings in vain instead of hitting another submit.
+//! A submit that is given a deadline leaves an [`Alarm`] with its group. A thread that knows the time (in the simulator
+//! no other does) starts it, and rings it when it is due. That is the delivering thread, or the engine's, since the
+//! other may hang. An alarm belongs to the submit and not to the slot of its reply, so a late one rings in vain instead
+//! of hitting another submit.
 
 use std::{
     cmp::Reverse,
@@ -19,7 +20,7 @@ use std::{
 use atomic_waker::AtomicWaker;
 use squall_fabric::Time;
 
-/// Rings once.
+/// A deadline, which rings once.
 pub(crate) struct Alarm {
     rung: AtomicBool,
     waker: AtomicWaker,
@@ -42,10 +43,10 @@ impl fmt::Debug for Alarm {
 #[derive(Debug)]
 pub(crate) struct Alarms {
     fresh: Mutex<Vec<(Duration, Arc<Alarm>)>>,
-    /// How many are fresh, so that nobody takes the lock when there are none.
+    /// The number of fresh alarms, so that the lock is not taken when there are none.
     count: AtomicUsize,
     clock: Mutex<Clock>,
-    /// When the first rings, in nanoseconds, for the same reason; [`NEVER`] if none runs.
+    /// The time at which the first alarm rings, in nanoseconds, for the same reason; [`NEVER`] if none runs.
     next: AtomicU64,
 }
 
@@ -59,7 +60,8 @@ impl Default for Alarms {
 }
 
 impl Alarms {
-    /// An alarm that rings when `after` has passed since the engine's or the delivering thread's next step. The engine must be woken.
+    /// Sets an alarm that rings when `after` has passed since the engine's or the delivering thread's next step. The
+    /// engine must be woken.
     pub(crate) fn set(&self, after: Duration) -> Arc<Alarm> {
         let alarm = Arc::new(Alarm { rung: AtomicBool::new(false), waker: AtomicWaker::new() });
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,13 +75,14 @@ impl Alarms {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// When the first alarm rings, of those that were started.
+    /// Returns the time at which the first of the started alarms rings.
     pub(crate) fn next(&self) -> Option<Time> {
         let next = self.next.load(Ordering::Relaxed);
         (next != NEVER).then(|| Time::from_nanos(next))
     }
 
-    /// Starts fresh alarms, and rings those that are due: who waits for them is handed to `wake`.
+    /// Starts fresh alarms, and rings those that are due. The wakers of the submits that wait for them are handed to
+    /// `wake`.
     pub(crate) fn ring(&self, now: Time, wake: impl FnMut(Waker)) {
         if !self.any() && self.next().is_none_or(|next| next > now) {
             return;
@@ -89,7 +92,7 @@ impl Alarms {
         clock.step(now, self, |waker| due.push(waker));
         self.next.store(clock.next().map_or(NEVER, Time::as_nanos), Ordering::Relaxed);
         drop(clock);
-        // Without the lock, since a waker may do anything.
+        // Called without the lock, since a waker may do anything.
         due.into_iter().for_each(wake);
     }
 }
@@ -98,9 +101,9 @@ impl Alarms {
 #[derive(Debug, Default)]
 struct Clock {
     running: BinaryHeap<Reverse<Running>>,
-    /// Orders alarms of the same time.
+    /// The number of alarms started so far. It orders alarms of the same time.
     started: u64,
-    /// When there are this many, those that nobody waits for any more are thrown away.
+    /// The number of alarms at which the alarms of submits that are gone are thrown away.
     sweep_at: usize,
 }
 
@@ -135,8 +138,8 @@ impl Clock {
             self.running.push(Reverse(Running { at: now + after, number: self.started, alarm }));
         }
         drop(fresh);
-        // Most submits get their replies long before their deadlines. Sweeping when the number has doubled costs little for
-        // each, and keeps those in the heap below twice the number that is waited for.
+        // Most submits get their replies long before their deadlines. Sweeping when the number has doubled costs little
+        // for each. It keeps the heap below twice the number of alarms that submits wait for.
         if self.running.len() >= self.sweep_at {
             self.running.retain(|Reverse(running)| Arc::strong_count(&running.alarm) > 1);
             self.sweep_at = (2 * self.running.len()).max(64);

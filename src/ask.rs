@@ -1,4 +1,4 @@
-//! Asking one member, beside the order of messages.
+//! Queries to one member, beside the order of messages.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
     serve::{self, Answers, Freshness, Served},
 };
 
-/// A handle to a group that serves clients: a [`Group`], and what only such a group can do.
+/// A handle to a group that serves clients: a [`Group`], with the calls that only such a group has.
 pub struct ServedGroup<R: Answers> {
     group: Group<Served<R>>,
     asks: Arc<Asks>,
@@ -28,11 +28,11 @@ impl<R: Answers> ServedGroup<R> {
         ServedGroup { group, asks }
     }
 
-    /// Has one member's replica answer a query, within `limit`. It takes no place in the order, and costs the other members
-    /// nothing, but for what a linearizable read costs.
+    /// Asks one member's replica to answer a query, within `limit`. The query takes no place in the order, and costs
+    /// the other members nothing, except the cost of a linearizable read.
     ///
-    /// Queries to one member share a stream, and may be answered in any order. One that was lost with the stream is asked
-    /// again, until the limit.
+    /// Queries to one member share a stream, and may be answered in any order. One that was lost with the stream is
+    /// asked again, until the limit.
     pub fn ask(&self, member: NodeId, freshness: Freshness, query: &R::Query, limit: Duration) -> Call<R::Answer> {
         let query = match encode(query) {
             Ok(query) => query,
@@ -78,10 +78,10 @@ impl<R: Answers> fmt::Debug for ServedGroup<R> {
     }
 }
 
-/// So many queries to one member may wait for answers.
+/// The number of queries to one member that may wait for answers.
 const MAX_WAITING: usize = 1024;
 
-/// How a group's members are asked.
+/// The peers and streams over which a group's members are asked.
 #[derive(Default)]
 pub(crate) struct Asks {
     started: OnceLock<(NodeId, Dial)>,
@@ -91,12 +91,12 @@ pub(crate) struct Asks {
 #[derive(Debug)]
 struct Peer {
     addresses: Vec<String>,
-    /// From the first query on.
+    /// The driver of the queries, from the first query on.
     driver: Option<Arc<Driver>>,
 }
 
 impl Asks {
-    /// The node starts: from now on it can ask others.
+    /// Notes the node's start: from now on it can ask others.
     pub(crate) fn start(&self, me: NodeId, dial: Dial) {
         assert!(self.started.set((me, dial)).is_ok(), "a node starts once");
     }
@@ -105,7 +105,7 @@ impl Asks {
         self.started.get().map(|(me, _)| *me)
     }
 
-    /// The group's members are these, from a new view on.
+    /// Takes the addresses of the group's members, from a new view on.
     pub(crate) fn learn(&self, members: BTreeMap<NodeId, Vec<String>>) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *peers);

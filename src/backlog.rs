@@ -1,4 +1,4 @@
-//! What is delivered to a member that has not got its group's state yet.
+//! The messages and views that are delivered to a member before it has its group's state.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -8,13 +8,13 @@ use squall_ordered::{Message, log::Hlc};
 
 use crate::{state::Mark, view_change::NewView};
 
-/// At most so many bytes are kept; beyond, all are dropped, and only a newer state is of use.
+/// The number of bytes that are kept at most. Beyond it, all entries are dropped, and only a newer state is of use.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
 
-/// What an entry takes besides its bytes.
+/// The size of an entry besides its payload, in bytes.
 const OVERHEAD: usize = 64;
 
-/// Something that a replica must be told once it has its state.
+/// An event that a replica must be told of once it has its state.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Message { epoch: Epoch, seq: Seq, sender: NodeId, time: Hlc, payload: Box<[u8]> },
@@ -26,7 +26,7 @@ pub(crate) enum Entry {
 pub(crate) struct Backlog {
     /// A state that lacks something before this place is of no use.
     from: Mark,
-    /// Behind the newest entry.
+    /// The place behind the newest entry.
     to: Mark,
     entries: VecDeque<Entry>,
     bytes: usize,
@@ -34,13 +34,13 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// An empty one, of a view that begins.
+    /// An empty backlog of a view that begins.
     pub(crate) fn new(epoch: Epoch, senders: usize, max_bytes: usize) -> Backlog {
         let from = Mark::begin(epoch, senders);
         Backlog { to: from.clone(), from, entries: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    /// Keeps a message. False if that is too much, and all were dropped.
+    /// Keeps a message. Returns false if that was too much, and all entries were dropped.
     pub(crate) fn push(&mut self, message: &Message<'_>) -> bool {
         let &Message { epoch, seq, sender, time, .. } = message;
         let mut payload = vec![0; message.payload.len()].into_boxed_slice();
@@ -64,12 +64,12 @@ impl Backlog {
         self.entries.push_back(Entry::View(view));
     }
 
-    /// Whether it begins no later than a state ends.
+    /// Whether it begins no later than the end of `state`.
     pub(crate) fn joins(&self, state: &Mark) -> bool {
         state.covers(&self.from)
     }
 
-    /// Takes the oldest that a state lacks.
+    /// Takes the oldest entry that `state` lacks.
     pub(crate) fn pop(&mut self, state: &Mark) -> Option<Entry> {
         loop {
             let entry = self.entries.pop_front()?;
@@ -92,7 +92,6 @@ impl Backlog {
         }
     }
 
-    /// Whether nothing is kept.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -139,7 +138,7 @@ mod tests {
         backlog
     }
 
-    /// What is kept beyond a state: messages by their byte, views by their epoch.
+    /// The entries beyond a state: messages by their byte, views by 100 times their epoch.
     fn beyond(mut backlog: Backlog, state: &Mark) -> Vec<u64> {
         let name = |entry| match entry {
             Entry::Message { payload, .. } => u64::from(payload[0]),

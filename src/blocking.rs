@@ -15,7 +15,8 @@ thread_local! {
     static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
-/// Marks, as long as it lives, that this thread runs application code which all that it could wait for depends on.
+/// A mark, as long as it lives, that this thread runs application code. All that the thread could wait for depends on
+/// that code.
 #[derive(Debug)]
 pub(crate) struct Applying {
     before: bool,
@@ -50,20 +51,20 @@ impl Wake for Unpark {
     }
 }
 
-/// How long a thread looks again and again before it sleeps.
+/// The time for which a thread looks again and again before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// In looks, of some 10 to 40 ns each; `u32::MAX` for ever.
+    /// The number of looks, of some 10 to 40 ns each; `u32::MAX` for ever.
     looks: u32,
-    /// Let others run between two looks.
+    /// Whether it lets other threads run between two looks.
     yields: bool,
 }
 
-/// How many looks are about as long as waking a thread that sleeps on an idle core.
+/// The number of looks that take about as long as waking a thread that sleeps on an idle core.
 const LOOKS: u32 = 1000;
 
 impl Patience {
-    /// None at all.
+    /// No looks at all.
     pub(crate) const NONE: Patience = Patience { looks: 0, yields: false };
 
     pub(crate) fn new(spin: Spin, room: Room) -> Patience {

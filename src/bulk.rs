@@ -56,7 +56,7 @@ pub struct Bulk<F> {
     completions: Vec<Completion>,
     patience: Patience,
     armed: bool,
-    /// Something may have been asked since the last turn, which only a turn does.
+    /// Set when a caller may have asked for something since the last turn. Only a turn carries it out.
     asked: bool,
 }
 
@@ -95,24 +95,24 @@ impl<F: Fabric + Wait> Bulk<F> {
         self.groups.group(id)
     }
 
-    /// Forgets a group, and leaves it if it has not ended: it then fails for the others, who hear why as long as turns are
-    /// taken here. Returns the messages that this node has not released.
+    /// Forgets a group, and leaves it if it has not ended. A group that is left fails for its other members, which hear
+    /// the reason as long as turns are taken here. Returns the messages that this node has not released.
     pub fn remove(&mut self, id: GroupId) -> Vec<Interrupted> {
         self.asked = true;
         self.groups.remove(&mut self.fabric, id)
     }
 
-    /// Whether there is no group, and nobody has to hear anything from this node any more.
+    /// Whether there is no group, and no other node is still to hear something from this node.
     pub fn is_quiet(&self) -> bool {
         self.groups.is_quiet()
     }
 
-    /// One look at everything: appends what happened to `events`. Returns whether anything changed.
+    /// Looks once at everything, and appends what happened to `events`. Returns whether anything changed.
     pub fn turn(&mut self, events: &mut Vec<(GroupId, Event)>) -> bool {
         self.asked = false;
         self.fabric.poll(Time::boot_clock(), &mut self.completions);
         let mut busy = !self.completions.is_empty();
-        // What came in together with a group's end is not lost for it.
+        // Broken endpoints come last, so that what came in together with a group's end is not lost.
         self.completions.sort_by_key(|completion| matches!(completion, Completion::Broken { .. }));
         for completion in self.completions.drain(..) {
             self.groups.on_completion(&mut self.fabric, &completion);
@@ -127,17 +127,17 @@ impl<F: Fabric + Wait> Bulk<F> {
         busy
     }
 
-    /// After a turn that changed nothing: lets time pass, in the way that the host's room suggests. At the latest, it
-    /// returns at `until`; and when the fabric has something, or a [waker](Bulk::waker) is used.
+    /// Lets time pass after a turn that changed nothing, in the way that the host's room suggests. It returns at
+    /// `until` at the latest, and earlier when the fabric has something or a [waker](Bulk::waker) is used.
     ///
-    /// It does not always sleep: take another turn after it. It never does where anything was asked since the last turn,
-    /// as [`group`](Bulk::group) may have.
+    /// It does not always sleep: take another turn after it. It never sleeps if anything was asked for since the last
+    /// turn; every call of [`group`](Bulk::group) counts as that.
     pub fn rest(&mut self, until: Time) {
         if self.asked {
             return;
         }
         if std::mem::take(&mut self.armed) {
-            // Armed, looked once more, and found nothing: what comes from now on ends this.
+            // Armed, looked once more, and found nothing: what comes from now on ends this wait.
             return self.fabric.wait(until);
         }
         match self.patience.rest(Time::boot_clock()) {
@@ -151,18 +151,18 @@ impl<F: Fabric + Wait> Bulk<F> {
     }
 }
 
-/// How long a thread that waits for a block yields before it sleeps: several times what a block takes, so that it sleeps
-/// between messages only. (Waking it takes as long as copying half a megabyte; the engines of
-/// [`Node`](crate::Node)s, which wait for messages and not for parts of one, give up sooner.)
+/// The time for which a thread that waits for a block yields before it sleeps. It is several times what a block takes,
+/// so that the thread sleeps between messages only. Waking a thread takes as long as copying half a megabyte. The
+/// engines of [`Node`](crate::Node)s, which wait for messages and not for parts of one, give up sooner.
 const YIELDS_FOR: Duration = Duration::from_micros(200);
 
-/// Decides how the thread waits, by how long it has found nothing.
+/// Decides how the thread waits, by the time for which it has found nothing.
 #[derive(Debug)]
 struct Patience {
-    /// What it does before it sleeps.
+    /// The way of waiting before it sleeps.
     awake: Rest,
     lasts: Duration,
-    /// When it first found nothing since it found something.
+    /// The first time that it found nothing since it last found something.
     since: Option<Time>,
 }
 
@@ -172,7 +172,7 @@ impl Patience {
             (Spin::Never, _) => (Rest::Sleep, Duration::ZERO),
             (Spin::Auto, _) => (Rest::Yield, YIELDS_FOR),
             (Spin::Always, Room::Ample) => (Rest::Spin, Duration::MAX),
-            // Else those that it waits for could not run.
+            // A thread that spins here could keep the threads that it waits for from running.
             (Spin::Always, Room::Tight | Room::Crowded) => (Rest::Yield, Duration::MAX),
         };
         Patience { awake, lasts, since: None }

@@ -1,4 +1,4 @@
-//! Where a group's threads read the node's clock.
+//! The node's clock, as a group's threads read it.
 
 use std::{
     sync::{
@@ -11,12 +11,12 @@ use std::{
 use squall_fabric::Time;
 use squall_ordered::log::Hlc;
 
-/// A node's clock: the one that its core goes by.
+/// A node's clock, which its core goes by.
 #[derive(Clone, Debug)]
 pub(crate) enum Now {
-    /// The host's.
+    /// The host's clocks.
     Boot,
-    /// Simulated ones, in nanoseconds.
+    /// Simulated clocks, in nanoseconds.
     Virtual { boot: Arc<AtomicU64>, wall: Arc<AtomicU64> },
 }
 
@@ -28,7 +28,7 @@ impl Now {
         }
     }
 
-    /// The time of day. It may go back, as people set it.
+    /// The time of day. It may go back when it is set.
     pub(crate) fn wall(&self) -> Hlc {
         match self {
             Now::Boot => {

@@ -1,4 +1,5 @@
-//! The times that a node's messages get, and their bound: how far its wall clock may be ahead of the other members'.
+//! The times that a node's messages get, and their bound: the limit to the lead of its wall clock over the other
+//! members'.
 
 use std::{
     sync::{
@@ -16,31 +17,33 @@ use crate::{
     error::{Outcome, SubmitError, Unavailable},
 };
 
-/// Times are multiples of this, in nanoseconds: in a ring the first message of each has a record of it, and the others have none.
+/// The unit of times, in nanoseconds: a time is a multiple of it. In a ring, only the first message of each tick has a
+/// record of its time.
 const TICK: u64 = 1_000_000;
 
-/// While a clock is wrong, the log says so again after this time.
+/// The interval at which the log repeats its warning while a clock is wrong.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The others' clocks are not known, so no message may be stamped yet.
+/// The bound while the others' clocks are not known, so that no message may be stamped yet.
 const UNKNOWN: i64 = i64::MIN;
 
-/// There is nobody to compare with.
+/// The bound where there is no other member to compare with.
 const UNBOUNDED: i64 = i64::MAX;
 
 /// The bound of one node's wall clock, set by the engine and asked by all threads that submit.
 ///
-/// A clock is given as its *offset*: how far it is ahead of this node's boot clock, which nobody sets. So a clock that is set right
-/// may be used at once.
+/// A clock is given as its *offset*: its lead over this node's boot clock, which nobody sets. So a clock that is set
+/// right may be used at once.
 #[derive(Debug)]
 pub(crate) struct ClockBound {
     limit: Duration,
     /// The largest offset that this node's wall clock may have, in nanoseconds.
     most: AtomicI64,
-    /// The time that messages get, as of the engine's last look at the clock; 0 while who submits must look himself.
+    /// The time that messages get, as of the engine's last look at the clock; 0 while a submitting thread must look
+    /// itself.
     time: AtomicU64,
     seen: Mutex<Seen>,
-    /// Rings once the others' clocks are known.
+    /// Notified once the others' clocks are known.
     known: Condvar,
 }
 
@@ -52,7 +55,8 @@ struct Seen {
     warn_at: Time,
 }
 
-/// The way in which a node's wall clock differs from those of more than half of the other members, by more than the limit.
+/// The way in which a node's wall clock differs from the clocks of more than half of the other members, by more than
+/// the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Ahead,
@@ -60,7 +64,7 @@ enum Wrong {
 }
 
 impl Default for ClockBound {
-    /// No bound.
+    /// The absence of a bound.
     fn default() -> ClockBound {
         ClockBound {
             limit: Duration::MAX,
@@ -78,8 +82,10 @@ impl ClockBound {
         ClockBound { limit, most: AtomicI64::new(UNKNOWN), ..ClockBound::default() }
     }
 
-    /// The time of a message that is submitted now; [`SubmitError::Full`] while the others' clocks are not known. Seldom reads a clock:
-    /// only while the engine sleeps, or has found that no message may have a time.
+    /// Returns the time of a message that is submitted now; [`SubmitError::Full`] while the others' clocks are not
+    /// known.
+    ///
+    /// It seldom reads a clock: only while the engine sleeps, or has found that no message may have a time.
     #[inline]
     pub(crate) fn time(&self, clock: &Now) -> Result<Hlc, SubmitError> {
         match self.time.load(Ordering::Relaxed) {
@@ -88,7 +94,7 @@ impl ClockBound {
         }
     }
 
-    /// The time of messages by this reading of the clocks.
+    /// Returns the time of messages by this reading of the clocks.
     #[cold]
     fn judge(&self, wall: Hlc, now: Time) -> Result<Hlc, SubmitError> {
         match self.most.load(Ordering::Relaxed) {
@@ -101,24 +107,25 @@ impl ClockBound {
         }
     }
 
-    /// By the engine, while it is awake: what this node's clocks say, so that those who submit need not look.
+    /// Takes this node's reading of its clocks, so that submitting threads need not look. Called by the engine, while
+    /// it is awake.
     #[inline]
     pub(crate) fn look(&self, wall: Hlc, now: Time) {
         let may = offset(wall, now) <= self.most.load(Ordering::Relaxed);
         let time = if may { tick(wall).0 } else { 0 };
-        // Few writes: all who submit read it.
+        // Written only when it changes, since all submitting threads read it.
         if self.time.load(Ordering::Relaxed) != time {
             self.time.store(time, Ordering::Relaxed);
         }
     }
 
-    /// By the engine, before it sleeps.
+    /// Withdraws the time. Called by the engine, before it sleeps.
     pub(crate) fn look_away(&self) {
         self.time.store(0, Ordering::Relaxed);
     }
 
-    /// By the engine: the other members' offsets, and what this node's clocks say. Returns whether messages may be stamped from
-    /// now on that had to wait before.
+    /// Takes the other members' offsets, and this node's reading of its clocks. Called by the engine. Returns whether
+    /// messages may be stamped from now on that had to wait before.
     pub(crate) fn set(&self, others: impl Iterator<Item = (NodeId, i64)>, wall: Hlc, now: Time) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.others.clear();
@@ -126,7 +133,8 @@ impl ClockBound {
         seen.others.sort_unstable_by_key(|&(_, offset)| offset);
         let limit = i64::try_from(self.limit.as_nanos()).unwrap_or(i64::MAX);
         let all = seen.others.len();
-        // Ahead of more than half of the others is whoever is ahead of this one. Of two, the clock that is behind counts.
+        // A clock that is ahead of this one is ahead of more than half of the others. Where there is one other member,
+        // the clock that is behind counts as right.
         let most = seen.others.get(all / 2).map_or(UNBOUNDED, |&(_, offset)| offset.saturating_add(limit));
         let least = all.checked_sub(all / 2 + 1).and_then(|at| seen.others.get(at));
         let least = least.map_or(i64::MIN, |&(_, offset)| offset.saturating_sub(limit));
@@ -158,24 +166,24 @@ impl ClockBound {
     /// Waits until the others' clocks are known, for `limit` at most.
     pub(crate) fn wait_known(&self, limit: Duration) {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        // It is set under the lock.
+        // `most` is set under the lock.
         let waited = self.known.wait_timeout_while(seen, limit, |_| !self.is_known());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A sentence if this node's clock is wrong, as far as the others' say.
+    /// A sentence that says that this node's clock is wrong, as far as the others' clocks say; None if it is not.
     pub(crate) fn warning(&self, wall: Hlc, now: Time) -> Option<String> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).sentence(offset(wall, now))
     }
 
-    /// By how many milliseconds another member's clock is ahead of this node's; negative if it is behind.
+    /// The lead of another member's clock over this node's, in milliseconds; negative if it is behind.
     pub(crate) fn ahead_ms(&self, node: NodeId, wall: Hlc, now: Time) -> Option<i64> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, theirs) = seen.others.iter().find(|(other, _)| *other == node)?;
         Some(theirs.saturating_sub(offset(wall, now)) / 1_000_000)
     }
 
-    /// Why a message is refused whose time is too far ahead.
+    /// The reason to refuse a message whose time is too far ahead.
     fn refusal(&self, wall: Hlc, now: Time) -> Unavailable {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let own = offset(wall, now);
@@ -239,7 +247,8 @@ mod tests {
         bound.time.load(Ordering::Relaxed)
     }
 
-    /// Whether messages get a time at a reading of the wall clock: the same if the engine looks, or who submits.
+    /// Whether messages get a time at a reading of the wall clock. Checks that a look of the engine and one of a
+    /// submitting thread agree.
     fn allows(bound: &ClockBound, seconds: u64) -> bool {
         let wall = Hlc((1000 + seconds) * SECOND as u64);
         bound.look(wall, Time::ZERO);

@@ -1,12 +1,12 @@
-//! On which core a thread runs.
+//! Placement of threads on cores.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Moves the calling thread to one of the cores that it may use; threads of which `index` counts are spread evenly. The kernel may
-/// move it on from there.
+/// Moves the calling thread to one of the cores that it may use. Threads that are numbered by `index` are spread
+/// evenly. The kernel may move the thread on from there.
 #[cold]
 pub(crate) fn spread(index: usize) {
-    // Where that is not possible, it stays where it is.
+    // Where that is not possible, the thread stays on its core.
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let count = (allowed.count() as usize).max(1);
     let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(index % count) else { return };

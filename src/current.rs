@@ -1,8 +1,8 @@
-//! Something that any thread uses at any time, and that one replaces now and then.
+//! A value that any thread may use at any time, and that one thread replaces now and then.
 //!
-//! Who uses it notes that in a word of his thread (a hazard pointer: M. Michael, IEEE TPDS 15(6), 2004), without an atomic
-//! read-modify-write and without a fence: who replaces it lays one into all threads at once (`membarrier`) before he looks at the
-//! words, and lets go of what nobody notes.
+//! A thread that uses the value notes that in a word of its own (a hazard pointer: M. Michael, IEEE TPDS 15(6), 2004),
+//! without an atomic read-modify-write and without a fence. The thread that replaces the value lays a fence into all
+//! threads at once (`membarrier`) before it looks at the words. Then it drops the old values that no word notes.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -11,10 +11,10 @@ use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull, sync::Arc};
 
 use self::sync::{AtomicPtr, Fences, Mutex, Ordering, lock, own_slot, slots};
 
-/// The word in which a thread notes what it uses; null if nothing.
+/// The word in which a thread notes the value that it uses; null if it uses none.
 struct Slot(AtomicPtr<()>);
 
-/// The words of all threads. They live for ever; one that ends leaves its own to the next that begins.
+/// The words of all threads. They live for ever; a thread that ends leaves its word to the next that begins.
 struct Slots(Mutex<Vec<(&'static Slot, Owner)>>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,14 +44,14 @@ impl Slots {
         slots.iter_mut().filter(|(other, _)| std::ptr::eq(*other, slot)).for_each(|(_, owner)| *owner = Owner::Nobody);
     }
 
-    /// What threads have noted.
+    /// Returns the notes of all threads.
     fn noted(&self) -> Vec<*mut ()> {
-        // Acquire: whoever has let go of something has done all that he did with it.
+        // Acquire: a thread that has let go of a value has finished all its accesses to it.
         lock(&self.0).iter().map(|(slot, _)| slot.0.load(Ordering::Acquire)).collect()
     }
 }
 
-/// Something that one thread replaces while others use it.
+/// A value that one thread replaces while others use it.
 pub(crate) struct Current<T> {
     value: AtomicPtr<T>,
     fences: Fences,
@@ -60,7 +60,7 @@ pub(crate) struct Current<T> {
 
 struct Owned<T> {
     now: Arc<T>,
-    /// What somebody still used when it was replaced. Looked at again with the next.
+    /// Values that a thread still used when they were replaced. They are looked at again at the next replacement.
     before: Vec<Arc<T>>,
 }
 
@@ -71,7 +71,8 @@ impl<T> Current<T> {
         Current { value, fences: Fences::new(), owned: Mutex::new(Owned { now, before: Vec::new() }) }
     }
 
-    /// The value, for use on this thread. It stays while it is used, and is the current one when this is called.
+    /// Returns the value, for use on this thread. It is the current one at the time of the call, and stays valid while
+    /// it is used.
     #[inline]
     pub(crate) fn get(&self) -> Using<'_, T> {
         match own_slot() {
@@ -85,9 +86,10 @@ impl<T> Current<T> {
     fn note(&self, slot: &'static Slot) -> Using<'_, T> {
         let mut value = self.value.load(Ordering::Acquire);
         loop {
-            // Release: whoever finds this note instead of that before it finds what was done under that one done, too.
+            // Release: a thread that finds this note instead of the one before it also finds all that was done under
+            // that one done.
             slot.0.store(value.cast(), Ordering::Release);
-            // Pairs with the fence in `replace`: either that finds the note, or this finds another value.
+            // Pairs with the fence in `replace`: either `replace` finds the note, or this finds another value.
             self.fences.light();
             let now = self.value.load(Ordering::Acquire);
             if now == value {
@@ -105,7 +107,8 @@ impl<T> Current<T> {
         Using { value: NonNull::from(&*kept), hold: Hold::Arc(kept), of: PhantomData }
     }
 
-    /// Replaces the value. The old one is dropped here, unless a thread uses it: then, at the latest, when the next is replaced.
+    /// Replaces the value. The old one is dropped here, unless a thread uses it. It is then dropped by a later
+    /// replacement that finds it unused.
     pub(crate) fn set(&self, value: T) {
         self.replace(value, &slots());
     }
@@ -116,7 +119,7 @@ impl<T> Current<T> {
         self.value.store(Arc::as_ptr(&value).cast_mut(), Ordering::Release);
         let old = std::mem::replace(&mut owned.now, value);
         owned.before.push(old);
-        // See `note`.
+        // Pairs with the fence in `note`.
         self.fences.heavy();
         let noted = slots.noted();
         let is_used = |old: &mut Arc<T>| noted.contains(&Arc::as_ptr(old).cast_mut().cast());
@@ -136,11 +139,11 @@ impl<T: fmt::Debug> fmt::Debug for Current<T> {
 pub(crate) struct Using<'a, T> {
     value: NonNull<T>,
     hold: Hold<T>,
-    /// The pointer keeps it on its thread.
+    /// The raw pointer keeps it on its thread.
     of: PhantomData<(&'a Current<T>, *const T)>,
 }
 
-/// What keeps a value that is in use.
+/// The hold on a value that is in use.
 enum Hold<T> {
     Note(&'static Slot),
     Arc(#[expect(dead_code, reason = "it is there to be dropped")] Arc<T>),
@@ -151,8 +154,8 @@ impl<T> Deref for Using<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: it comes from an Arc, one of which exists as long as this: its own, or the one that `replace` keeps while
-        // the note is there.
+        // SAFETY: it comes from an Arc, one of which exists as long as this: its own, or the one that `replace` keeps
+        // while the note is there.
         unsafe { self.value.as_ref() }
     }
 }
@@ -188,12 +191,12 @@ mod sync {
     static SLOTS: LazyLock<Slots> = LazyLock::new(Slots::new);
 
     thread_local! {
-        /// The thread's word. Apart from its owner, since what needs no destructor is found faster.
+        /// The thread's word. Apart from its owner, since a thread-local without a destructor is found faster.
         static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
         static OWNER: OwnSlot = OwnSlot(SLOTS.take());
     }
 
-    /// A thread's word, until it ends.
+    /// A thread's word, until the thread ends.
     struct OwnSlot(&'static Slot);
 
     impl Drop for OwnSlot {
@@ -220,9 +223,9 @@ mod sync {
         &*SLOTS
     }
 
-    /// Two fences of which each sees to it that the other's thread finds what was stored before it.
+    /// Two fences. Each makes sure that the other's thread finds the values that were stored before it.
     pub(super) struct Fences {
-        /// Whether the heavy one holds for all threads. Where the kernel refuses, each has one of its own.
+        /// Whether the heavy fence holds for all threads. Where the kernel refuses, the light fence is one too.
         one_sided: bool,
     }
 
@@ -256,7 +259,7 @@ mod sync {
     }
 }
 
-/// As above, with loom's fences for those of the kernel.
+/// As above, with loom's fences instead of the kernel's.
 #[cfg(squall_loom)]
 mod sync {
     use std::ops::Deref;
@@ -269,7 +272,7 @@ mod sync {
 
     use super::{Slot, Slots};
 
-    /// Models pass theirs.
+    /// Models pass their own slots.
     pub(super) fn own_slot() -> Option<&'static Slot> {
         None
     }
@@ -326,7 +329,7 @@ mod tests {
 
     #[test]
     fn threads_use_what_is_current_while_it_is_replaced() {
-        /// Worth nothing once it is dropped.
+        /// A number that is 0 once it is dropped.
         struct Valid(AtomicU64);
 
         impl Drop for Valid {

@@ -1,7 +1,7 @@
-//! Who has a replica: the thread that delivers, or one that reads.
+//! Exclusive access to a replica, for the thread that delivers or one that reads.
 //!
-//! Nobody waits for it. A reader who finds it taken lets the delivering thread answer instead. The delivering thread who finds
-//! it taken goes on with other things; the reader keeps it free for him from then on, and wakes him.
+//! No thread waits for it. A reader that finds it taken lets the delivering thread answer instead. If the delivering
+//! thread finds it taken, it goes on with other things. The reader then leaves it free for that thread, and wakes it.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -15,18 +15,19 @@ use self::sync::{AtomicU32, Ordering, UnsafeCell};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// The delivering thread wants it; readers keep off.
+/// The delivering thread wants the value; readers keep off.
 const WANTED: u32 = 2;
-/// Who changed it left it half changed.
+/// A thread that changed the value left it half changed.
 const BROKEN: u32 = 4;
 
-/// Something that one thread at a time has.
+/// A value to which one thread at a time has access.
 pub(crate) struct Custody<T> {
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only by who made `state` TAKEN, so by one thread at a time; and it may change threads.
+// SAFETY: the value is reached only by the thread that made `state` TAKEN, so by one thread at a time; and it may
+// change threads.
 unsafe impl<T: Send> Send for Custody<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Custody<T> {}
@@ -36,7 +37,8 @@ impl<T> Custody<T> {
         Custody { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// Takes it, for the delivering thread, of which there is one. None while a reader has it, who will wake that thread.
+    /// Takes it, for the delivering thread, of which there is one. None while a reader has it, which will wake that
+    /// thread.
     pub(crate) fn take(&self) -> Option<Held<'_, T>> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
@@ -52,11 +54,13 @@ impl<T> Custody<T> {
         }
     }
 
-    /// Takes it for changing, for another than the delivering thread. None while somebody has it or that thread wants it; ask
-    /// again. That thread must be woken afterwards, if it [was left](Custody::is_left).
+    /// Takes it to change it, for a thread other than the delivering one. None while another thread has it or the
+    /// delivering thread wants it; the caller may ask again.
+    ///
+    /// The delivering thread must be woken afterwards, if the value [was left](Custody::is_left).
     pub(crate) fn borrow(&self) -> Option<Held<'_, T>> {
         let free = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        // Made only now: one that is dropped gives back what somebody else has.
+        // Made only on success: dropping a `Held` gives back the value, which another thread may have.
         free.is_ok().then(|| Held { custody: self, changes: true })
     }
 
@@ -66,12 +70,12 @@ impl<T> Custody<T> {
         self.state.load(Ordering::Relaxed) & TAKEN == 0 || self.state.fetch_or(WANTED, Ordering::Relaxed) & TAKEN == 0
     }
 
-    /// The delivering thread never wants it again.
+    /// Notes that the delivering thread never wants it again.
     pub(crate) fn leave(&self) {
         self.state.fetch_and(!WANTED, Ordering::Relaxed);
     }
 
-    /// Whether nobody will see it again.
+    /// Whether it was left half changed, so that no thread will see it again.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.load(Ordering::Relaxed) & BROKEN != 0
     }
@@ -81,7 +85,7 @@ impl<T> Custody<T> {
         self.state.load(Ordering::Relaxed) == WANTED
     }
 
-    /// Looks at it, for a reader. What the look needs comes back if it is taken. `wake` wakes the delivering thread.
+    /// Looks at it, for a reader. `needs` comes back if it is taken. `wake` wakes the delivering thread.
     pub(crate) fn look<N, R>(&self, needs: N, look: impl FnOnce(N, &T) -> R, wake: impl FnOnce()) -> Result<R, N> {
         if self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(needs);
@@ -89,7 +93,7 @@ impl<T> Custody<T> {
         let held = Held { custody: self, changes: false };
         let result = look(needs, &held);
         drop(held);
-        // Whoever wanted it meanwhile finds WANTED alone from now on.
+        // From now on, a thread that wanted it meanwhile finds WANTED alone.
         if self.is_left() {
             wake();
         }
@@ -103,16 +107,16 @@ impl<T> fmt::Debug for Custody<T> {
     }
 }
 
-/// What somebody has, until this is dropped. A panic of who changes it leaves it taken for ever: it may be half
-/// changed.
+/// Access to the value, until this is dropped. A panic while it is held for changing leaves the value taken for ever,
+/// since it may be half changed.
 pub(crate) struct Held<'a, T> {
     custody: &'a Custody<T>,
-    /// Whether it may be changed.
+    /// Whether the holder may change it.
     changes: bool,
 }
 
 impl<T> Held<'_, T> {
-    /// It was left half changed: nobody shall see it again.
+    /// Marks it as left half changed: no thread shall see it again.
     pub(crate) fn spoil(self) {
         self.custody.state.fetch_or(BROKEN, Ordering::Relaxed);
         std::mem::forget(self);
@@ -145,12 +149,12 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// What several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
+/// Types that several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
 #[cfg(not(squall_loom))]
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// As loom's.
+    /// A cell with the interface of loom's.
     pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
     impl<T> UnsafeCell<T> {

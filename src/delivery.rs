@@ -1,5 +1,5 @@
-//! The thread that delivers, as far as one group is concerned: applies messages, completes submits, answers reads, from view
-//! to view.
+//! The delivering thread's work for one group: it applies messages, completes submits and answers reads, from view to
+//! view.
 
 mod desk;
 mod errands;
@@ -51,29 +51,29 @@ pub(crate) struct Installed {
     pub(crate) shard: ShardId,
     pub(crate) submitter: Submitter,
     pub(crate) deliverer: Deliverer,
-    /// This node's messages that the view before did not deliver, in order: they go first.
+    /// This node's messages that the view before did not deliver, in order. They are sent first.
     pub(crate) resubmit: Vec<Undelivered>,
-    /// In the view before, this node received less than the shard's trim, so there is a gap.
+    /// Whether this node received less than the shard's trim in the view before, so that there is a gap.
     pub(crate) fell_short: bool,
 }
 
-/// What became of a message that its sender, which goes, has not delivered.
+/// The outcome of a message that its sender, which goes, has not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It lies within the trim: those who stayed deliver it, and nobody reads any more who lacks it.
+    /// It lies within the trim: the members that stayed deliver it, and no node that lacks it can read any more.
     Delivered,
     /// It lies beyond the trim.
     NotDelivered,
-    /// The trim is not known, or somebody may still read a state without the message.
+    /// The trim is not known, or some node may still read a state without the message.
     Unknown,
 }
 
-/// Why a task takes no further step.
+/// The reason for which a task takes no further step.
 #[derive(Debug)]
 pub(crate) enum Halt {
     /// A sender is faulty.
     Faulty(DeliverError),
-    /// The application panicked, for which this node's part ends so.
+    /// The application panicked, so this node's part ends with this reason.
     Panicked(EndReason),
 }
 
@@ -83,41 +83,41 @@ impl From<DeliverError> for Halt {
     }
 }
 
-/// What the thread that delivers does for one group. On the engine's thread, on one of its own, or in the simulator.
+/// The delivering thread's work for one group. It runs on the engine's thread, on one of its own, or in the simulator.
 pub(crate) trait Task: Send {
     /// Whether a step would do anything, deadlines aside.
     fn is_due(&self) -> bool;
 
-    /// Applies about `max` turns at most, and answers what can be answered. What it counts as reads includes peeks.
+    /// Applies about `max` turns at most, and answers the reads that can be answered. The reads that it counts include
+    /// peeks.
     ///
     /// After an error there must be no further step, only the [end](Task::end).
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt>;
 
-    /// When a step is due even if nothing happens.
+    /// Returns the time at which a step is due even if nothing happens.
     fn deadline(&self) -> Option<Time>;
 
-    /// Goes on in a view. Whatever the view before delivers, this task has delivered.
+    /// Goes on in a view. This task must have delivered all that the view before delivers.
     fn install(&mut self, installed: Installed);
 
-    /// The node was dropped from the view, and the shard is suspended: it may go on with what this node has received. What is called
-    /// next is [outside](Task::outside).
+    /// Notes that the node was dropped from the view, and that the shard is suspended. The shard may go on with what
+    /// this node has received. The next call is [outside](Task::outside).
     fn keep(&mut self, received: Seq);
 
-    /// The node is no member of the shard, for this reason: callers get it until the next [install](Task::install), after which
-    /// the replica needs a state anew, unless the shard goes on with what was [kept](Task::keep).
+    /// Notes that the node is no member of the shard. Callers get the reason until the next [install](Task::install).
+    /// After that the replica needs a state anew, unless the shard goes on with what was [kept](Task::keep).
     fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable);
 
-    /// Nobody can decide what follows the view. Callers get errors until something is decided.
+    /// Notes that no member can decide what follows the view. Callers get errors until something is decided.
     fn stalled(&mut self);
 
-    /// Fails whatever waits. There must be no further step. Called again, does nothing.
+    /// Fails all waiting calls. There must be no further step. A second call does nothing.
     fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason);
 
-    /// The group's name.
     fn name(&self) -> &str;
 }
 
-/// What was counted, for other threads to read. Written by the delivering thread alone, but for `overruns`.
+/// Counts, for other threads to read. Written by the delivering thread alone, except `overruns`.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) applied: AtomicU64,
@@ -126,16 +126,16 @@ pub(crate) struct Tally {
     pub(crate) overruns: AtomicU64,
 }
 
-/// A group's replica, and all that goes with it to the thread that delivers.
+/// A group's replica, and all else that the delivering thread needs for the group.
 pub(crate) struct Delivery<S: Service> {
     me: NodeId,
     mode: Mode,
     replica: Arc<Custody<S>>,
     /// None outside any view.
     part: Option<Part>,
-    /// To be kept of it.
+    /// The place in the view's order up to which `part` is to be kept.
     keeps: Option<Seq>,
-    /// In place of it, of an earlier view.
+    /// A part of an earlier view that is kept in place of `part`.
     kept: Option<Kept>,
     errands: Errands,
     resubmission: Resubmission,
@@ -144,13 +144,13 @@ pub(crate) struct Delivery<S: Service> {
     ended: bool,
 }
 
-/// What all those who deal with a group share.
+/// The handles that a group's delivering thread shares with other threads.
 pub(crate) struct Links<S: Service> {
     pub(crate) shared: Arc<Shared<S::Reply>>,
     pub(crate) reads: Arc<Reads<S>>,
     pub(crate) transfer: Arc<Transfer>,
     pub(crate) tally: Arc<Tally>,
-    /// Of a durable group.
+    /// The log of a durable group.
     pub(crate) journal: Option<Arc<Journal>>,
 }
 
@@ -189,7 +189,7 @@ impl<S: Service> Delivery<S> {
         }
     }
 
-    /// Keeps what is delivered, as long as the replica has not got its state.
+    /// Keeps what is delivered, as long as the replica lacks its state.
     fn keep(&mut self, max: usize) -> Result<Ran, DeliverError> {
         let Some(Part { deliverer, stage: Stage::Incomplete { backlog, state }, .. }) = &mut self.part else {
             return Ok(Ran::default());
@@ -203,7 +203,7 @@ impl<S: Service> Delivery<S> {
         ran
     }
 
-    /// Does what needs the replica. Returns whether the node's standing changed.
+    /// Does all work that needs the replica. Returns whether the node's standing changed.
     fn serve(
         part: &mut Option<Part>,
         errands: &mut Errands,
@@ -212,7 +212,7 @@ impl<S: Service> Delivery<S> {
         max: usize,
     ) -> Served {
         let mut served = Served { ran: Ok(Ran::default()), changed: false };
-        // Only who has the replica knows that it still holds that state.
+        // Only the holder of the replica knows that it still holds that state.
         let restored =
             std::mem::take(&mut errands.restored).then(|| desk.transfer.take_restored(errands.fetch)).flatten();
         if let Some(part) = part {
@@ -245,7 +245,7 @@ impl<S: Service> Delivery<S> {
         served
     }
 
-    /// Sends messages of earlier views, as far as there is room; behind the last, callers may send theirs.
+    /// Sends messages of earlier views, as far as there is room. Once all are sent, callers may send theirs.
     fn resubmit(&mut self) {
         let Some(part) = self.part.as_ref().filter(|_| !self.resubmission.is_empty()) else { return };
         let Desk { shared, wakers, .. } = &mut self.desk;
@@ -258,8 +258,8 @@ impl<S: Service> Delivery<S> {
         }
     }
 
-    /// Takes what the view before did not deliver, to send it again; not so in an unordered group, where some may have delivered
-    /// it.
+    /// Takes the messages that the view before did not deliver, to send them again. In an unordered group they fail
+    /// instead, since some members may have delivered them.
     fn take_back(&mut self, before: Option<&Part>, mut undelivered: Vec<Undelivered>) {
         let Some(before) = before else { return };
         let delivered = Some(before.delivered());
@@ -283,7 +283,7 @@ impl<S: Service> Delivery<S> {
         }
     }
 
-    /// Lets callers in, as far as they may.
+    /// Lets callers in, as far as they may come in.
     fn open(&mut self) {
         let Some(part) = &self.part else { return };
         let intake = &self.desk.shared.intake;
@@ -291,7 +291,7 @@ impl<S: Service> Delivery<S> {
             return intake.set(State::Unavailable(why));
         }
         if matches!(&part.stage, Stage::Complete { changes, .. } if !changes.is_empty()) {
-            // Whoever reads must see what others' replicas did when they were told.
+            // A reader must see the effect of the views of which other replicas have been told.
             return;
         }
         let refuses = if !part.members.is_complete(self.me) {
@@ -314,7 +314,7 @@ impl<S: Service> Delivery<S> {
         }
     }
 
-    /// A view as the replica learns of it.
+    /// A view, in the form in which the replica learns of it.
     fn new_view(&self, before: Option<&Part>, view: &View, shard: ShardId) -> NewView {
         let held = self.desk.held.as_ref();
         let restarted = || held.and_then(|held| held.journal.view()).map(|(_, view)| view.members);
@@ -327,7 +327,7 @@ impl<S: Service> Delivery<S> {
         NewView { change: ViewChange::new(&members, view, shard), life: view.life, ended, complete }
     }
 
-    /// After the replica was served.
+    /// Publishes the standing after the replica was served.
     fn on_change(&mut self) {
         let Some(part) = &self.part else { return };
         let standing = part.standing(&self.errands);
@@ -348,7 +348,7 @@ struct Served {
     changed: bool,
 }
 
-/// Whether there is anything to do with the replica.
+/// Whether there is any work that needs the replica.
 fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk<S>) -> bool {
     let part_does = part.is_some_and(|part| match &part.stage {
         Stage::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
@@ -376,7 +376,7 @@ impl<S: Service> Task for Delivery<S> {
     fn is_due(&self) -> bool {
         let Delivery { part, errands, desk, replica, .. } = self;
         let keeps = matches!(part, Some(Part { stage: Stage::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
-        // Who reads now will wake this thread. The rest needs no replica.
+        // A thread that reads now will wake this one. The rest needs no replica.
         keeps
             || desk.shared.intake.alarms.any()
             || desk.shared.intake.may_resubmit()
@@ -394,10 +394,11 @@ impl<S: Service> Task for Delivery<S> {
         let kept = self.keep(max);
         let answered = self.desk.answered;
         let Delivery { replica, part, errands, desk, .. } = self;
-        // As long as nothing needs it here, another thread may be restoring it.
+        // As long as no work here needs it, another thread may be restoring it.
         let is_complete = matches!(part, Some(Part { stage: Stage::Complete { .. }, .. }));
         let needed = is_complete || needs_replica(part.as_ref(), errands, desk);
-        // A panic breaks the replica, as what has it is dropped. What else it leaves half done is not used any more.
+        // A panic breaks the replica, because its holder is dropped. Other state that it leaves half changed is not
+        // used any more.
         let served = catch_unwind(AssertUnwindSafe(|| {
             needed.then(|| replica.take()).flatten().map(|mut service| {
                 let _applying = Applying::enter();
@@ -409,8 +410,8 @@ impl<S: Service> Task for Delivery<S> {
         if changed {
             self.on_change();
         }
-        // After the replies, so that one that came in time counts. Time goes on also while somebody looks at the replica; and a
-        // deadline that stayed due would keep this thread busy for nothing.
+        // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
+        // and a deadline that stayed due would keep this thread busy for nothing.
         let Delivery { desk, .. } = self;
         desk.shared.intake.alarms.ring(now, |waker| desk.wakers.push(waker));
         desk.publish();
@@ -435,14 +436,15 @@ impl<S: Service> Task for Delivery<S> {
         let change = Arc::new(self.new_view(last, &view, shard));
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
-        // The log was cut for this view, so what was restored before is void.
+        // The log was cut for this view, so a state that was restored before is void.
         let is_stale = self.desk.held.as_ref().is_some_and(|held| held.journal.is_stale());
         let stage = match before.map(|part| part.stage) {
             Some(Stage::Complete { owes, mut changes, .. }) if is_listed || !fell_short => {
                 changes.push(change);
                 Stage::Complete { owes, ahead: None, changes }
             }
-            // It began with the group, or goes on with what it has: its log, its memory, or what an operator said that counts.
+            // It began with the group, or goes on with a state that it has: from its log, its memory, or by an
+            // operator's word.
             _ if is_listed => {
                 self.desk.held.iter().for_each(|held| held.journal.forget_safe());
                 let owes = kept.take().and_then(|kept| kept.up_to(members.began)).map(Box::new);
@@ -514,7 +516,7 @@ impl<S: Service> Task for Delivery<S> {
         let Some(part) = self.part.as_mut().filter(|_| !self.ended) else { return };
         part.stalled = true;
         let Desk { shared, wakers, .. } = &mut self.desk;
-        // First the reason, for whom the closed ring refuses.
+        // The reason is set first, for callers that the closed ring refuses.
         shared.intake.set(State::Unavailable(Unavailable::NoQuorum));
         part.submitter.close();
         shared.replies.stall(|waker| wakers.push(waker));
@@ -526,28 +528,29 @@ impl<S: Service> Task for Delivery<S> {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        // Nobody will take it for changing any more.
+        // The delivering thread will not take it for changing any more.
         self.replica.leave();
         let part = self.part.take();
         self.kept = None;
         let Desk { shared, reads, transfer, jobs, wakers, .. } = &mut self.desk;
-        // First the reason, and the ring is closed: whoever submits from now on is refused, with the reason. Who waits for
-        // room is woken, and refused.
+        // The reason is set first, and the ring closed: callers that submit from now on are refused, with the reason.
+        // Callers that wait for room are woken, and refused.
         shared.intake.set(State::Ended(reason.clone()));
         if let Some(part) = &part {
             part.submitter.close();
         }
         let error = |outcome| SubmitError::Ended { reason: reason.clone(), outcome };
-        // Then those of whom something is known.
+        // Then messages of which the outcome is known.
         for (ticket, outcome) in outcomes(self.mode, part.as_ref(), undelivered) {
             fail(shared, wakers, ticket, error(outcome));
         }
-        // These lie beyond what an earlier view delivered.
+        // These lie beyond the end of an earlier view's delivery.
         for message in self.resubmission.drain(&shared.intake) {
             fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
         }
-        // Then all that still waits. A thread that passed the check of the reason before, and whose message is accepted only
-        // now, is not forgotten: `close` and `Replies::poll` see to it that one of the two notices the other.
+        // Then all others that still wait. A thread may have passed the check of the reason before, and its message be
+        // accepted only now. It is not forgotten: `close` and `Replies::poll` make sure that one of the two notices the
+        // other.
         shared.replies.close(|waker| wakers.push(waker));
         let captures = std::mem::take(&mut self.errands.captures);
         for (_, reply) in transfer.end(reason).into_iter().chain(captures) {
@@ -568,7 +571,7 @@ impl<S: Service> Task for Delivery<S> {
 
 impl<S: Service> Drop for Delivery<S> {
     fn drop(&mut self) {
-        // In order, or because its thread panicked: nobody shall wait for what is gone.
+        // Called in order, or because the thread panicked: no caller shall wait for a task that is gone.
         self.end(Vec::new(), &EndReason::ShutDown);
     }
 }

@@ -1,10 +1,10 @@
-//! Where logs lie: in a directory, or on a simulated disk.
+//! The storage of logs: a directory, or a simulated disk.
 
 use std::{fs::File, io, path::PathBuf};
 
 use squall_ordered::log::{Files, SimFile, SimStorage, Storage};
 
-/// A directory that one shard's log has.
+/// A directory that one shard's log owns.
 #[derive(Clone, Debug)]
 pub(crate) enum Disk {
     Real(Files),
@@ -18,7 +18,7 @@ pub(crate) enum DiskFile {
     Simulated(SimFile),
 }
 
-/// Calls the same function of whichever disk it is, which must be the file's.
+/// Calls the same function of the real or the simulated disk, which must be the file's.
 macro_rules! on {
     ($disk:expr, $file:expr, $storage:ident, $of:ident => $call:expr) => {
         match ($disk, $file) {
@@ -119,7 +119,7 @@ impl Storage for Disk {
     }
 }
 
-/// Real directories of which tests say that they can't be synced.
+/// Real directories whose syncs tests make fail.
 #[cfg(all(test, not(squall_loom)))]
 pub(crate) mod faults {
     use std::{
@@ -135,12 +135,12 @@ pub(crate) mod faults {
         f(&mut FAILING.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on each sync of a file below this directory fails.
+    /// Makes each sync of a file below this directory fail from now on.
     pub(crate) fn fail_syncs(below: &Path) {
         with(|failing| failing.insert(below.to_owned()));
     }
 
-    /// They succeed again.
+    /// Lets these syncs succeed again.
     pub(crate) fn heal(below: &Path) {
         with(|failing| failing.remove(below));
     }

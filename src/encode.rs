@@ -6,7 +6,7 @@ use rkyv::{api::high::to_bytes_in, rancor, util::AlignedVec};
 
 use crate::{error::SubmitError, replicated::Command, session::Trailer};
 
-/// A thread keeps a buffer of at most this many bytes between messages.
+/// The largest buffer that a thread keeps between messages, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
 
 thread_local! {
@@ -29,7 +29,7 @@ impl Encoded {
         Encoded(buffer)
     }
 
-    /// With a trailer behind it.
+    /// Appends a trailer.
     pub(crate) fn with_trailer(mut self, trailer: &Trailer) -> Encoded {
         let (bytes, len) = trailer.bytes();
         self.0.extend_from_slice(&bytes[..len]);
@@ -45,7 +45,7 @@ impl Drop for Encoded {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.0);
         if buffer.capacity() <= KEPT_BYTES {
-            // A thread that is ending has no more use for it.
+            // A thread that is ending has no more use for the buffer.
             let _ = BUFFER.try_with(|kept| kept.set(buffer));
         }
     }

@@ -1,4 +1,4 @@
-//! Why operations on a group fail.
+//! Errors of the operations on a group.
 
 use std::{fmt, time::Duration};
 
@@ -6,10 +6,10 @@ use squall_fabric::NodeId;
 use squall_membership::{EndReason, Epoch};
 use squall_ordered::SubmitRefused;
 
-/// Why a submit or send failed.
+/// The reason for which a submit or send failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// There was no room, now or until the deadline. Nothing was sent: it may be tried again.
+    /// There was no room, now or until the deadline. Nothing was sent, and the caller may try again.
     #[error(
         "there is no room for the message, and it was not sent: other members have not delivered what fills the ring (or, for a \
          bulk message, the reserve), or as many submits wait as may; try again, or configure a larger ring_bytes, bulk_reserve or \
@@ -32,42 +32,42 @@ pub enum SubmitError {
     /// The group has ended at this node.
     #[error("the group has ended ({reason}); {outcome}")]
     Ended {
-        /// Why.
+        /// The reason for the end.
         reason: EndReason,
-        /// What is known of the message.
+        /// The knowledge of the message.
         outcome: Outcome,
     },
     /// This node can't serve the group for now. It goes on by itself when it can.
     #[error("{why}; {outcome}")]
     Unavailable {
-        /// Why.
+        /// The reason for which it can't.
         why: Unavailable,
-        /// What is known of the message.
+        /// The knowledge of the message.
         outcome: Outcome,
     },
-    /// The message's view ended, and it can't be sent in the next: the group is unordered, where that could deliver it twice, or
-    /// this node is no sender there.
+    /// The message's view ended, and it can't be sent in the next. Either the group is unordered, where that could
+    /// deliver it twice, or this node is no sender there.
     #[error("the view of {epoch} ended before the message was delivered; {outcome}")]
     ViewEnded {
         /// The view that ended.
         epoch: Epoch,
-        /// What is known of the message.
+        /// The knowledge of the message.
         outcome: Outcome,
     },
     /// The message was accepted, and not delivered here in time. It is not withdrawn: mostly it is still delivered.
     #[error("the deadline has passed; the message was accepted, and may be delivered yet")]
     Deadline,
-    /// Waiting was asked for where it would never end: on the thread that delivers, inside `apply` or a read's closure. A
-    /// message that was accepted stays accepted.
+    /// The caller asked to wait where that would never end: on the delivering thread, inside `apply` or a read's
+    /// closure. A message that was accepted stays accepted.
     #[error(
         "waiting inside `apply` or a read's closure would wait for ever, since the same thread delivers: submit without \
          waiting, or wait on another thread"
     )]
     InsideApply,
-    /// rkyv could not serialize the command; the sentence says why. Nothing was sent.
+    /// rkyv could not serialize the command; the string says why. Nothing was sent.
     #[error("the command could not be serialized: {0}")]
     Serialize(String),
-    /// The message was delivered, but what arrived is no command, so no member applied it.
+    /// The message was delivered, but the bytes that arrived are no command, so no member applied it.
     #[error(
         "the command's bytes did not pass the check where they were delivered, so no member applied them: its `Serialize` \
          and its `CheckBytes` contradict each other, or its memory was damaged"
@@ -95,7 +95,7 @@ impl SubmitError {
         }
     }
 
-    /// None if the shard is closed: its view is over, and another may follow.
+    /// The error of a refusal; None if the shard is closed, since its view is over and another may follow.
     pub(crate) fn refused(refused: SubmitRefused) -> Option<SubmitError> {
         match refused {
             SubmitRefused::Full => Some(SubmitError::Full),
@@ -106,16 +106,16 @@ impl SubmitError {
     }
 }
 
-/// Why a node can't serve a group for now.
+/// The reason for which a node can't serve a group for now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// Too few members can be reached to decide who goes on, so this one must not.
+    /// Too few members can be reached to decide which go on, so this one must not.
     #[error(
         "too few of the group's members can be reached to decide who goes on, so this one waits: it goes on by itself once more \
          of them are back; if they are lost for ever, `squall recover --force` lets it go on without them"
     )]
     NoQuorum,
-    /// The others went on without this node: it was stopped, or cut off. It joins again by itself.
+    /// The others went on without this node, because it was stopped or cut off. It joins again by itself.
     #[error(
         "the others dropped this node at {epoch}, and it joins them again by itself: try again, or ask another member"
     )]
@@ -123,17 +123,18 @@ pub enum Unavailable {
         /// The first view without it.
         epoch: Epoch,
     },
-    /// This node is a member, and not of this shard.
+    /// This node is a member of the group, but not of this shard.
     #[error("this node is no member of the shard: ask one of those who are, {}", list(members))]
     Elsewhere {
-        /// They, by rank.
+        /// The shard's members, by rank.
         members: Vec<NodeId>,
     },
-    /// This node is new in the group, and has not got its state, or may not send in the view in which it got it.
+    /// This node is new in the group. It lacks the group's state, or may not send in the view in which it got the
+    /// state.
     #[error("this node is joining the group: try again, or ask another member")]
     Joining,
-    /// This node's clock is further ahead of the other members' than `clock_limit_ms`. What it submits would carry the group's time
-    /// with it, for good. It goes on by itself once the clock is set right.
+    /// This node's clock is further ahead of the other members' than `clock_limit_ms`. Its messages would carry the
+    /// group's time with them, for good. It goes on by itself once the clock is set right.
     #[error(
         "this node's clock is {:.1} s ahead of {}, and the group's time would follow it: set it right (with chrony: `chronyc \
          makestep`), or ask another member; this one goes on by itself then",
@@ -141,7 +142,7 @@ pub enum Unavailable {
         list(ahead_of)
     )]
     ClockAhead {
-        /// By how much, measured by the middle one of the others.
+        /// The difference, measured against the middle one of the other members' clocks.
         by: Duration,
         /// The members whose clocks are behind it.
         ahead_of: Vec<NodeId>,
@@ -151,10 +152,10 @@ pub enum Unavailable {
         "the group has fewer members with its state than its `min_replicas`: it refuses work until more have joined"
     )]
     Inadequate,
-    /// Nobody who holds the group's state is a member.
+    /// No member holds the group's state.
     #[error("no member holds the group's state: it goes on when one of {} returns with it", list(last_holders))]
     Suspended {
-        /// Who held it last.
+        /// The nodes that held it last.
         last_holders: Vec<NodeId>,
     },
 }
@@ -163,7 +164,7 @@ fn list(nodes: &[NodeId]) -> String {
     nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Nodes, as a sentence has them.
+/// A list of nodes, displayed as in a sentence.
 pub(crate) struct Nodes<'a>(pub(crate) &'a [NodeId]);
 
 impl fmt::Display for Nodes<'_> {
@@ -180,25 +181,27 @@ impl fmt::Display for Nodes<'_> {
     }
 }
 
-/// What is known of a message that got no reply.
+/// The knowledge of a message that got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was never accepted: nobody delivers it.
+    /// It was never accepted, so no member delivers it.
     NotAccepted,
-    /// It was accepted, and lies beyond what the group delivered: nobody delivers it.
+    /// It was accepted, and lies beyond the end of what the group delivered, so no member delivers it.
     NotDelivered,
-    /// It was accepted, and the members that stayed deliver it: only its reply is lost. Every linearizable read that begins from
-    /// now on shows it. Never said in a durable group, where a loss of power may undo it until all members have it on disk.
+    /// It was accepted, and the members that stayed deliver it: only its reply is lost. Every linearizable read that
+    /// begins from now on shows it.
+    ///
+    /// Never reported in a durable group, where a loss of power may undo it until all members have it on disk.
     Delivered,
-    /// It was accepted, and some members may have delivered it, or may yet.
+    /// It was accepted, and some members may have delivered it, or may deliver it later.
     Unknown {
-        /// Unordered mode: the members known to have it, this node included. In ordered mode always empty.
+        /// Unordered mode: the members known to have it, this node included. In ordered mode it is always empty.
         held_by: Vec<NodeId>,
     },
 }
 
 impl Outcome {
-    /// Of a message that its sender did not deliver, and that no others than these may have.
+    /// The outcome of a message that its sender did not deliver, and that no members but `held_by` may have delivered.
     pub(crate) fn of_holders(held_by: Vec<NodeId>) -> Outcome {
         if held_by.is_empty() { Outcome::NotDelivered } else { Outcome::Unknown { held_by } }
     }
@@ -222,10 +225,10 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Why a read failed.
+/// The reason for which a read failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// In unordered mode replicas differ, so no read could show what all agree on.
+    /// The group is unordered: its replicas differ, so no read could show a state on which all agree.
     #[error(
         "there are no linearizable reads in an unordered group: `peek` at this node's replica, or configure \
          mode = \"ordered\""
@@ -234,16 +237,17 @@ pub enum ReadError {
     /// The group has ended at this node.
     #[error("the group has ended: {reason}")]
     Ended {
-        /// Why.
+        /// The reason for the end.
         reason: EndReason,
     },
     /// This node can't serve the group for now. It goes on by itself when it can.
     #[error("{why}")]
     Unavailable {
-        /// Why.
+        /// The reason for which it can't.
         why: Unavailable,
     },
-    /// Waiting was asked for where it would never end: on the thread that delivers, inside `apply` or a read's closure.
+    /// The caller asked to wait where that would never end: on the delivering thread, inside `apply` or a read's
+    /// closure.
     #[error(
         "waiting inside `apply` or a read's closure would wait for ever, since the same thread answers: look at the replica \
          there, or wait on another thread"

@@ -21,7 +21,7 @@ use squall_fabric::verbs::{VerbsConfig, VerbsDevice, VerbsError, VerbsFabric};
 
 use crate::config::{Address, Config, Security};
 
-/// Why a node has no fabric.
+/// The reason for which a node has no fabric.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -35,16 +35,16 @@ pub enum FabricError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The node can't prove who it is.
+    /// The node can't prove its identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The node's certificate is another one's.
+    /// The node's certificate is another node's.
     #[error(
         "{certificate} is the certificate of {found}, but this is {node}: give this node's own, or put `{{id}}` in place of \
          the number in its path"
     )]
     OtherNode {
-        /// Its file.
+        /// The certificate's file.
         certificate: String,
         /// The node that it names.
         found: NodeId,
@@ -57,7 +57,7 @@ pub enum FabricError {
          correct the cluster's name"
     )]
     OtherCluster {
-        /// Its file.
+        /// The certificate's file.
         certificate: String,
         /// This node's cluster.
         cluster: String,
@@ -65,20 +65,21 @@ pub enum FabricError {
     /// A member could not be greeted.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// RDMA was asked for by a program that has none.
+    /// RDMA was asked for by a program that was built without it.
     #[error("this program was built without RDMA: build it with `--features verbs`, which needs libibverbs")]
     NoVerbs,
 }
 
-/// A fabric that is told where nodes are which its configuration did not name.
+/// A fabric that learns the addresses of nodes which its configuration did not name.
 pub(crate) trait Learn {
-    /// A node can be reached as this. Who shares a host with others learns of itself first.
+    /// Learns the addresses of a node. A node that shares a host with others learns of itself first.
     fn learn(&mut self, member: &Member);
 }
 
-/// Where a real node is called.
+/// The port at which a real node is called.
 pub(crate) trait Port {
-    /// Those who call a service at the node's port. None if it has none: the node shares its host with all others.
+    /// The streams of callers of a service at the node's port. None if it has no port: the node shares its host with
+    /// all others.
     fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>>;
 }
 
@@ -136,7 +137,7 @@ impl Learn for SimFabric {
     fn learn(&mut self, _member: &Member) {}
 }
 
-/// The node's port, and where those of its peers are.
+/// The network configuration: the node's port, and its peers' addresses.
 pub(crate) fn net_config(config: &Config) -> Result<NetConfig, FabricError> {
     let texts = |list: &[Address]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut net = NetConfig::new(config.cluster(), config.id());
@@ -159,7 +160,7 @@ impl Config {
         Ok(ShmFabric::open(ShmConfig::new(self.cluster(), self.id()))?)
     }
 
-    /// Opens sockets: as [`open_shm`](Config::open_shm).
+    /// Opens sockets, for the same programs as [`open_shm`](Config::open_shm).
     pub fn open_tcp(&self) -> Result<TcpFabric, FabricError> {
         let mut tcp = TcpConfig::new(net_config(self)?);
         tcp.send_buffer_bytes = self.tcp().send_buffer_bytes;
@@ -167,11 +168,11 @@ impl Config {
         Ok(TcpFabric::open(tcp)?)
     }
 
-    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no
-    /// keys: as [`open_shm`](Config::open_shm).
+    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no keys. It
+    /// is for the same programs as [`open_shm`](Config::open_shm).
     pub fn open_mixed(&self) -> Result<MixedFabric, FabricError> {
         let mut fabric = MixedFabric::new(self.id(), Transport::Network).with_tcp(self.open_tcp()?);
-        // Also if nobody is beside this node yet: one may join.
+        // Opened even if no other member is on this host yet: one may join.
         fabric = fabric.with_shm(self.open_shm()?);
         self.members_beside().for_each(|peer| fabric.route(peer, Transport::Shm));
         #[cfg(feature = "verbs")]
@@ -184,13 +185,13 @@ impl Config {
         Ok(fabric)
     }
 
-    /// Opens RDMA: as [`open_shm`](Config::open_shm).
+    /// Opens RDMA, for the same programs as [`open_shm`](Config::open_shm).
     #[cfg(feature = "verbs")]
     pub fn open_verbs(&self) -> Result<VerbsFabric, FabricError> {
         Ok(VerbsFabric::open(self.verbs_config(net_config(self)?))?)
     }
 
-    /// The RDMA device that the node would use, or why there is none. Opens nothing else.
+    /// Finds the RDMA device that the node would use, or the reason for which there is none. Opens nothing else.
     #[cfg(feature = "verbs")]
     pub fn probe_verbs(&self) -> Result<VerbsDevice, FabricError> {
         Ok(self.verbs_config(NetConfig::new(self.cluster(), self.id())).probe()?)
@@ -204,8 +205,8 @@ impl Config {
         verbs
     }
 
-    /// Dials a member as this node would, and takes leave again: whether it runs, and would talk to this node. Disturbs
-    /// neither, nor a node of this id that runs.
+    /// Dials a member as this node would, and takes leave again. Success means that the member runs, and would talk to
+    /// this node. Disturbs neither, nor a node of this id that runs.
     ///
     /// Blocks for `timeout` at most.
     pub fn greet(&self, member: NodeId, timeout: Duration) -> Result<(), FabricError> {
@@ -221,23 +222,23 @@ impl Config {
             timeout,
         };
         match dial_service(&dial) {
-            // Who knows that it has no such service has taken the greeting.
+            // A member that refuses the service has accepted the greeting.
             Err(DialError::NoService { .. }) => Ok(()),
             other => Ok(other.map(drop)?),
         }
     }
 
-    /// Checks the keys that it names, if it does: that they can be read, belong together, are good today, and are those of this
-    /// node and cluster. A node that starts does the same.
+    /// Checks the keys that the configuration names, if it names any: that they can be read, belong together, are valid
+    /// today, and are those of this node and cluster. A node that starts does the same.
     pub fn check_keys(&self) -> Result<(), FabricError> {
         identity(self).map(drop)
     }
 }
 
-/// No node ever takes it.
+/// A service that no node ever offers.
 const NO_SERVICE: ServiceId = ServiceId(u32::MAX);
 
-/// What the node shows, if there are keys: its certificate, which must be its own.
+/// The node's certificate, if there are keys. It must be the node's own.
 fn identity(config: &Config) -> Result<Option<Identity>, FabricError> {
     let Security::Tls(keys) = config.security() else { return Ok(None) };
     let identity = Identity::load(&keys.ca, &keys.certificate, &keys.key)?;

@@ -42,22 +42,23 @@ use crate::{
     transfer::{CaptureReply, Standing, Transfer, Wanted},
 };
 
-/// A handle to a replicated service: submits commands, and reads this node's replica. Clones are handles to the same, for
-/// any number of threads and tasks.
+/// A handle to a replicated service, which submits commands and reads this node's replica. Clones are handles to the
+/// same group, for any number of threads and tasks.
 ///
-/// It works from the node's start to the group's end, through all views; before and after, everything fails at once, but for
-/// [`peek`](Group::peek), which goes on showing the last state.
+/// It works from the node's start to the group's end, through all views. Before and after, every call fails at once,
+/// except [`peek`](Group::peek), which goes on showing the last state.
 ///
 /// # When members come and go
 ///
-/// A new view is not noticed, but for a moment without answers: what was accepted and not delivered in the old one is sent again
-/// by itself, before anything new, and reads are asked again. While this node can't serve the group, all but `peek` fails at once
-/// with [`SubmitError::Unavailable`] or [`ReadError::Unavailable`], which say why; then it goes on by itself.
+/// A caller sees a new view only as a moment without answers. A message that was accepted and not delivered in the old
+/// view is sent again by itself, before anything new, and reads are asked again. While this node can't serve the group,
+/// all calls but `peek` fail at once with [`SubmitError::Unavailable`] or [`ReadError::Unavailable`], which say why.
+/// Then the handle goes on by itself.
 ///
 /// # Order
 ///
-/// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are delivered
-/// in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
+/// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are
+/// delivered in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
 pub struct Group<R: Service> {
     shared: Arc<Shared<R::Reply>>,
     reads: Arc<Reads<R>>,
@@ -68,8 +69,8 @@ pub struct Group<R: Service> {
 impl<R: Replicated> Group<R> {
     /// Submits a command. The reply is that of this node's replica, when the command is delivered here.
     ///
-    /// The command is serialized, and handed over if there is room, before this returns; else as soon as there is room while
-    /// the [`Submit`] is awaited or waited for.
+    /// The command is serialized before this returns. It is handed over then if there is room, else as soon as there is
+    /// room while the [`Submit`] is awaited or waited for.
     pub fn submit(&self, command: &R::Command) -> Submit<R::Reply> {
         Submit::new(&self.shared, Encoded::command(command))
     }
@@ -79,32 +80,34 @@ impl<R: Replicated> Group<R> {
         Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::command(command)?)?))
     }
 
-    /// Sends a command whose reply nobody needs. What is returned resolves once the command is accepted: from there on it is
-    /// delivered exactly once, unless the group ends before.
+    /// Sends a command whose reply nobody needs. The returned [`Sending`] resolves once the command is accepted. From
+    /// there on it is delivered exactly once, unless the group ends before.
     pub fn send(&self, command: &R::Command) -> Sending {
         Sending::new(&self.shared.intake, Encoded::command(command))
     }
 
-    /// Sends a command whose reply nobody needs if there is room, and fails with [`SubmitError::Full`] if there is none.
+    /// Sends a command whose reply nobody needs, if there is room. Fails with [`SubmitError::Full`] if there is none.
     pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
         self.shared.intake.try_send(Encoded::command(command)?)
     }
 }
 
-/// What is the same whether messages are commands or mere bytes.
+/// Operations that are the same whether messages are commands or mere bytes.
 impl<R: Service> Group<R> {
     /// The group's name.
     pub fn name(&self) -> &str {
         &self.shared.intake.name
     }
 
-    /// Looks at this node's replica, linearizably: it shows the effect of every command whose reply anyone, at any node, has
-    /// seen before this call, and of everything that an earlier such read has shown.
+    /// Looks at this node's replica, linearizably. The read shows the effect of every command whose reply anyone, at
+    /// any node, has seen before this call, and of everything that an earlier such read has shown.
     ///
-    /// The closure runs between two commands, on this thread if it can, else on the one that delivers. Keep it short: while it
-    /// runs nothing is delivered here, and once rings are full, nowhere; and hold no lock that it takes. The read
-    /// takes no place in the order. It takes one exchange of messages with all members, which concurrent reads share, and
-    /// which lasts: for a while (the configuration's `read_lease_ms`) this member answers by itself.
+    /// The closure runs between two commands, on this thread if possible, else on the delivering thread. Keep it short:
+    /// while it runs nothing is delivered here, and once rings are full, nowhere. The caller must hold no lock that the
+    /// closure takes.
+    ///
+    /// The read takes no place in the order. It takes one exchange of messages with all members, which concurrent reads
+    /// share. The exchange lasts: for a while (the configuration's `read_lease_ms`) this member answers by itself.
     pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
         if self.mode == Mode::Unordered {
             return Read::answered(Err(ReadError::Unordered));
@@ -120,10 +123,12 @@ impl<R: Service> Group<R> {
         }
     }
 
-    /// Looks at this node's replica as it is: it may be behind others, and behind what this node has been told, and shows at
-    /// least what this node's own completed submits have done. Asks nobody, and works after the group's end as well, unless the
-    /// replica broke in the middle of a command. In a durable group it may show what is not on all disks yet, which a crash of
-    /// all members would undo; [`read`](Group::read) waits for them.
+    /// Looks at this node's replica as it is. It may be behind others, and behind what this node has been told. It
+    /// shows at least the effect of this node's own completed submits.
+    ///
+    /// It asks no other node, and works after the group's end as well, unless the replica broke in the middle of a
+    /// command. In a durable group it may show a state that is not on all disks yet, which a crash of all members would
+    /// undo. [`read`](Group::read) waits for the disks.
     pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
         let look = match self.reads.look_here(&self.shared.intake, look) {
             Ok(answer) => return Read::answered(answer),
@@ -166,12 +171,12 @@ impl<R: Service> Group<R> {
 }
 
 impl<R: Service> Group<R> {
-    /// What its handles share with the thread that delivers.
+    /// Returns the state that the group's handles share with the delivering thread.
     pub(crate) fn shared(&self) -> &Arc<Shared<R::Reply>> {
         &self.shared
     }
 
-    /// What concerns its log, if it has one.
+    /// Returns the group's part that concerns its log.
     pub(crate) fn history(&self) -> &Arc<History> {
         &self.history
     }
@@ -195,14 +200,15 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     /// The group's name.
     fn name(&self) -> &str;
 
-    /// What its messages and its state are.
+    /// The identity of its messages and of its state.
     fn schema(&self) -> Schema;
 
-    /// In a durable group, before it comes to life: takes the replica to where the log ends, if the log is of its schema.
+    /// In a durable group, before it comes to life: takes the replica to the end of the log, if the log is of the
+    /// group's schema.
     fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError>;
 
-    /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is what its core goes by, `journal` is what
-    /// a durable group has.
+    /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is the clock that the
+    /// node's core goes by, and `journal` is the log of a durable group.
     fn attach(
         self: Box<Self>,
         me: NodeId,
@@ -218,37 +224,38 @@ pub(crate) trait GroupControl: Send + Sync {
     /// The group's name.
     fn name(&self) -> &str;
 
-    /// The own ring has more room.
+    /// Notes that this node's ring has more room.
     fn on_freed(&self);
 
-    /// There is more room for bulk messages, and for small ones behind them.
+    /// Notes that there is more room for bulk messages, and for small ones behind them.
     fn on_freed_bulk(&self);
 
-    /// The other members' clocks are known.
+    /// Notes that the other members' clocks are known.
     fn on_stamps(&self);
 
-    /// Tells callers why they must not wait, as long as the delivering thread does not: it hangs.
+    /// Tells callers why they must not wait while the delivering thread hangs.
     fn halt(&self, why: &Unavailable);
 
-    /// Rings deadlines that are due, and starts new ones. The delivering thread does that, too, unless it hangs.
+    /// Rings deadlines that are due, and starts new ones. The delivering thread does that too, unless it hangs.
     fn ring(&self, now: Time);
 
-    /// When the next deadline is due.
+    /// Returns the time of the next deadline.
     fn rings_at(&self) -> Option<Time>;
 
-    /// Whether somebody asked the delivering thread for what it does not notice by itself.
+    /// Whether the delivering thread is asked for work that it does not notice by itself.
     fn wants_delivery(&self) -> bool;
 
-    /// A batch of calls was longer than short calls are.
+    /// Counts a batch of calls that was longer than the limit for short calls.
     fn count_overrun(&self);
 
-    /// What was counted.
+    /// The counts of the delivering thread.
     fn counts(&self) -> GroupCounts;
 
-    /// The log, for those who read it from outside, if there is one.
+    /// The log, for readers from outside, if there is one.
     fn log_source(&self) -> Option<Arc<dyn LogSource>>;
 
-    /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a view.
+    /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a
+    /// view.
     fn standing(&self) -> Standing;
 
     /// Hands the replica's state, as it is between two messages, to `reply`, on the thread that delivers.
@@ -260,28 +267,31 @@ pub(crate) trait GroupControl: Send + Sync {
     /// The group's past at this node.
     fn history(&self) -> &Arc<History>;
 
-    /// In a durable group, takes the replica to the end of this node's log, or to where that can't be read and is not repaired.
-    /// Returns where that is, if there is anything that another member's log could go on from. Blocks, as
+    /// In a durable group, takes the replica to the end of this node's log, or to the first place that can't be read
+    /// and is not repaired.
+    ///
+    /// Returns that place, if there is anything that another member's log could go on from. Blocks, as
     /// [`restore`](GroupControl::restore) does.
     fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError>;
 
-    /// In a durable group, removes what the log has behind a place, and takes the replica back to there if `rebuilds`; else that is
-    /// left to who [prepares](GroupControl::prepare) it. Blocks. Nothing may be delivered meanwhile.
+    /// In a durable group, removes from the log all that lies behind a place. Takes the replica back to there if
+    /// `rebuilds`; else that is left to a later [`prepare`](GroupControl::prepare). Blocks. Nothing may be delivered
+    /// meanwhile.
     fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError>;
 
-    /// In a durable group, what this node can say in a restart that it has, once all that was appended is on disk. Blocks. None if
-    /// the log has failed. Nothing may be delivered meanwhile.
+    /// In a durable group, returns what this node can report in a restart as its own, once all that was appended is on
+    /// disk. Blocks. None if the log has failed. Nothing may be delivered meanwhile.
     fn held(&self) -> Option<membership::Held>;
 
-    /// Replaces the replica's state by one that [`Captured::write`](crate::state::Captured::write) wrote, or takes it further by
-    /// what another's log has, while the node's
-    /// [standing](GroupControl::standing) is that it needs one. Blocks the calling thread, which is not one that delivers, until
-    /// the application has read all of it. Whether that was enough is seen by the standing: it becomes complete, or asks for
-    /// another state.
+    /// Replaces the replica's state by one that [`Captured::write`](crate::state::Captured::write) wrote, or takes it
+    /// further by another log's records, while the node's [standing](GroupControl::standing) is that it needs one.
+    ///
+    /// Blocks the calling thread, which must not be a delivering one, until the application has read all of it. The
+    /// standing shows whether that was enough: it becomes complete, or asks for another state.
     fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
 }
 
-/// Declares a group: its handle, and what the node's start will bring to life.
+/// Declares a group: returns its handle, and the specification that the node's start brings to life.
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
     let patience = Patience::new(config.spin(), Room::here(config));
@@ -364,7 +374,7 @@ struct Control<S: Service> {
 }
 
 impl<S: Service> Control<S> {
-    /// What takes states and records, in a durable group.
+    /// The object that takes in states and records, in a durable group.
     fn taker(&self) -> Option<Taker<'_, S>> {
         let journal = self.journal.as_ref()?;
         Some(Taker { replica: self.reads.replica(), transfer: &self.transfer, journal })
@@ -483,19 +493,19 @@ impl<S: Service> GroupControl for Control<S> {
             }
             match replica.borrow() {
                 Some(held) => break held,
-                // Looks are short.
+                // A reader holds the replica, and looks are short.
                 None => thread::yield_now(),
             }
         };
         let transfer = &self.transfer;
-        // A panic breaks the replica, as `held` sees it pass.
+        // A panic breaks the replica, because `held` is dropped while it unwinds.
         let restored = catch_unwind(AssertUnwindSafe(move || {
             let fetch = transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
             held.restore(from)?;
             transfer.restored(fetch, reached);
             Ok(())
         }));
-        // For what was restored, and for whoever wants the replica.
+        // The delivering thread must see the restored state, and answer the callers that want the replica.
         self.shared.intake.wake();
         restored.unwrap_or(Err(RestoreError::Panicked))
     }

@@ -1,4 +1,4 @@
-//! Where a group's messages come in: the same for every kind of group.
+//! The entrance of a group's messages: the same for every kind of group.
 
 use std::{
     pin::Pin,
@@ -28,7 +28,7 @@ use crate::{
     error::{Outcome, SubmitError, Unavailable},
 };
 
-/// What all handles of a group share with the thread that delivers.
+/// The state that all handles of a group share with the thread that delivers.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) name: String,
@@ -38,37 +38,38 @@ pub(crate) struct Intake {
     around: OnceLock<Around>,
     /// Replaced by the delivering thread alone.
     state: Current<State>,
-    /// Why nobody shall wait for the delivering thread, which hangs in a view that is over.
+    /// The reason for which callers must not wait for the delivering thread, which hangs in a view that is over.
     halted: Mutex<Option<Unavailable>>,
-    /// Rings when there is room again for messages that are no bulk messages.
+    /// Notified when there is room again for messages that are no bulk messages.
     room: Event,
-    /// As `room`, for bulk messages: they need far more of another kind of room, and would use up the notifications of others.
+    /// As `room`, for bulk messages. They need far more of another kind of room, and would use up the notifications of
+    /// others.
     bulk_room: Event,
-    /// The delivering thread has messages of an earlier view to send before any new ones.
+    /// Whether the delivering thread has messages of an earlier view to send before any new ones.
     resubmitting: AtomicBool,
-    /// There is more room for them.
+    /// Whether there is more room for these messages.
     resubmit: AtomicBool,
 }
 
-/// What a group's node gives it when it starts.
+/// The node's part of a group, given to the group when the node starts.
 #[derive(Debug)]
 pub(crate) struct Around {
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
     pub(crate) clock: Now,
-    /// The times of its messages.
+    /// The times of the group's messages.
     pub(crate) bound: Arc<ClockBound>,
 }
 
-/// Whether the group takes messages, and where.
+/// The state of a group as regards new messages: whether it takes them, and through which submitter.
 #[derive(Debug)]
 pub(crate) enum State {
     /// There has been no view.
     NotStarted,
-    /// In a view; once that is over, the submitter refuses, and callers wait for the next.
+    /// In a view. Once the view is over, the submitter refuses, and callers wait for the next.
     Open {
         submitter: Submitter,
-        /// Why it takes reads and no messages; [`SubmitError::Full`] if that will change by itself.
+        /// The reason for which it takes reads and no messages; [`SubmitError::Full`] if that will change by itself.
         refuses: Option<SubmitError>,
     },
     /// Callers get an error, for now.
@@ -76,9 +77,11 @@ pub(crate) enum State {
     Ended(EndReason),
 }
 
-/// So many of those who wait for room are woken at first, and each who finds some wakes another: those who wait may be very
-/// many, and room for few. Notifications are additional ones, so that one who was woken and never looks (a future that its
-/// owner neither polls nor drops) does not stand for those who would.
+/// The number of waiting callers that are woken at first; each that finds room wakes another. Very many may wait, and
+/// there may be room for few.
+///
+/// Notifications are additional ones. So a caller that was woken and never looks (a future that its owner neither polls
+/// nor drops) does not take the place of one that would.
 const WOKEN: usize = 8;
 
 impl Intake {
@@ -114,26 +117,26 @@ impl Intake {
         }
     }
 
-    /// Whether the group takes messages, and where.
+    /// The state of the group as regards new messages.
     #[inline]
     pub(crate) fn state(&self) -> Using<'_, State> {
         self.state.get()
     }
 
-    /// Lets who waits find another state. By the delivering thread.
+    /// Sets the state, and lets waiting callers find it. Called by the delivering thread.
     pub(crate) fn set(&self, state: State) {
         self.state.set(state);
         *self.halted() = None;
-        // Who listens from now on tries once more before it sleeps, and finds the new state.
+        // A caller that listens from now on tries once more before it sleeps, and finds the new state.
         self.room.notify(usize::MAX);
         self.bulk_room.notify(usize::MAX);
     }
 
-    /// Lets who waits for the delivering thread learn why it must not, until that thread sets another state. By the engine, once the
-    /// view's ring is closed.
+    /// Tells callers why they must not wait for the delivering thread, until that thread sets another state. Called by
+    /// the engine, once the view's ring is closed.
     pub(crate) fn halt(&self, why: Unavailable) {
         *self.halted() = Some(why);
-        // As above.
+        // Callers that listen from now on find `halted`, as in `set`.
         self.room.notify(usize::MAX);
         self.bulk_room.notify(usize::MAX);
     }
@@ -148,12 +151,12 @@ impl Intake {
         matches!(*self.state(), State::Ended(_))
     }
 
-    /// The error of a message of which this is known, and no more than that the group has ended or stalled.
+    /// The error of a message whose outcome is `outcome`, if no more is known than that the group has ended or stalled.
     pub(crate) fn failed(&self, outcome: Outcome) -> SubmitError {
         match &*self.state() {
             State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
             State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
-            // It goes on by now.
+            // The group goes on by now.
             State::NotStarted | State::Open { .. } => {
                 let why = self.halted().clone().unwrap_or(Unavailable::NoQuorum);
                 SubmitError::Unavailable { why, outcome }
@@ -168,7 +171,6 @@ impl Intake {
         halted.map_or(SubmitError::Full, |why| SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
     }
 
-    /// Whether the group is durable.
     pub(crate) fn is_durable(&self) -> bool {
         self.durable
     }
@@ -194,7 +196,8 @@ impl Intake {
                 self.wake();
                 Ok(())
             }
-            // Its view is over. Who waits for room is woken in the next, or learns why there is none.
+            // The submitter's view is over. A caller that waits for room is woken in the next view, or learns why there
+            // is none.
             Err(refused) => Err(SubmitError::refused(refused).unwrap_or(SubmitError::Full)),
         }
     }
@@ -204,8 +207,8 @@ impl Intake {
         self.accept(&message, 0)
     }
 
-    /// The ring has more room. Wakes nobody for small change: below a quarter of the ring, which takes the largest message,
-    /// a producer would fill it at once and sleep again.
+    /// Notes that the ring has more room. Wakes no caller while less than a quarter of the ring is free, which takes
+    /// the largest message. A producer would fill a smaller space at once and sleep again.
     pub(crate) fn on_freed(&self) {
         self.let_resubmit();
         if matches!(&*self.state(), State::Open { submitter, refuses: None } if submitter.is_roomy()) {
@@ -213,29 +216,31 @@ impl Intake {
         }
     }
 
-    /// The other members' clocks are known, so messages that waited for that are taken.
+    /// Notes that the other members' clocks are known, so messages that waited for that are taken.
     pub(crate) fn on_stamps(&self) {
         self.let_resubmit();
-        // Nothing was in the way but that, so no message will leave room behind it that would wake the next.
+        // All are woken: only the clocks were in the way, so no message will leave room behind it that would wake the
+        // next.
         self.room.notify(usize::MAX);
         self.bulk_room.notify(usize::MAX);
     }
 
-    /// There is more room for bulk messages, or for small ones behind them.
+    /// Notes that there is more room for bulk messages, or for small ones behind them.
     pub(crate) fn on_freed_bulk(&self) {
         self.let_resubmit();
         self.bulk_room.notify(WOKEN.additional());
         self.room.notify(WOKEN.additional());
     }
 
-    /// A reply's slot became free where there had been none.
+    /// Notes that a reply's slot became free where there had been none.
     pub(crate) fn on_slot(&self) {
         self.bulk_room.notify(1.additional());
         self.room.notify(1.additional());
     }
 
     fn let_resubmit(&self) {
-        // Pairs with the fence in `set_resubmitting`: either this sees that somebody wants the room, or he finds it.
+        // Pairs with the fence in `set_resubmitting`: either this sees that the delivering thread wants the room, or
+        // that thread finds it.
         fence(Ordering::SeqCst);
         if self.resubmitting.load(Ordering::Relaxed) {
             self.resubmit.store(true, Ordering::Release);
@@ -247,15 +252,15 @@ impl Intake {
         self.resubmit.load(Ordering::Acquire)
     }
 
-    /// The delivering thread looks for room for messages of an earlier view, and wants to hear of more; or has none left.
+    /// Sets whether the delivering thread looks for room for messages of an earlier view, and wants to hear of more.
     pub(crate) fn set_resubmitting(&self, resubmitting: bool) {
         self.resubmitting.store(resubmitting, Ordering::Relaxed);
         self.resubmit.store(false, Ordering::Relaxed);
-        // See `let_resubmit`.
+        // Pairs with the fence in `let_resubmit`.
         fence(Ordering::SeqCst);
     }
 
-    /// What rings when there may be room for a message.
+    /// The event that is notified when there may be room for a message.
     fn room_for(&self, message: &Encoded) -> &Event {
         let bytes = message.as_slice().len();
         let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
@@ -263,7 +268,7 @@ impl Intake {
     }
 }
 
-/// Why a state takes no messages.
+/// The reason for which a state takes no messages.
 #[cold]
 fn refusal(state: &State) -> SubmitError {
     let outcome = Outcome::NotAccepted;
@@ -287,7 +292,7 @@ impl Waiting {
         Waiting { message, listener: None }
     }
 
-    /// Ready once `accept` gives something else than [`SubmitError::Full`].
+    /// Ready once `accept` returns anything else than [`SubmitError::Full`].
     pub(crate) fn poll<A>(
         &mut self,
         intake: &Intake,
@@ -298,7 +303,7 @@ impl Waiting {
             if let Some(listener) = &mut self.listener {
                 std::task::ready!(Pin::new(listener).poll(context));
             }
-            // Listen first, then try: room that comes in between is not missed.
+            // It listens first and tries then, so that room that appears in between is not missed.
             let room = intake.room_for(&self.message);
             self.listener = Some(room.listen());
             match accept(&self.message) {
@@ -312,7 +317,7 @@ impl Waiting {
         }
     }
 
-    /// Blocks until `accept` gives something else than [`SubmitError::Full`], or until the deadline.
+    /// Blocks until `accept` returns anything else than [`SubmitError::Full`], or until the deadline.
     pub(crate) fn wait<A>(
         self,
         intake: &Intake,
@@ -320,7 +325,7 @@ impl Waiting {
         mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
     ) -> Result<A, SubmitError> {
         let Waiting { message, listener } = self;
-        // If it was notified, another waiter is notified in its place.
+        // If the listener was notified, another waiter is notified in its place.
         drop(listener);
         let room = intake.room_for(&message);
         loop {

@@ -1,9 +1,10 @@
-//! A durable shard's log, as its node's threads share it.
+//! A durable shard's log, shared by its node's threads.
 //!
-//! - The thread that delivers appends what it delivers, in memory, and goes on.
-//! - The thread that writes takes what was appended as one batch, writes and syncs it while the next one fills, and says how far the
-//!   log persists. Between two batches it does the jobs of others: reading, trimming, cutting.
-//! - The node's thread looks whether the disk has failed.
+//! - The delivering thread appends what it delivers, in memory, and goes on.
+//! - The writing thread takes all that was appended as one batch. It writes and syncs the batch while the next one
+//!   fills, and publishes how far the log persists. Between two batches it does jobs for others: reading, trimming,
+//!   cutting.
+//! - The node's engine thread checks whether the disk has failed.
 
 use std::{
     collections::VecDeque,
@@ -29,76 +30,78 @@ use crate::{disk::Disk, recovery::anew, scrub::ScrubReport, state::LogPlace, sta
 /// A shard's log on a node's disk.
 pub(crate) type DiskLog = Log<Disk>;
 
-/// What is done with a log between two batches. Who asked for it is told once what all may see of the log is up to date.
+/// Work on a log between two batches. Its result is sent once all published state of the log is up to date.
 pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>;
 type Tell = Box<dyn FnOnce()>;
 
-/// What a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the thread that writes.
+/// The state that a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the writing thread.
 pub(crate) struct Journal {
     filling: Mutex<Filling>,
-    /// Something was appended, or is asked for, that the thread that writes has not seen.
+    /// Whether there are appended records or jobs that the writing thread has not seen.
     due: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
-    /// Wakes the thread that writes.
+    /// Wakes the writing thread.
     writer: Waker,
     failure: OnceLock<String>,
-    /// All members have the messages up to this version of this log on disk.
+    /// The last version of this log that all members have on disk.
     safe: AtomicU64,
-    /// Rings when `safe` has grown, and when nothing more is written.
+    /// Notified when `safe` has grown, and when nothing more is written.
     grown: Event,
-    /// How often the end was [changed](Journal::change_end).
+    /// The number of times that the end was [changed](Journal::change_end).
     changes: AtomicU64,
-    /// Called once so many bytes are written since the start.
+    /// The number of bytes written since the start at which `on_due` is called.
     due_at: AtomicU64,
     on_due: OnceLock<Box<dyn Fn() + Send + Sync>>,
     counts: Counts,
-    /// The replica is not the state at the log's end: it must be rebuilt before anybody uses it.
+    /// Whether the replica is not the state at the log's end: it must be rebuilt before any thread uses it.
     stale: AtomicBool,
-    /// The log was begun anew, and its node has not been complete since.
+    /// Whether the log was begun anew, and its node has not been complete since.
     anew: AtomicBool,
-    /// The group is of a life that an operator forced, who has accepted what is lost by that.
+    /// Whether the group is of a life that an operator forced, and with it accepted the loss of messages.
     forced: AtomicBool,
     scrubbed: Mutex<ScrubReport>,
     /// The records that cuts and new beginnings have taken away, as of the last look.
     asides: Mutex<Vec<AsideStatus>>,
-    /// Why the log is not taken back to what the group has, in a sentence.
+    /// The reason for which the log is not taken back to the group's end, in a sentence.
     went_back: OnceLock<String>,
-    /// Why this node can take no part with its log.
+    /// The reason for which this node can take no part with its log.
     ends: OnceLock<EndReason>,
     directory: PathBuf,
-    /// Does what the thread that writes would, where there is none.
+    /// Does the work of the writing thread, where there is none.
     pump: OnceLock<Pump>,
 }
 
 /// See [`Journal::pump`].
 type Pump = Box<dyn Fn() + Send + Sync>;
 
-/// The life of the group that a log's last view is of.
+/// The life of the group to which a log's last view belongs.
 pub(crate) fn life_of(view: &Option<(Epoch, ViewRecord)>) -> ClusterId {
     view.as_ref().map_or(ClusterId::default(), |(_, view)| view.life)
 }
 
-/// What is not on its way to the disk yet.
+/// The part of the log that is not on its way to the disk yet.
 struct Filling {
     appender: Appender,
-    /// What is to be written next: all that was appended before it was taken.
+    /// The batch that is to be written next: all that was appended before it was taken.
     ready: Option<Batch>,
-    /// The last view that the log has a record of, or that the state had from which it was begun.
+    /// The last view of which the log has a record, or that of the state from which the log was begun.
     view: Option<(Epoch, ViewRecord)>,
-    /// Who is told how far the log persists, in the view at hand; and from where on, since records of views have no version.
+    /// The handle on which the log's end on disk is published, in the view at hand. The position is the one from which
+    /// it is published, since records of views have no version.
     persisted: Option<(Persisted, Position)>,
-    /// How far it does.
+    /// The log's end on disk.
     on_disk: End,
-    /// As far, for readers.
+    /// The same end, for readers.
     tip: Tip,
-    /// The commands that nobody applies.
+    /// The commands that no member applies.
     skips: Skips,
-    /// Where the log begins, and how many bytes of segments there were when it last did so elsewhere, and had been written.
+    /// The place at which the log begins.
     begin: End,
+    /// The bytes of its segments when that place last changed, and the bytes written since the start by then.
     held: (u64, u64),
 }
 
-/// What was written since the start.
+/// The counts of written records, bytes and syncs since the start.
 #[derive(Debug, Default)]
 struct Counts {
     records: AtomicU64,
@@ -106,7 +109,7 @@ struct Counts {
     syncs: AtomicU64,
 }
 
-/// What a node has written to a group's log since it started.
+/// The counts of a node's writes to a group's log since the node started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogCounts {
@@ -114,12 +117,13 @@ pub struct LogCounts {
     pub records: u64,
     /// Their size on disk, in bytes.
     pub bytes: u64,
-    /// How often the disk was asked to make them durable, each time for a batch of records.
+    /// The number of times that the disk was asked to make them durable, each time for a batch of records.
     pub syncs: u64,
 }
 
 impl Journal {
-    /// Of a log that `writer` wakes the thread for. `view` is the last view that it has a record of, if it has any.
+    /// The journal of a log whose writing thread `writer` wakes. `view` is the last view of which the log has a record,
+    /// if it has any.
     pub(crate) fn new(log: &DiskLog, view: Option<(Epoch, ViewRecord)>, writer: Waker) -> Journal {
         let filling = Filling {
             appender: log.appender(),
@@ -156,18 +160,19 @@ impl Journal {
         }
     }
 
-    /// No thread writes: whoever waits calls this, which writes what is due.
+    /// Sets a pump, for a log without a writing thread: each caller that waits calls it, and it writes all that is due.
     pub(crate) fn pump(&self, pump: Pump) {
         // It is set once.
         let _ = self.pump.set(pump);
     }
 
-    /// Whether no thread writes.
+    /// Whether the log has no writing thread.
     pub(crate) fn is_pumped(&self) -> bool {
         self.pump.get().is_some()
     }
 
-    /// Waits for the answer to what was [asked](Journal::ask). None if the log has failed, or nobody writes it any more.
+    /// Waits for the answer to a job that was [asked for](Journal::ask). None if the log has failed, or no thread
+    /// writes it any more.
     pub(crate) fn wait<T>(&self, answers: &mpsc::Receiver<T>) -> Option<T> {
         if let Some(pump) = self.pump.get() {
             pump();
@@ -190,12 +195,12 @@ impl Journal {
         false
     }
 
-    /// Whether the replica is not the state at the log's end, so that it must be rebuilt before anybody uses it.
+    /// Whether the replica is not the state at the log's end, so that it must be rebuilt before any thread uses it.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// By who has the replica, or before anybody has it.
+    /// Called by the holder of the replica, or before any thread has it.
     pub(crate) fn set_stale(&self, stale: bool) {
         self.stale.store(stale, Ordering::Release);
     }
@@ -205,18 +210,19 @@ impl Journal {
         self.anew.load(Ordering::Acquire)
     }
 
-    /// Before anybody has the log.
+    /// Called before any thread has the log.
     pub(crate) fn set_anew(&self, anew: bool) {
         self.anew.store(anew, Ordering::Release);
     }
 
-    /// The log is to be begun anew, or goes on at a place before which it is damaged. By who has the log.
+    /// Marks the log: it is to be begun anew, or goes on at a place before which it is damaged. Called by the thread
+    /// that has the log.
     pub(crate) fn begin_anew(&self, log: &DiskLog) -> Result<(), WriteError> {
         self.set_anew(true);
         marked(log, anew::mark(log.storage()))
     }
 
-    /// The log has a shard's whole state again. By who has the log.
+    /// Removes the mark: the log has a shard's whole state again. Called by the thread that has the log.
     pub(crate) fn end_anew(&self, log: &DiskLog) -> Result<(), WriteError> {
         marked(log, anew::clear(log.storage()))?;
         self.set_anew(false);
@@ -228,7 +234,7 @@ impl Journal {
         self.forced.load(Ordering::Acquire)
     }
 
-    /// By the engine, when a view is installed.
+    /// Called by the engine, when a view is installed.
     pub(crate) fn set_forced(&self, forced: bool) {
         self.forced.store(forced, Ordering::Release);
     }
@@ -251,24 +257,24 @@ impl Journal {
         *self.asides.lock().unwrap_or_else(PoisonError::into_inner) = asides;
     }
 
-    /// Why the log is not taken back to what the group has: it has more that was acknowledged.
+    /// The reason for which the log is not taken back to the group's end: it has more that was acknowledged.
     pub(crate) fn went_back(&self) -> Option<&str> {
         self.went_back.get().map(String::as_str)
     }
 
-    /// The group has gone back: the node is to end with this sentence.
+    /// Notes that the group has gone back: the node is to end with this sentence.
     pub(crate) fn set_went_back(&self, why: String) {
-        // The first one tells where.
+        // The first sentence names the place.
         let _ = self.went_back.set(why);
     }
 
-    /// The last view that the log has a record of, once that was found out again.
+    /// Sets the last view of which the log has a record, once that was found out again.
     pub(crate) fn set_view(&self, view: Option<(Epoch, ViewRecord)>) {
         self.filling().view = view;
     }
 
     fn filling(&self) -> MutexGuard<'_, Filling> {
-        // Nothing panics while holding it but what leaves the log as it was.
+        // A panic while holding it leaves the log as it was.
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -276,15 +282,15 @@ impl Journal {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing more is written, if that is so.
+    /// The reason for which nothing more is written, if that is so.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// The log can't be used any more.
+    /// Marks the log as unusable.
     pub(crate) fn fail(&self, why: String) {
         let _ = self.failure.set(why);
-        // Who waits for one learns that it will not be done.
+        // A caller that waits for a job learns that it will not be done.
         self.jobs().clear();
         self.grown.notify(usize::MAX);
     }
@@ -294,23 +300,24 @@ impl Journal {
         &self.directory
     }
 
-    /// This node can take no part with its log, for this reason.
+    /// Notes that this node can take no part with its log, for this reason.
     pub(crate) fn end_node(&self, reason: EndReason) {
         let _ = self.ends.set(reason);
     }
 
-    /// Why this node has to end, if it has.
+    /// The reason for which this node has to end, if it has.
     pub(crate) fn ends(&self) -> Option<&EndReason> {
         self.ends.get()
     }
 
-    /// The commands that nobody applies.
+    /// The commands that no member applies.
     pub(crate) fn skips(&self) -> Skips {
         self.filling().skips.clone()
     }
 
-    /// Replaces the list of commands that nobody applies, durably, and waits for that. By whoever has the replica, which is to apply
-    /// some of them. None if the log has failed.
+    /// Replaces the list of commands that no member applies, durably, and waits for that. None if the log has failed.
+    ///
+    /// Called by the holder of the replica, which is to apply some of them.
     pub(crate) fn set_skips(self: &Arc<Journal>, skips: Skips) -> Option<()> {
         let (journal, own) = (Arc::clone(self), skips.clone());
         let answers = self.ask(move |log| match log.set_skips(own) {
@@ -325,59 +332,61 @@ impl Journal {
         Some(())
     }
 
-    /// Where the log ends, with all that was appended and may not be on disk yet.
+    /// The end of the log, with all that was appended and may not be on disk yet.
     pub(crate) fn end(&self) -> End {
         self.filling().appender.end()
     }
 
-    /// The last view that the log has a record of, with all that was appended; or that of the state from which it was begun.
+    /// The last view of which the log has a record, with all that was appended; or that of the state from which the log
+    /// was begun.
     pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
         self.filling().view.clone()
     }
 
-    /// The life of the group that this view is of. That of no view, so of an empty log, is 0.
+    /// The life of the group to which that view belongs. Without a view, so for an empty log, it is 0.
     pub(crate) fn life(&self) -> ClusterId {
         life_of(&self.filling().view)
     }
 
-    /// The log's end, with all that was appended, and what goes with a state there.
+    /// The log's end, with all that was appended, and the view and the skips of a state there.
     pub(crate) fn place(&self) -> LogPlace {
         let filling = self.filling();
         LogPlace { end: filling.appender.end(), view: filling.view.clone(), skips: filling.skips.clone() }
     }
 
-    /// Where it ends on disk.
+    /// The log's end on disk.
     pub(crate) fn on_disk(&self) -> End {
         self.filling().on_disk
     }
 
-    /// Where it ends on disk, for readers that go on.
+    /// The log's end on disk, for readers that follow it.
     pub(crate) fn tip(&self) -> Tip {
         self.filling().tip
     }
 
-    /// Where it begins.
+    /// The place at which the log begins.
     pub(crate) fn begin(&self) -> End {
         self.filling().begin
     }
 
-    /// About how many bytes its segments hold.
+    /// The approximate size of its segments' contents, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let (bytes, then) = self.filling().held;
         bytes + self.counts().bytes.saturating_sub(then)
     }
 
-    /// How often its end was [changed](Journal::change_end): places before and after need not be the same log's.
+    /// The number of times that its end was [changed](Journal::change_end): places before and after a change need not
+    /// be the same log's.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What the thread that writes calls when it is [time](Journal::call_at). Set once.
+    /// Sets the function that the writing thread calls when it is [time](Journal::call_at). Set once.
     pub(crate) fn on_due(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_due.set(Box::new(call));
     }
 
-    /// Has that called, once, when so many bytes are [written](Journal::counts).
+    /// Has that function called, once, when so many bytes are [written](Journal::counts).
     pub(crate) fn call_at(&self, bytes: u64) {
         self.due_at.store(bytes, Ordering::Relaxed);
     }
@@ -395,12 +404,12 @@ impl Journal {
         self.safe.load(Ordering::Acquire)
     }
 
-    /// Rings when [`safe`](Journal::safe) has grown.
+    /// The event that is notified when [`safe`](Journal::safe) has grown.
     pub(crate) fn grown(&self) -> &Event {
         &self.grown
     }
 
-    /// By the thread that delivers.
+    /// Called by the delivering thread.
     pub(crate) fn set_safe(&self, version: u64) {
         if version > self.safe.load(Ordering::Relaxed) {
             self.safe.store(version, Ordering::Release);
@@ -408,20 +417,21 @@ impl Journal {
         }
     }
 
-    /// What this log has is not known to be safe, whatever was before: it is another log, or its members are not those whose disks
-    /// that was said of. By the thread that delivers, or whoever has the log meanwhile.
+    /// Takes back that any version is safe. This is another log, or its members are not the ones of whose disks that
+    /// was said.
+    ///
+    /// Called by the delivering thread, or by the thread that has the log meanwhile.
     pub(crate) fn forget_safe(&self) {
         self.safe.store(0, Ordering::Release);
     }
 
-    /// What was written.
     pub(crate) fn counts(&self) -> LogCounts {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let Counts { records, bytes, syncs } = &self.counts;
         LogCounts { records: get(records), bytes: get(bytes), syncs: get(syncs) }
     }
 
-    /// Whether the thread that writes has something to do.
+    /// Whether the writing thread has work.
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Ordering::Acquire)
     }
@@ -432,16 +442,18 @@ impl Journal {
         }
     }
 
-    /// To append for a while. What was appended then goes to the disk once this is dropped, or when the batch before is there.
+    /// Returns a guard with which to append for a while. The records go to the disk once the guard is dropped, or when
+    /// the batch before is there.
     pub(crate) fn append(&self) -> Appending<'_> {
         Appending { journal: self, filling: self.filling(), appended: false }
     }
 
-    /// From now on, who is told how far the log persists, once all that was appended so far does, and it reaches this place and has
-    /// the view's record.
+    /// Publishes on `persisted` from now on how far the log persists. That begins once all that was appended so far
+    /// persists, and the log reaches `from` and has the view's record.
     ///
-    /// A view may begin behind the last record of the one before, as what does not count as a message leaves none. Only with its
-    /// record does the log reach that place; and whose log does not has acknowledged nothing in the view (docs/design.md, §6).
+    /// A view may begin behind the last record of the one before, since an entry of the order that is no message leaves
+    /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
+    /// acknowledged nothing in the view (docs/design.md, §6).
     pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
         let mut filling = self.filling();
         let record = Position::new(persisted.epoch(), Seq(0));
@@ -453,18 +465,19 @@ impl Journal {
         filling.persisted = Some((persisted, from));
         drop(filling);
         if has_mark {
-            // The thread that writes takes it away.
+            // The writing thread removes the mark.
             self.wake();
         }
     }
 
-    /// Nobody is told any more.
+    /// Stops publishing how far the log persists.
     pub(crate) fn tell_nobody(&self) {
         self.filling().persisted = None;
     }
 
-    /// Has the thread that writes do something with the log, behind all that was appended before; as soon as its batch on its way is
-    /// written. What it answers comes over the channel; nothing comes if the log has failed, or its thread has ended.
+    /// Asks the writing thread to run a job on the log, behind all that was appended before, as soon as the batch on
+    /// its way is written. The result comes over the channel. Nothing comes if the log has failed, or its thread has
+    /// ended.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
@@ -472,7 +485,7 @@ impl Journal {
         let (answer, answers) = mpsc::channel();
         let job = move |log: &mut DiskLog| {
             let done = job(log);
-            // Who asked may have gone.
+            // The caller that asked may have gone.
             let tell = move || _ = answer.send(done);
             Ok(Box::new(tell) as Tell)
         };
@@ -482,7 +495,7 @@ impl Journal {
 
     fn push(&self, job: Job) {
         let mut jobs = self.jobs();
-        // Set before those that wait are dropped.
+        // `failure` is set before the waiting jobs are dropped.
         if self.failure().is_none() {
             jobs.push_back(job);
         }
@@ -490,9 +503,11 @@ impl Journal {
         self.wake();
     }
 
-    /// As [`ask`](Journal::ask), of what changes where the log ends: [`cut_to`](Log::cut_to) and [`begin_anew`](Log::begin_anew).
-    /// Appending goes on behind that, and behind the view that `job` answers with; nobody may append meanwhile. An error is one of
-    /// the log: nothing more is written.
+    /// As [`ask`](Journal::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
+    /// [`begin_anew`](Log::begin_anew).
+    ///
+    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
+    /// error is one of the log: nothing more is written.
     pub(crate) fn change_end(
         self: &Arc<Journal>,
         job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
@@ -500,7 +515,7 @@ impl Journal {
         let (answer, answers) = mpsc::channel();
         let journal = Arc::clone(self);
         let job = move |log: &mut DiskLog| {
-            // Before anybody can see what the log has instead.
+            // Before any thread can see the log's new contents.
             journal.forget_safe();
             let view = job(log)?;
             let mut filling = journal.filling();
@@ -517,16 +532,16 @@ impl Journal {
         answers
     }
 
-    /// Does what is due, by the thread that writes: the jobs, and one batch. Returns whether there was anything; the node's thread
-    /// is to be woken then.
+    /// Does all work that is due, on the writing thread: the jobs, and one batch. Returns whether there was any; the
+    /// node's engine thread is to be woken then.
     pub(crate) fn write(&self, log: &mut DiskLog) -> bool {
-        // Whatever comes from here on says so again.
+        // Work that comes from here on sets it again.
         self.due.store(false, Ordering::Release);
         let jobs = std::mem::take(&mut *self.jobs());
         let mut any = !jobs.is_empty();
         any |= self.write_batch(log);
         if !jobs.is_empty() {
-            // What was appended while the first was on its way, but before the jobs were asked for.
+            // Records that were appended while the first batch was on its way, but before the jobs were asked for.
             self.write_batch(log);
         }
         if self.failure().is_none() {
@@ -545,7 +560,7 @@ impl Journal {
             }
         }
         self.call_if_due();
-        // That there is no space for the next segment is no harm as yet.
+        // A lack of space for the next segment does no harm yet.
         if self.failure().is_none()
             && any
             && let Err(error) = log.prepare()
@@ -557,7 +572,8 @@ impl Journal {
 }
 
 impl Journal {
-    /// Notes in a log to which nothing is written how far it was acknowledged. Returns whether there will be more to note.
+    /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
+    /// to save.
     pub(crate) fn note_safe(&self, log: &mut DiskLog) -> bool {
         if self.failure().is_some() {
             return false;
@@ -579,7 +595,7 @@ impl Journal {
         }
     }
 
-    /// Writes a batch, if there is one, and says so.
+    /// Writes a batch, if there is one, and publishes the new end.
     fn write_batch(&self, log: &mut DiskLog) -> bool {
         if self.failure().is_some() {
             return false;
@@ -603,7 +619,7 @@ impl Journal {
         let mut filling = self.filling();
         (filling.on_disk, filling.tip) = (end, log.tip());
         filling.appender.give_back(batch);
-        // At once, so that who is told next finds the room.
+        // Taken at once, so that the thread that is told next finds the room.
         filling.ready = filling.appender.take_batch();
         if filling.ready.is_some() {
             self.due.store(true, Ordering::Release);
@@ -613,7 +629,8 @@ impl Journal {
         true
     }
 
-    /// Tells how far the log persists. The mark of one that was begun anew goes before: what the node then says, others rely on.
+    /// Publishes how far the log persists. A log that was begun anew first loses its mark, since others rely on what
+    /// the node then says.
     fn say_persisted(&self, log: &DiskLog) {
         let reaches = |filling: &Filling| {
             let told = filling.persisted.as_ref();
@@ -632,12 +649,12 @@ impl Journal {
     }
 }
 
-/// What came of setting a log's mark.
+/// The result of setting or removing a log's mark.
 fn marked(log: &DiskLog, marked: io::Result<()>) -> Result<(), WriteError> {
     marked.map_err(|source| WriteError::Io { action: "its mark", path: log.storage().path(anew::NAME), source })
 }
 
-/// Appends to a log; see [`Journal::append`].
+/// A guard to append to a log; see [`Journal::append`].
 pub(crate) struct Appending<'a> {
     journal: &'a Journal,
     filling: MutexGuard<'a, Filling>,
@@ -645,7 +662,7 @@ pub(crate) struct Appending<'a> {
 }
 
 impl Appending<'_> {
-    /// Where the log ends, with all that was appended.
+    /// The end of the log, with all that was appended.
     pub(crate) fn end(&self) -> End {
         self.filling.appender.end()
     }

@@ -1,12 +1,12 @@
 //! Group communication in the line of Derecho: replicated services at the speed of the network.
 //!
-//! A *group* is a set of nodes that each hold a replica of a service. Commands that any of them submits are applied by all,
-//! in one order, each once all members have received it; reads see the latest state, and cost no turn. Data moves by
-//! RDMA-style one-sided writes, without a leader that all of it would have to pass.
+//! A *group* is a set of nodes that each hold a replica of a service. All of them apply the commands that any of them
+//! submits, in one order, each once all members have received it. Reads see the latest state, and take no place in the
+//! order. Data moves by RDMA-style one-sided writes, without a leader that all of it would have to pass.
 //!
 //! # How to use it
 //!
-//! 1. Implement [`Replicated`] for the state machine: what a command does to a replica, and what it replies.
+//! 1. Implement [`Replicated`] for the state machine: the effect of a command on a replica, and its reply.
 //! 2. Make a [`Config`]: from a file, the environment, or code. Every node of the cluster lists the same members.
 //! 3. Declare the groups with [`Node::builder`], and [start](NodeBuilder::start) the node, which waits for the others.
 //! 4. Use the [`Group`] handles, from any thread or task: [`submit`](Group::submit), [`send`](Group::send),
@@ -45,32 +45,35 @@
 //!
 //! # How data flows
 //!
-//! [`Group::submit`] serializes the command straight into the node's ring and wakes the node's *engine* thread, which writes
-//! it to all other members, together with whatever else has accumulated. Each engine notices what has arrived by reading its
-//! own memory, and tells the others in the shared state table. What all have received is applied, by the engine or by a
-//! thread of the group's own, and the submitter gets its own replica's reply.
+//! [`Group::submit`] serializes the command straight into the node's ring and wakes the node's *engine* thread. The
+//! engine writes it to all other members, together with all other messages that have accumulated. Each engine notices
+//! arrivals by reading its own memory, and tells the others in the shared state table. A message that all have received
+//! is applied, by the engine or by a thread of the group's own, and the submitter gets its own replica's reply.
 //!
 //! # What is promised
 //!
-//! - Replicas apply the same commands in the same order. Those of one thread are applied in its order.
-//! - A command that got its reply was received by every member. One that was accepted is applied once, by all members that
-//!   stay, unless this node is dropped or ends before: then [`SubmitError`] says what is known.
+//! - Replicas apply the same commands in the same order. Commands of one thread are applied in that thread's order.
+//! - A command that got its reply was received by every member. An accepted command is applied once, by all members
+//!   that stay, unless this node is dropped or ends before: then [`SubmitError`] says what is known.
 //! - A [`read`](Group::read) is linearizable.
-//! - A group outlives its members. When one fails, the others go on in a new [`View`] without it; members that go from one
-//!   view to the next have applied the same commands in the first ([`Replicated::view_changed`]). Handles go on working.
-//! - One that was only stopped, or cut off, learns that it was dropped, tells its callers ([`SubmitError::Unavailable`]), and
-//!   joins again with the group's state ([`Replicated::snapshot`]). So does a process that is started again, and any other node
-//!   that is [configured](config) to join. A node that [leaves](Node::leave) is not waited for.
-//! - There is never more than one group: at least half of a view's members go on to the next, and most of those who vote decide
-//!   which. Two members that are to survive the loss of either need a third who votes, a [`Witness`]. Who can't decide waits, says
-//!   so, and goes on by itself once enough are back; if they are lost for ever, `squall recover` lets an operator override
-//!   that.
+//! - A group outlives its members. When one fails, the others go on in a new [`View`] without it. Members that go from
+//!   one view to the next have applied the same commands in the first ([`Replicated::view_changed`]). Handles go on
+//!   working.
+//! - A member that was only stopped, or cut off, learns that it was dropped, and tells its callers
+//!   ([`SubmitError::Unavailable`]). It joins again with the group's state ([`Replicated::snapshot`]). So does a
+//!   process that is started again, and any other node that is [configured](config) to join. A node that
+//!   [leaves](Node::leave) is not waited for.
+//! - There is never more than one group: at least half of a view's members go on to the next view, and most of the
+//!   voters decide which. Two members that are to survive the loss of either need a third node that votes, a
+//!   [`Witness`].
+//! - Members that can't decide wait, say so, and go on by themselves once enough are back. If the missing
+//!   ones are lost for ever, `squall recover` lets an operator override that.
 //!
 //! # Shards
 //!
-//! A group may have many *shards* ([`NodeBuilder::sharded`]), each with some of the nodes as its members, and an order and a state of
-//! its own. Which nodes hold which shard follows from the view and the configuration (`shards`, `min_replicas`, `max_replicas`,
-//! racks), and changes as little as possible when the view does.
+//! A group may have many *shards* ([`NodeBuilder::sharded`]), each with some of the nodes as its members, and an order
+//! and a state of its own. The view and the configuration (`shards`, `min_replicas`, `max_replicas`, racks) decide
+//! which nodes hold which shard. The placement changes as little as possible when the view does.
 
 pub mod admin;
 mod alarm;

@@ -1,7 +1,8 @@
-//! The keys with which nodes sign their logs, as they are read from files.
+//! The keys with which nodes sign their logs, and their files.
 //!
-//! A node with such a key can show its logs to others, who know the public half from elsewhere: unaltered, record by record, since
-//! they began. `squall keys log` makes both; nothing but logs is signed with them. What is signed, `docs/log-format.md` says.
+//! A node with such a key can show its logs to others that know the public half from elsewhere. The signature shows
+//! that the logs are unaltered, record by record, since they began. `squall keys log` makes both halves; nothing but
+//! logs is signed with them. `docs/log-format.md` says what is signed.
 
 use std::{
     fs,
@@ -13,19 +14,19 @@ use std::{
 use squall_fabric::NodeId;
 pub use squall_ordered::log::{KeyError, MemberKey, PublicKey, SigningKey};
 
-/// Why a key was not read.
+/// The reason for which a key was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogKeysError {
     /// A file or a directory can't be read.
     #[error("{} can't be read: {cause}; `squall keys log` makes keys with which logs are signed", path.display())]
     Read {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
-    /// Others can read a private key.
+    /// Other users can read a private key.
     #[error("{} can be read by others (mode {mode:03o}), who could sign with it: chmod 600 it, or make another", path.display())]
     IsOpen {
         /// The file.
@@ -33,12 +34,12 @@ pub enum LogKeysError {
         /// Its permissions.
         mode: u32,
     },
-    /// There is no such key in a file.
+    /// A file has no such key.
     #[error("{} can't be used: {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with its contents.
         #[source]
         problem: KeyError,
     },
@@ -79,7 +80,7 @@ pub fn public_key(path: impl AsRef<Path>) -> Result<PublicKey, LogKeysError> {
     PublicKey::from_pem(&pem).map_err(|problem| LogKeysError::Malformed { path: path.to_owned(), problem })
 }
 
-/// Reads the public keys of all members in a directory: its files `node-N.log.pem`. There is at least one.
+/// Reads the public keys of all members in a directory: its files `node-N.log.pem`. The result has at least one.
 pub fn members(directory: impl AsRef<Path>) -> Result<Vec<MemberKey>, LogKeysError> {
     let directory = directory.as_ref();
     let failed = |cause| LogKeysError::Read { path: directory.to_owned(), cause };

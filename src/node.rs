@@ -1,4 +1,4 @@
-//! A node: what an application starts, and what its groups live in.
+//! A node, which an application starts and in which its groups live.
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +42,7 @@ use crate::{
     view_log,
 };
 
-/// Why a node did not start.
+/// The reason for which a node did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The declared groups do not fit the configuration.
@@ -65,7 +65,7 @@ pub enum StartError {
     NoWitness {
         /// The node.
         node: NodeId,
-        /// Who is.
+        /// The configuration's witnesses.
         witnesses: Vec<NodeId>,
     },
     /// The node is a witness by its configuration, so it can't be a member.
@@ -81,7 +81,8 @@ pub enum StartError {
     /// Other processes of this host could not be let in.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The group ended before its first view was formed; mostly [`EndReason::NotFormed`], which names who is missing.
+    /// The group ended before its first view was formed; mostly [`EndReason::NotFormed`], which names the missing
+    /// members.
     #[error(transparent)]
     NotFormed(EndReason),
 }
@@ -91,9 +92,9 @@ pub enum StartError {
 pub struct NodeBuilder {
     config: Config,
     groups: Vec<Box<dyn GroupSpec>>,
-    /// Of 1Pipe groups.
+    /// The desks of the 1Pipe groups.
     desks: Vec<Arc<Desk>>,
-    /// Those of the groups that serve clients.
+    /// The stations of the groups that serve clients.
     stations: Vec<Station>,
 }
 
@@ -106,8 +107,8 @@ impl NodeBuilder {
         self.group_of(name, service)
     }
 
-    /// Declares a group, as [`group`](NodeBuilder::group) does, which serves [clients](crate::client) besides: programs that
-    /// are no members of it. All members must declare it so, with the same options.
+    /// Declares a group, as [`group`](NodeBuilder::group) does, which also serves [clients](crate::client): programs
+    /// that are no members of it. All members must declare it so, with the same options.
     pub fn serve<R: Answers>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
         let clients = Arc::new(Clients::default());
         let asks = Arc::new(Asks::default());
@@ -117,9 +118,10 @@ impl NodeBuilder {
         ServedGroup::new(group, asks)
     }
 
-    /// Declares a group of several shards, as many as `[groups.NAME] shards` says, each with this node's replica: `service` is called
-    /// with each shard's number, from 0 on. This node uses those of whose shards it is a member; which these are changes with the
-    /// view.
+    /// Declares a group of as many shards as `[groups.NAME] shards` says, each with this node's replica.
+    ///
+    /// `service` is called with each shard's number, from 0 on. This node uses the replicas of the shards of which it
+    /// is a member, and these change with the view.
     pub fn sharded<R: Replicated>(&mut self, name: &str, service: impl FnMut(u32) -> R) -> Sharded<R> {
         let shards = self.config.group(name).shards;
         let replicas: Vec<R> = (0..shards).map(service).collect();
@@ -143,9 +145,11 @@ impl NodeBuilder {
 
     /// Starts the node, and waits until all members of the first view have appeared.
     ///
-    /// Blocks the calling thread, at most for the configuration's `formation_timeout`. A node that comes back with its
-    /// [storage](crate::ConfigBuilder::storage) first takes its durable groups' replicas through their logs, which may take long; and
-    /// then waits for its group for as long as it takes, since nobody can go on without enough of those who were members.
+    /// Blocks the calling thread, at most for the configuration's `formation_timeout`.
+    ///
+    /// A node that comes back with its [storage](crate::ConfigBuilder::storage) first takes its durable groups'
+    /// replicas through their logs, which may take long. Then it waits for its group for as long as it takes, since no
+    /// node can go on without enough of the former members.
     pub fn start(self) -> Result<Node, StartError> {
         if self.config.is_witness() {
             return Err(StartError::IsWitness(self.config.id()));
@@ -270,7 +274,8 @@ impl NodeBuilder {
         let node = Node { operator, engine, scrub, storage, clients, server: Some(server) };
         match node.operator.outside.wait_view(None, |_| true) {
             Ok(_) => {
-                // Else its first submits would wait for that, and later ones might overtake them. Members that never beat are given up.
+                // Without this the node's first submits would wait for the clocks, and later ones might overtake them.
+                // Members that never beat are given up.
                 clocks.wait_known(config.failure_timeout() * 2);
                 Ok(node)
             }
@@ -283,17 +288,17 @@ impl NodeBuilder {
 pub struct Node {
     operator: Arc<Operator>,
     engine: Option<JoinHandle<()>>,
-    /// Ends before the thread that writes, which it asks.
+    /// Ends before the storage thread, which it asks.
     scrub: Option<ScrubThread>,
-    /// Ends after the engine, and writes what is left.
+    /// Ends after the engine, and writes the rest.
     storage: Option<StorageThread>,
     clients: Option<Arc<serve::Server>>,
-    /// Ends after the engine, whose groups its threads wait for.
+    /// Ends after the engine, for whose groups the server's threads wait.
     server: Option<Server>,
 }
 
 impl Node {
-    /// Begins to declare a node.
+    /// Begins the declaration of a node.
     pub fn builder(config: Config) -> NodeBuilder {
         NodeBuilder { config, groups: Vec::new(), desks: Vec::new(), stations: Vec::new() }
     }
@@ -303,75 +308,84 @@ impl Node {
         self.operator.id
     }
 
-    /// The last view that this node has installed. A node that was dropped from the group, and asks to join again, still has
-    /// that one.
+    /// Returns the last view that this node has installed. A node that was dropped from the group, and asks to join
+    /// again, still has that view.
     pub fn view(&self) -> Arc<View> {
         self.operator.outside.view().expect("a node that started has a view")
     }
 
-    /// Waits until this node has installed a view of which `which` is true, for `limit` at most. None if it has not; an error
-    /// if the node's part in its groups is over.
+    /// Waits until this node has installed a view of which `which` is true, for `limit` at most. None if it has not.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the node's part in its groups is over, if it is.
     pub fn wait_view(&self, limit: Duration, which: impl Fn(&View) -> bool) -> Result<Option<Arc<View>>, EndReason> {
         self.operator.outside.wait_view(Some(limit), which)
     }
 
-    /// How this node came to its view.
+    /// Returns the times of this node's steps to its view.
     pub fn last_change(&self) -> Change {
         self.operator.outside.change()
     }
 
-    /// Leaves the group: the others go on without this node, and need no timeout for it. What it has accepted is delivered,
-    /// or fails with an error that says that it was not. Waits until that is done, for `limit` at most.
+    /// Leaves the group: the others go on without this node, and need no timeout for it. A message that this node has
+    /// accepted is delivered, or fails with an error that says that it was not. Waits until that is done, for `limit`
+    /// at most.
     ///
-    /// It is what a process should call that is asked to end (SIGTERM), whether it is the only one or all are: if all members
-    /// leave, in whatever order, the group ends ([`EndReason::Dissolved`]), as by [`shutdown_group`](Node::shutdown_group).
+    /// A process that is asked to end (SIGTERM) should call it, whether it is the only one or all are. If all members
+    /// leave, in whatever order, the group ends ([`EndReason::Dissolved`]), as by
+    /// [`shutdown_group`](Node::shutdown_group).
     ///
-    /// Returns whether it has left. If not, nobody else can go on with the state that it has, or too few of those who decide
-    /// can be reached: perhaps all others ended while this node was cut off from them. It is still a member then, and goes on trying; a
-    /// process that is to end calls [`shutdown`](Node::shutdown) next, whatever the answer.
+    /// Returns whether it has left. If not, no other node can go on with the state that this one has, or too few of the
+    /// nodes that decide can be reached. Perhaps all others ended while this node was cut off from them. It is still a
+    /// member then, and goes on trying; a process that is to end calls [`shutdown`](Node::shutdown) next, whatever the
+    /// answer.
     pub fn leave(&self, limit: Duration) -> bool {
         self.operator.tell(Request::Leave);
         self.operator.wait_left(Some(limit)).is_some()
     }
 
-    /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and leave. Waits
-    /// until this node has, for `limit` at most, and returns whether it has.
+    /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and
+    /// leave. Waits until this node has, for `limit` at most, and returns whether it has.
     ///
-    /// One member's call suffices, and several do no harm. Members that can't be reached, or that hang, are not waited for. What was
-    /// acknowledged is kept as it is when all lose power: durable groups go on with it when their nodes are started again. Of what was
-    /// not delivered, the outcome is unknown.
+    /// One member's call suffices, and several do no harm. Members that can't be reached, or that hang, are not waited
+    /// for.
+    ///
+    /// A message that was acknowledged survives a loss of power of all members: durable groups go on with it when their
+    /// nodes are started again. The outcome of a message that was not delivered is unknown.
     pub fn shutdown_group(&self, limit: Duration) -> bool {
         self.operator.tell(Request::Close);
         self.operator.wait_left(Some(limit)).is_some()
     }
 
-    /// Says that a member is gone, whatever this node sees of it: the others go on without it.
+    /// Declares a member gone, whatever this node sees of it: the others go on without it.
     pub fn suspect(&self, member: NodeId) {
         self.operator.tell(Request::Suspect(member));
     }
 
-    /// Why the node's part in its groups is over, if it is.
+    /// Returns the reason for which the node's part in its groups is over, if it is.
     pub fn end_reason(&self) -> Option<EndReason> {
         self.operator.outside.end_reason()
     }
 
-    /// Waits until the node's part in its groups is over, and says why.
+    /// Waits until the node's part in its groups is over, and returns the reason.
     pub fn wait_ended(&self) -> EndReason {
         self.operator.outside.wait_ended(None).expect("without a limit it waits until then")
     }
 
-    /// How the node and its groups are now. None while the engine does not answer, because it has ended.
+    /// Returns the current state of the node and its groups. None while the engine does not answer, because it has
+    /// ended.
     pub fn status(&self) -> Option<Status> {
         self.operator.status()
     }
 
-    /// Takes no calls any more, as if the node had died to its clients.
+    /// Stops serving calls, as if the node had died to its clients.
     #[cfg(test)]
     pub(crate) fn stop_serving(&mut self) {
         drop(self.server.take());
     }
 
-    /// Ends the node's part in its groups: whatever waits gets an error, the other members see this one leave.
+    /// Ends the node's part in its groups: every waiting call gets an error, and the other members see this one leave.
     ///
     /// Waits until the engine and all applications have returned.
     pub fn shutdown(self) {
@@ -391,7 +405,7 @@ impl fmt::Debug for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        // Whoever let it leave hears of that before it goes.
+        // An operator that let the node leave hears of that before the node goes.
         self.operator.farewells.wait(FAREWELL_PATIENCE);
         self.operator.tell(Request::Stop);
         if engine.join().is_err() {
@@ -406,7 +420,7 @@ impl Drop for Node {
     }
 }
 
-/// How long a node stays for those who are to hear that it has left.
+/// The longest time that a node stays so that others hear that it has left.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Opens the logs of durable groups; `names` are the groups of all shards, in their order.
@@ -430,7 +444,8 @@ fn open_logs(
     Ok(plan.shards.keys().map(|shard| logs.remove(shard)).collect())
 }
 
-/// Begins to serve clients, if one of the groups does, of which the shards are given with their names.
+/// Begins to serve clients, if one of the groups does. `shards` are the shards of all groups, each with its group's
+/// name.
 fn serve_clients<'a>(
     config: &Config,
     shards: impl Iterator<Item = (&'a String, &'a ShardId)> + Clone,

@@ -1,11 +1,11 @@
 //! The pure heart of a node: the one place where the layers' effects are routed.
 //!
-//! Events of the fabric and the view log go in. Membership says what to do, the shards do it, and their answers go back in.
-//! What concerns threads and the application comes out as [`CoreEffect`]s. There is no clock, thread, socket or file here,
-//! so the simulator drives the same core as a real node's engine thread.
+//! Events of the fabric and the view log go in. Membership says what to do, the shards do it, and their answers go back
+//! in. Effects that concern threads and the application come out as [`CoreEffect`]s. There is no clock, thread, socket
+//! or file here, so the simulator drives the same core as a real node's engine thread.
 //!
-//! A core lives through many views. Each has shards of its own; when one ends, its shards hand out what they have not
-//! delivered before those of the next are made.
+//! A core lives through many views. Each has shards of its own. When a view ends, its shards hand out what they have
+//! not delivered before those of the next are made.
 
 mod slots;
 
@@ -32,17 +32,18 @@ use crate::{
     status::Change,
 };
 
-/// What a node's surroundings must do.
+/// An effect that a node's surroundings must carry out.
 #[derive(Debug)]
 pub(crate) enum CoreEffect {
-    /// A shard of a view that this node installs: its other two parts, and what the view before has not delivered.
+    /// A shard of a view that this node installs: its other two parts, and the messages that the view before has not
+    /// delivered.
     Created {
         shard: ShardId,
         view: Arc<View>,
         submitter: Submitter,
         deliverer: Deliverer,
         undelivered: Vec<Undelivered>,
-        /// The part that it had in the view before lacks the end of that view.
+        /// The part that this node had in the view before lacks the end of that view.
         fell_short: bool,
     },
     /// All members of a view are connected.
@@ -51,48 +52,52 @@ pub(crate) enum CoreEffect {
     Deliver(ShardId),
     /// The shard's ring has more room.
     Freed(ShardId),
-    /// So has what the shard keeps for bulk messages.
+    /// The shard's reserve for bulk messages has more room.
     FreedBulk(ShardId),
     /// The other members' clocks are known, so the shard's messages may be stamped.
     Stamps(ShardId),
     /// This node was dropped, and the shard is suspended: it may go on with what this node has received. Followed by
     /// [`CoreEffect::Outside`].
     Keep { shard: ShardId, received: Seq },
-    /// This node is no member of the shard, for this reason. What became of what it had not delivered, if it was one before.
+    /// This node is no member of the shard, for this reason. `undelivered` are the messages that it had not delivered,
+    /// with their fates, if it was one before.
     Outside { shard: ShardId, why: Unavailable, undelivered: Vec<(Undelivered, Fate)> },
-    /// What a durable shard has beyond this is void, in its log and its replica: see to it, and say so ([`NodeCore::cut_done`]). A
-    /// view waits for that, in which this node is complete in the shard, or is not.
+    /// All that a durable shard has beyond `end` is void, in its log and its replica. The surroundings must remove it,
+    /// and say so ([`NodeCore::cut_done`]).
+    ///
+    /// The next view waits for that. `complete` says whether this node is complete in the shard there.
     CutTo { shard: ShardId, end: End, complete: bool },
-    /// This node is in no view any more: before what becomes of its shards.
+    /// This node is in no view any more. Comes before the fates of its shards.
     Dropped,
-    /// The node was dropped, and the shard's application, or another thread, still does not let go of it: nobody shall wait for that. What
-    /// becomes of the shard follows all the same.
+    /// The node was dropped, and the shard's application, or another thread, still does not let go of the shard: no
+    /// caller shall wait for that. The shard's fate follows all the same.
     Halt { shard: ShardId, why: Unavailable },
-    /// It is to join again. What its disks hold is to be said ([`NodeCore::hold`]), once nothing is on its way there.
+    /// The node is to join again. The surroundings must say what its disks hold ([`NodeCore::hold`]), once nothing is
+    /// on its way there.
     Returns,
-    /// The group lies in pieces, and these of the last view's members are not back yet; or all are, if there are none.
+    /// The group is in pieces, and these of the last view's members are not back yet. All are back if there are none.
     WaitsFor(Vec<NodeId>),
     /// Nothing can be decided, for this reason.
     Stalled(String),
-    /// The shard delivers nothing more: fail whatever waits.
+    /// The shard delivers nothing more: all waiting calls must fail.
     End { shard: ShardId, undelivered: Vec<(Undelivered, Fate)>, reason: EndReason },
-    /// The node has nothing more to do: fail whatever waits in any group.
+    /// The node has nothing more to do: all waiting calls of any group must fail.
     Ended(EndReason),
 }
 
-/// Which layer an endpoint belongs to.
+/// The layer to which an endpoint belongs.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Membership,
     Shard(ShardId),
 }
 
-/// What comes once the current view's shards have handed out what they have.
+/// The step that follows once the current view's shards have handed out their messages.
 #[derive(Debug)]
 enum Turn {
     Install(Arc<View>),
-    /// This view follows, and this node is not in it. The trims of the view at hand, if they are known; and until when others that
-    /// are not in it either may read.
+    /// This view follows, and this node is not in it. With it come the trims of the view at hand, if they are known,
+    /// and the time until which other nodes that are not in it may read.
     Drop(Arc<View>, Option<Trims>, Time),
     End(EndReason),
 }
@@ -103,48 +108,49 @@ pub(crate) struct NodeCore<F> {
     membership: Membership,
     view_log: Box<dyn ViewLog>,
     configs: BTreeMap<ShardId, ShardConfig>,
-    /// Shards of which views only settle how far they have gone.
+    /// The shards of 1Pipe groups, of which views only settle how far they have gone.
     desks: BTreeMap<ShardId, Arc<Desk>>,
-    /// The view that the shards are of.
+    /// The view to which the shards belong.
     view: Option<Arc<View>>,
     slots: Slots,
     owners: BTreeMap<EndpointId, Owner>,
     is_connected: bool,
     is_cleaning: bool,
-    /// How far the view at hand is delivered, once that is decided.
+    /// The end of the delivery of the view at hand, per shard, once it is decided.
     trims: Trims,
     turns: VecDeque<Turn>,
-    /// Where shards go on in the view to come, and those whose logs are being cut to there.
+    /// The ends from which shards go on in the view to come.
     ends: BTreeMap<ShardId, End>,
+    /// The shards whose logs are being cut to these ends.
     cutting: BTreeSet<ShardId>,
-    /// What this node keeps in memory of the view from which it was dropped: the end of each copy.
+    /// The end of each copy that this node keeps in memory of the view from which it was dropped.
     kept: BTreeMap<ShardId, End>,
     is_ended: bool,
     failure_timeout: Duration,
-    /// When callers of shards that don't let go are told, after this node was dropped.
+    /// The time at which callers of shards that don't let go are told, after this node was dropped.
     halts_at: Time,
     /// The clock, as of the last step.
     now: Time,
-    /// How the view came about, and how far the way to the next one is.
+    /// The steps by which the view came about.
     change: Change,
     changing: Change,
     bound: Arc<ClockBound>,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
     watch: StallWatch,
-    /// It is to join, once what it had in the view from which it was dropped is out of its hands.
+    /// The member as which it is to join, once what it had in the view from which it was dropped is out of its hands.
     joins: Option<Member>,
 }
 
 impl<F> NodeCore<F> {
-    /// Tells those who drive 1Pipe groups that the node's part is over, unless they know.
+    /// Tells the drivers of 1Pipe groups that the node's part is over, unless they know.
     pub(crate) fn end_desks(&self, reason: &EndReason) {
         self.desks.values().for_each(|desk| desk.end(reason));
     }
 }
 
 impl<F: Fabric + Learn> NodeCore<F> {
-    /// A node outside of any view, that installs those which the view log says it is in.
+    /// A node outside of any view, which installs the views to which it belongs by the view log.
     pub(crate) fn new(
         fabric: F,
         me: Member,
@@ -184,7 +190,6 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// The fabric.
     pub(crate) fn fabric(&mut self) -> &mut F {
         &mut self.fabric
     }
@@ -194,7 +199,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.view.as_ref()
     }
 
-    /// How it came to its view.
+    /// The steps by which the node came to its view.
     pub(crate) fn last_change(&self) -> Change {
         self.change
     }
@@ -204,34 +209,35 @@ impl<F: Fabric + Learn> NodeCore<F> {
         &self.bound
     }
 
-    /// Membership, to look at.
+    /// The membership, for reading.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// How far a member of a shard is.
+    /// The progress of a member of a shard.
     pub(crate) fn row(&self, shard: ShardId, member: NodeId) -> Option<Row> {
         let rank = self.view.as_ref()?.shard(shard)?.rank_of(member)?;
         Some(self.slots.get(shard)?.row(rank))
     }
 
-    /// How many bulk messages of this node some member of a shard has not delivered, and the memory that they take, in bytes.
+    /// The number of bulk messages of this node that some member of a shard has not delivered, and the memory that they
+    /// take, in bytes.
     pub(crate) fn bulk_in_flight(&self, shard: ShardId) -> (usize, usize) {
         self.slots.get(shard).map_or((0, 0), |shard| shard.bulk_in_flight())
     }
 
-    /// When [`step`](NodeCore::step) must be called next, if nothing happens before.
+    /// The time at which [`step`](NodeCore::step) must be called next, if nothing happens before.
     pub(crate) fn deadline(&self) -> Time {
         let watch = if self.view.is_some() { self.watch.deadline() } else { Time::MAX };
         self.membership.deadline().min(self.view_log.deadline()).min(watch).min(self.halts_at)
     }
 
-    /// Whether all is over.
+    /// Whether the node has nothing more to do.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Asks for the end.
+    /// Asks for the node's end.
     pub(crate) fn stop(&mut self, out: &mut Vec<CoreEffect>) {
         self.input(Input::Stop, out);
     }
@@ -246,25 +252,27 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.input(Input::Close, out);
     }
 
-    /// An operator says that a member is gone.
+    /// Takes an operator's word that a member is gone.
     pub(crate) fn suspect(&mut self, node: NodeId, out: &mut Vec<CoreEffect>) {
         self.input(Input::Suspect(node), out);
     }
 
-    /// This node's replica has the whole state of a shard, and all that the view at hand has delivered: to be said in each step, since
-    /// a durable shard's counts only once its disk has it. The others are told that of one that the view calls complete, too.
+    /// Notes that this node's replica has the whole state of a shard, and all that the view at hand has delivered.
+    ///
+    /// It must be called in each step, since a durable shard's state counts only once its disk has it. The others are
+    /// told also where the view already calls the shard complete here.
     pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
-        // Where nobody held the state when the view was decided, a holder must return with it first.
+        // If no member held the state when the view was decided, a holder must return with it first.
         let is_held = self.view.as_ref().and_then(|view| view.shard(shard)).is_some_and(|shard| !shard.is_suspended());
         if is_held && self.slots.complete(shard) {
             self.input(Input::Complete(shard), out);
         }
     }
 
-    /// This node can't go on.
+    /// Ends this node's part: it can't go on.
     pub(crate) fn fail(&mut self, reason: EndReason, out: &mut Vec<CoreEffect>) {
         if let EndReason::Storage(_) = reason {
-            // What a log does not take is not delivered.
+            // A message that a log does not take is not delivered.
             for (&shard, _) in self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable) {
                 self.slots.stuck(shard, reason.clone());
             }
@@ -272,18 +280,19 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.input(Input::Failed(reason), out);
     }
 
-    /// What this node's disks hold of durable shards: before its first step, if it has been a member before, and after each
-    /// [`CoreEffect::Returns`].
+    /// Takes what this node's disks hold of durable shards. Called before its first step, if it has been a member
+    /// before, and after each [`CoreEffect::Returns`].
     pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, Held>, out: &mut Vec<CoreEffect>) {
         self.input(Input::Held(held), out);
     }
 
-    /// A shard's log is cut as it was [asked for](CoreEffect::CutTo).
+    /// Notes that a shard's log is cut as it was [asked for](CoreEffect::CutTo).
     pub(crate) fn cut_done(&mut self, shard: ShardId) {
         self.cutting.remove(&shard);
     }
 
-    /// A shard's deliverer met a faulty sender, or its application panicked. It must not be run again.
+    /// Notes that a shard's deliverer met a faulty sender, or that its application panicked. The deliverer must not be
+    /// run again.
     pub(crate) fn halted(&mut self, shard: ShardId, halt: Halt, out: &mut Vec<CoreEffect>) {
         match halt {
             Halt::Faulty(DeliverError { sender: node, cause }) => {
@@ -303,8 +312,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.route(out);
     }
 
-    /// Looks at all that came, lets every layer act, and sends what accumulated. Returns whether anything changed, so that
-    /// another step may find more to do.
+    /// Looks at all that came, lets every layer act, and sends what accumulated. Returns whether anything changed, so
+    /// that another step may find more to do.
     pub(crate) fn step(&mut self, now: Time, wall: Hlc, out: &mut Vec<CoreEffect>) -> bool {
         self.now = now;
         let mut completions = std::mem::take(&mut self.completions);
@@ -350,13 +359,13 @@ impl<F: Fabric + Learn> NodeCore<F> {
         busy
     }
 
-    /// Members of this node's shards that stand still, though they have something to do.
+    /// Returns the members of this node's shards that stand still, though they have something to do.
     pub(crate) fn stalls(&self, now: Time) -> Vec<Stall> {
         self.watch.stalls(now).collect()
     }
 
-    /// Gives up members for which others have waited for too long. Who is one itself leaves that to the others, since its table may be
-    /// what stands still.
+    /// Gives up members for which others have waited for too long. A node that is late itself leaves that to the
+    /// others, since its own table may be what stands still.
     fn watch_progress(&mut self, out: &mut Vec<CoreEffect>) {
         let (now, node) = (self.now, self.fabric.node());
         let Some(view) = self.view.as_ref().filter(|_| now >= self.watch.deadline()) else { return };
@@ -377,7 +386,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// Bounds this node's clock by what is new of the others'.
+    /// Bounds this node's clock by the others' new offsets.
     fn compare_clocks(&mut self, wall: Hlc, out: &mut Vec<CoreEffect>) {
         let Some(others) = self.membership.take_clocks() else { return };
         if self.bound.set(others, wall, self.now) {
@@ -386,7 +395,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// Passes on whom 1Pipe groups have lost. Returns whether there is anybody.
+    /// Passes on the nodes that 1Pipe groups have lost. Returns whether there is any.
     fn hear_desks(&mut self) -> bool {
         let mut any = false;
         for desk in self.desks.values() {
@@ -399,7 +408,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         any
     }
 
-    /// Takes note of when the first decision came that ends the view at hand.
+    /// Notes the time of the first decision that ends the view at hand.
     fn note_decision(&mut self) {
         let Change { suspected, wedged, decided, .. } = &mut self.changing;
         if *decided == Time::ZERO {
@@ -411,7 +420,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// Takes note of when all whom this node keeps had wedged.
+    /// Notes the time at which all members that this node keeps had wedged.
     fn note_wedging(&mut self) {
         let Change { suspected, wedged, .. } = self.changing;
         if suspected != Time::ZERO && wedged == Time::ZERO && self.membership.are_all_wedged() {
@@ -433,12 +442,12 @@ impl<F: Fabric + Learn> NodeCore<F> {
                     self.membership.input(Input::Broken(node, reason), &mut self.effects);
                 }
             }
-            // It belonged to a view that is over.
+            // The endpoint belonged to a view that is over.
             None => {}
         }
     }
 
-    /// Carries out what membership asks for, until it asks for nothing more. Returns whether it asked for anything.
+    /// Carries out membership's effects until there are no more. Returns whether there were any.
     fn route(&mut self, out: &mut Vec<CoreEffect>) -> bool {
         let mut any = false;
         while !self.effects.is_empty() {
@@ -481,13 +490,13 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             Effect::Propose(proposal) => self.view_log.propose(proposal),
             Effect::Report { to, report } => self.view_log.report(&to, report),
-            // Who can't let go of its part can't take another, and the others would wait for it.
+            // A node that can't let go of its part can't take another, and the others would wait for it.
             Effect::Join(me) if self.turns.iter().any(|turn| matches!(turn, Turn::Drop(..))) => self.joins = Some(me),
             Effect::Join(me) => self.view_log.join(me),
             Effect::Back(back) => self.view_log.back(back),
             Effect::WaitsFor(nodes) => out.push(CoreEffect::WaitsFor(nodes)),
             Effect::CutTo { shard, end } => {
-                // What only memories hold goes on no earlier than at what all have received.
+                // A shard that only memories hold goes on no earlier than from what all have received.
                 if self.configs.get(&shard).is_some_and(|config| config.mode == Mode::Durable) {
                     self.ends.insert(shard, end);
                 }
@@ -496,7 +505,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::CleanUp { trims, counted } => {
                 self.is_cleaning = true;
                 self.slots.clean_up(&trims, &counted);
-                // They have nothing to deliver: the next view tells them where this one ended.
+                // The desks have nothing to deliver: the next view tells them where this one ended.
                 for &shard in self.desks.keys().filter(|shard| trims.contains_key(shard)) {
                     self.membership.input(Input::Ended(shard), &mut self.effects);
                 }
@@ -506,7 +515,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.slots.abandon();
                 out.push(CoreEffect::Dropped);
                 self.halts_at = self.now + self.failure_timeout;
-                // It may have lost its place before it came to it.
+                // The node may have lost its place in that view before it came to it.
                 self.turns.retain(|turn| !matches!(turn, Turn::Install(_)));
                 self.turns.push_back(Turn::Drop(next, trims, readable_until));
             }
@@ -515,14 +524,14 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::End(reason) => {
                 self.slots.wedge();
                 self.slots.close();
-                // Nothing follows an end, also not what was to come before.
+                // Nothing follows an end, not even the turns that were to come before.
                 self.turns.retain(|turn| matches!(turn, Turn::Drop(..)));
                 self.turns.push_back(Turn::End(reason));
             }
         }
     }
 
-    /// Takes note of which endpoints are membership's.
+    /// Notes the endpoints of membership.
     fn own_membership(&mut self) {
         self.owners.retain(|_, owner| matches!(owner, Owner::Shard(_)));
         self.owners.extend(self.membership.endpoints().map(|endpoint| (endpoint, Owner::Membership)));
@@ -534,7 +543,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             return;
         }
         if let Some(why) = self.slots.is_stuck().cloned() {
-            // What a faulty sender has spoiled here, others may have delivered.
+            // Other members may have delivered what a faulty sender has spoiled here.
             self.is_cleaning = false;
             self.membership.input(Input::Failed(why), &mut self.effects);
         } else if self.slots.are_ended() {
@@ -571,7 +580,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 Turn::Install(view) => self.install(view, handed_out, out),
                 Turn::Drop(..) => self.drop_out(out),
                 Turn::End(reason) => {
-                    // Of one that leaves it is known how far the others deliver.
+                    // For a node that leaves, the end of the others' delivery is known.
                     let trims = (reason == EndReason::Left).then(|| std::mem::take(&mut self.trims));
                     for (shard, HandedOut { undelivered, .. }) in handed_out {
                         let trim = trims.as_ref().and_then(|trims| trims.get(&shard));
@@ -587,7 +596,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         busy
     }
 
-    /// Closes what belongs to the view that is over.
+    /// Closes all that belongs to the view that is over.
     fn leave_view(&mut self) {
         self.slots.disconnect(&mut self.fabric);
         self.slots = Slots::default();
@@ -597,7 +606,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     fn install(&mut self, view: Arc<View>, mut handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
         let node = self.fabric.node();
-        // Itself first: where others are depends on where it is.
+        // This node first: the routes to others depend on its own addresses.
         let (me, others): (Vec<_>, Vec<_>) = view.members.iter().partition(|member| member.node == node);
         me.into_iter().chain(others).for_each(|member| self.fabric.learn(member));
         self.watch.forget();
@@ -634,7 +643,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 ShardState::Suspended { .. } => Unavailable::Suspended { last_holders: other.waits_for() },
                 _ => Unavailable::Elsewhere { members: other.members.clone() },
             };
-            // Those who stay have delivered as much as this node, before it gave the shard up.
+            // The members that stay have delivered as much as this node, before it gave the shard up.
             let undelivered = handed_out.remove(&shard).unwrap_or_default().undelivered;
             let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
             out.push(CoreEffect::Outside { shard, why, undelivered });
@@ -661,8 +670,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// Whether this node keeps in memory what it has of a shard, now that others have gone on to this view without it: if that is
-    /// suspended, and this node one of the last to hold it. Of a durable one it has a log.
+    /// Whether this node keeps in memory what it has of a shard, now that others have gone on to the view `next`
+    /// without it. It does if the shard is suspended, and this node one of the last to hold it. Of a durable shard it
+    /// has a log.
     fn keeps(&self, shard: ShardId, next: &View) -> bool {
         let in_memory = self.configs.get(&shard).is_none_or(|config| config.mode == Mode::Ordered);
         let is_me = |holder: &Holder| holder.is(self.membership.me());
@@ -672,7 +682,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// Has let go of all.
+    /// Leaves the view, once all its shards are let go.
     fn drop_out(&mut self, out: &mut Vec<CoreEffect>) {
         self.view = None;
         self.trims.clear();
@@ -701,8 +711,10 @@ impl<F: Fabric + Learn> NodeCore<F> {
     }
 }
 
-/// What became of messages that this node has not delivered, if the others deliver up to this trim, of those `within` it; None
-/// if that is not known: more views have passed, or nobody stays who has the shard.
+/// Adds the fates to messages that this node has not delivered. The others deliver up to `trim`; messages before it
+/// have the fate `within`.
+///
+/// Without a trim the fate is not known: more views have passed, or no member stays that has the shard.
 fn with_fates(undelivered: Vec<Undelivered>, trim: Option<&Seq>, within: Fate) -> Vec<(Undelivered, Fate)> {
     let fate = |message: &Undelivered| match (trim, message.place) {
         (Some(trim), Some(place)) if place < *trim => within,

@@ -1,4 +1,4 @@
-//! What a node that runs can be asked and told, by operators and by the program that it is part of.
+//! The questions and commands that a running node takes from operators and from its own program.
 
 use std::{
     sync::Arc,
@@ -18,20 +18,20 @@ use crate::{
     status::Status,
 };
 
-/// How long a node that has left waits until it votes no more.
+/// The longest time that a node that has left waits until it is no voter any more.
 const VOTE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a view that was forced may take to be in operation.
+/// The longest time that a forced view may take to be in operation.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the engine may take to answer: it may be in an application's call.
+/// The longest time that the engine may take to answer: it may be in an application's call.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A running node, to whom it does not belong.
+/// A running node, for holders that do not own it.
 pub(crate) struct Operator {
     pub(crate) id: NodeId,
     pub(crate) cluster: String,
-    /// Where the view log is kept, in words.
+    /// The place of the view log, in words.
     pub(crate) storage: Option<String>,
     pub(crate) requests: Sender<Request>,
     pub(crate) waker: Waker,
@@ -41,13 +41,13 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Asks the engine something. After its end nothing happens.
+    /// Sends the engine a request. After its end nothing happens.
     pub(crate) fn tell(&self, request: Request) {
         let _ = self.requests.send(request);
         self.waker.wake();
     }
 
-    /// None if there is no answer in time, or the engine has ended.
+    /// Sends the engine a question. None if there is no answer in time, or the engine has ended.
     fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = bounded(1);
         self.tell(request(reply));
@@ -58,10 +58,10 @@ impl Operator {
         self.ask(Request::Status)
     }
 
-    /// Waits until the node has left, for `limit` at most. Returns how it ended, if it has.
+    /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
     pub(crate) fn wait_left(&self, limit: Option<Duration>) -> Option<EndReason> {
         let reason = self.outside.wait_ended(limit)?;
-        // Others must be able to decide without it: who votes is exchanged a moment later.
+        // Others must be able to decide without it: the change of the voters follows a moment later.
         let votes = || self.monitor.status().voters.iter().any(|(node, _)| *node == self.id);
         let until = Instant::now() + limit.map_or(VOTE_PATIENCE, |limit| limit.min(VOTE_PATIENCE));
         while reason == EndReason::Left && votes() && Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What a node's engine tells those outside: the view, and the end.
+//! The news that a node's engine publishes to other threads: the view, and the end.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -14,7 +14,7 @@ use crate::{serve, status::Change};
 pub(crate) struct Outside {
     state: Mutex<State>,
     changed: Condvar,
-    /// Those who serve clients, and need the news too.
+    /// The server of clients, which needs the news too.
     clients: Option<Arc<serve::Server>>,
 }
 
@@ -45,7 +45,7 @@ impl Outside {
         self.changed.notify_all();
     }
 
-    /// This node can't serve for the moment.
+    /// Tells clients that this node can't serve for the moment.
     pub(crate) fn interrupted(&self, why: &str) {
         if let Some(clients) = &self.clients {
             clients.send_away(why);
@@ -58,12 +58,12 @@ impl Outside {
         self.changed.notify_all();
     }
 
-    /// The last view that was installed.
+    /// Returns the last view that was installed.
     pub(crate) fn view(&self) -> Option<Arc<View>> {
         self.lock().view.clone()
     }
 
-    /// How the last view came about.
+    /// The steps by which the last view came about.
     pub(crate) fn change(&self) -> Change {
         self.lock().change
     }
@@ -72,7 +72,7 @@ impl Outside {
         self.lock().ended.clone()
     }
 
-    /// Waits until `which` is true of the view, or the end, or for so long.
+    /// Waits until `which` is true of the view, or the end, or for `limit`.
     pub(crate) fn wait_view(
         &self,
         limit: Option<Duration>,
@@ -95,12 +95,12 @@ impl Outside {
         }
     }
 
-    /// Waits for the end, at most for so long.
+    /// Waits for the end, for `limit` at most.
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> Option<EndReason> {
         self.wait_view(limit, |_| false).err()
     }
 
-    /// The epoch of the last view that was installed.
+    /// Returns the epoch of the last view that was installed.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         self.lock().view.as_ref().map(|view| view.epoch)
     }

@@ -1,4 +1,4 @@
-//! How a thread that drives ranks itself waits for what other ranks do.
+//! The waiting of a thread that drives ranks itself, for what other ranks do.
 
 use std::time::Duration;
 
@@ -6,24 +6,29 @@ use squall_fabric::Time;
 
 use crate::{config::Spin, room::Room, runtime::Rest};
 
-/// Steps without progress before anything else is done, where each rank has a core: some microseconds, several times
-/// what a short operation takes. Longer, and two ranks that the kernel has put on one core wait for each other's spins.
+/// The number of steps without progress before anything else is done, where each rank has a core. They take some
+/// microseconds, several times as long as a short operation. With more, two ranks that the kernel has put on one core
+/// wait for each other's spins.
 const SPINS: u32 = 1 << 7;
 
-/// The same where ranks share cores: who is waited for may be the one that could run here.
+/// The same where ranks share cores: the rank that is waited for may be the one that could run here.
 const SPINS_CROWDED: u32 = 1;
 
-/// Yields without a look at the clock.
+/// The number of yields for each look at the clock.
 const YIELDS_PER_LOOK: u32 = 8;
 
-/// How long a rank yields its core before it sleeps. Waking it takes some 40 µs, and its operation that much longer.
+/// The time for which a rank yields its core before it sleeps. Waking it takes some 40 µs, and delays its operation by
+/// as much.
 const YIELDS_FOR: Duration = Duration::from_millis(1);
 
-/// Waits in a row that lasted beyond the spins. Then ranks that wait for each other may be on one core while others have fewer:
-/// none of them looks idle to the kernel, which took more than 10 ms to part two, also when one slept in between.
+/// The number of waits in a row that last beyond the spins, after which a rank may move. Then ranks that wait for each
+/// other may be on one core while other cores have fewer.
+///
+/// None of these ranks looks idle to the kernel, which took more than 10 ms to part two, also when one slept in
+/// between.
 const LATE: u32 = 32;
 
-/// How often a rank moves for that, at most: it may have been something else.
+/// The shortest time between two such moves of a rank: the waits may have had another cause.
 const MOVES_EVERY: Duration = Duration::from_millis(100);
 
 /// Decides what a rank does after a step without progress.
@@ -33,15 +38,15 @@ pub(crate) struct Pace {
     yields_for: Duration,
     /// Steps since the last progress.
     idle: u32,
-    /// How often it has yielded since.
+    /// The number of yields since then.
     yields: u32,
-    /// When it first yielded since.
+    /// The time of the first yield since then.
     since: Option<Time>,
     /// Whether it may move to another core.
     moves: bool,
-    /// Waits that lasted beyond the spins, less those that did not.
+    /// Waits that lasted beyond the spins, less the number of waits that did not.
     late: u32,
-    /// When it last moved.
+    /// The time of the last move.
     moved: Option<Time>,
 }
 
@@ -58,7 +63,7 @@ impl Pace {
         Pace { spins, yields_for, idle: 0, yields: 0, since: None, moves, late: 0, moved: None }
     }
 
-    /// There was progress.
+    /// Notes progress.
     #[inline]
     pub(crate) fn found(&mut self) {
         if self.idle > 0 {
@@ -68,7 +73,7 @@ impl Pace {
         self.since = None;
     }
 
-    /// There was none. Asks for the time only if it matters.
+    /// Decides what to do after a step without progress. Asks for the time only if it matters.
     #[inline]
     pub(crate) fn rest(&mut self, now: impl FnOnce() -> Time) -> Rest {
         if self.idle < self.spins {
@@ -85,7 +90,8 @@ impl Pace {
         if now.since(since) < self.yields_for { Rest::Yield } else { Rest::Sleep }
     }
 
-    /// Whether those who are waited for may be on this core, so that the rank is to move to that of its number.
+    /// Whether the ranks that are waited for may be on this core, so that the rank is to move to the core of its
+    /// number.
     #[inline]
     pub(crate) fn is_astray(&mut self, now: impl FnOnce() -> Time) -> bool {
         if self.late < LATE {
@@ -153,7 +159,7 @@ mod tests {
         for _ in 0..10 * LATE {
             outlast(&mut pace, Time::ZERO);
             pace.found();
-            // It was worth it to spin.
+            // Spinning was worth it.
             assert_eq!(pace.rest(|| Time::ZERO), Rest::Spin);
             pace.found();
             assert!(!pace.is_astray(|| Time::ZERO));

@@ -1,4 +1,4 @@
-//! What a configuration and the declared groups come to.
+//! The shards and settings that follow from a configuration and the declared groups.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     schema::Schema,
 };
 
-/// Why the declared groups do not fit the configuration.
+/// The reason for which the declared groups do not fit the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A group of the configuration was not declared by the application.
@@ -18,7 +18,7 @@ pub enum PlanError {
         "the configuration has a group {0:?}, which this program does not serve: remove [groups.{0}] or declare it"
     )]
     UnknownGroup(String),
-    /// A group's shards are not those that the program has replicas for.
+    /// The number of a group's shards differs from the number of replicas that the program declares.
     #[error(
         "the group {name:?} has shards = {configured}, and is declared with {declared}: declare it with `NodeBuilder::sharded`, or \
              configure as many"
@@ -26,9 +26,9 @@ pub enum PlanError {
     Shards {
         /// The group.
         name: String,
-        /// How many the configuration says.
+        /// The number of shards in the configuration.
         configured: u32,
-        /// How many were declared.
+        /// The number of shards that were declared.
         declared: usize,
     },
     /// The groups' shards make no sense.
@@ -50,35 +50,35 @@ pub enum PlanError {
     PipeOptions(String),
 }
 
-/// What a configuration and the declared groups come to.
+/// The shards and settings that follow from a configuration and the declared groups.
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
-    /// What the members compare when they meet.
+    /// The parameters that the members compare when they meet.
     pub(crate) parameters: Parameters,
-    /// Of replicated groups.
+    /// The shards of replicated groups.
     pub(crate) shards: BTreeMap<ShardId, ShardConfig>,
-    /// Of 1Pipe groups, in the order of their names.
+    /// The shards of 1Pipe groups, in the order of their names.
     pub(crate) pipes: Vec<ShardId>,
 }
 
-/// What a name was declared as.
+/// The kind of a declared name.
 #[derive(Clone, Copy)]
 enum Declared {
-    /// A group, so often, of this schema.
+    /// A group, with the number of its declarations and its schema.
     Group(usize, Schema),
     Pipe,
 }
 
-/// The largest block that bulk messages travel in, in bytes.
+/// The largest block in which bulk messages travel, in bytes.
 const BLOCK_BYTES: usize = 128 << 10;
 
-/// A small reserve still takes so many messages.
+/// The number of messages that even a small reserve takes.
 const MESSAGES: usize = 16;
 
-/// Connections may take this long to come up, however soon a member that is silent is given up.
+/// The time that connections may take to come up, however soon a silent member is given up.
 const SLOWEST_CONNECT: Duration = Duration::from_millis(100);
 
-/// What a group's options come to.
+/// The configuration of a shard, from its group's options.
 pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease: Duration) -> ShardConfig {
     let block = (group.bulk_reserve / MESSAGES).min(BLOCK_BYTES);
     ShardConfig {
@@ -94,7 +94,8 @@ pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease:
 }
 
 impl Plan {
-    /// `groups` are the names of what was declared, with their schemas: that of a group once for each shard. `pipes` are those of 1Pipe groups.
+    /// Makes the plan. `groups` are the names of the declared groups with their schemas, a group's once for each shard.
+    /// `pipes` are the names of the 1Pipe groups.
     pub(crate) fn new<'a>(
         config: &Config,
         bulk_path: BulkPath,
@@ -148,20 +149,20 @@ impl Plan {
             connect_timeout: config.failure_timeout().max(SLOWEST_CONNECT),
             failure_timeout: config.failure_timeout(),
             read_lease: config.read_lease(),
-            // Nobody who is missing may still read when the others go on.
+            // A missing member must not be able to read any more when the others go on.
             restart_wait: config.restart_wait().max(config.read_lease() * 2),
             patience: Patience { disk: config.disk_timeout(), application: config.apply_timeout() },
         };
         Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
     }
 
-    /// Lets this node confirm each read with the others.
+    /// Makes this node confirm each read with the others.
     pub(crate) fn confirm_reads(&mut self) {
         self.shards.values_mut().for_each(|shard| shard.reads_alone = false);
     }
 }
 
-/// Adds what all members must have alike of a group.
+/// Adds the parameters of a group that all members must have alike.
 fn describe(name: &str, group: &GroupConfig, schema: Schema, parameters: &mut Parameters) {
     let mut set = |field: &str, value: &dyn std::fmt::Display| parameters.set(format!("groups.{name}.{field}"), value);
     let mode = match group.mode {
@@ -184,7 +185,7 @@ fn describe(name: &str, group: &GroupConfig, schema: Schema, parameters: &mut Pa
     }
 }
 
-/// What each name was declared as.
+/// The kind of each declared name.
 fn declared<'a>(
     groups: impl Iterator<Item = (&'a str, Schema)>,
     pipes: impl Iterator<Item = &'a str>,

@@ -1,20 +1,20 @@
-//! A command in whose `apply` the application panicked, for those who have to do something about it.
+//! A command in whose `apply` the application panicked, as the operator is told of it.
 
 use std::path::Path;
 
 use squall_fabric::NodeId;
 use squall_ordered::log::Position;
 
-/// A message that the application is given.
+/// A message that is given to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) position: Position,
     pub(crate) sender: NodeId,
-    /// In a durable group.
+    /// The version, in a durable group.
     pub(crate) version: Option<u64>,
 }
 
-/// Notes a message if the application panics while it is given it. Costs nothing if it does not.
+/// Notes a message if the application panics while it is given the message. Costs nothing if it does not.
 pub(crate) struct OnPanic<'a> {
     noted: &'a mut Option<Given>,
     given: Given,
@@ -25,7 +25,7 @@ impl<'a> OnPanic<'a> {
         OnPanic { noted, given }
     }
 
-    /// The call has returned.
+    /// Notes that the call has returned.
     #[inline]
     pub(crate) fn over(self) {
         std::mem::forget(self);
@@ -40,7 +40,7 @@ impl Drop for OnPanic<'_> {
 }
 
 impl Given {
-    /// A sentence about a message that the log in this directory has: what has happened, and what can be done.
+    /// A sentence about a message in the log of `directory`: what has happened, and what can be done.
     pub(crate) fn help(&self, directory: &Path) -> String {
         let Given { position, sender, version } = self;
         let (version, directory) = (version.unwrap_or_default(), directory.display());

@@ -1,4 +1,4 @@
-//! Reading this node's replica, where it lives: on the thread that delivers.
+//! Reads of this node's replica, mostly on the thread that delivers.
 
 use std::{
     collections::VecDeque,
@@ -21,12 +21,13 @@ use crate::{
     intake::{Around, Intake, State as IntakeState},
 };
 
-/// A read as the delivering thread sees it.
+/// A read, in the form in which the delivering thread carries it out.
 pub(crate) trait Look<S>: Send {
-    /// Looks at the replica, or learns why it can't. If it has looked before, what it saw then is forgotten.
+    /// Looks at the replica, or takes note of the error for which it can't. A second call forgets the result of the
+    /// first.
     fn look(&mut self, replica: Result<&S, ReadError>);
 
-    /// Tells what was seen, and gives back who waits for it.
+    /// Publishes the result, and returns the waker of the caller that waits for it.
     fn answer(self: Box<Self>) -> Option<Waker>;
 }
 
@@ -37,21 +38,22 @@ pub(crate) type Job<S> = Box<dyn Look<S>>;
 pub(crate) struct Reads<S> {
     replica: Arc<Custody<S>>,
     queue: Mutex<Queue<S>>,
-    /// How many peeks wait, so that nobody takes the lock when there are none.
+    /// The number of waiting peeks, so that the lock is not taken when there are none.
     peeks: AtomicUsize,
-    /// How many looks readers took themselves. Counted by who has the replica.
+    /// The number of looks that readers took on their own threads. Counted by the thread that holds the replica.
     direct: AtomicU64,
 }
 
 struct Queue<S> {
-    /// Of the current view, that many have been counted.
+    /// Linearizable reads: the current view's shard has counted as many as there are.
     linearizable: VecDeque<Job<S>>,
-    /// So many of those that were counted first were refused since, and will be called answerable all the same.
+    /// The number of counted reads that were refused since. The shard will still call them answerable, and they come
+    /// first.
     void: u64,
-    /// Where the linearizable ones are counted, or why there are none.
+    /// The submitter that counts linearizable reads, or the reason for which there are none.
     counter: Result<Submitter, ReadError>,
     peeks: VecDeque<Job<S>>,
-    /// Why there are no peeks.
+    /// The reason for which there are no peeks.
     over: Option<ReadError>,
 }
 
@@ -67,18 +69,17 @@ impl<S> Reads<S> {
         Reads { replica, queue: Mutex::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
     }
 
-    /// The replica.
     pub(crate) fn replica(&self) -> &Custody<S> {
         &self.replica
     }
 
-    /// How many looks readers took themselves.
+    /// Returns the number of looks that readers took on their own threads.
     pub(crate) fn direct(&self) -> u64 {
         self.direct.load(Ordering::Relaxed)
     }
 
-    /// Reads on this thread, linearizably, if the node's lease permits it, the replica has come far enough, and nobody has it.
-    /// Else the look comes back.
+    /// Reads on this thread, linearizably, if the node's lease permits it, the replica has come far enough, and no
+    /// thread holds it. Else the look comes back.
     pub(crate) fn read_here<T, L>(&self, intake: &Intake, look: L) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
@@ -94,11 +95,11 @@ impl<S> Reads<S> {
         if submitter.keep_lease(now) {
             waker.wake();
         }
-        // Nobody but this thread changes the version while it looks.
+        // Only this thread changes the version while it looks, because it holds the replica.
         self.look_if(intake, look, || !intake.is_durable() || submitter.safe() >= submitter.version())
     }
 
-    /// Looks on this thread, if the group has started and nobody has the replica. Else the look comes back.
+    /// Looks on this thread, if the group has started and no thread holds the replica. Else the look comes back.
     pub(crate) fn look_here<T, L>(&self, intake: &Intake, look: L) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
@@ -106,7 +107,7 @@ impl<S> Reads<S> {
         self.look_if(intake, look, || true)
     }
 
-    /// As [`look_here`](Reads::look_here), if the state may be shown.
+    /// As [`look_here`](Reads::look_here), if `may` says that the state may be shown.
     fn look_if<T, L>(&self, intake: &Intake, look: L, may: impl FnOnce() -> bool) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
@@ -130,7 +131,8 @@ impl<S> Reads<S> {
         looked.flatten()
     }
 
-    /// Looks on this thread if the group has ended: then nobody else will, so this waits for whoever looks now.
+    /// Looks on this thread if the group has ended. No other thread looks for it then, so this waits until the present
+    /// holder of the replica is done.
     pub(crate) fn look_at_the_last<T, L>(&self, intake: &Intake, mut look: L) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
@@ -153,11 +155,12 @@ impl<S> Reads<S> {
 
     /// Queues a linearizable read.
     ///
-    /// The shard counts reads and knows nothing of them: once it says that n may be answered, the first n of the queue are.
-    /// That is right because each read is queued before it is counted. So whenever n are counted, at least n are queued; and
-    /// the n-th in the queue was queued no later than the n-th was counted, so a state that is new enough for the n-th count
-    /// is new enough for the n-th in the queue. Each is counted where it is queued, under one lock, so that a new view counts
-    /// each that it finds once.
+    /// The shard counts reads and knows nothing of them: once it says that n may be answered, the first n of the queue
+    /// are. That is right because each read is queued before it is counted. So whenever n are counted, at least n are
+    /// queued. And the n-th in the queue was queued no later than the n-th was counted. So a state that is new enough
+    /// for the n-th count is new enough for the n-th in the queue.
+    ///
+    /// Each read is counted where it is queued, under one lock, so that a new view counts each that it finds once.
     pub(crate) fn push(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
         let mut queue = self.lock();
         let Queue { linearizable, counter, .. } = &mut *queue;
@@ -183,7 +186,8 @@ impl<S> Reads<S> {
         Ok(())
     }
 
-    /// Counts linearizable reads in a new view, those first that wait. There must be no more answers from the view before.
+    /// Counts linearizable reads in a new view, first the ones that wait already. There must be no more answers from
+    /// the view before.
     pub(crate) fn count_in(&self, submitter: Submitter) {
         let mut queue = self.lock();
         queue.over = None;
@@ -192,8 +196,8 @@ impl<S> Reads<S> {
         queue.counter = Ok(submitter);
     }
 
-    /// Accepts no more linearizable reads until they are [counted](Reads::count_in) again, and takes all that wait. Not after the
-    /// [end](Reads::end).
+    /// Accepts no more linearizable reads until they are [counted](Reads::count_in) again, and takes all that wait.
+    /// Must not be called after the [end](Reads::end).
     pub(crate) fn refuse(&self, why: ReadError, into: &mut Vec<Job<S>>) {
         let mut queue = self.lock();
         queue.over = None;
@@ -228,7 +232,8 @@ impl<S> Reads<S> {
         self.peeks.store(0, Ordering::Release);
     }
 
-    /// Tells all that wait why there is no answer, since the delivering thread hangs; and all that come, until it does not.
+    /// Answers all waiting reads and peeks with the error `why`, since the delivering thread hangs. Later ones get it
+    /// too, until that thread goes on.
     pub(crate) fn halt(&self, why: &ReadError) {
         let mut jobs = Vec::new();
         self.end(why.clone(), &mut jobs);
@@ -254,11 +259,11 @@ impl<S> fmt::Debug for Reads<S> {
     }
 }
 
-/// A read whose answer somebody waits for.
+/// A read whose caller waits for the answer.
 struct Pending<T, L> {
     answer: Arc<Answer<T>>,
     look: Option<L>,
-    /// What a look that panicked, or was not called, has seen.
+    /// The result; [`ReadError::Panicked`] from the beginning, for a look that panics or is not called.
     seen: Result<T, ReadError>,
 }
 
@@ -289,27 +294,27 @@ impl<S, T: Send, L: FnOnce(&S) -> T + Send> Look<S> for Pending<T, L> {
     }
 }
 
-/// A read that is under way, and what it will give.
+/// A read that is under way, and its answer.
 ///
-/// A future for any executor; on a plain thread, [`wait`](Read::wait). If it is dropped before its turn, the closure is not
-/// called.
+/// A future for any executor; on a plain thread, [`wait`](Read::wait). If it is dropped before its turn, the closure is
+/// not called.
 #[must_use = "a read whose future is dropped is not carried out"]
 pub struct Read<T> {
     answer: Where<T>,
     patience: Patience,
 }
 
-/// Where the answer is.
+/// The place of the answer.
 enum Where<T> {
-    /// Here, from the beginning; None once it was taken.
+    /// In the `Read` itself, from the beginning; None once it was taken.
     Here(Option<Result<T, ReadError>>),
-    /// Where the delivering thread puts it.
+    /// In memory shared with the delivering thread, which puts it there.
     There(Arc<Answer<T>>),
 }
 
 struct Answer<T> {
     state: Mutex<State<T>>,
-    /// Whether it has come, for a glance without the lock.
+    /// Whether the answer has come, readable without the lock.
     is_there: AtomicBool,
 }
 
@@ -363,7 +368,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// Nothing in it is pinned.
+/// Nothing in a `Read` is pinned.
 impl<T> Unpin for Read<T> {}
 
 impl<T> Future for Read<T> {

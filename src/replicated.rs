@@ -1,4 +1,4 @@
-//! What an application implements to be replicated.
+//! The trait of a replicated state machine, and the place of a command in a group's history.
 
 use std::io::{self, Read};
 
@@ -25,17 +25,22 @@ use crate::{schema::Schema, state::Snapshot, view_change::ViewChange};
 ///
 /// # To ensure correctness
 ///
-/// [`apply`](Replicated::apply) must depend on nothing but the replica, the command and where it stands in the order: no
-/// clock, no random numbers, no iteration over a `HashMap` of the standard library, whose order differs between processes.
+/// [`apply`](Replicated::apply) must depend on nothing but the replica, the command and its place in the order: no
+/// clock, no random numbers, no iteration over a `HashMap` of the standard library, whose order differs between
+/// processes.
 ///
 /// # Where it runs
 ///
-/// `apply`, `snapshot`, `view_changed` and the closures of reads run on the node's engine thread, which meanwhile serves nobody else; calls that take
-/// longer than the configuration's `short_limit_us` move the group to a thread of its own. They must not block for
-/// long, and must not wait for what the same node is to deliver: [`Submit::wait`](crate::Submit::wait) within them fails,
-/// while submitting is fine. A panic in `apply` leaves a replica that is like no other, so it ends this node's part in all groups; and
-/// the other members', who apply the same command. In a durable group each start would end so: the end names the command, and
-/// `squall log skip` lets the group go on without it.
+/// `apply`, `snapshot`, `view_changed` and the closures of reads run on the node's engine thread, which meanwhile
+/// serves nothing else. A read's closure may also run on the reading thread. Calls that take longer than the
+/// configuration's `short_limit_us` move the group to a thread of its own.
+///
+/// They must not block for long, and must not wait for a message that the same node is to deliver:
+/// [`Submit::wait`](crate::Submit::wait) within them fails, while submitting is fine.
+///
+/// A panic in `apply` leaves a replica that is like no other, so it ends this node's part in all groups. The other
+/// members apply the same command, so it ends theirs too. In a durable group each start would end so: the end names the
+/// command, and `squall log skip` lets the group go on without it.
 ///
 /// ```
 /// use std::io;
@@ -80,50 +85,55 @@ use crate::{schema::Schema, state::Snapshot, view_change::ViewChange};
 /// }
 /// ```
 pub trait Replicated: Send + 'static {
-    /// What changes a replica.
+    /// The type of the commands, which change a replica.
     type Command: Command;
-    /// What the submitter learns from its own node's replica.
+    /// The type of the replies, which the submitter gets from its own node's replica.
     type Reply: Send + 'static;
 
-    /// The name and version of the commands and of what snapshots hold, which all members of a group, and their logs, must have
-    /// alike. Programs whose commands or snapshots change need it: without, only the size of commands is compared.
+    /// The name and version of the commands and of the contents of snapshots, which all members of a group, and their
+    /// logs, must have alike.
+    ///
+    /// A program whose commands or snapshots change needs it: without it, only the size and alignment of commands are
+    /// compared.
     const SCHEMA: Schema = Schema::UNDECLARED;
 
     /// Applies a command, in place where it was received.
     fn apply(&mut self, command: &Archived<Self::Command>, at: &Applied) -> Self::Reply;
 
-    /// Captures the replica's state, for a member that has just joined: it gets what the snapshot writes, and
-    /// [restores](Replicated::restore) it.
+    /// Captures the replica's state, for a member that has just joined. That member gets the bytes that the snapshot
+    /// writes, and [restores](Replicated::restore) them.
     ///
-    /// Called between two commands, so it must be quick, a copy or a shared reference; what takes long belongs into the
-    /// snapshot, which is written on another thread while commands go on. A panic is reported to who asked, and the group
-    /// goes on.
+    /// Called between two commands, so it must be quick, a copy or a shared reference. Work that takes long belongs
+    /// into the snapshot, which is written on another thread while commands go on. A panic is reported to the caller
+    /// that asked, and the group goes on.
     ///
-    /// Without it nobody can join the group after it has begun, nor come back to it.
+    /// Without it no node can join the group after it has begun, nor come back to it.
     fn snapshot(&self) -> Snapshot {
         Snapshot::unsupported()
     }
 
-    /// Replaces the state by the one that another replica's snapshot wrote; it ends where `from` does.
+    /// Replaces the state by the one that another replica's snapshot wrote; it ends at the end of `from`.
     ///
-    /// It runs on a thread of its own while nobody else uses the replica. After an error the replica is not used until
+    /// It runs on a thread of its own while nothing else uses the replica. After an error the replica is not used until
     /// another call has succeeded, with the same state from the beginning or a newer one. A panic ends the node's part
     /// in the group.
     fn restore(&mut self, _from: &mut dyn Read) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "the service does not implement `Replicated::restore`"))
     }
 
-    /// Tells of a new view, in order with commands: all replicas that go on see the same change at the same place. So it may
-    /// change the replica as `apply` may, by the same rules.
+    /// Tells of a new view, in order with commands: all replicas that go on see the same change at the same place. So
+    /// it may change the replica as `apply` may, by the same rules.
     ///
-    /// The first call tells of the view in which the group began. A replica that joins is told of the views that follow the
-    /// one in which its state was captured.
+    /// The first call tells of the view in which the group began. A replica that joins is told of the views that follow
+    /// the one in which its state was captured.
     fn view_changed(&mut self, _change: &ViewChange) {}
 }
 
-/// A type that can travel as a message: whatever derives rkyv's `Archive` and `Serialize`. Never implemented by hand.
+/// A type that can travel as a message: any type that derives rkyv's `Archive` and `Serialize`. Never implemented by
+/// hand.
 ///
-/// A command is checked where it is received, before anything reads it, and then used where it lies; it is not deserialized.
+/// A command is checked where it is received, before anything reads it. It is then used in place, without
+/// deserialization.
 pub trait Command:
     Archive<Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
     + for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
@@ -136,27 +146,29 @@ impl<T> Command for T where
 {
 }
 
-/// Where in a group's history a command was applied.
+/// The place in a group's history at which a command was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Applied {
     /// The view in which it was ordered.
     pub epoch: Epoch,
-    /// Its place in that view's order. Places of turns that a sender gave up are missing; in unordered mode it tells messages
-    /// apart and orders those of one sender.
+    /// Its place in that view's order. Places of turns that a sender gave up are missing. In unordered mode the place
+    /// tells messages apart and orders those of one sender.
     pub seq: Seq,
-    /// Who submitted it.
+    /// The node that submitted it.
     pub sender: NodeId,
-    /// The group's time there: the sender's wall clock when the message was accepted, as of its engine's last look and in whole milliseconds, or just behind the time of
-    /// the message before where that is later. So it is alike at all members, and never stands still or goes back; the clocks of senders
-    /// bound it (`clock_limit_ms`). In unordered mode the sender's clock alone counts, as of its latest message where that clock was set
-    /// back.
+    /// The group's time there. It is the sender's wall clock when the message was accepted, as of its engine's last
+    /// look and in whole milliseconds. Where the time of the message before is later, it is just behind that.
+    ///
+    /// So it is alike at all members, and never stands still or goes back. The clocks of senders bound it
+    /// (`clock_limit_ms`). In unordered mode the sender's clock alone counts, as of its latest message where that clock
+    /// was set back.
     pub time: Hlc,
-    /// In a durable group, its number in the log, from 1 on: the version of the state behind it. Alike at all members and across views
-    /// and restarts.
+    /// In a durable group, its number in the log, from 1 on: the version of the state behind it. It is alike at all
+    /// members and across views and restarts.
     pub version: Option<u64>,
 }
 
-/// When a message was accepted, and where it is in its group's log.
+/// The time of a message, and its place in its group's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The group's time at the message. See [`Applied::time`].
@@ -166,23 +178,23 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// That of a durable group's message, behind which its log ends there.
+    /// The stamp of a durable group's message, behind which its log ends at `End`.
     pub(crate) fn logged(End { version, time, .. }: End) -> Stamp {
         Stamp { time, version: Some(version) }
     }
 
-    /// The place of the message that it is of.
+    /// Returns the place of `message`, which must be the one that this stamp is of.
     pub fn of(self, message: &Message<'_>) -> Applied {
         let (Stamp { time, version }, &Message { epoch, seq, sender, .. }) = (self, message);
         Applied { epoch, seq, sender, time, version }
     }
 }
 
-/// Where in a durable group's log a command is, alike at all members and across views and restarts.
+/// The place of a command in a durable group's log, alike at all members and across views and restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Logged {
     /// Its number in the log, from 1 on: the version of the state behind it.
     pub version: u64,
-    /// When its sender submitted it, or just behind the command before where that is later.
+    /// The time at which its sender submitted it, or just behind the time of the command before where that is later.
     pub time: Hlc,
 }

@@ -1,6 +1,6 @@
-//! Where submits wait for their replies: a fixed number of slots, handed out and filled without a lock.
+//! A fixed number of reply slots, claimed and completed without a lock.
 //!
-//! A slot's life, and who may make each step:
+//! The life of a slot. Each step has the side that may make it below it:
 //!
 //! ```text
 //!           claim              complete              take
@@ -16,8 +16,8 @@
 //!
 //! In a stall, submitters abandon their slots instead of waiting.
 //!
-//! The ticket of a slot goes with the message. A slot is free again only when its message has been delivered or will never be,
-//! so a ticket that comes back always finds its own submit.
+//! The ticket of a slot goes with the message. A slot is free again only when its message has been delivered or will
+//! never be. So a ticket that comes back always finds its own submit.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -30,7 +30,7 @@ use std::{
 
 use self::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicWaker, Ordering, UnsafeCell, fence};
 
-/// Names a slot, from its claim until it is free again. Never 0, which says that nobody waits.
+/// The name of a slot, from its claim until it is free again. Never 0, which says that no submit waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(NonZeroU32);
 
@@ -44,36 +44,37 @@ impl Ticket {
     }
 }
 
-/// Why nobody waits for the reply any more.
+/// The reason for which no submit waits for the reply any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// There will be none.
+    /// There will be no reply.
     Closed,
-    /// Nobody knows when, or whether, it comes.
+    /// It is unknown when, or whether, the reply comes.
     Stalled,
 }
 
-/// What a change left to be done.
+/// The consequences of a change, which the caller must carry out.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct After {
-    /// Who waits for the reply.
+    /// The waker of the submit that waits for the reply.
     pub(crate) wake: Option<Waker>,
-    /// A slot became free where there had been none.
+    /// Whether a slot became free where there had been none.
     pub(crate) room: bool,
 }
 
 /// The slots of one group.
 pub(crate) struct Replies<T> {
     slots: Box<[Slot<T>]>,
-    /// The free slots, as a stack, so that few outstanding submits use few slots, which stay in the cache. The low half names
-    /// the top as a ticket does; the high half counts changes, so that an exchange fails if the top was taken and came back.
+    /// The free slots, as a stack, so that few outstanding submits use few slots, which stay in the cache. The low half
+    /// names the top as a ticket does. The high half counts changes, so that an exchange fails if the top was taken and
+    /// came back.
     free: AtomicU64,
-    /// Somebody found no free slot since one was last put back.
+    /// Whether a submit found no free slot since one was last put back.
     missed: AtomicBool,
-    /// Nothing is completed any more.
+    /// Whether nothing is completed any more.
     closed: AtomicBool,
-    /// Nothing is completed for now, so that nobody shall wait.
+    /// Whether nothing is completed for now, so that no submit shall wait.
     stalled: AtomicBool,
 }
 
@@ -92,14 +93,14 @@ const ABANDONED: u32 = 2;
 const DONE: u32 = 3;
 const LOST: u32 = 4;
 
-// SAFETY: replies move between threads, each in the hands of one at a time, as `Slot::reply` says; hence `T: Send`. All else
-// is atomics.
+// SAFETY: replies move between threads, each in the hands of one at a time, as `Slot::reply` says; hence `T: Send`. All
+// else is atomics.
 unsafe impl<T: Send> Send for Replies<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Replies<T> {}
 
 impl<T> Replies<T> {
-    /// `capacity` is at least 1 and fits into 31 bits.
+    /// Makes `capacity` slots, at least 1 and so few that their number fits into 31 bits.
     pub(crate) fn new(capacity: usize) -> Replies<T> {
         assert!((1..=i32::MAX as usize).contains(&capacity), "{capacity} slots");
         let slot = |index: usize| Slot {
@@ -122,11 +123,12 @@ impl<T> Replies<T> {
         &self.slots[ticket as usize - 1]
     }
 
-    /// A slot for a submit, unless all are in use. Give it [back](Replies::put_back) if the message is not accepted.
+    /// Claims a slot for a submit, unless all are in use. It must be [put back](Replies::put_back) if the message is
+    /// not accepted.
     pub(crate) fn claim(&self) -> Option<Ticket> {
         self.claim_free().or_else(|| {
             self.missed.store(true, Ordering::Relaxed);
-            // Pairs with the fence in `put_back`: either this finds the slot, or who put it back sees that it was missed.
+            // Pairs with the fence in `put_back`: either this finds the slot, or `put_back` sees that it was missed.
             fence(Ordering::SeqCst);
             self.claim_free()
         })
@@ -134,7 +136,7 @@ impl<T> Replies<T> {
 
     #[inline]
     fn claim_free(&self) -> Option<Ticket> {
-        // Acquire: what the last occupant did with the slot is over.
+        // Acquire: all accesses of the last occupant to the slot are over.
         let mut top = self.free.load(Ordering::Acquire);
         loop {
             let index = (top as u32).checked_sub(1)? as usize;
@@ -149,14 +151,14 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Frees a slot that nobody refers to. Returns whether there had been no free one.
+    /// Frees a slot to which nothing refers any more. Returns whether there had been no free one.
     fn release(&self, ticket: u32) -> bool {
         let slot = self.slot(ticket);
         slot.state.store(FREE, Ordering::Relaxed);
         let mut top = self.free.load(Ordering::Relaxed);
         loop {
             slot.below.store(top as u32, Ordering::Relaxed);
-            // Release: what was done with the slot is over for who claims it.
+            // Release: all accesses to the slot are over for the thread that claims it.
             match self.free.compare_exchange_weak(top, retop(top, ticket), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return top as u32 == 0,
                 Err(now) => top = now,
@@ -164,20 +166,20 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Frees the slot of a message that was not accepted. It counts as room only if somebody missed it: else who waits for other
-    /// room would be woken by its own attempt, again and again.
+    /// Frees the slot of a message that was not accepted. It counts as room only if a submit missed it: else a submit
+    /// that waits for other room would be woken by its own attempt, again and again.
     pub(crate) fn put_back(&self, ticket: Ticket) -> After {
         let was_last = self.release(ticket.get());
-        // See `claim`.
+        // Pairs with the fence in `claim`.
         fence(Ordering::SeqCst);
         After { wake: None, room: was_last && self.missed.swap(false, Ordering::Relaxed) }
     }
 
     /// Brings the reply. Each ticket is completed at most once, by the one thread that delivers.
     ///
-    /// The waker in the answer must be woken, whoever it belongs to: between the reply and this thread's look at the slot's
-    /// waker, the submitter may have taken the reply, and the slot's next occupant may wait there already. That one then looks
-    /// once in vain, and waits again.
+    /// The waker in the result must be woken, whichever submit it belongs to. Between the reply and this thread's look
+    /// at the slot's waker, the submitter may have taken the reply, and the slot's next occupant may wait there
+    /// already. That one then looks once in vain, and waits again.
     pub(crate) fn complete(&self, ticket: u32, reply: T) -> After {
         let slot = self.slot(ticket);
         let mut state = slot.state.load(Ordering::Acquire);
@@ -207,8 +209,8 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Lets nobody wait until it [goes on](Replies::go_on): who does gets [`Lost::Stalled`], and his slot is free once its ticket
-    /// has come back all the same. Hands each waker to `wake`.
+    /// Lets no submit wait until it [goes on](Replies::go_on). A submit that waits gets [`Lost::Stalled`], and its slot
+    /// is free once its ticket has come back all the same. Hands each waker to `wake`.
     pub(crate) fn stall(&self, mut wake: impl FnMut(Waker)) {
         self.stalled.store(true, Ordering::Relaxed);
         // As in `close`.
@@ -218,12 +220,12 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Ends a stall. Who has not looked meanwhile goes on waiting.
+    /// Ends a stall. A submit that has not looked meanwhile goes on waiting.
     pub(crate) fn go_on(&self) {
         self.stalled.store(false, Ordering::Relaxed);
     }
 
-    /// Whether [`poll`](Replies::poll) would give a reply, as far as a glance tells.
+    /// Whether [`poll`](Replies::poll) would give a reply, as far as relaxed loads tell.
     pub(crate) fn is_ready(&self, ticket: Ticket) -> bool {
         let off = self.closed.load(Ordering::Relaxed) || self.stalled.load(Ordering::Relaxed);
         off || self.slot(ticket.get()).state.load(Ordering::Relaxed) != WAITING
@@ -245,7 +247,8 @@ impl<T> Replies<T> {
         Some((reply, After { wake: None, room: self.release(ticket.get()) }))
     }
 
-    /// Takes the reply, which frees the slot; or arranges for the task to be woken when it has come. By the submitter.
+    /// Takes the reply, which frees the slot, or arranges for the task to be woken when the reply has come. Called by
+    /// the submitter.
     pub(crate) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<(Result<T, Lost>, After)> {
         if let Some(taken) = self.take(ticket) {
             return Poll::Ready(taken);
@@ -269,7 +272,7 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Waits for the reply no more. The slot is free once the message is delivered. By the submitter.
+    /// Stops waiting for the reply. The slot is free once the message is delivered. Called by the submitter.
     pub(crate) fn abandon(&self, ticket: Ticket) -> After {
         let slot = self.slot(ticket.get());
         // A waker kept here would keep its task alive until the delivery.
@@ -292,13 +295,13 @@ impl<T> fmt::Debug for Replies<T> {
     }
 }
 
-/// What several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
+/// Types that several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
 #[cfg(not(squall_loom))]
 mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     use std::task::Waker;
 
-    /// As loom's.
+    /// A cell with the interface of loom's.
     pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
     impl<T> UnsafeCell<T> {
@@ -342,7 +345,7 @@ mod sync {
         sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     };
 
-    /// What an `AtomicWaker` promises, by a lock that loom watches.
+    /// The guarantees of an `AtomicWaker`, by a lock that loom watches.
     pub(super) struct AtomicWaker(Mutex<Option<Waker>>);
 
     impl AtomicWaker {

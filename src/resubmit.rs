@@ -15,18 +15,18 @@ impl Resubmission {
         self.0.is_empty()
     }
 
-    /// Puts messages before those that have waited since an earlier view: those were behind them.
+    /// Puts messages before those that have waited since an earlier view, which were submitted after them.
     pub(crate) fn prepend(&mut self, mut messages: VecDeque<Undelivered>) {
         messages.append(&mut self.0);
         self.0 = messages;
     }
 
-    /// Sends as many as there is room for. Hands those that can't be sent at all to `refused`.
+    /// Sends as many as there is room for. Hands messages that can't be sent at all to `refused`.
     pub(crate) fn send(&mut self, intake: &Intake, submitter: &Submitter, mut refused: impl FnMut(Undelivered)) {
         if self.is_empty() {
             return;
         }
-        // Before the first attempt, so that no room is missed that comes behind the last one.
+        // Set before the first attempt, so that no room is missed that appears behind the last one.
         intake.set_resubmitting(true);
         let mut any = false;
         while let Some(message) = self.0.front() {
@@ -51,7 +51,7 @@ impl Resubmission {
         }
     }
 
-    /// Takes all.
+    /// Takes all messages.
     pub(crate) fn drain(&mut self, intake: &Intake) -> impl Iterator<Item = Undelivered> {
         intake.set_resubmitting(false);
         std::mem::take(&mut self.0).into_iter()

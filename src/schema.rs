@@ -6,15 +6,17 @@ use rkyv::Archived;
 
 use crate::replicated::Command;
 
-/// The identity of what a group's members send each other and keep: of the commands, and of what snapshots hold.
+/// The identity of what a group's members send each other and keep: of the commands, and of the contents of snapshots.
 ///
-/// All members of a group must have the same. Nodes compare it when they meet, and each with its log when it starts; a
-/// difference is refused, with both named.
+/// All members of a group must have the same. Nodes compare it when they meet, and each compares it with its log when
+/// it starts. A difference is refused, with both named.
 ///
-/// The name and the version are the application's: `version` goes up with each change after which an older program would read
-/// a command or a snapshot otherwise, or apply a command otherwise. Nothing is derived from names of Rust types, since those
-/// are not the same with every compiler. The framework adds the size and the alignment of the archived command, which rkyv
-/// lays out alike everywhere, so that some changes are noticed for which nobody thought of the version.
+/// The name and the version are the application's. `version` goes up with each change after which an older program
+/// would read a command or a snapshot otherwise, or apply a command otherwise. Nothing is derived from names of Rust
+/// types, since these are not the same with every compiler.
+///
+/// The framework adds the size and the alignment of the archived command, which rkyv lays out alike everywhere. So some
+/// changes are noticed for which nobody thought of the version.
 ///
 /// ```
 /// use squall::Schema;
@@ -34,7 +36,7 @@ impl Schema {
     /// The schema of a group that declares none. Only the layout of its commands is compared.
     pub const UNDECLARED: Schema = Schema { name: "", version: 0, layout: (0, 0) };
 
-    /// A schema of a name, of 1 to 64 letters, digits, `.`, `_` and `-`, and a version.
+    /// Makes a schema of a name, of 1 to 64 letters, digits, `.`, `_` and `-`, and a version.
     ///
     /// # Panics
     ///
@@ -51,7 +53,7 @@ impl Schema {
         Schema { name, version, layout: (0, 0) }
     }
 
-    /// The same schema, with the layout of these commands.
+    /// Returns the same schema, with the layout of these commands.
     pub const fn of_commands<C: Command>(self) -> Schema {
         Schema { layout: (size_of::<Archived<C>>(), align_of::<Archived<C>>()), ..self }
     }
@@ -68,7 +70,7 @@ impl Default for Schema {
     }
 }
 
-/// One text for one schema.
+/// Each schema has one text.
 impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.is_declared() {
@@ -82,11 +84,11 @@ impl fmt::Display for Schema {
     }
 }
 
-/// A schema that was not declared, in words.
+/// The text of a schema that was not declared.
 const UNDECLARED: &str = "undeclared";
 
-/// Whether what was written under the schema of one text may be read under that of another: they are the same, or the
-/// application has declared one since, of commands that are laid out alike.
+/// Whether data that was written under the schema with the text `written` may be read under the one with the text
+/// `now`. The two are the same, or the application has declared one since, of commands that are laid out alike.
 pub(crate) fn is_readable(written: &str, now: &str) -> bool {
     let parts = |text| str::split_once(text, ", ").unwrap_or((text, ""));
     let ((name, layout), (_, layout_now)) = (parts(written), parts(now));

@@ -1,8 +1,9 @@
-//! Looking after a durable group's log while its node runs: all of it is read again, slowly, and what is damaged is replaced by another
-//! member's records.
+//! Scrubbing of a durable group's log while its node runs. All of the log is read again, slowly, and damaged records
+//! are replaced by another member's.
 //!
-//! [`Scrub`] decides what comes next, and has no clock, thread or disk. [`Scrubbing`] does it, on a thread of its own or in the
-//! simulator; the thread that writes the log only looks at what was found, and puts the records there.
+//! [`Scrub`] decides what comes next, and has no clock, thread or disk. [`Scrubbing`] carries it out, on a thread of
+//! its own or in the simulator. The thread that writes the log only checks the damages that were found, and puts the
+//! records there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,18 +19,19 @@ use crate::{
 /// The rate at which a log is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// On average, while it reads. 0: it does not.
+    /// The average rate while it reads. With 0 it does not read.
     pub(crate) bytes_per_second: u64,
-    /// As many are read at once.
+    /// The number of bytes that are read at once.
     pub(crate) slice: u64,
     /// The pause between the end of the log and its beginning.
     pub(crate) rest: Duration,
-    /// The pause before a damage that nobody could repair is tried again: twice as long each time, up to 64 times.
+    /// The pause before another attempt at a damage that no member could repair: twice as long each time, up to 64
+    /// times.
     pub(crate) again: Duration,
 }
 
 impl Pace {
-    /// That of a running node.
+    /// The pace of a running node.
     pub(crate) fn of_node(bytes_per_second: u64) -> Pace {
         let (rest, again) = (Duration::from_secs(600), Duration::from_secs(5));
         Pace { bytes_per_second, slice: 256 << 10, rest, again }
@@ -39,26 +41,26 @@ impl Pace {
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing until then.
+    /// Wait until this time.
     Wait(Time),
     /// Read about so many bytes.
     Read(u64),
-    /// Ask this member for what is damaged.
+    /// Ask this member for the damaged records.
     Repair(Damage, NodeId),
-    /// Say that nobody has what is damaged.
+    /// Report that no member has the damaged records.
     Alone(Damage),
 }
 
 /// The outcome of a log's damages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScrubReport {
-    /// Those that are left, in words.
+    /// The damages that are left, in words.
     pub(crate) damaged: Vec<String>,
-    /// The number of those that were repaired while the node runs.
+    /// The number of damages that were repaired while the node runs.
     pub(crate) repaired: u64,
 }
 
-/// The most damages that are kept in mind: more are found again once these are repaired.
+/// The largest number of damages that are kept in mind: more are found again once these are repaired.
 const MAX_FOUND: usize = 100;
 
 #[derive(Debug)]
@@ -70,7 +72,7 @@ struct Found {
     rounds: u32,
 }
 
-/// Decides how a log is looked after.
+/// Decides the order of reads and repairs of a log.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     pace: Pace,
@@ -84,7 +86,7 @@ impl Scrub {
         Scrub { pace, next_read: now, found: Vec::new(), repaired: 0 }
     }
 
-    /// The next thing to do. `others` have the log, too.
+    /// Returns the next thing to do. `others` have the log, too.
     pub(crate) fn next(&mut self, now: Time, others: &[NodeId]) -> Next {
         for found in self.found.iter_mut().filter(|found| found.next <= now) {
             if let Some(&other) = others.iter().find(|other| !found.asked.contains(other)) {
@@ -106,14 +108,14 @@ impl Scrub {
         }
     }
 
-    /// So many bytes were read. A log that could not be read to its end is begun anew, too.
+    /// Notes that so many bytes were read. A log that could not be read to its end is begun anew, too.
     pub(crate) fn has_read(&mut self, now: Time, bytes: u64, ended: bool) {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.pace.bytes_per_second.max(1));
         let pause = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         self.next_read = now + pause + if ended { self.pace.rest } else { Duration::ZERO };
     }
 
-    /// Something is damaged. Returns whether that was not known.
+    /// Notes a damage. Returns whether it was not known.
     pub(crate) fn finds(&mut self, now: Time, damage: &Damage) -> bool {
         let place = |damage: &Damage| (damage.segment, damage.from);
         if self.found.len() >= MAX_FOUND || self.found.iter().any(|found| place(&found.damage) == place(damage)) {
@@ -123,7 +125,7 @@ impl Scrub {
         true
     }
 
-    /// A damage is no more: it was repaired, or its place is in the log no more.
+    /// Notes that a damage is gone: it was repaired, or its place is in the log no more.
     pub(crate) fn is_gone(&mut self, damage: &Damage, repaired: bool) {
         self.found.retain(|found| found.damage != *damage);
         self.repaired += u64::from(repaired);
@@ -135,14 +137,14 @@ impl Scrub {
     }
 }
 
-/// Looks after the log of one shard.
+/// The scrubbing of one shard's log.
 #[derive(Debug)]
 pub(crate) struct Scrubbing {
     group: String,
     scrub: Scrub,
     journal: Arc<Journal>,
     reader: Option<Scrubber<Disk>>,
-    /// It was said why it can't read.
+    /// Whether the reason for which it can't read was logged.
     is_told: bool,
 }
 
@@ -151,8 +153,8 @@ impl Scrubbing {
         Scrubbing { group, scrub: Scrub::new(pace, now), journal, reader: None, is_told: false }
     }
 
-    /// Does what is due, and returns when it is to be called again; at once if there is more. `others` are those whose logs are
-    /// complete; `fetch` gets records between two places from one of them.
+    /// Does what is due, and returns the time of the next call; `now` if there is more. `others` are the members whose
+    /// logs are complete. `fetch` gets records between two places from one of them.
     pub(crate) fn step(
         &mut self,
         now: Time,

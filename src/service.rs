@@ -1,4 +1,4 @@
-//! A replica as the delivering thread sees it: something that takes messages.
+//! The trait of a replica that takes messages as bytes, as the delivering thread calls it.
 
 use std::io::{self, Read};
 
@@ -12,13 +12,14 @@ use crate::{
     view_change::ViewChange,
 };
 
-/// Takes a group's messages as bytes. Every [`Replicated`] is one; benchmarks, which need no commands, implement it directly.
+/// A replica that takes a group's messages as bytes. Every [`Replicated`] is one; benchmarks, which need no commands,
+/// implement it directly.
 pub trait Service: Send + 'static {
-    /// What the submitter gets.
+    /// The type of the replies, which submitters get.
     type Reply: Send + 'static;
 
-    /// Takes a message. `scratch` is memory to use again and again; its contents
-    /// mean nothing. None if it is one to which no member's submit waits for a reply.
+    /// Takes a message. `scratch` is memory to use again and again; its contents mean nothing. Returns None for a
+    /// message to which no member's submit waits for a reply.
     fn take(
         &mut self,
         message: &Message<'_>,
@@ -26,12 +27,13 @@ pub trait Service: Send + 'static {
         scratch: &mut AlignedVec,
     ) -> Result<Option<Self::Reply>, Invalid>;
 
-    /// Passes over a message that nobody applies, on an operator's word, at all members alike: what is of the framework in it is done.
+    /// Passes over a message that no member applies, on an operator's word, at all members alike. The framework's own
+    /// part of the message is carried out.
     fn skip(&mut self, _message: &Message<'_>, _stamp: Stamp, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
         Ok(())
     }
 
-    /// The identity of the messages and of what snapshots hold.
+    /// The identity of the messages and of the contents of snapshots.
     fn schema() -> Schema
     where
         Self: Sized,
@@ -39,12 +41,12 @@ pub trait Service: Send + 'static {
         Schema::UNDECLARED
     }
 
-    /// Durable groups: a crash of all members can't undo the state of this version any more, so that others than submitters may
-    /// be told what came of its messages. Only grows.
+    /// Durable groups: notes that a crash of all members can't undo the state of this version any more. From now on
+    /// nodes other than submitters may be told the outcome of its messages. Only grows.
     fn safe(&mut self, _version: u64) {}
 
-    /// What a durable group's log keeps of a message instead of it, where taking either leaves the same behind. Asked just before the
-    /// message is [taken](Service::take).
+    /// The bytes that a durable group's log keeps instead of a message, if taking either leaves the same state behind.
+    /// Asked just before the message is [taken](Service::take).
     fn logged_as(&self, _message: &[u8]) -> Option<Vec<u8>> {
         None
     }
@@ -71,7 +73,7 @@ pub trait Service: Send + 'static {
     fn view_changed(&mut self, _change: &ViewChange) {}
 }
 
-/// The bytes are no command. All members have the same bytes, so all come to this.
+/// The error that the bytes are no command. All members have the same bytes, so all come to this.
 #[derive(Debug, thiserror::Error)]
 #[error("not a command: {0}")]
 pub struct Invalid(#[from] rancor::Error);
@@ -91,7 +93,8 @@ impl<R: Replicated> Service for R {
     ) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
             Some(bytes) => bytes,
-            // Copied out, since a faulty sender could change the ring's bytes between the check and their use, and aligned.
+            // Copied out, since a faulty sender could change the ring's bytes between the check and their use; and
+            // aligned.
             None => {
                 scratch.resize(message.payload.len(), 0);
                 message.payload.read(scratch);

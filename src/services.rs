@@ -1,4 +1,4 @@
-//! What a node offers to other nodes, and to operators, at its port or under its name.
+//! The services that a node offers to other nodes, and to operators, at its port or under its name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,10 +16,10 @@ use crate::{
     recovery, serve,
 };
 
-/// A node's groups, as other threads than the engine's see them.
+/// A node's groups, as threads other than the engine's use them.
 pub(crate) type Controls = BTreeMap<ShardId, Arc<dyn GroupControl>>;
 
-/// The services that every node has.
+/// The handlers of the services that every node has.
 pub(crate) fn handlers(
     messenger: &Arc<Messenger>,
     controls: &Arc<Controls>,
@@ -36,13 +36,13 @@ pub(crate) fn handlers(
     ]
 }
 
-/// The service of a node whose groups take requests from outside.
+/// The handler of a node whose groups take requests from outside.
 pub(crate) fn clients(clients: &Arc<serve::Server>) -> (Service, Handler) {
     let clients = Arc::clone(clients);
     (Service::Clients, Arc::new(move |stream| clients.serve(stream)))
 }
 
-/// The states of a node's replicas, for those who join.
+/// The states of a node's replicas, for members that join.
 struct States(Arc<Controls>);
 
 impl StateSource for States {

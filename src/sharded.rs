@@ -4,11 +4,12 @@ use std::{fmt, ops::Index};
 
 use crate::{group::Group, service::Service};
 
-/// Handles to the shards of a group, each a [`Group`] with an order, members and a state of its own. Which command belongs to
-/// which shard is for the application to say.
+/// Handles to the shards of a group, each a [`Group`] with an order, members and a state of its own. The application
+/// decides which command belongs to which shard.
 ///
-/// Every node has a handle to each shard, and a replica that is used as long as the node is one of the shard's members; on the
-/// others all but [`peek`](Group::peek) fails with [`Unavailable::Elsewhere`](crate::Unavailable::Elsewhere), which names the members.
+/// Every node has a handle to each shard, and a replica that is used as long as the node is one of the shard's members.
+/// On other nodes all calls but [`peek`](Group::peek) fail with
+/// [`Unavailable::Elsewhere`](crate::Unavailable::Elsewhere), which names the members.
 pub struct Sharded<R: Service> {
     name: String,
     shards: Vec<Group<R>>,
@@ -24,13 +25,13 @@ impl<R: Service> Sharded<R> {
         &self.name
     }
 
-    /// How many shards there are: `[groups.NAME] shards`.
+    /// Returns the number of shards: `[groups.NAME] shards`.
     #[expect(clippy::len_without_is_empty, reason = "there is always one")]
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// A shard, from 0 on.
+    /// Returns a shard, from 0 on.
     ///
     /// # Panics
     ///
@@ -39,7 +40,7 @@ impl<R: Service> Sharded<R> {
         &self.shards[index]
     }
 
-    /// All shards, in their order.
+    /// Iterates over all shards, in their order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Group<R>> {
         self.shards.iter()
     }

@@ -1,6 +1,6 @@
 //! A replica's state on its way to a new member.
 //!
-//! What travels, with little-endian numbers:
+//! The bytes that travel, with little-endian numbers:
 //!
 //! ```text
 //!  0..8    "squallSt"
@@ -13,7 +13,7 @@
 //! then     what the application wrote, to the end
 //! ```
 //!
-//! In a durable group, the e bytes are where the log was; else there are none:
+//! In a durable group, the e bytes are the place of the log; else there are none:
 //!
 //! ```text
 //!  0..32   epoch, place, version and time of its end
@@ -23,7 +23,7 @@
 //! then     the list of commands that nobody applies, as the log has it
 //! ```
 //!
-//! Whoever moves it sees to it that it arrives whole.
+//! The transport must make sure that it arrives whole.
 
 use std::{
     fmt,
@@ -37,39 +37,41 @@ use crate::recovery::LastView;
 
 const MAGIC: &[u8; 8] = b"squallSt";
 const VERSION: u32 = 4;
-/// More than any view has.
+/// More senders than any view has.
 const MAX_SENDERS: u32 = 1 << 16;
-/// More than any place of a log takes.
+/// More bytes than any place of a log takes.
 const MAX_LOGGED: u64 = 1 << 20;
 
-/// What writes a state out.
+/// The function that writes a state out.
 pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
-/// A replica's state at one moment: what writes it out, later and on another thread.
+/// A replica's state at one moment, with the function that writes it out, later and on another thread.
 pub struct Snapshot {
     write: Option<WriteOut>,
     bytes: Option<u64>,
 }
 
 impl Snapshot {
-    /// A state that `write` writes out. It must not change while the replica does: let it own what it writes.
+    /// Makes a state that `write` writes out. It must not change while the replica does: let the closure own what it
+    /// writes.
     pub fn new(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
         Snapshot { write: Some(Box::new(write)), bytes: None }
     }
 
-    /// A state that is written out already.
+    /// Makes a state that is written out already.
     pub fn of_bytes(bytes: impl Into<Vec<u8>>) -> Snapshot {
         let bytes = bytes.into();
         let len = bytes.len() as u64;
         Snapshot::new(move |to| to.write_all(&bytes)).of_about(len)
     }
 
-    /// Says how many bytes will be written, as well as that is known: for whoever watches it arrive.
+    /// Tells the approximate number of bytes that will be written. It is shown as the size in the progress of the
+    /// transfer.
     pub fn of_about(self, bytes: u64) -> Snapshot {
         Snapshot { bytes: Some(bytes), ..self }
     }
 
-    /// The same, behind what `first` writes. What can't be transferred stays so.
+    /// The same state, behind the output of `first`. A state that can't be transferred stays so.
     pub(crate) fn behind(self, first: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
         let Snapshot { write, bytes } = self;
         let write = write.map(|write| -> WriteOut {
@@ -81,12 +83,12 @@ impl Snapshot {
         Snapshot { write, bytes }
     }
 
-    /// What writes it out, if it can be.
+    /// The function that writes it out, if it can be transferred.
     pub(crate) fn into_writer(self) -> Option<WriteOut> {
         self.write
     }
 
-    /// The state can't be transferred, so nobody can join the group.
+    /// Makes a state that can't be transferred, so that no node can join the group.
     pub fn unsupported() -> Snapshot {
         Snapshot { write: None, bytes: None }
     }
@@ -98,8 +100,8 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// How far a state has come: it includes whatever came before in earlier views, and so many turns of each sender, by rank, of
-/// this one.
+/// The progress of a state. It includes all that came before in earlier views, and so many turns of each sender, by
+/// rank, of this view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) epoch: Epoch,
@@ -107,7 +109,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Where a view of so many senders begins.
+    /// The beginning of a view of so many senders.
     pub(crate) fn begin(epoch: Epoch, senders: usize) -> Mark {
         Mark { epoch, turns: vec![0; senders] }
     }
@@ -121,27 +123,27 @@ impl Mark {
         seq.0 / senders < self.turns[(seq.0 % senders) as usize]
     }
 
-    /// Whether it includes all that the other does.
+    /// Whether it includes all that `other` does.
     pub(crate) fn covers(&self, other: &Mark) -> bool {
         let ahead =
             || self.turns.len() == other.turns.len() && self.turns.iter().zip(&other.turns).all(|(a, b)| a >= b);
         self.epoch > other.epoch || self.epoch == other.epoch && ahead()
     }
 
-    /// Takes note that a message was passed.
+    /// Notes that a message was passed.
     pub(crate) fn pass(&mut self, seq: Seq) {
         let senders = self.turns.len() as u64;
         let turns = &mut self.turns[(seq.0 % senders) as usize];
         *turns = (*turns).max(seq.0 / senders + 1);
     }
 
-    /// In ordered mode, how many places of the order that is.
+    /// In ordered mode, the number of places of the order that it includes.
     pub(crate) fn seq(&self) -> Seq {
         Seq(self.turns.iter().sum())
     }
 }
 
-/// The place that a replica has come to.
+/// The place that a replica has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     pub(crate) mark: Mark,
@@ -156,7 +158,7 @@ pub(crate) struct LogPlace {
     pub(crate) end: End,
     /// The last view there.
     pub(crate) view: LastView,
-    /// The commands of the log that nobody applies.
+    /// The commands of the log that no member applies.
     pub(crate) skips: Skips,
 }
 
@@ -164,11 +166,11 @@ pub(crate) struct LogPlace {
 pub(crate) struct Captured {
     /// The view in which it was captured.
     pub(crate) epoch: Epoch,
-    /// How many places of that view's order it includes.
+    /// The number of places of that view's order that it includes.
     pub(crate) seq: Seq,
-    /// How long the application's part will be, about, if it said so.
+    /// The approximate length of the application's part, if it said so.
     pub(crate) bytes: Option<u64>,
-    /// In a durable group, where the log was.
+    /// In a durable group, the place of the log.
     pub(crate) logged: Option<LogPlace>,
     reached: Reached,
     write: WriteOut,
@@ -185,12 +187,12 @@ impl Captured {
         Ok(Captured { epoch, seq, bytes: snapshot.bytes, logged, reached, write })
     }
 
-    /// The application's part alone, and where the log was.
+    /// The application's part alone, and the place of the log.
     pub(crate) fn into_image(self) -> (Option<LogPlace>, Snapshot) {
         (self.logged, Snapshot { write: Some(self.write), bytes: self.bytes })
     }
 
-    /// Only where the replica is.
+    /// A capture of the replica's place alone.
     pub(crate) fn place(reached: Reached, logged: Option<LogPlace>) -> Captured {
         Captured {
             epoch: reached.mark.epoch,
@@ -202,7 +204,7 @@ impl Captured {
         }
     }
 
-    /// Where it is, and nothing else.
+    /// The same place, without the state.
     pub(crate) fn without_state(self) -> Captured {
         Captured::place(self.reached, self.logged)
     }
@@ -255,7 +257,7 @@ fn decode_place(mut rest: &[u8]) -> Option<LogPlace> {
     Some(LogPlace { end, view, skips: Skips::decode(skips)? })
 }
 
-/// Why a replica's state was not captured.
+/// The reason for which a replica's state was not captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CaptureError {
     #[error("this node does not hold the group's state: ask another member")]
@@ -271,7 +273,7 @@ pub(crate) enum CaptureError {
     Ended(EndReason),
 }
 
-/// Why a state was not restored.
+/// The reason for which a state was not restored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RestoreError {
     /// The replica has its state, or is in no view.
@@ -279,16 +281,16 @@ pub(crate) enum RestoreError {
     NotNeeded,
     #[error("what arrived is no state of a group: {0}")]
     Foreign(&'static str),
-    /// The replica is of no use until another one is restored.
+    /// The replica is of no use until another state is restored.
     #[error("the state could not be restored: {0}")]
     Failed(#[from] io::Error),
     /// The replica can't be used any more: the node's part in the group must end.
     #[error("the application panicked in `Replicated::restore`, or in what follows it")]
     Panicked,
-    /// Both logs have been written by one group, but not so.
+    /// Both logs were written by one group, but this node's is not a part of the source's.
     #[error("this node's log is not a part of the source's: they differ at {0}")]
     Differs(End),
-    /// This node's log has what was acknowledged, and the group goes on without it.
+    /// This node's log has messages that were acknowledged, and the group goes on without them.
     #[error("{0}")]
     WentBack(String),
     /// The log can't be written or read, or the replica not be rebuilt from it.
@@ -296,15 +298,15 @@ pub(crate) enum RestoreError {
     NotKept(String),
 }
 
-/// What comes before the application's part.
+/// The part of a written state that comes before the application's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) reached: Reached,
-    /// In a durable group, where the log was.
+    /// In a durable group, the place of the log.
     pub(crate) logged: Option<LogPlace>,
 }
 
-/// Reads what comes before the application's part.
+/// Reads the part that comes before the application's.
 pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
     let mut magic = [0; 8];
     from.read_exact(&mut magic)?;

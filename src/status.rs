@@ -1,4 +1,4 @@
-//! How a node and its groups are, for operators.
+//! The state of a node and its groups, for operators.
 
 use std::sync::Arc;
 
@@ -6,46 +6,50 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, View};
 
-/// A node's answer to the question how it is.
+/// The state of a node, as the node reports it.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The view that the node has installed, or installs. None while it is a member of none.
+    /// The view that the node has installed, or installs. None while it is a member of no view.
     pub view: Option<Arc<View>>,
-    /// Why the node's part in its groups is over, if it is.
+    /// The reason for which the node's part in its groups is over, if it is.
     pub ended: Option<EndReason>,
-    /// The groups, in the order of their names; one that has several shards once for each, in their order.
+    /// The groups, in the order of their names. A group of several shards is listed once for each, in their order.
     pub groups: Vec<GroupStatus>,
 }
 
-/// How a node came to its view: when it did what, on its own clock ([`Time::boot_clock`](squall_fabric::Time)). Zero is never.
+/// The steps by which a node came to its view, with their times on its own clock
+/// ([`Time::boot_clock`](squall_fabric::Time)). Zero is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The view's epoch; 0 before the first.
     pub epoch: u64,
-    /// It learned that the view before had to end, and wedged: somebody was suspected, or asked to join or to leave.
+    /// The time at which the node learned that the view before had to end, and wedged. A member was suspected, or a
+    /// node asked to join or to leave.
     pub suspected: Time,
-    /// It saw that all whom it would keep had wedged, or what was decided without its seeing that.
+    /// The time at which the node saw that all members that it would keep had wedged, or heard a decision that was made
+    /// without its seeing that.
     pub wedged: Time,
-    /// It heard what had been decided.
+    /// The time at which the node heard the decision.
     pub decided: Time,
-    /// Who was dropped could read no more, what the view before delivers was delivered, and all members of the next were connected.
+    /// The time at which the view was installed. The dropped members could read no more, all messages that the view
+    /// before delivers were delivered, and all members of the next were connected.
     pub installed: Time,
 }
 
-/// How a group is.
+/// The state of a group at a node.
 #[derive(Clone, Debug)]
 pub struct GroupStatus {
     /// Its name.
     pub name: String,
-    /// Its members, by rank. This node knows how far they are only if it is one of them.
+    /// Its members, by rank. This node knows their progress only if it is one of them.
     pub members: Vec<MemberStatus>,
     /// Whether its application overran the limit for short calls so often that it runs on a thread of its own.
     pub own_thread: bool,
     /// This node's bulk messages that are under way.
     pub bulk: BulkStatus,
-    /// The state that this node's replica lacks, while it is on its way.
+    /// The progress of the state that this node's replica lacks, while it is being fetched.
     pub fetching: Option<Fetching>,
-    /// What was counted at this node.
+    /// The counts at this node.
     pub counts: GroupCounts,
     /// This node's log of the group, if the group is durable.
     pub log: Option<LogStatus>,
@@ -56,40 +60,42 @@ pub struct GroupStatus {
 pub struct LogStatus {
     /// The first version that can be read here.
     pub first: u64,
-    /// No command before that is later than this.
+    /// A bound: no command before the first version is later than this.
     pub begins_at_ns: u64,
     /// The last version that is on this node's disk.
     pub last: u64,
-    /// Its time.
+    /// The time of the last version.
     pub ends_at_ns: u64,
     /// The last version that all members have on disk, as far as this node knows.
     pub safe: u64,
-    /// What its segments hold, about, in bytes.
+    /// The approximate size of its segments' contents, in bytes.
     pub bytes: u64,
     /// The version of the newest image of the state.
     pub image: Option<u64>,
-    /// What all images take, in bytes.
+    /// The size of all images, in bytes.
     pub image_bytes: u64,
-    /// An image was due while the one before was still being taken. If what takes it hangs, no log is trimmed until that goes on.
+    /// Whether an image was due while the one before was still being taken. If taking it hangs, no log is trimmed until
+    /// that goes on.
     #[serde(default)]
     pub image_late: bool,
     /// Records that were written since the node's start: messages, and few views.
     pub records: u64,
     /// Their size on disk, in bytes.
     pub written_bytes: u64,
-    /// How often the disk was asked to make them durable, each time for a batch of records.
+    /// The number of times that the disk was asked to make records durable, each time for a batch of them.
     pub syncs: u64,
-    /// Why nothing more is written, if that is so.
+    /// The reason for which nothing more is written, if that is so.
     pub failure: Option<String>,
     /// The damage that was found on the disk while the node runs, and is not repaired yet, in words.
     pub damaged: Vec<String>,
     /// The number of damages that were repaired from other members' logs while the node runs.
     pub repaired: u64,
-    /// Records that were acknowledged or not, and that a cut or a new beginning took away: they are kept beside the log.
+    /// Records, acknowledged or not, that a cut or a new beginning took away: they are kept beside the log.
     pub asides: Vec<AsideStatus>,
 }
 
-/// Records that are kept beside a log, which has them no more. Within a second after they were taken away.
+/// Records that are kept beside a log, which has them no more. They appear here within a second after they were taken
+/// away.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AsideStatus {
     /// The name.
@@ -107,9 +113,9 @@ pub struct AsideStatus {
 /// Bulk messages that a node has sent, and that some member has not delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BulkStatus {
-    /// How many.
+    /// The number of messages.
     pub messages: usize,
-    /// What they take of the reserve, in bytes: a message takes whole blocks.
+    /// The part of the reserve that they take, in bytes: a message takes whole blocks.
     pub bytes: usize,
 }
 
@@ -120,11 +126,12 @@ pub struct Fetching {
     pub source: NodeId,
     /// Bytes that have arrived and were checked.
     pub received: u64,
-    /// Of about how many, if the application said so: see [`Snapshot::of_about`](crate::Snapshot::of_about).
+    /// The approximate number of bytes of the whole, if the application said so: see
+    /// [`Snapshot::of_about`](crate::Snapshot::of_about).
     pub bytes: Option<u64>,
 }
 
-/// How far a member is, as its row in the shared state table says.
+/// The progress of a member, as its row in the shared state table says.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberStatus {
     /// The member.
@@ -139,7 +146,7 @@ pub struct MemberStatus {
     pub persisted: u64,
 }
 
-/// What a node counts of a group, since it started.
+/// A node's counts of a group, since the node started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounts {
     /// Messages applied.

@@ -17,14 +17,14 @@ use crate::{
     replies::{After, Lost, Replies, Ticket},
 };
 
-/// What all handles of a group share, and the thread that delivers.
+/// The state that all handles of a group share with the delivering thread.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
     pub(crate) intake: Arc<Intake>,
     pub(crate) replies: Replies<Result<T, Unapplied>>,
 }
 
-/// Why a message got no reply from the replica.
+/// The reason for which a message got no reply from the replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unapplied {
     /// It is no command.
@@ -34,7 +34,7 @@ pub(crate) enum Unapplied {
 }
 
 impl<T> Shared<T> {
-    /// Accepts a message whose reply somebody waits for, if there is room.
+    /// Accepts a message whose submitter waits for the reply, if there is room.
     pub(crate) fn accept(&self, message: &Encoded) -> Result<Ticket, SubmitError> {
         let ticket = self.replies.claim().ok_or_else(|| self.intake.full())?;
         match self.intake.accept(message, ticket.get()) {
@@ -78,9 +78,9 @@ impl<T> Shared<T> {
 ///
 /// # Dropping
 ///
-/// - *Accepted*: the message goes its way. Dropping the `Submit` neither loses nor repeats it; only the reply goes nowhere.
-/// - *Not accepted yet*: the message is not sent. Who submits in a fixed order and drops such a one must know that the
-///   messages after it may go all the same.
+/// - *Accepted*: the message goes its way. Dropping the `Submit` neither loses nor repeats it; only the reply is lost.
+/// - *Not accepted yet*: the message is not sent. A caller that submits in a fixed order and drops such a `Submit` must
+///   know that the messages after it may go all the same.
 #[must_use = "a submit that was not accepted at once is not sent unless it is awaited or waited for"]
 pub struct Submit<T> {
     shared: Arc<Shared<T>>,
@@ -105,7 +105,7 @@ impl Stage {
         matches!(self, Stage::Accepted(_) | Stage::Over { accepted: true })
     }
 
-    /// Leaves it over.
+    /// Leaves it over, and returns the stage before.
     fn finish(&mut self) -> Stage {
         let accepted = self.is_accepted();
         std::mem::replace(self, Stage::Over { accepted })
@@ -115,7 +115,7 @@ impl Stage {
 #[derive(Debug)]
 enum Limit {
     None,
-    /// Begins with the first poll.
+    /// The limit begins with the first poll.
     After(Duration),
     Running(Arc<Alarm>),
 }
@@ -140,8 +140,10 @@ impl<T> Submit<T> {
         self.stage.is_accepted()
     }
 
-    /// Gives up after `limit`, counted from the first poll or from the call of [`wait`](Submit::wait): with
-    /// [`SubmitError::Full`] if the message was not accepted by then, and so not sent; else with [`SubmitError::Deadline`].
+    /// Gives up after `limit`, counted from the first poll or from the call of [`wait`](Submit::wait).
+    ///
+    /// The error is [`SubmitError::Full`] if the message was not accepted by then, and so not sent; else
+    /// [`SubmitError::Deadline`].
     pub fn deadline(mut self, limit: Duration) -> Submit<T> {
         self.limit = Limit::After(limit);
         self
@@ -149,7 +151,7 @@ impl<T> Submit<T> {
 
     /// Blocks this thread until the reply has come.
     ///
-    /// Inside `apply`, or a read's closure, this is the error [`SubmitError::InsideApply`]; the message, if it was accepted,
+    /// Inside `apply`, or a read's closure, this is the error [`SubmitError::InsideApply`]; a message that was accepted
     /// goes its way.
     ///
     /// # Panics
@@ -162,7 +164,7 @@ impl<T> Submit<T> {
         let until = match self.limit {
             Limit::After(limit) => {
                 self.limit = Limit::None;
-                // A time beyond what the clock can tell is no limit.
+                // A time beyond the range of the clock is no limit.
                 Instant::now().checked_add(limit)
             }
             // A running alarm wakes this thread.
@@ -259,7 +261,8 @@ impl Limit {
 
 /// A message on its way whose reply nobody waits for. Resolves once it is accepted.
 ///
-/// A future for any executor; on a plain thread, [`wait`](Sending::wait). What [`Submit`] says of dropping holds here too.
+/// A future for any executor; on a plain thread, [`wait`](Sending::wait). The rules of [`Submit`] for dropping hold
+/// here too.
 #[must_use = "a message that was not accepted at once is not sent unless this is awaited or waited for"]
 #[derive(Debug)]
 pub struct Sending {

@@ -1,4 +1,4 @@
-//! Where a replica's state leaves it, and comes in: what the delivering thread and those who move states share.
+//! The state that the delivering thread shares with threads that move a replica's state out or in.
 
 use std::{
     fmt,
@@ -15,33 +15,34 @@ use crate::state::{CaptureError, Captured, Reached};
 /// Whether a node's replica is one of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node is in no view that has the group's shard for it.
+    /// The node is in no view in which it has the group's shard.
     Outside,
-    /// The replica needs a state that a complete member captured. Whatever was captured for another number came too late.
+    /// The replica needs a state that a complete member captured. A state that was captured for another number came too
+    /// late.
     Incomplete { fetch: u32 },
     /// The replica has all that was delivered here.
     Complete,
 }
 
-/// Takes a state, on the thread that delivers: it must not take long.
+/// A function that takes a state, on the thread that delivers: it must not take long.
 pub(crate) type CaptureReply = Box<dyn FnOnce(Result<Captured, CaptureError>) + Send>;
 
-/// What is to be captured.
+/// The thing that is to be captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// The replica's state.
     State,
-    /// Only where it is.
+    /// The place of the replica alone.
     Place,
 }
 
-/// What the delivering thread and those who move states share.
+/// The shared part of the delivering thread and the threads that move states.
 #[derive(Default)]
 pub(crate) struct Transfer {
     captures: Mutex<Captures>,
-    /// Changed only by who has the replica, but for being forgotten.
+    /// Changed only by the holder of the replica, except that any thread may make it forget.
     restored: Mutex<Restored>,
-    /// Whether there is any of both that the delivering thread has not seen yet.
+    /// Whether there is a capture or a restored state that the delivering thread has not seen yet.
     any: AtomicBool,
     /// 0 outside, 1 complete, else 2 and the number of the fetch.
     standing: AtomicU64,
@@ -49,15 +50,15 @@ pub(crate) struct Transfer {
 
 #[derive(Default)]
 struct Captures {
-    /// Who wants the state as it is.
+    /// The requests for the state as it is.
     waiting: Vec<(Wanted, CaptureReply)>,
     ended: Option<EndReason>,
 }
 
-/// What was restored.
+/// A restored state.
 #[derive(Default)]
 struct Restored {
-    /// How far the state has come that the delivering thread has not seen yet, and the fetch that it is of.
+    /// The place of the restored state that the delivering thread has not seen yet, with the number of its fetch.
     fresh: Option<(u32, Reached)>,
     /// The last fetch of which a whole state was restored.
     met: Option<u32>,
@@ -93,7 +94,7 @@ impl Transfer {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Gives nobody the state any more, and takes those who wait for it.
+    /// Gives no caller the state any more, and takes the waiting requests.
     pub(crate) fn end(&self, reason: &EndReason) -> Vec<(Wanted, CaptureReply)> {
         self.set_standing(Standing::Outside);
         let mut captures = lock(&self.captures);
@@ -106,8 +107,10 @@ impl Transfer {
         lock(&self.restored).fresh = None;
     }
 
-    /// Begins to restore a state. By who has the replica, and as long as he has it. None if it needs none, or has one
-    /// that the delivering thread goes on from: a second one that broke off would leave the replica with half of each.
+    /// Begins to restore a state. Called by the holder of the replica, which must hold it until the end.
+    ///
+    /// None if the replica needs no state, or has one from which the delivering thread goes on: a second one that broke
+    /// off would leave the replica with half of each.
     pub(crate) fn begin_restoring(&self) -> Option<u32> {
         let Standing::Incomplete { fetch } = self.standing() else { return None };
         let mut restored = lock(&self.restored);
@@ -118,25 +121,26 @@ impl Transfer {
         Some(fetch)
     }
 
-    /// Says that the replica has this state. By who has it still. The delivering thread must be woken.
+    /// Notes that the replica has this state. Called by the thread that restored it and still holds the replica. The
+    /// delivering thread must be woken.
     pub(crate) fn restored(&self, fetch: u32, reached: Reached) {
         *lock(&self.restored) = Restored { fresh: Some((fetch, reached)), met: Some(fetch) };
         self.any.store(true, Ordering::Release);
     }
 
-    /// Takes what was restored, for this fetch. By the delivering thread, which has the replica.
+    /// Takes the restored state, if it is of this fetch. Called by the delivering thread, which holds the replica.
     pub(crate) fn take_restored(&self, fetch: u32) -> Option<Reached> {
         lock(&self.restored).fresh.take().filter(|(of, _)| *of == fetch).map(|(_, reached)| reached)
     }
 
-    /// Whether the delivering thread has anything to do here.
+    /// Whether the delivering thread has any work here.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes those who want the state. What was restored, if anything was, is left for who has the replica.
+    /// Takes the requests for the state. A restored state, if there is any, is left for the holder of the replica.
     pub(crate) fn take(&self) -> Vec<(Wanted, CaptureReply)> {
-        // Whatever comes from here on says so again.
+        // A request that comes from here on sets it again.
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut lock(&self.captures).waiting)
     }

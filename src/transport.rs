@@ -1,7 +1,7 @@
-//! What carries a cluster's messages, by where its members are.
+//! The carrier of a cluster's messages, chosen by the hosts of its members.
 //!
-//! All members decide alike, since all have the same list of addresses: two that disagreed would wait for each other on
-//! different fabrics.
+//! All members decide alike, since all have the same list of addresses. Two members that disagreed would wait for each
+//! other on different fabrics.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,18 +9,18 @@ use squall_fabric::NodeId;
 
 use crate::config::{Address, Backend};
 
-/// Where each member can be dialed. One that is not in it can't be.
+/// The addresses at which each member can be dialed. A member that is not in the map can't be dialed.
 pub(crate) type Addresses = BTreeMap<NodeId, Vec<Address>>;
 
-/// How two members reach each other.
+/// The way in which two members reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// They are processes of one host.
+    /// The members are processes of one host.
     Shm,
     Network,
 }
 
-/// What carries a node's messages: which fabric it opens.
+/// The carrier of a node's messages, which says which fabric the node opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Carrier {
@@ -30,7 +30,7 @@ pub enum Carrier {
     Tcp,
     /// RDMA.
     Verbs,
-    /// Shared memory with members on this host; with others RDMA where both have a device, else TCP.
+    /// Shared memory with members on this host. With other members, RDMA where both have a device, else TCP.
     Mixed,
 }
 
@@ -45,10 +45,10 @@ impl fmt::Display for Carrier {
     }
 }
 
-/// How `one` and `other` reach each other: the same from both sides.
+/// The way in which `one` and `other` reach each other: the same from both sides.
 ///
-/// They are on one host if some address of each has the same host, or if neither has an address: who gives none runs all
-/// members on one host.
+/// They are on one host if some address of each has the same host. They are also on one host if there are no addresses
+/// at all: a configuration without addresses runs all members on one host.
 pub(crate) fn route(addresses: &Addresses, one: NodeId, other: NodeId) -> Route {
     let of = |node| addresses.get(&node).map_or(&[][..], Vec::as_slice);
     let (one, other) = (of(one), of(other));
@@ -56,22 +56,22 @@ pub(crate) fn route(addresses: &Addresses, one: NodeId, other: NodeId) -> Route 
     if together || (addresses.is_empty() && one.is_empty() && other.is_empty()) { Route::Shm } else { Route::Network }
 }
 
-/// How many members, `node` among them, are on the host of `node`.
+/// The number of members, `node` among them, on the host of `node`.
 pub(crate) fn on_host_of(addresses: &Addresses, members: &[NodeId], node: NodeId) -> usize {
     members.iter().filter(|&&other| other == node || route(addresses, node, other) == Route::Shm).count()
 }
 
-/// What carries the messages of all members.
+/// The carrier of the messages of all members.
 ///
-/// All members come to the same: whoever finds out on the way what it has in common with another waits until that one asks
-/// too.
+/// All members come to the same result. A node that finds out only on the way what it has in common with another one
+/// waits until the other asks too.
 pub(crate) fn carrier(backend: Backend, addresses: &Addresses) -> Carrier {
     match backend {
         Backend::Shm => Carrier::Shm,
         Backend::Tcp => Carrier::Tcp,
         Backend::Verbs => Carrier::Verbs,
         Backend::Auto => {
-            // Whoever knows an address may join there, from wherever it can be dialed.
+            // A node that knows an address may join there, from any host that can dial it.
             if addresses.is_empty() { Carrier::Shm } else { Carrier::Mixed }
         }
     }
@@ -83,7 +83,7 @@ mod tests {
 
     const MEMBERS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
-    /// Members from 1 on.
+    /// The addresses of members 1, 2 and 3, without the members whose lists are empty.
     fn at(lists: [&[&str]; 3]) -> Addresses {
         let parsed = lists.map(|list| list.iter().map(|text| text.parse().expect(text)).collect::<Vec<_>>());
         MEMBERS.into_iter().zip(parsed).filter(|(_, list)| !list.is_empty()).collect()

@@ -1,26 +1,27 @@
-//! What a replica is told of a new view.
+//! The description of a new view, as a replica gets it.
 
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Epoch, ShardId, View};
 use squall_ordered::log::{Position, ViewRecord};
 
-/// A new view of a group, as its replicas see it: all of them that go on see the same one, at the same place of the order.
+/// A new view of a group, as its replicas see it: all replicas that go on see the same one, at the same place of the
+/// order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewChange {
     /// The view's number. Places of the order count from 0 again.
     pub epoch: Epoch,
     /// The members of the group's shard, by rank. Some may still have to get its state.
     pub members: Vec<NodeId>,
-    /// Those of them that may submit, by rank.
+    /// The members that may submit, by rank.
     pub senders: Vec<NodeId>,
-    /// Those of the members that were none in the view before, or were in an earlier life.
+    /// The members that were none in the view before, or were in an earlier life.
     pub joined: Vec<NodeId>,
-    /// Those that were members in the view before, and are no more, or were in an earlier life.
+    /// The nodes that were members in the view before, and are no more, or were in an earlier life.
     pub left: Vec<NodeId>,
 }
 
 impl ViewChange {
-    /// What a shard's new view changes; `before` are the shard's members in the view before.
+    /// Finds the changes of a shard's new view; `before` are the shard's members in the view before.
     ///
     /// # Panics
     ///
@@ -39,27 +40,27 @@ impl ViewChange {
         }
     }
 
-    /// What a log's record of a view says.
+    /// Makes the change from a log's record of a view.
     pub(crate) fn of_record(epoch: Epoch, record: &ViewRecord) -> ViewChange {
         let ViewRecord { members, senders, joined, left, .. } = record.clone();
         ViewChange { epoch, members, senders, joined, left }
     }
 }
 
-/// A new view as a replica learns of it, and its log.
+/// A new view, as a replica and its log get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewView {
     pub(crate) change: ViewChange,
-    /// The life of the group that it is of.
+    /// The life of the group to which it belongs.
     pub(crate) life: ClusterId,
-    /// Where the order ended before it.
+    /// The position at which the order ended before it.
     pub(crate) ended: Position,
     /// The members that hold the state from its beginning on.
     pub(crate) complete: Vec<NodeId>,
 }
 
 impl NewView {
-    /// What the log keeps of it.
+    /// The log's record of it.
     pub(crate) fn record(&self) -> ViewRecord {
         let ViewChange { members, senders, joined, left, .. } = self.change.clone();
         let (life, ended, complete) = (self.life, self.ended, self.complete.clone());

@@ -1,4 +1,4 @@
-//! A node's view log, and what carries its messages.
+//! A node's view log, and the carrier of its messages.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,7 +16,7 @@ use crate::{
     control::{self, Caller, Messenger},
 };
 
-/// A view log's messages go through control streams.
+/// The transport of a view log's messages, over control streams.
 struct Streams(Arc<Messenger>);
 
 impl Transport for Streams {
@@ -25,12 +25,12 @@ impl Transport for Streams {
     }
 }
 
-/// Opens the directory that the node keeps its part of the log in, if it has one.
+/// Opens the directory in which the node keeps its part of the log, if it has one.
 pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageError> {
     config.storage().map(|path| Directory::open(path, config.cluster(), config.id())).transpose()
 }
 
-/// Starts the log of the node that is configured, and what carries its messages. `waker` is that of the node's engine.
+/// Starts the log of the configured node, and the carrier of its messages. `waker` wakes the node's engine.
 pub(crate) fn start(
     config: &Config,
     directory: Option<Directory>,
@@ -41,14 +41,14 @@ pub(crate) fn start(
     let inlet = Arc::new(OnceLock::<Inlet>::new());
     let messenger = {
         let inlet = Arc::clone(&inlet);
-        // What comes before the log is there is lost, as messages may be.
+        // A message that comes before the log is there is lost, as messages may be.
         let deliver = move |from: NodeId, message| inlet.get().map_or((), |inlet| inlet.incoming(from, message));
         Arc::new(Messenger::new(caller, Box::new(deliver)))
     };
     let transport = Arc::new(Streams(Arc::clone(&messenger)));
     let wake = Arc::new(move || waker.wake());
     let log = Log::start(settings(config, layout, parameters), directory, transport, wake)?;
-    // Nobody else sets it.
+    // It is set only here.
     let _ = inlet.set(log.inlet());
     Ok((log, messenger))
 }
@@ -83,7 +83,7 @@ fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings
     }
 }
 
-/// Where a node's part of the log is kept, in words.
+/// The place of a node's part of the log, in words.
 pub(crate) fn storage(config: &Config) -> Option<String> {
     config.storage().map(|directory| directory.display().to_string())
 }
@@ -93,12 +93,12 @@ fn contact_addresses(config: &Config) -> Vec<String> {
 }
 
 fn member(node: NodeId) -> Member {
-    // A clock that stands before 1970 is raised by the log, above what the cluster remembers.
+    // If the clock stands before 1970, the log raises the number above those that the cluster remembers.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Member::new(node, Incarnation(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// What a node ends with whose log has stopped.
+/// The reason of the end of a node whose log has stopped.
 pub(crate) fn end_reason(node: NodeId, failure: Failure) -> EndReason {
     match failure {
         Failure::NotFormed { waited_ms, missing } => EndReason::NotFormed {

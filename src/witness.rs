@@ -17,8 +17,8 @@ use crate::{
     view_log,
 };
 
-/// A node that votes on views and has no part in any group, so it holds no state: with one, two members survive the loss of
-/// either. Dropping it ends it.
+/// A node that votes on views and has no part in any group, so it holds no state. With a witness, two members survive
+/// the loss of either. Dropping it ends it.
 ///
 /// The configuration lists it among its `witnesses`, at all nodes.
 pub struct Witness {
@@ -28,11 +28,11 @@ pub struct Witness {
     /// Ends before the log, whose messages it brings.
     _server: Server,
     _log: Log,
-    /// Its port.
+    /// The fabric whose port it uses.
     _fabric: Option<TcpFabric>,
 }
 
-/// The log has something to say.
+/// A notification that the log has news.
 #[derive(Default)]
 struct News {
     any: Mutex<bool>,
@@ -76,12 +76,12 @@ impl Witness {
         Ok(Witness { id: config.id(), monitor, news, _server: server, _log: log, _fabric: fabric })
     }
 
-    /// The node's id.
+    /// Returns the node's id.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Waits until it can't go on, for `limit` at most, and says why, in a sentence.
+    /// Waits until it can't go on, for `limit` at most, and returns the reason, in a sentence.
     pub fn wait_failed(&self, limit: Duration) -> Option<String> {
         let until = Instant::now() + limit;
         let mut any = self.news.any.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ impl News {
     }
 }
 
-/// A witness, to operators.
+/// A witness, as operators reach it.
 struct Watched {
     id: NodeId,
     cluster: String,

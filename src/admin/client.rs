@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Which node to ask, and as whom.
+/// The node to ask, and the identity of the caller.
 #[derive(Clone, Debug)]
 pub struct Target {
     caller: Caller,
@@ -27,11 +27,11 @@ pub struct AdminClient {
     stream: ControlStream,
 }
 
-/// Why a node was not asked, or did not do what it was told.
+/// A reason for which a node was not asked, or did not do what it was told.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// It was not reached.
+    /// The node was not reached.
     #[error(transparent)]
     Dial(#[from] ControlError),
     /// The conversation broke off.
@@ -39,18 +39,18 @@ pub enum AdminError {
     Cut {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// The cause.
         cause: FrameError,
     },
-    /// It refused.
+    /// The node refused.
     #[error("{node} refuses: {why}")]
     Refused {
         /// The node.
         node: NodeId,
-        /// A sentence.
+        /// The reason, in a sentence.
         why: String,
     },
-    /// Its answer belongs to another question.
+    /// The node's answer belongs to another request.
     #[error("{node} gives an answer that was not asked for: run the same version at both ends")]
     Unexpected {
         /// The node.
@@ -59,19 +59,19 @@ pub enum AdminError {
 }
 
 impl Target {
-    /// The node that a configuration describes, as that node itself: with its keys.
+    /// Targets the node that a configuration describes, as that node itself: with its keys.
     pub fn of(config: &Config) -> Result<Target, FabricError> {
         Ok(Target { caller: Caller::of(config)?, contact: config.contact(config.id()) })
     }
 
-    /// A node of a cluster in shared memory, on this host, of this user.
+    /// Targets a node of a cluster in shared memory, on this host, of this user.
     pub fn on_host(cluster: impl Into<String>, node: u32) -> Target {
         let contact = Contact { node: Some(NodeId(node)), addresses: Vec::new() };
-        // Who asks is no node.
+        // The caller is no node.
         Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact }
     }
 
-    /// Whoever of a cluster listens at an address, with the keys of some node of it.
+    /// Targets the node of a cluster that listens at an address, with the keys of some node of the cluster.
     pub fn at(cluster: impl Into<String>, address: &Address, security: Security) -> Target {
         let node = match &security {
             Security::Tls(identity) => identity.node(),
@@ -81,7 +81,8 @@ impl Target {
         Target { caller: Caller::on_network(cluster, node, security), contact }
     }
 
-    /// Whoever of a configuration's cluster listens at an address, as the node that it describes.
+    /// Targets the node of a configuration's cluster that listens at an address, as the node that the configuration
+    /// describes.
     pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
         let security = crate::fabric::net_config(config)?.security;
         let caller = Caller::on_network(config.cluster(), config.id(), security);
@@ -98,12 +99,12 @@ impl AdminClient {
         Ok(AdminClient { stream })
     }
 
-    /// Who answers.
+    /// Returns the node that answers.
     pub fn node(&self) -> NodeId {
         self.stream.peer
     }
 
-    /// How the node sees its cluster.
+    /// Returns the node's view of its cluster.
     pub fn status(&mut self) -> Result<StatusReport, AdminError> {
         match self.ask(&Request::Status)? {
             Reply::Status(report) => Ok(*report),
@@ -111,27 +112,29 @@ impl AdminClient {
         }
     }
 
-    /// Lets the node suspect a member, as if that had failed: if it runs, it is dropped from the view, and joins again.
+    /// Makes the node suspect a member, as if that member had failed. If it runs, it is dropped from the view, and
+    /// joins again.
     pub fn suspect(&mut self, node: NodeId) -> Result<(), AdminError> {
         self.tell(&Request::Suspect(node))
     }
 
-    /// Lets the node leave its group, and waits until it has, for `timeout` at most.
+    /// Makes the node leave its group, and waits until it has left, for `timeout` at most.
     pub fn leave(&mut self, timeout: Duration) -> Result<(), AdminError> {
         self.tell(&Request::Leave)?;
         let node = self.node();
         self.stream.set_timeout(Some(timeout)).map_err(|error| AdminError::Cut { node, cause: error.into() })?;
         match self.hear() {
             Ok(Reply::Done) => Ok(()),
-            // It has left, and its process has ended before it could say so.
+            // The node has left, and its process has ended before it could answer.
             Err(AdminError::Cut { cause: FrameError::Closed, .. }) => Ok(()),
             Ok(other) => Err(self.unexpected(other)),
             Err(error) => Err(error),
         }
     }
 
-    /// Lets the node go on with what is left of the group, without a quorum of those who decide: see `squall recover`. `reason`
-    /// is recorded in the view log: who wants it, when and why. Returns the shards that start empty.
+    /// Makes the node go on with what is left of the group, without a quorum of the voters: see `squall recover`.
+    /// `reason` is recorded in the view log: it names the operator, the time and the cause. Returns the shards that
+    /// start empty.
     pub fn recover(&mut self, reason: impl Into<String>) -> Result<Vec<EmptiedShard>, AdminError> {
         match self.ask(&Request::Recover(reason.into()))? {
             Reply::Recovered(emptied) => Ok(emptied),

@@ -1,7 +1,8 @@
-//! What operators ask of a node that runs, and tell it: what `squall status`, `suspect`, `leave` and `recover` do.
+//! The requests of operators to a running node, behind `squall status`, `suspect`, `leave` and `recover`.
 //!
-//! A node answers over a control stream: to processes of its own user on its host where the cluster is in shared memory, else
-//! at its port, to who shows a certificate of the cluster's CA. (Without a CA, to whoever reaches the port.)
+//! A node answers over a control stream. Where the cluster is in shared memory, it answers processes of its own user on
+//! its host. Elsewhere it answers at its port, to a caller that shows a certificate of the cluster's CA. (Without a CA,
+//! it answers any caller that reaches the port.)
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -36,10 +37,10 @@ pub use squall_membership::WaitsFor;
 
 pub use crate::control::{ControlError, FrameError};
 
-/// The longest question and answer, in bytes.
+/// The longest request and answer, in bytes.
 const WORDS: usize = 4 << 20;
 
-/// What a command asks.
+/// A request of a command.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Request {
     Status,
@@ -48,14 +49,14 @@ enum Request {
     Recover(String),
 }
 
-/// What a node answers.
+/// A node's answer.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Reply {
     Status(Box<StatusReport>),
-    /// It is done, or under way. Once this node has left there is another one.
+    /// The request is done, or under way. A node that has left sends a second one.
     Done,
     /// This node goes on alone, and these shards start empty.
     Recovered(Vec<EmptiedShard>),
-    /// It is not, and why, in a sentence.
+    /// The request is refused, for the reason in this sentence.
     Refused(String),
 }

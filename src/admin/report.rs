@@ -1,4 +1,4 @@
-//! How a node sees its cluster.
+//! A node's report of its cluster.
 
 use std::fmt;
 
@@ -12,65 +12,65 @@ use crate::{
     status::{Fetching, LogStatus},
 };
 
-/// How a node sees its cluster, at one moment.
+/// A node's report of its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The cluster's name.
     pub cluster: String,
-    /// Who answers.
+    /// The node that answers.
     pub node: NodeId,
-    /// Its version of Squall.
+    /// The node's version of Squall.
     pub version: String,
-    /// How it stands.
+    /// The node's standing in its group.
     pub standing: Standing,
-    /// A sentence if its wall clock differs from those of most other members by more than its `clock_limit_ms`.
+    /// A sentence if the node's wall clock differs from those of most other members by more than its `clock_limit_ms`.
     pub clock: Option<String>,
-    /// The number of its view, from 1; None before its first.
+    /// The number of the node's view, from 1; None before its first.
     pub epoch: Option<u64>,
-    /// The lowest-ranked member that it does not suspect: who leads when the view must change.
+    /// The lowest-ranked member that the node does not suspect: it leads when the view must change.
     pub leader: Option<NodeId>,
     /// The view's members, by rank.
     pub members: Vec<MemberReport>,
-    /// Who was new in this view.
+    /// The members that were new in this view.
     pub joined: Vec<NodeId>,
-    /// Who was in the view before and is not in this one.
+    /// The members that were in the view before and are not in this one.
     pub left: Vec<NodeId>,
     /// The shards.
     pub shards: Vec<ShardReport>,
-    /// Members of these that stand still, though they have something to do, so that others wait for them.
+    /// Members of these shards that stand still, though they have something to do, so that others wait for them.
     pub stalls: Vec<StallReport>,
-    /// The view log, as its part at this node knows it.
+    /// The view log, as this node's part of it knows it.
     pub view_log: Option<ViewLogReport>,
-    /// Who asks to join, in the order in which they asked.
+    /// The nodes that ask to join, in the order in which they asked.
     pub candidates: Vec<CandidateReport>,
-    /// What operators have forced, in words, oldest first.
+    /// The decisions that operators have forced, in words, oldest first.
     pub forced: Vec<String>,
-    /// Sentences of nodes that know more than the group, since it goes on from old copies of storage.
+    /// Sentences about nodes that know more than the group, since the group goes on from old copies of storage.
     pub went_back: Vec<String>,
 }
 
-/// How a node stands to its group.
+/// The standing of a node in its group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It waits for the other members of the first view.
+    /// The node waits for the other members of the first view.
     Forming,
-    /// It asks to join, for the first time or after it was dropped.
+    /// The node asks to join, for the first time or after it was dropped.
     Joining,
-    /// It was dropped again soon after it had joined, so it waits before it asks again.
+    /// The node was dropped again soon after it had joined, so it waits before it asks again.
     Waiting {
-        /// How long, in milliseconds.
+        /// The time until it asks again, in milliseconds.
         rejoins_in_ms: u64,
     },
-    /// It is a member of the view, and works.
+    /// The node is a member of the view, and takes part.
     Member,
     /// The view is about to change: nothing is accepted for a moment.
     Wedged,
-    /// Nothing can be decided; a sentence says why. It goes on when enough of those who decide can be reached.
+    /// Nothing can be decided; a sentence says why. The node continues when enough voters can be reached.
     Stalled(String),
     /// Its part is over; a sentence says why.
     Ended(String),
-    /// It votes on views, and is in no group.
+    /// The node votes on views, and is in no group.
     Witness,
 }
 
@@ -79,21 +79,22 @@ pub enum Standing {
 pub struct MemberReport {
     /// The node.
     pub node: NodeId,
-    /// Which of its lives: a later one has a higher number.
+    /// The number of the node's life: a later life has a higher number.
     pub incarnation: u64,
-    /// Where it can be dialed.
+    /// The addresses at which it can be dialed.
     pub addresses: Vec<String>,
-    /// Where it stands; empty if that is not said.
+    /// The rack in which it stands; empty if none is configured.
     pub rack: String,
-    /// How long ago its heartbeat moved, in milliseconds; None for who answers.
+    /// The time since its heartbeat moved, in milliseconds; None for the node that answers.
     pub heartbeat_age_ms: Option<u64>,
-    /// By how much its wall clock is ahead of that of who answers, in milliseconds, negative if it is behind; None if that is not known.
+    /// The time by which its wall clock is ahead of that of the node that answers, in milliseconds, negative if it is
+    /// behind; None if that is not known.
     pub clock_ahead_ms: Option<i64>,
-    /// Who answers suspects it.
+    /// Whether the node that answers suspects it.
     pub suspected: bool,
-    /// Its row says that it has wedged.
+    /// Whether its row says that it has wedged.
     pub wedged: bool,
-    /// It asks to leave.
+    /// Whether it asks to leave.
     pub leaving: bool,
 }
 
@@ -104,17 +105,18 @@ pub struct ShardReport {
     pub shard: u32,
     /// Its group's name.
     pub group: String,
-    /// What it can do.
+    /// The shard's ability to work.
     pub condition: ShardCondition,
-    /// The state that who answers lacks, while it is on its way.
+    /// The state that the node that answers lacks, while it is on its way.
     pub fetching: Option<Fetching>,
-    /// The log of who answers, if the group is durable.
+    /// The log of the node that answers, if the group is durable.
     pub log: Option<LogStatus>,
-    /// Its members' rows, by rank. Counts are those of a node that is a member of the shard; others know none.
+    /// Its members' rows, by rank. Counts are those of a node that is a member of the shard; other nodes know none.
     pub rows: Vec<RowReport>,
 }
 
-/// A shard that starts empty, or from an earlier place, since an operator lets a node go on alone that does not hold its state.
+/// A shard that starts empty, or from an earlier place, since an operator lets a node go on alone that does not hold
+/// its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptiedShard {
     /// Its number.
@@ -123,7 +125,8 @@ pub struct EmptiedShard {
     pub group: String,
     /// The version from which it goes on: the last one in this node's log. 0 if it starts empty.
     pub version: u64,
-    /// The nodes that held its state last, as far as the view says. Some may still run, or have it on disk: it is not used any more.
+    /// The nodes that held its state last, as far as the view says. Some may still run, or have the state on disk: it
+    /// is not used any more.
     pub held_by: Vec<NodeId>,
 }
 
@@ -144,21 +147,24 @@ impl fmt::Display for EmptiedShard {
     }
 }
 
-/// What a shard can do.
+/// The ability of a shard to work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShardCondition {
-    /// All that it is there for.
+    /// The shard does all its work.
     Active,
-    /// It has too few members that hold its state, and refuses work until others join.
+    /// The shard has too few members that hold its state, and refuses work until others join.
     Inadequate,
-    /// None of those who held its state is a member. It goes on when one of these returns with it.
+    /// None of the nodes that held the shard's state is a member. It continues when one of these returns with the
+    /// state.
     Suspended {
-        /// They, and former holders with whose copies it may go on.
+        /// These nodes, and former holders with whose copies it may go on.
         last_holders: Vec<NodeId>,
-        /// The version up to which messages were acknowledged, as far as the logs say of those who are back; 0 if they say nothing.
+        /// The version up to which messages were acknowledged, according to the logs of the nodes that are back; 0 if
+        /// they do not say.
         acknowledged: u64,
-        /// All of these are members. If it does not go on within seconds, none of them has its state any more.
+        /// Whether all of these are members. If the shard does not continue within seconds, none of them has its state
+        /// any more.
         all_back: bool,
     },
 }
@@ -168,9 +174,9 @@ pub enum ShardCondition {
 pub struct RowReport {
     /// The member.
     pub node: NodeId,
-    /// It may send.
+    /// Whether it may send.
     pub sender: bool,
-    /// It holds the shard's whole state.
+    /// Whether it holds the shard's whole state.
     pub complete: bool,
     /// Turns that it has used as a sender, nulls included.
     pub sent: u64,
@@ -178,9 +184,9 @@ pub struct RowReport {
     pub received: u64,
     /// Places of the order that it has delivered.
     pub delivered: u64,
-    /// In a durable group: the last version that it has on disk; 0 as long as it does not count.
+    /// The last version that it has on disk, in a durable group; 0 as long as it does not count.
     pub persisted: Option<u64>,
-    /// How many places that some member has received it has not delivered.
+    /// The number of places that some member has received and it has not delivered.
     pub lag: u64,
 }
 
@@ -193,26 +199,26 @@ pub struct StallReport {
     pub shard: u32,
     /// Its group's name.
     pub group: String,
-    /// For what the member waits.
+    /// The cause for which the member waits.
     pub waits_for: WaitsFor,
-    /// For how long, in milliseconds.
+    /// The time for which it has waited, in milliseconds.
     pub for_ms: u64,
 }
 
 /// The view log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewLogReport {
-    /// Who votes.
+    /// The nodes that vote.
     pub voters: Vec<NodeId>,
-    /// Who only follows.
+    /// The nodes that follow without a vote.
     pub learners: Vec<NodeId>,
-    /// Who leads, if that is known.
+    /// The node that leads, if it is known.
     pub leader: Option<NodeId>,
     /// The leader's term.
     pub term: u64,
     /// The last entry that was applied.
     pub applied: Option<u64>,
-    /// Where this node keeps it; None if in memory.
+    /// The directory in which this node keeps the log; None if it is in memory.
     pub storage: Option<String>,
 }
 
@@ -221,14 +227,14 @@ pub struct ViewLogReport {
 pub struct CandidateReport {
     /// The node.
     pub node: NodeId,
-    /// Which of its lives.
+    /// The number of the node's life.
     pub incarnation: u64,
-    /// Where it can be dialed.
+    /// The addresses at which it can be dialed.
     pub addresses: Vec<String>,
 }
 
 impl StatusReport {
-    /// What the view log's part at a node knows, which has no view.
+    /// Reports the knowledge of a node that has a part in the view log and no view.
     pub(crate) fn of_log(cluster: &str, node: NodeId, log: &Monitor, storage: Option<String>) -> StatusReport {
         let status = log.status();
         let nodes = |parts: &[(NodeId, _)]| {
@@ -265,7 +271,7 @@ impl StatusReport {
 }
 
 impl ShardReport {
-    /// Works out how far each member lags.
+    /// Computes the lag of each member.
     pub(crate) fn with_lags(mut self) -> ShardReport {
         let most = self.rows.iter().map(|row| row.received).max().unwrap_or(0);
         self.rows.iter_mut().for_each(|row| row.lag = most.saturating_sub(row.delivered));

@@ -1,4 +1,4 @@
-//! The node's side.
+//! The node's side of the admin service.
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -13,39 +13,40 @@ use crate::control::{
     frame::{self, FrameError},
 };
 
-/// How long a command may say nothing.
+/// The time for which a command may be silent.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// How long a command may take nothing of what is said.
+/// The time for which a command may read nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a node can be asked and told. Called on the streams' threads, several at once; what is refused is said in a sentence.
+/// The requests that a node carries out. Called on the streams' threads, several at once; a refusal is a sentence.
 pub(crate) trait Admin: Send + Sync {
-    /// How this node sees its cluster.
+    /// Returns this node's report of its cluster.
     fn status(&self) -> StatusReport;
 
     /// Suspects a member, as if it had failed.
     fn suspect(&self, node: NodeId) -> Result<(), String>;
 
-    /// Begins to leave. The node's process is asked to stay as long as what is returned lives, so that an operator hears of it.
+    /// Begins to leave. The node's process is asked to stay as long as the returned value lives, so that an operator
+    /// gets the answer.
     fn leave(&self) -> Result<Farewell, String>;
 
-    /// Waits until the node has left, or ended otherwise: then it says how.
+    /// Waits until the node has left. If it ended otherwise, the error says how.
     fn wait_left(&self) -> Result<(), String>;
 
-    /// Goes on with what is left, without a quorum of those who decide. `reason` says who wants it, when and why, for the
-    /// view log. Returns the shards that start empty.
+    /// Goes on with what is left, without a quorum of the voters. `reason` names the operator, the time and the cause,
+    /// for the view log. Returns the shards that start empty.
     fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String>;
 }
 
-/// How many operators are yet to hear that their node has left.
+/// The number of operators that are still to be told that their node has left.
 #[derive(Debug, Default)]
 pub(crate) struct Farewells {
     count: Mutex<usize>,
     changed: Condvar,
 }
 
-/// One of them.
+/// One operator that is still to be told.
 #[derive(Debug)]
 pub(crate) struct Farewell(Arc<Farewells>);
 
@@ -55,13 +56,13 @@ impl Farewells {
         self.changed.notify_all();
     }
 
-    /// One more.
+    /// Adds one operator.
     pub(crate) fn hold(self: &Arc<Self>) -> Farewell {
         self.add(|count| *count += 1);
         Farewell(Arc::clone(self))
     }
 
-    /// Waits until all have heard, for `limit` at most.
+    /// Waits until all operators were told, for `limit` at most.
     pub(crate) fn wait(&self, limit: Duration) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_timeout_while(count, limit, |count| *count > 0));
@@ -74,7 +75,7 @@ impl Drop for Farewell {
     }
 }
 
-/// Answers a call of [`Service::Admin`](crate::control::Service::Admin), until its end.
+/// Answers a call of [`Service::Admin`](crate::control::Service::Admin), until the call ends.
 pub(crate) fn serve(stream: ControlStream, admin: &dyn Admin) {
     let caller = stream.peer;
     match answer(stream, admin) {

@@ -1,4 +1,4 @@
-//! Commands and a node that is none.
+//! Commands against a mock of a node.
 
 use std::sync::{
     Arc, Mutex,
@@ -11,7 +11,7 @@ use crate::control::{Handler, Server, Service};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node that notes what it is told.
+/// A mock of a node that notes its orders.
 #[derive(Default)]
 struct Noted {
     told: Mutex<Vec<String>>,
@@ -90,7 +90,7 @@ fn emptied() -> EmptiedShard {
     EmptiedShard { shard: 3, group: "bank".into(), version: 0, held_by: vec![NodeId(4), NodeId(5)] }
 }
 
-/// The node, and where it is.
+/// Starts the mock, and returns its server, its notes and its target.
 fn node() -> (Server, Arc<Noted>, Target) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let cluster = format!("test-admin-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

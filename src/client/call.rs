@@ -1,4 +1,4 @@
-//! A call's result, on its way to who waits for it.
+//! The result of a call, on its way to the caller.
 
 use std::{
     fmt,
@@ -15,17 +15,17 @@ use crate::{alarm::Alarm, blocking, serve::Portable};
 
 /// A command or query under way, and the reply or answer that will come.
 ///
-/// A future for any executor; on a plain thread, [`wait`](Call::wait). It always resolves, at its deadline at the latest.
-/// Dropping it withdraws nothing: a command goes its way.
+/// It is a future for any executor; a plain thread calls [`wait`](Call::wait). It always resolves, at its deadline at
+/// the latest. Dropping it withdraws nothing: a command may still be applied.
 #[must_use = "only the result says whether the command was applied"]
 pub struct Call<T> {
     slot: Arc<Slot>,
-    /// Ends it, where nobody else does in time.
+    /// The alarm that ends the call at its deadline, unless it has resolved before.
     alarm: Option<Arc<Alarm>>,
     result: PhantomData<fn() -> T>,
 }
 
-/// Where a call's result is put.
+/// The place of a call's result.
 #[derive(Debug, Default)]
 struct Slot {
     state: Mutex<State>,
@@ -42,11 +42,11 @@ enum State {
 
 impl Slot {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first result counts.
+    /// Puts the result in, if it is the first.
     fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
         let mut state = self.lock();
         if matches!(*state, State::Resolved(_) | State::Taken) {
@@ -59,7 +59,7 @@ impl Slot {
     }
 }
 
-/// Whoever has it resolves a call.
+/// The right to resolve a call.
 #[derive(Debug)]
 pub(crate) struct Resolve(Arc<Slot>);
 
@@ -85,7 +85,7 @@ impl<T: Portable> Call<T> {
         Call { slot, alarm: None, result: PhantomData }
     }
 
-    /// Ends with the alarm at the latest.
+    /// Makes the call end with the alarm at the latest.
     pub(crate) fn until(self, alarm: Arc<Alarm>) -> Call<T> {
         Call { alarm: Some(alarm), ..self }
     }
@@ -96,12 +96,12 @@ impl<T: Portable> Call<T> {
         call
     }
 
-    /// Blocks this thread until the result has come. Inside `apply`, or a read's closure, this is the error
-    /// [`ClientError::InsideApply`].
+    /// Blocks this thread until the result has come. Inside `apply`, or a read's closure, it fails with
+    /// [`ClientError::InsideApply`] instead.
     ///
     /// # Panics
     ///
-    /// If it was polled before, and has resolved.
+    /// If the call was polled before, and has resolved.
     pub fn wait(mut self) -> Result<T, ClientError> {
         if blocking::is_applying() {
             return Err(ClientError::InsideApply);
@@ -139,7 +139,7 @@ impl<T: Portable> Future for Call<T> {
     }
 }
 
-/// Nothing in it is pinned.
+/// A call may move after it was polled, since nothing in it is pinned.
 impl<T> Unpin for Call<T> {}
 
 impl<T> fmt::Debug for Call<T> {
@@ -148,7 +148,7 @@ impl<T> fmt::Debug for Call<T> {
     }
 }
 
-/// A value that travelled as bytes.
+/// Decodes a value that travelled as bytes.
 fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {
     let mut aligned: AlignedVec = AlignedVec::with_capacity(bytes.len());
     aligned.extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Where a client finds its cluster.
+//! The configuration with which a client finds its cluster.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,27 +11,27 @@ use crate::{
     fabric::FabricError,
 };
 
-/// Where a client finds its cluster, and how long it waits.
+/// The way to a cluster, and the limits of a client's calls.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     caller: Caller,
     contacts: Vec<Contact>,
-    /// How long a call may take until its deadline: 10 s.
+    /// The time from a call to its deadline: 10 s.
     pub timeout: Duration,
-    /// So many calls may wait at a time: 4096.
+    /// The number of calls that may wait at a time: 4096.
     pub max_waiting: usize,
 }
 
 impl ClientConfig {
-    /// A cluster whose nodes run on this host, over shared memory, as the same user. Of the members some suffice, one of which
-    /// is there.
+    /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
+    /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
         let contacts = members.into_iter().map(|node| Contact { node: Some(node), addresses: Vec::new() }).collect();
         ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
     }
 
-    /// A cluster on a network. `addresses` are some of its members', as `host:port`. With keys, the client has a certificate of
-    /// the cluster's CA, as nodes have, of an id that no node has.
+    /// Describes a cluster on a network. `addresses` are those of some members, as `host:port`. With keys, the client
+    /// has a certificate of the cluster's CA, as nodes have, of an id that no node has.
     pub fn on_network(
         cluster: impl Into<String>,
         addresses: impl IntoIterator<Item = impl Into<String>>,
@@ -46,7 +46,8 @@ impl ClientConfig {
         ClientConfig::new(Caller::on_network(cluster, node, security), contacts)
     }
 
-    /// The cluster of a configuration, whose members it knows. The client has the keys of the configuration's node.
+    /// Describes the cluster of a configuration, with the members that it names. The client has the keys of the
+    /// configuration's node.
     pub fn of(config: &Config) -> Result<ClientConfig, FabricError> {
         let members = config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts());
         let contacts = members.collect();
@@ -57,7 +58,7 @@ impl ClientConfig {
         ClientConfig { caller, contacts, timeout: Duration::from_secs(10), max_waiting: 4096 }
     }
 
-    /// Sets how long a call may take until its deadline.
+    /// Sets the time from a call to its deadline.
     pub fn with_timeout(mut self, timeout: Duration) -> ClientConfig {
         self.timeout = timeout;
         self
@@ -76,12 +77,12 @@ impl ClientConfig {
     }
 }
 
-/// How nodes that a process may call are reached.
+/// Returns the way to connect to nodes that a process may call.
 pub(crate) fn dial(caller: Caller) -> Dial {
     Arc::new(move |to, timeout| caller.dial(to, Service::Clients, timeout).map_err(|error| error.to_string()))
 }
 
-/// An id for who needs none.
+/// Returns a random id, for a caller that needs none.
 fn someone() -> NodeId {
     NodeId(fastrand::u32(1 << 31..u32::MAX))
 }

@@ -1,8 +1,9 @@
-//! What a client does, without threads, sockets or a clock.
+//! The protocol of a client, without threads, sockets or a clock.
 //!
 //! A command gets its number when it is first sent. Until it is answered it is sent again over every new connection,
-//! under the same session and number; so it is applied once, however many copies arrive. A command that is given up at its
-//! deadline no longer holds the acknowledged mark back: once the mark has passed it, no copy of it is applied any more.
+//! under the same session and number; so it is applied once, however many copies arrive. A command that is given up at
+//! its deadline no longer holds the acknowledged mark back: once the mark has passed it, no copy of it is applied any
+//! more.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,21 +19,21 @@ use crate::{
     session::{Refusal, SessionId},
 };
 
-/// How long a connection may be silent before the node is asked whether it is there.
+/// The time for which a connection may be silent before the client pings the node.
 const PING: Duration = Duration::from_secs(1);
 
-/// After so much silence a connection is given up.
+/// The time of silence after which a connection is given up.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// How long to wait before all members are tried again: this at first, up to the most.
+/// The pause before all members are tried again: at first this, growing up to the most.
 const BACK_OFF: Duration = Duration::from_millis(20);
 const MOST_BACK_OFF: Duration = Duration::from_secs(1);
 
-/// Names a call.
+/// The name of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallId(pub(crate) u64);
 
-/// What is called for.
+/// The request of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     /// A command, as bytes.
@@ -41,34 +42,34 @@ pub(crate) enum Ask {
     Query(Freshness, Vec<u8>),
 }
 
-/// What the client's threads are to do.
+/// An action for the client's threads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Connect to a member, and say how that went with [`Core::connected`] or [`Core::broken`].
+    /// Connect to a member, and report the outcome with [`Core::connected`] or [`Core::broken`].
     Dial(Contact),
-    /// Say this on the connection.
+    /// Send this message on the connection.
     Send(ToNode),
-    /// End the connection, or the attempt. Nothing of it may be reported any more.
+    /// End the connection, or the attempt. It may report nothing after that.
     HangUp,
-    /// A call is over.
+    /// A call is resolved.
     Resolve(CallId, Result<Vec<u8>, ClientError>),
 }
 
-/// Which members a client talks to.
+/// The members that a client talks to.
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
-    /// Any. These are known at first.
+    /// Any member. These are known at first.
     Any(Vec<Contact>),
-    /// One only.
+    /// One member only.
     One(Contact),
 }
 
 #[derive(Debug)]
 enum Link {
-    /// There is none. The next attempt is then.
+    /// No connection. The next attempt is due at this time.
     Down(Time),
     Dialing,
-    /// Hello was said.
+    /// The hello was sent.
     Greeting,
     Up,
 }
@@ -76,9 +77,9 @@ enum Link {
 #[derive(Debug)]
 enum Session {
     None,
-    /// Asked for with this key.
+    /// A session was requested with this key.
     Opening(u64),
-    /// There were as many as may be; the next try is then.
+    /// As many sessions were open as may be; the next try is due at this time.
     Refused(Time),
     Open {
         id: SessionId,
@@ -90,16 +91,16 @@ enum Session {
 struct Call {
     ask: Ask,
     deadline: Time,
-    /// A command's number, once it was sent.
+    /// The command's number, once it was sent.
     number: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Sent {
     call: CallId,
-    /// How often it was sent.
+    /// The number of copies that were sent.
     copies: u32,
-    /// A copy was refused, so another is to be sent.
+    /// Whether a copy was refused, so that another is to be sent.
     again: bool,
 }
 
@@ -108,31 +109,31 @@ struct Sent {
 pub(crate) struct Core {
     group: String,
     reach: Reach,
-    /// The members that serve, as of the newest view that was told of.
+    /// The members that serve, as of the newest view that a node has reported.
     members: Members,
-    /// Whom to try next, as an index among all that are known.
+    /// The next member to try, as an index among all that are known.
     turn: usize,
     back_off: Duration,
     link: Link,
-    /// When something was last heard on the connection; and when it is next asked for.
+    /// The time at which the connection last brought something; and the time of the next ping.
     heard: Time,
     ping_at: Time,
     session: Session,
     session_timeout: Duration,
-    /// When something was last sent in the session.
+    /// The time of the last message in the session.
     acted: Time,
     request_bytes: usize,
     calls: BTreeMap<CallId, Call>,
     deadlines: BTreeSet<(Time, CallId)>,
-    /// Commands that have no number.
+    /// The commands that have no number.
     queued: VecDeque<CallId>,
-    /// Commands that have one, by it.
+    /// The commands that have one, by number.
     sent: BTreeMap<u64, Sent>,
     next_number: u64,
-    /// When commands that were refused are sent again.
+    /// The time at which commands that were refused are sent again.
     again_at: Option<Time>,
     random: fastrand::Rng,
-    /// Why there is no connection, or no session.
+    /// The reason for which there is no connection, or no session.
     trouble: String,
 }
 
@@ -141,7 +142,7 @@ impl Core {
         let mut random = fastrand::Rng::with_seed(seed);
         Core {
             group,
-            // So that clients spread.
+            // Clients start at different members, so that they spread.
             turn: random.usize(..1 << 16),
             reach,
             members: Members::default(),
@@ -164,7 +165,7 @@ impl Core {
         }
     }
 
-    /// A call is made.
+    /// Takes a new call.
     pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<Effect>) {
         if let (Ask::Query(freshness, query), Link::Up) = (&ask, &self.link) {
             out.push(Effect::Send(ToNode::Query { number: id.0, freshness: *freshness, query: query.clone() }));
@@ -177,7 +178,7 @@ impl Core {
         self.tick(now, out);
     }
 
-    /// The connection that was asked for stands.
+    /// Reports that the requested connection is established.
     pub(crate) fn connected(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.link = Link::Greeting;
         self.heard = now;
@@ -185,18 +186,18 @@ impl Core {
         out.push(Effect::Send(ToNode::Hello { version: VERSION, group: self.group.clone() }));
     }
 
-    /// The connection that was asked for did not come about, or has ended.
+    /// Reports that the requested connection was not established, or has ended.
     pub(crate) fn broken(&mut self, now: Time, why: String, out: &mut Vec<Effect>) {
         self.trouble = why;
         if matches!(self.session, Session::Opening(_)) {
-            // Whether it was opened is unknown. If so, it ends by itself.
+            // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
             self.session = Session::None;
         }
         self.turn += 1;
         self.link = Link::Down(if self.turn.is_multiple_of(self.contacts().len().max(1)) {
             let wait = self.back_off;
             self.back_off = (2 * self.back_off).min(MOST_BACK_OFF);
-            // Clients that lost the same node do not all come at once.
+            // The pause is random, so that clients that lost the same node do not all come at once.
             now + wait.mul_f64(0.5 + self.random.f64())
         } else {
             now
@@ -204,7 +205,7 @@ impl Core {
         self.tick(now, out);
     }
 
-    /// Something was said on the connection.
+    /// Takes a message of the connection.
     pub(crate) fn heard(&mut self, now: Time, message: ToClient, out: &mut Vec<Effect>) {
         self.heard = now;
         match message {
@@ -275,7 +276,7 @@ impl Core {
         self.tick(now, out);
     }
 
-    /// Does what is due.
+    /// Does everything that is due.
     pub(crate) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
         while let Some(&(deadline, id)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
             self.deadlines.remove(&(deadline, id));
@@ -298,7 +299,7 @@ impl Core {
         }
     }
 
-    /// When the next [`tick`](Core::tick) is due.
+    /// Returns the time at which the next [`tick`](Core::tick) is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let link = match self.link {
             Link::Down(at) if self.is_needed() => Some(at),
@@ -315,7 +316,7 @@ impl Core {
         self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(link).min()
     }
 
-    /// The client ends.
+    /// Ends the client.
     pub(crate) fn close(&mut self, out: &mut Vec<Effect>) {
         if let (Link::Up, Session::Open { id, .. }) = (&self.link, &self.session) {
             out.push(Effect::Send(ToNode::Close { session: *id }));
@@ -326,12 +327,12 @@ impl Core {
         out.push(Effect::HangUp);
     }
 
-    /// Whether there is any use in a connection.
+    /// Tells whether a connection has any use.
     fn is_needed(&self) -> bool {
         !self.calls.is_empty() || matches!(self.session, Session::Open { .. })
     }
 
-    /// The members that are known, best first.
+    /// Returns the known members, best first.
     fn contacts(&self) -> Vec<Contact> {
         match &self.reach {
             Reach::One(contact) => vec![contact.clone()],
@@ -341,7 +342,7 @@ impl Core {
                     addresses: addresses.clone(),
                 };
                 let told: Vec<Contact> = self.members.members.iter().map(contact).collect();
-                // Of those that were told none may be left, while one of the first has joined again.
+                // The reported members may all be gone, while one of the first has joined again.
                 let others: Vec<Contact> = first.iter().filter(|first| !told.contains(first)).cloned().collect();
                 [told, others].concat()
             }
@@ -365,12 +366,12 @@ impl Core {
         }
     }
 
-    /// The first number whose command is not answered.
+    /// Returns the first number whose command is not answered.
     fn acknowledged(&self) -> u64 {
         self.sent.first_key_value().map_or(self.next_number, |(&number, _)| number)
     }
 
-    /// On a fresh connection: sends again whatever is not answered.
+    /// Sends everything again that is not answered, on a fresh connection.
     fn resume(&mut self, now: Time, out: &mut Vec<Effect>) {
         if let Session::Open { id, .. } = self.session {
             out.push(Effect::Send(ToNode::Resume { session: id }));
@@ -384,7 +385,7 @@ impl Core {
         }
     }
 
-    /// Says what is to be said on a connection that stands.
+    /// Sends the messages that are due on an established connection.
     fn go_on(&mut self, now: Time, out: &mut Vec<Effect>) {
         while self.queued.front().is_some_and(|id| !self.calls.contains_key(id)) {
             self.queued.pop_front();
@@ -394,7 +395,7 @@ impl Core {
             Session::None if self.queued.is_empty() => {}
             Session::Refused(at) if at > now || self.queued.is_empty() => {}
             Session::None | Session::Refused(_) => {
-                // A new one each time: of two that were opened with one key, either could be taken for the other.
+                // Each attempt has a new key: of two sessions opened with one key, either could be taken for the other.
                 let key = self.random.u64(..);
                 self.session = Session::Opening(key);
                 out.push(Effect::Send(ToNode::Open { key }));
@@ -444,7 +445,7 @@ impl Core {
         }
     }
 
-    /// A copy of `number` was refused since the session has ended.
+    /// Handles the refusal of a copy of `number` after the session has ended.
     fn lose_session(&mut self, number: u64, out: &mut Vec<Effect>) {
         if !self.sent.contains_key(&number) {
             return;
@@ -453,8 +454,8 @@ impl Core {
         self.again_at = None;
         let mut unsent = VecDeque::new();
         for (other, sent) in std::mem::take(&mut self.sent) {
-            // A connection's requests are ordered as they were sent. So one that was sent once, and behind the refused one,
-            // is refused as well.
+            // A connection's requests are ordered as they were sent. So a request that was sent once, and behind the
+            // refused one, is refused as well.
             if sent.copies == 1 && other >= number {
                 if let Some(call) = self.calls.get_mut(&sent.call) {
                     call.number = None;

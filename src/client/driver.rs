@@ -1,4 +1,4 @@
-//! The threads of a client: one decides, and for each connection one reads and one writes.
+//! The threads of a client: one decides; each connection has one that reads and one that writes.
 
 use std::{
     collections::BTreeMap,
@@ -28,13 +28,13 @@ use crate::{
     },
 };
 
-/// How a member is reached.
+/// The way to connect to a member, within a time limit.
 pub(crate) type Dial = Arc<dyn Fn(&Contact, Duration) -> Result<ControlStream, String> + Send + Sync>;
 
-/// How long an attempt to connect may take.
+/// The limit of an attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// What a node reads nothing of for so long ends the connection.
+/// The time after which a connection ends whose node reads nothing.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest reply or answer, in bytes.
@@ -42,14 +42,14 @@ const REPLY_BYTES: usize = 1 << 30;
 
 enum Event {
     Call(CallId, Ask, Time, Resolve),
-    /// The number is that of the attempt.
+    /// An established connection, with the number of the attempt.
     Connected(u64, Box<ControlStream>),
     Heard(u64, ToClient),
     Broken(u64, String),
     Close,
 }
 
-/// A client's calls go in here. When it is dropped, the client ends.
+/// The handle through which calls enter a client. When it is dropped, the client ends.
 pub(crate) struct Driver {
     events: Sender<Event>,
     next: AtomicU64,
@@ -85,9 +85,9 @@ impl Driver {
         }
         let (call, resolve) = Resolve::new();
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
-        // Beyond the clock's end is no deadline that anyone sees.
+        // A deadline beyond the clock's end is not observable.
         let deadline = Time::boot_clock() + limit.min(Duration::from_secs(u64::from(u32::MAX)));
-        // If the client's thread is gone, the call resolves by what comes back.
+        // If the client's thread is gone, the returned event is dropped, and that resolves the call.
         let _ = self.events.send(Event::Call(id, ask, deadline, resolve));
         call
     }
@@ -95,7 +95,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It may have ended by a panic.
+        // The thread may have ended by a panic.
         let _ = self.events.send(Event::Close);
     }
 }
@@ -112,12 +112,12 @@ struct Threads {
     to_self: Sender<Event>,
     calls: BTreeMap<CallId, Resolve>,
     waiting: Arc<AtomicUsize>,
-    /// The latest attempt to connect: what others report is out of date.
+    /// The number of the latest attempt to connect: reports of earlier ones are out of date.
     attempt: u64,
     connection: Option<Connection>,
 }
 
-/// Dropping it lets the writer write what is left, and hang up.
+/// The handle of a connection. When it is dropped, the writer writes the rest, and hangs up.
 struct Connection {
     to_writer: Sender<ToNode>,
 }
@@ -165,7 +165,7 @@ impl Threads {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Dial(contact) => self.dial(contact),
-                // A connection that is ending says so by itself.
+                // A connection that is ending is reported by its reader.
                 Effect::Send(message) => {
                     let _ = self.connection.as_ref().map(|connection| connection.to_writer.send(message));
                 }
@@ -185,7 +185,7 @@ impl Threads {
         self.attempt += 1;
         let (attempt, dial, events) = (self.attempt, Arc::clone(&self.dial), self.to_self.clone());
         let connect = move || {
-            // Nobody hears of it if the client has ended.
+            // The send fails only if the client has ended.
             let _ = events.send(match dial(&contact, ATTEMPT) {
                 Ok(stream) => Event::Connected(attempt, Box::new(stream)),
                 Err(why) => Event::Broken(attempt, why),
@@ -214,7 +214,7 @@ impl Connection {
             if let Err(error) = write(writer, &messages) {
                 tracing::debug!(%error, "a node does not listen");
             }
-            // The reader reports it.
+            // The reader reports the end.
             hang_up.now();
         })?;
         name("r").spawn(move || {
@@ -229,7 +229,7 @@ fn write(to: StreamWriter, messages: &Receiver<ToNode>) -> Result<(), FrameError
     let mut to = BufWriter::new(to);
     while let Ok(message) = messages.recv() {
         wire::write(&mut to, &message)?;
-        // As many as there are go together.
+        // Waiting messages are written together.
         for message in messages.try_iter() {
             wire::write(&mut to, &message)?;
         }
@@ -238,7 +238,7 @@ fn write(to: StreamWriter, messages: &Receiver<ToNode>) -> Result<(), FrameError
     Ok(())
 }
 
-/// Reads until the end, and says why it ended.
+/// Reads until the end, and returns the reason for which it ended.
 fn read(from: StreamReader, attempt: u64, events: &Sender<Event>) -> String {
     let mut from = BufReader::new(from);
     loop {

@@ -28,11 +28,13 @@
 //! # }
 //! ```
 //!
-//! A client talks to one member, learns from it who the members are, and goes to another when that one fails, or
-//! says that it can do nothing. What was not answered it sends there again, under the same session and number: a command is
-//! applied once, however often its connection broke. Calls don't notice, but for the time that it takes.
+//! A client talks to one member, and learns from it the other members. It goes to another one when that member fails,
+//! or says that it can do nothing. There it sends everything again that was not answered, under the same session and
+//! number. A command is therefore applied once, however often the connection broke. Calls notice only the time that
+//! this takes.
 //!
-//! Every call ends by its deadline, with a result or with an error that says [what is known](ClientError::is_not_applied).
+//! Every call ends by its deadline, with a result or with an error that says [what is
+//! known](ClientError::is_not_applied).
 
 mod call;
 mod config;
@@ -58,10 +60,12 @@ use crate::{
     serve::{Answers, Freshness},
 };
 
-/// A client of a group, with a session of its own. Clones are handles to the same, for any number of threads and tasks.
+/// A client of a group, with a session of its own. Clones are handles to the same client, for any number of threads and
+/// tasks.
 ///
-/// Commands are applied in the order in which they are submitted while one connection lasts; where one breaks, commands that
-/// were under way at the same time may be applied in another order. Wait for a reply before what must come later.
+/// Commands are applied in the order in which they are submitted while one connection lasts. Where a connection breaks,
+/// commands that were under way at the same time may be applied in another order. Wait for a reply before submitting
+/// what must come later.
 pub struct Client<R> {
     driver: Arc<Driver>,
     timeout: Duration,
@@ -69,19 +73,19 @@ pub struct Client<R> {
 }
 
 impl<R: Answers> Client<R> {
-    /// A client of the group of this name. It connects by itself, with the first call and whenever it must later.
+    /// Makes a client of the group of this name. It connects by itself, with the first call and whenever it must later.
     pub fn connect(config: &ClientConfig, group: &str) -> Result<Client<R>, ClientError> {
         let driver = Driver::start(group, Reach::Any(config.contacts()), config.dial(), config.max_waiting)?;
         Ok(Client { driver: Arc::new(driver), timeout: config.timeout, service: PhantomData })
     }
 
-    /// Calls made with what this returns have this long until their deadlines.
+    /// Returns a handle whose calls have this long until their deadlines.
     pub fn within(&self, timeout: Duration) -> Client<R> {
         Client { timeout, ..self.clone() }
     }
 
-    /// Submits a command. The reply is that of the replica of the member that this client talks to, or of the one that applied
-    /// the command's first copy: all are alike.
+    /// Submits a command. The reply is that of the replica of the member that this client talks to, or of the one that
+    /// applied the command's first copy: all are alike.
     pub fn submit(&self, command: &R::Command) -> Call<R::Reply> {
         match encode(command) {
             Ok(command) => self.driver.call(Ask::Command(command), self.timeout),
@@ -89,12 +93,13 @@ impl<R: Answers> Client<R> {
         }
     }
 
-    /// Asks a linearizable question: the answer shows the effect of every command whose reply anyone has seen before this call.
+    /// Asks a linearizable query: the answer shows the effect of every command whose reply any caller has seen before
+    /// this call.
     pub fn query(&self, query: &R::Query) -> Call<R::Answer> {
         self.query_as(Freshness::Latest, query)
     }
 
-    /// Asks a question, where the answer need not be the latest.
+    /// Asks a query whose answer need not be the latest.
     pub fn query_as(&self, freshness: Freshness, query: &R::Query) -> Call<R::Answer> {
         match encode(query) {
             Ok(query) => self.driver.call(Ask::Query(freshness, query), self.timeout),
@@ -103,7 +108,7 @@ impl<R: Answers> Client<R> {
     }
 }
 
-/// A command or query as bytes.
+/// Encodes a command or query as bytes.
 pub(crate) fn encode(value: &impl Command) -> Result<Vec<u8>, ClientError> {
     let bytes = rkyv::to_bytes::<rancor::Error>(value);
     bytes.map(|bytes| bytes.to_vec()).map_err(|error| ClientError::Serialize(error.to_string()))

@@ -1,4 +1,4 @@
-//! Where a member listens.
+//! The addresses at which members listen.
 
 use std::{
     fmt,
@@ -16,11 +16,11 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Host {
     Ip(IpAddr),
-    /// In lower case.
+    /// A name, in lower case.
     Name(String),
 }
 
-/// Why a text is no address.
+/// The error that a text is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give a host and a port, such as \"10.0.0.1:7700\", \"[fd00::1]:7700\" or \"host.example:7700\"")]
 pub struct NoAddress;
@@ -29,7 +29,7 @@ pub struct NoAddress;
 const MAX_NAME: usize = 253;
 
 impl Address {
-    /// The host as it is dialed: an IP address without brackets, or a name in lower case.
+    /// Returns the host as it is dialed: an IP address without brackets, or a name in lower case.
     pub fn host(&self) -> String {
         match &self.host {
             Host::Ip(ip) => ip.to_string(),
@@ -37,12 +37,12 @@ impl Address {
         }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The IP address, if it is not a name.
+    /// Returns the IP address, if the host is not a name.
     pub fn ip(&self) -> Option<IpAddr> {
         match &self.host {
             Host::Ip(ip) => Some(*ip),
@@ -50,8 +50,8 @@ impl Address {
         }
     }
 
-    /// Whether it is this host's loopback, by its spelling: `127.0.0.0/8`, `[::1]`, `localhost` and what ends in `.localhost`
-    /// (RFC 6761, §6.3).
+    /// Tells whether it is this host's loopback, by its spelling: `127.0.0.0/8`, `[::1]`, `localhost` and names that
+    /// end in `.localhost` (RFC 6761, §6.3).
     pub fn is_loopback(&self) -> bool {
         match &self.host {
             Host::Ip(ip) => ip.to_canonical().is_loopback(),
@@ -59,12 +59,13 @@ impl Address {
         }
     }
 
-    /// Whether it stands for all addresses of a host (`0.0.0.0`, `[::]`), at which one listens and which nobody can dial.
+    /// Tells whether it stands for all addresses of a host (`0.0.0.0`, `[::]`): a node can listen there, and no node
+    /// can dial it.
     pub fn is_wildcard(&self) -> bool {
         self.ip().is_some_and(|ip| ip.to_canonical().is_unspecified())
     }
 
-    /// Whether both are of one host, as far as their spelling says. All loopback addresses are.
+    /// Tells whether both are of one host, as far as their spelling says. All loopback addresses are.
     pub(crate) fn shares_host(&self, other: &Address) -> bool {
         let canonical = |host: &Host| match host {
             Host::Ip(ip) => Host::Ip(ip.to_canonical()),
@@ -89,7 +90,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Address, NoAddress> {
         let (host, port) = text.trim().rsplit_once(':').ok_or(NoAddress)?;
-        // `parse` alone would take a sign.
+        // `parse` alone would accept a sign.
         let port = if port.bytes().all(|byte| byte.is_ascii_digit()) { port.parse().ok() } else { None };
         let port = port.filter(|&port| port > 0).ok_or(NoAddress)?;
         let host = match host.strip_prefix('[').map(|rest| rest.strip_suffix(']')) {

@@ -1,4 +1,4 @@
-//! Configurations made by a program.
+//! The builder with which a program makes a configuration.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -10,14 +10,14 @@ use super::{
     security::Protection,
 };
 
-/// Makes a [`Config`]. What is not set has the default that [the module](crate::config) lists.
+/// A builder of a [`Config`]. Values that are not set have the defaults that [the module](crate::config) lists.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ConfigBuilder {
     draft: Draft,
 }
 
-/// Makes a group's options.
+/// A builder of a group's options.
 #[derive(Debug)]
 pub struct GroupBuilder<'a> {
     group: &'a mut GroupDraft,
@@ -41,8 +41,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// Lets this node join a group that runs, if it is not among the members: says whom it asks, each as `host:port`, or as the
-    /// id of a node that is on this host or has an address.
+    /// Lets this node join a running group, if it is not among the members. Names the nodes that it asks, each as
+    /// `host:port`, or as the id of a node that is on this host or has an address.
     pub fn join<S: Into<String>>(mut self, contacts: impl IntoIterator<Item = S>) -> ConfigBuilder {
         self.draft.membership.join = built(contacts.into_iter().map(Into::into).collect());
         self
@@ -54,14 +54,14 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the file of the key with which this node signs its durable groups' logs, as `squall keys log` makes it. `{id}` in it
-    /// stands for the node's id.
+    /// Sets the file of the key with which this node signs its durable groups' logs, as `squall keys log` makes it.
+    /// `{id}` in it stands for the node's id.
     pub fn sign_log(mut self, key: impl Into<PathBuf>) -> ConfigBuilder {
         self.draft.membership.sign_log = built(key.into());
         self
     }
 
-    /// Lists who votes in the view log, whatever the view: an odd number.
+    /// Lists the voters of the view log, an odd number. They stay the same in all views.
     pub fn voters(mut self, ids: impl IntoIterator<Item = u32>) -> ConfigBuilder {
         self.draft.membership.voters = built(ids.into_iter().collect());
         self
@@ -73,14 +73,14 @@ impl ConfigBuilder {
         self
     }
 
-    /// Says where this node stands: nodes of one rack may fail together.
+    /// Names the rack in which this node stands: nodes of one rack may fail together.
     pub fn rack(mut self, name: impl Into<String>) -> ConfigBuilder {
         self.draft.membership.rack = built(name.into());
         self
     }
 
-    /// Says where a member listens, as `host:port` each, in the order in which they are tried. Members of one host need none;
-    /// those of several hosts do, but for one, which then dials all others.
+    /// Lists the addresses at which a member listens, each as `host:port`, in the order in which they are tried.
+    /// Members of one host need none. Members of several hosts do, except for one, which then dials all others.
     pub fn addresses<S: Into<String>>(mut self, id: u32, at: impl IntoIterator<Item = S>) -> ConfigBuilder {
         let table = self.draft.network.addresses.get_or_insert(Given { value: BTreeMap::new(), place: Place::Builder });
         let value = at.into_iter().map(Into::into).collect();
@@ -88,13 +88,13 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets where this node listens, as `host:port` each, if that is not where the others dial it.
+    /// Sets the addresses at which this node listens, each as `host:port`, if the others dial it elsewhere.
     pub fn listen<S: Into<String>>(mut self, at: impl IntoIterator<Item = S>) -> ConfigBuilder {
         self.draft.network.listen = built(at.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Sets what protects the node's port. `{id}` in a path stands for the node's id.
+    /// Sets the protection of the node's port. `{id}` in a path stands for the node's id.
     pub fn security(mut self, security: Security) -> ConfigBuilder {
         let network = &mut self.draft.network;
         (network.security, network.ca, network.certificate, network.key) = match security {
@@ -114,7 +114,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets which RDMA device to use.
+    /// Chooses the RDMA device.
     pub fn verbs(mut self, options: VerbsOptions) -> ConfigBuilder {
         self.draft.network.device = options.device.and_then(built);
         self.draft.network.port = options.port.and_then(built);
@@ -122,73 +122,78 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets how long the node waits until all members have appeared.
+    /// Sets the time for which the node waits until all members have appeared.
     pub fn formation_timeout(mut self, timeout: Duration) -> ConfigBuilder {
         self.draft.formation_timeout = built(timeout);
         self
     }
 
-    /// Sets how far this node's wall clock may be ahead of those of more than half of the other members before it submits nothing.
+    /// Sets the most by which this node's wall clock may be ahead of those of more than half of the other members
+    /// before it submits nothing.
     pub fn clock_limit(mut self, limit: Duration) -> ConfigBuilder {
         self.draft.clock_limit = built(limit);
         self
     }
 
-    /// Sets for how long a member must be silent to be suspected; at least 20 ms.
+    /// Sets the time of silence after which a member is suspected; at least 20 ms.
     pub fn failure_timeout(mut self, timeout: Duration) -> ConfigBuilder {
         self.draft.failure_timeout = built(timeout);
         self
     }
 
-    /// How long members that come back with their disks after a total failure wait for the others, once they are more than half.
+    /// Sets the time for which members that come back with their disks after a total failure wait for the others, once
+    /// they are more than half.
     pub fn restart_wait(mut self, wait: Duration) -> ConfigBuilder {
         self.draft.restart_wait = built(wait);
         self
     }
 
-    /// Sets how many bytes of its logs a node reads again per second, to find what its disk has damaged; 0 for none.
+    /// Sets the number of bytes of its logs that a node reads again per second, to find what its disk has damaged; 0
+    /// for none.
     pub fn scrub_bytes_per_second(mut self, bytes: usize) -> ConfigBuilder {
         self.draft.scrub_bytes_per_second = built(bytes);
         self
     }
 
-    /// Sets how long the others wait for a member whose disk hangs before they give it up; 0 for ever.
+    /// Sets the time for which the others wait for a member whose disk hangs before they give it up; 0 for ever.
     pub fn disk_timeout(mut self, timeout: Duration) -> ConfigBuilder {
         self.draft.disk_timeout = built(timeout);
         self
     }
 
-    /// Sets how long the others wait for a member whose application hangs in a call before they give it up; 0 for ever.
+    /// Sets the time for which the others wait for a member whose application hangs in a call before they give it up; 0
+    /// for ever.
     pub fn apply_timeout(mut self, timeout: Duration) -> ConfigBuilder {
         self.draft.apply_timeout = built(timeout);
         self
     }
 
-    /// Sets how long a member that all others have vouched for answers linearizable reads by itself; 0 for never.
+    /// Sets the time for which a member that all others have vouched for answers linearizable reads by itself; 0 for
+    /// never.
     pub fn read_lease(mut self, lease: Duration) -> ConfigBuilder {
         self.draft.read_lease = built(lease);
         self
     }
 
-    /// Sets who spins, who yields and who sleeps.
+    /// Sets the behavior of threads that have nothing to do: spin, yield or sleep.
     pub fn spin(mut self, spin: Spin) -> ConfigBuilder {
         self.draft.spin = built(spin);
         self
     }
 
-    /// Sets how long a group's calls may be before it gets a thread of its own.
+    /// Sets the length of a group's calls above which it gets a thread of its own.
     pub fn short_limit(mut self, limit: Duration) -> ConfigBuilder {
         self.draft.short_limit = built(limit);
         self
     }
 
-    /// Sets what this node holds for clients, over all connections, in bytes: at least 1 MiB.
+    /// Sets the number of bytes that this node holds for clients, over all connections: at least 1 MiB.
     pub fn client_bytes(mut self, bytes: usize) -> ConfigBuilder {
         self.draft.client_bytes = built(bytes);
         self
     }
 
-    /// Sets what carries the messages.
+    /// Sets the transport of the messages.
     pub fn backend(mut self, backend: Backend) -> ConfigBuilder {
         self.draft.network.backend = built(backend);
         self
@@ -202,7 +207,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Checks everything.
+    /// Checks everything, and returns the configuration.
     pub fn build(self) -> Result<Config, ConfigError> {
         self.draft.check()
     }
@@ -221,51 +226,51 @@ impl GroupBuilder<'_> {
         self
     }
 
-    /// Sets above how many bytes a message is a bulk message.
+    /// Sets the size in bytes above which a message is a bulk message.
     pub fn bulk_threshold(&mut self, bytes: usize) -> &mut Self {
         self.group.bulk_threshold = built(bytes);
         self
     }
 
-    /// Sets how much memory each member reserves for each sender's bulk messages, in bytes: no message may be larger.
+    /// Sets the memory that each member reserves for each sender's bulk messages, in bytes: no message may be larger.
     pub fn bulk_reserve(&mut self, bytes: usize) -> &mut Self {
         self.group.bulk_reserve = built(bytes);
         self
     }
 
-    /// Lists those of the members that may send.
+    /// Lists the members that may send.
     pub fn senders(&mut self, ids: impl IntoIterator<Item = u32>) -> &mut Self {
         self.group.senders = built(ids.into_iter().collect());
         self
     }
 
-    /// Sets how many shards the group has.
+    /// Sets the number of the group's shards.
     pub fn shards(&mut self, count: u32) -> &mut Self {
         self.group.shards = built(count);
         self
     }
 
-    /// Sets how many members a shard has: with fewer than `min` that hold its whole state it refuses work, and it has at most
-    /// `max`, all if that is None.
+    /// Sets the number of a shard's members. With fewer than `min` that hold its whole state it refuses work, and it
+    /// has at most `max`, or all if that is None.
     pub fn replicas(&mut self, min: u32, max: Option<u32>) -> &mut Self {
         self.group.min_replicas = built(min);
         self.group.max_replicas = max.and_then(built);
         self
     }
 
-    /// Sets how often the state of a durable group is written to disk: each time that so much was logged, in bytes.
+    /// Sets the bytes of log after which a durable group's state is written to disk again.
     pub fn snapshot_bytes(&mut self, bytes: usize) -> &mut Self {
         self.group.snapshot_bytes = built(bytes);
         self
     }
 
-    /// Sets how much of a durable group's log is kept before the newest state on disk, in bytes; else all is.
+    /// Sets the bytes of a durable group's log that are kept before the newest state on disk; else all is kept.
     pub fn retain(&mut self, bytes: usize) -> &mut Self {
         self.group.retain = built(bytes);
         self
     }
 
-    /// Sets how many submits of this node may wait for their replies.
+    /// Sets the number of submits of this node that may wait for their replies.
     pub fn max_waiting(&mut self, count: usize) -> &mut Self {
         self.group.max_waiting = built(count);
         self

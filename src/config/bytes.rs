@@ -1,8 +1,8 @@
-//! Sizes as people write them.
+//! Sizes in the notation that people write.
 
-/// Reads a number of bytes: `4096`, `"64KiB"`, `"4 MiB"`, `"1GiB"`. None if it is no such thing.
+/// Reads a number of bytes: `4096`, `"64KiB"`, `"4 MiB"`, `"1GiB"`. Returns None for any other text.
 ///
-/// Only powers of 1024 have names here: `MB` means one thing to some and another to others.
+/// Only powers of 1024 have names here: readers do not agree on the meaning of `MB`.
 pub(super) fn parse(text: &str) -> Option<usize> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());

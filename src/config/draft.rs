@@ -1,4 +1,4 @@
-//! A configuration as it was given, with the place of each value, and its check.
+//! A configuration as it was given, with the place of each value, and the check of it.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
@@ -17,19 +17,19 @@ const MAX_MEMBERS: usize = 64;
 /// The shortest failure timeout: below, a busy host would make members suspect each other.
 const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The lead that a clock may have over most others' where nothing else is said.
+/// The default lead that a clock may have over most others'.
 const CLOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a lease lasts where nothing else is said.
+/// The default length of a lease.
 const READ_LEASE: Duration = Duration::from_millis(15);
 
-/// The bytes of its logs that a node reads again per second where nothing else is said: some GiB within hours.
+/// The default number of bytes of its logs that a node reads again per second: some GiB within hours.
 const SCRUB_BYTES: usize = 1 << 20;
 
-/// How long members that come back wait for the others where nothing else is said.
+/// The default time for which members that come back wait for the others.
 const RESTART_WAIT: Duration = Duration::from_secs(10);
 
-/// The times for which a member's disk, and its application, may stand still where nothing else is said.
+/// The default times for which a member's disk, and its application, may stand still.
 const DISK_TIMEOUT: Duration = Duration::from_secs(3);
 const APPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -39,27 +39,28 @@ const MAX_SHARDS: u32 = 1024;
 /// The most submits that may wait: a slot is kept for each.
 const MAX_WAITING: usize = 1 << 24;
 
-/// What may be reserved for a sender's bulk messages, in bytes: at least a page, and at most what a block's number can count.
+/// The limits of the reserve for a sender's bulk messages, in bytes: at least a page, and at most what a block's number
+/// can count.
 const RESERVES: RangeInclusive<usize> = 4 << 10..=1 << 40;
 
-/// A durable group's state is written to disk no more often than each time that so much was logged, in bytes.
+/// The least bytes of log between two states of a durable group on disk.
 const MIN_SNAPSHOT_BYTES: usize = 64 << 10;
 
-/// What a node holds for clients where nothing else is said, and at least, in bytes.
+/// The default and the least number of bytes that a node holds for clients.
 const CLIENT_BYTES: usize = 256 << 20;
 const MIN_CLIENT_BYTES: usize = 1 << 20;
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug)]
 pub(super) struct Given<T> {
     pub(super) value: T,
     pub(super) place: Place,
 }
 
-/// All that can be configured, unchecked. Whoever fills it in later overrides what was there.
+/// All values that can be configured, unchecked. A later source overrides the values of an earlier one.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
-    /// Where something that is missing should have been.
+    /// The place where a missing value should have been.
     pub(super) place: Place,
     pub(super) cluster: Option<Given<String>>,
     pub(super) id: Option<Given<u32>>,
@@ -146,7 +147,7 @@ impl Draft {
         let (addressed, nobody) = (self.network.members(), Given { value: Vec::new(), place: self.place.clone() });
         let members = match (&self.members, &addressed) {
             (Some(members), _) => members,
-            // Who joins may know the address of nobody but itself.
+            // A node that joins may know no address but its own.
             (None, _) if is_open => &nobody,
             (None, Some(addressed)) => addressed,
             (None, None) => {
@@ -224,7 +225,7 @@ impl Draft {
     }
 }
 
-/// A time after which somebody is given up; 0 is never.
+/// Returns a time after which a member is given up; 0 means never.
 fn patience(given: Option<&Given<Duration>>, otherwise: Duration) -> Duration {
     let time = given.map_or(otherwise, |given| given.value);
     if time.is_zero() { Duration::MAX } else { time }
@@ -331,7 +332,7 @@ impl GroupDraft {
     }
 }
 
-/// In ascending order, so that nodes whose lists differ only in order agree.
+/// Returns the ids in ascending order, so that nodes whose lists differ only in order agree.
 pub(super) fn node_ids(given: &Given<Vec<u32>>, key: &str) -> Result<Vec<NodeId>, ConfigError> {
     let mut ids: Vec<NodeId> = given.value.iter().copied().map(NodeId).collect();
     ids.sort_unstable();

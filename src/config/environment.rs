@@ -1,4 +1,4 @@
-//! What the environment overrides.
+//! The values that the environment overrides.
 
 use std::{collections::BTreeMap, ffi::OsString, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use super::{
     network, security,
 };
 
-/// Lets variables override what is in the draft. `get` looks a variable up.
+/// Overrides values of the draft by variables, which `get` looks up.
 pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsString>) -> Result<(), ConfigError> {
     let environment = Environment { get };
     environment.set(&mut draft.cluster, "SQUALL_CLUSTER", "cluster", |text| Ok(text.to_owned()))?;
@@ -63,7 +63,8 @@ struct Environment<G> {
 }
 
 impl<G: Fn(&'static str) -> Option<OsString>> Environment<G> {
-    /// Ids, each with its addresses if it has some: what the file says of members and their addresses does not count then.
+    /// Sets the members from ids, each with its addresses if it has some. The file's members and addresses are then
+    /// ignored.
     fn set_members(&self, draft: &mut Draft) -> Result<(), ConfigError> {
         const NAME: &str = "SQUALL_MEMBERS";
         let mut members: Option<Given<Vec<Member>>> = None;
@@ -83,7 +84,7 @@ impl<G: Fn(&'static str) -> Option<OsString>> Environment<G> {
         Ok(())
     }
 
-    /// Sets a value if the variable is there.
+    /// Sets a value if the variable exists.
     fn set<T>(
         &self,
         into: &mut Option<Given<T>>,
@@ -107,7 +108,7 @@ impl<G: Fn(&'static str) -> Option<OsString>> Environment<G> {
     }
 }
 
-/// Nothing is an empty list.
+/// Splits a list. An empty text is an empty list.
 fn list(text: &str, separator: char) -> Vec<String> {
     if text.is_empty() { Vec::new() } else { text.split(separator).map(|item| item.trim().to_owned()).collect() }
 }

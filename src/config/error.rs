@@ -1,11 +1,11 @@
-//! What is wrong with a configuration, where, and what to do about it.
+//! The errors of a configuration: the problem, its place, and advice.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-/// Why there is no configuration.
+/// A reason for which there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -13,48 +13,48 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
-    /// The text as a whole is not what it should be.
+    /// The text as a whole is not valid.
     #[error("{place}: {problem}")]
     Text {
-        /// Where.
+        /// The place.
         place: Place,
-        /// What is wrong, and what to do.
+        /// The problem, with advice.
         problem: String,
     },
     /// A value is missing or not possible.
     #[error("{place}: `{key}` {problem}")]
     Value {
-        /// Where.
+        /// The place.
         place: Place,
         /// The value's name, with the names of its tables before it.
         key: String,
-        /// What is wrong, and what to do.
+        /// The problem, with advice.
         problem: String,
     },
 }
 
-/// Where something stands.
+/// The place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a file.
+    /// A place in a file.
     File {
         /// The file.
         path: PathBuf,
-        /// The line, from 1; None for what is missing.
+        /// The line, from 1; None for a value that is missing.
         line: Option<usize>,
     },
-    /// In a text that came from no file.
+    /// A place in a text that came from no file.
     Text {
-        /// The line, from 1; None for what is missing.
+        /// The line, from 1; None for a value that is missing.
         line: Option<usize>,
     },
-    /// In an environment variable of this name.
+    /// An environment variable of this name.
     Variable(&'static str),
-    /// In a [`ConfigBuilder`](crate::ConfigBuilder).
+    /// A value of a [`ConfigBuilder`](crate::ConfigBuilder).
     Builder,
 }
 
@@ -63,7 +63,7 @@ impl Place {
         Place::Text { line }
     }
 
-    /// A path that stands here: relative to the file, not to where the program was started.
+    /// Resolves a path that is written here: it is relative to the file, not to the program's directory.
     pub(super) fn beside(&self, path: PathBuf) -> PathBuf {
         match self {
             Place::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),

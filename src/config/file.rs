@@ -1,4 +1,4 @@
-//! Configurations as TOML.
+//! The reading of configurations in TOML.
 
 use std::{
     collections::BTreeMap,
@@ -79,7 +79,7 @@ struct Verbs {
     gid_index: Option<Spanned<u8>>,
 }
 
-/// `security = "none"`, or a table.
+/// The setting of the security: `security = "none"`, or a table.
 enum Security {
     Named(String),
     Table(Keys),
@@ -94,7 +94,7 @@ struct Keys {
     key: Option<Spanned<PathBuf>>,
 }
 
-/// A text, or a list of some.
+/// A text, or a list of texts.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected an address such as \"10.0.0.1:7700\", or a list of such")]
 enum Listed {
@@ -102,7 +102,7 @@ enum Listed {
     Many(Vec<String>),
 }
 
-/// Addresses and ids, or one.
+/// Addresses and ids, or a single one.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected an address such as \"10.0.0.1:7700\", an id, or a list of such")]
 enum Contacts {
@@ -295,7 +295,7 @@ impl Contacts {
 }
 
 impl<'de> Deserialize<'de> for Security {
-    /// By hand, so that a wrong key of the table is told with its place.
+    /// Implemented by hand, so that an unknown key of the table is reported with its place.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Security, D::Error> {
         struct Either;
 
@@ -356,7 +356,7 @@ fn syntax_error(text: &str, error: &toml::de::Error, place: &impl Fn(Option<usiz
         let start: String = source.trim().chars().take(SHOWN).collect();
         problem.push_str(&format!(", in `{start}`"));
     }
-    // What is wrong at the very end, or on a last line without its newline, is mostly what was not written any more.
+    // An error at the very end, or on a last line without its newline, mostly means that the rest was not written.
     let last_line = text.trim_end().rfind('\n').map_or(0, |at| at + 1);
     if span.is_none_or(|span| span.start >= last_line) && !text.ends_with('\n') {
         problem.push_str("; the text ends in the middle of a line, so the file may be only half written");
@@ -364,10 +364,10 @@ fn syntax_error(text: &str, error: &toml::de::Error, place: &impl Fn(Option<usiz
     ConfigError::Text { place: place(line), problem }
 }
 
-/// So many characters of a wrong line are shown.
+/// The number of characters that are shown of a wrong line.
 const SHOWN: usize = 60;
 
-/// The line, from 1, of the byte at `offset`.
+/// Returns the line, from 1, of the byte at `offset`.
 fn line_of(text: &[u8], offset: usize) -> usize {
     1 + text[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }

@@ -1,19 +1,21 @@
-//! Whether this host is a virtual machine, whose clock may stop while those of other hosts go on.
+//! The detection of a virtual machine, whose clock may stop while those of other hosts continue.
 
 use std::{fs, path::Path};
 
-/// Names in `/sys/class/dmi/id` of machines that are virtual, where the processor does not say so.
+/// Names in `/sys/class/dmi/id` that show a virtual machine, where the processor does not say so.
 const VIRTUAL: [&str; 8] =
     ["QEMU", "KVM", "VMware", "VirtualBox", "innotek", "Xen", "Google Compute Engine", "Virtual Machine"];
 
-/// The sign that this host is a virtual machine, such as "the flag `hypervisor` in /proc/cpuinfo"; none if it shows no such sign.
+/// Returns a sign that this host is a virtual machine, such as "the flag `hypervisor` in /proc/cpuinfo"; None if it
+/// shows no such sign.
 ///
-/// A virtual machine may be paused, or moved to another host, and resume with a clock that did not advance; nothing within it tells.
+/// A virtual machine may be paused, or moved to another host, and resume with a clock that did not advance. Nothing
+/// within the machine shows that.
 pub fn hypervisor() -> Option<String> {
     sign_under(Path::new("/"))
 }
 
-/// As [`hypervisor`], of the system whose `proc` and `sys` are in this directory.
+/// Looks as [`hypervisor`] does at the system whose `proc` and `sys` are in this directory.
 fn sign_under(root: &Path) -> Option<String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).ok();
     if read("proc/cpuinfo").is_some_and(|text| has_flag(&text)) {

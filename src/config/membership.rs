@@ -1,4 +1,4 @@
-//! Who is in the group from the first, how others come in, and who decides.
+//! The configuration of membership: the first members, the way for others to join, and the voters.
 
 use std::{
     collections::BTreeSet,
@@ -13,25 +13,25 @@ use super::{
     network::with_id,
 };
 
-/// The most voters: more make each decision wait for more disks, and survive losses that no group has at once.
+/// The most voters: more make each decision wait for more disks, and survive more losses than a group has at once.
 const MAX_VOTERS: usize = 7;
 
-/// The most nodes that are worth asking.
+/// The most contacts that may be listed.
 const MAX_CONTACTS: usize = 16;
 
 /// The most voters where none are listed.
 const VOTERS: usize = 5;
 
-/// Whom a node that joins asks first.
+/// A node that a joining node asks first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contact {
     /// A node of this host, or one that `[addresses]` has.
     Node(NodeId),
-    /// Whoever of the cluster listens there.
+    /// The node of the cluster that listens at this address.
     Address(Address),
 }
 
-/// All of it that can be given, unchecked; members apart.
+/// The settings of membership as given, unchecked, without the members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MembershipDraft {
     pub(super) join: Option<Given<Vec<String>>>,
@@ -42,10 +42,10 @@ pub(super) struct MembershipDraft {
     pub(super) rack: Option<Given<String>>,
 }
 
-/// All of it, checked: a part of [`Config`].
+/// The settings of membership, checked: a part of [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Membership {
-    /// Nothing if this node is among the members of the first view.
+    /// Empty if this node is among the members of the first view.
     pub(super) join: Vec<Contact>,
     pub(super) storage: Option<PathBuf>,
     pub(super) sign_log: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub(super) struct Membership {
 }
 
 impl MembershipDraft {
-    /// Whether nodes that are not listed may come in.
+    /// Tells whether nodes that are not listed may join.
     pub(super) fn is_open(&self) -> bool {
         self.join.is_some()
     }
@@ -66,7 +66,7 @@ impl MembershipDraft {
         let voters = self.check_voters(members, &witnesses)?;
         let is_listed = members.contains(&me) || witnesses.contains(&me);
         let join = match &self.join {
-            // One file may be for all nodes: it says how to join to those who must.
+            // One file may be for all nodes: `join` concerns only the nodes that must join.
             Some(given) if !is_listed => contacts(given, me)?,
             Some(given) => contacts(given, me).map(|_| Vec::new())?,
             None if is_listed => Vec::new(),
@@ -111,7 +111,7 @@ impl MembershipDraft {
 
     fn check_voters(&self, members: &[NodeId], witnesses: &[NodeId]) -> Result<Option<Vec<NodeId>>, ConfigError> {
         let Some(given) = &self.voters else {
-            // A witness that did not vote would be of no use.
+            // Witnesses vote, since they have no other purpose.
             let places = VOTERS - witnesses.len();
             let fit = members.len().min(places);
             let even = usize::from((fit + witnesses.len()).is_multiple_of(2));
@@ -138,7 +138,7 @@ impl MembershipDraft {
     }
 }
 
-/// A path, in which `{id}` stands for this node's.
+/// Returns a path, in which `{id}` stands for this node's id.
 fn path(given: Option<&Given<PathBuf>>, key: &str, me: NodeId, empty: &str) -> Result<Option<PathBuf>, ConfigError> {
     let Some(given) = given else { return Ok(None) };
     if given.value.as_os_str().is_empty() {
@@ -178,7 +178,7 @@ fn contacts(given: &Given<Vec<String>>, me: NodeId) -> Result<Vec<Contact>, Conf
 }
 
 impl Membership {
-    /// All nodes that a configuration speaks of, each once.
+    /// Returns all nodes that a configuration mentions, each once.
     pub(super) fn known(&self, me: NodeId, members: &[NodeId]) -> Vec<NodeId> {
         let contacts = self.join.iter().filter_map(|contact| match contact {
             Contact::Node(node) => Some(*node),
@@ -188,7 +188,7 @@ impl Membership {
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Puts nodes in the place of their addresses, where these are known, and tells whether some address is nobody's.
+    /// Replaces addresses of known nodes by the nodes, and tells whether an address belongs to none of them.
     pub(super) fn resolve(&mut self, of: impl Fn(&Address) -> Option<NodeId>) -> bool {
         let mut is_elsewhere = false;
         for contact in &mut self.join {
@@ -202,7 +202,7 @@ impl Membership {
         is_elsewhere
     }
 
-    /// In shared memory nodes are found by their ids alone.
+    /// Checks that contacts are ids: in shared memory nodes are found by nothing else.
     pub(super) fn check_on_host(&self, draft: &MembershipDraft, place: &Place) -> Result<(), ConfigError> {
         let address = self.join.iter().find_map(|contact| match contact {
             Contact::Address(address) => Some(address),
@@ -219,39 +219,43 @@ impl Membership {
 }
 
 impl Config {
-    /// Whom this node asks when it joins a group that runs: nothing if it is among the first view's members, which wait for
-    /// each other (and join, if they find that the group is there already), or a witness.
+    /// Returns the nodes that this node asks when it joins a running group. It is empty for a witness, and for a member
+    /// of the first view: these wait for each other (and join, if they find that the group is there already).
     pub fn join(&self) -> &[Contact] {
         &self.membership.join
     }
 
-    /// Where this node's part of the view log is kept, so that it counts after a restart; None to keep it in memory.
+    /// Returns the directory of this node's part of the view log, so that it counts after a restart; None to keep it in
+    /// memory.
     pub fn storage(&self) -> Option<&Path> {
         self.membership.storage.as_deref()
     }
 
-    /// The file of the key with which this node signs its logs ([`log_keys`](crate::log_keys)); None to sign nothing.
+    /// Returns the file of the key with which this node signs its logs ([`log_keys`](crate::log_keys)); None to sign
+    /// nothing.
     pub fn sign_log(&self) -> Option<&Path> {
         self.membership.sign_log.as_deref()
     }
 
-    /// Who votes in the view log, in ascending order, whatever the view; None for an odd number of members, at most 5, as views
-    /// change. If there are witnesses, and nobody was listed, they and the first members.
+    /// Returns the voters of the view log, in ascending order; they stay the same in all views. None means an odd
+    /// number of members, at most 5, which change with the views. If there are witnesses, and no voters are listed, the
+    /// voters are the witnesses and the first members.
     pub fn voters(&self) -> Option<&[NodeId]> {
         self.membership.voters.as_deref()
     }
 
-    /// Nodes that take part in the view log alone, in ascending order: they are in no group and hold no state.
+    /// Returns the nodes that take part in the view log alone, in ascending order: they are in no group and hold no
+    /// state.
     pub fn witnesses(&self) -> &[NodeId] {
         &self.membership.witnesses
     }
 
-    /// Whether this node is one of those.
+    /// Tells whether this node is a witness.
     pub fn is_witness(&self) -> bool {
         self.membership.witnesses.contains(&self.id)
     }
 
-    /// What this node may fail together with others of: a rack, a power supply, a host. Empty if that was not said.
+    /// Returns the name of the rack, power supply or host with which this node may fail. Empty if none is configured.
     pub fn rack(&self) -> &str {
         &self.membership.rack
     }

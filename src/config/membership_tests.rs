@@ -1,4 +1,4 @@
-//! Who is in, who comes in, and who decides, as it is given.
+//! The checks of members, contacts and voters.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn as_node(id: u32, lines: &str) -> Result<Config, ConfigError> {
     Config::from_toml(&format!("id = {id}\n{LISTED}{lines}\n"))
 }
 
-/// The error's sentence.
+/// Returns the error's sentence.
 fn wrong(id: u32, lines: &str) -> String {
     as_node(id, lines).expect_err(lines).to_string()
 }

@@ -1,69 +1,72 @@
-//! What a node is configured with: from a TOML file, the environment, or a program.
+//! The configuration of a node: from a TOML file, the environment, or a program.
 //!
 //! ```toml
 //! cluster = "bank"             # nodes of different clusters never meet
 //! id = 1                       # this node
 //! members = [1, 2, 3]          # all nodes
 //! # The rest may be left out; these are the defaults, for members of one host.
-//! formation_timeout_ms = 30000 # how long to wait until all members have appeared
-//! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
+//! formation_timeout_ms = 30000 # the time to wait until all members have appeared
+//! failure_timeout_ms = 1000    # the time of silence after which a member is suspected
 //! clock_limit_ms = 5000        # a node whose wall clock is further ahead of most others' submits nothing
-//! # read_lease_ms = 15         # how long members that all vouch for read alone, and how long who drops one waits; 0: never.
-//!                              # Left out, it is 15, and a virtual machine with members on other hosts does not read alone:
-//!                              # see "Leases"
-//! restart_wait_ms = 10000      # after a total failure: how long members that are back, when they are more than half, wait for
-//!                              # the others
-//! disk_timeout_ms = 3000       # a member is given up whose disk finishes nothing for so long while those of the others do: longer
-//!                              # than an fsync may take on a bad disk; 0: never. With the length of the failure timeout,
-//!                              # callers wait little longer for a disk that hangs than for a member that is silent
-//! apply_timeout_ms = 10000     # the same for a call of a group's application: longer than the longest `apply`; 0: never
-//! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
+//! # read_lease_ms = 15         # the time for which members that all vouch for read alone, and the wait when one is
+//!                              # dropped; 0: never. Left out, it is 15, and a virtual machine with members on other
+//!                              # hosts does not read alone: see "Leases"
+//! restart_wait_ms = 10000      # the time for which members that are back after a total failure, once more than half,
+//!                              # wait for the others
+//! disk_timeout_ms = 3000       # the time after which a member is given up whose disk finishes nothing while the disks
+//!                              # of the others do: longer than an fsync may take on a bad disk; 0: never. With the
+//!                              # length of the failure timeout, callers wait little longer for a disk that hangs than
+//!                              # for a silent member
+//! apply_timeout_ms = 10000     # the same for a call of a group's application: longer than any `apply`; 0: never
+//! spin = "auto"                # threads with nothing to do: "auto", "always" (never sleep), "never" (sleep at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
-//! scrub_bytes_per_second = "1MiB" # of its logs a node reads again so much, to find and repair what its disk has damaged; 0: nothing
-//! client_bytes = "256MiB"      # what this node holds for clients, over all connections: half for requests that the groups have
-//!                              # not taken yet, half for what clients have not read
+//! scrub_bytes_per_second = "1MiB" # the bytes of its logs that a node reads again, to find and repair damage; 0: none
+//! client_bytes = "256MiB"      # bytes that this node holds for clients, over all connections: half for requests that
+//!                              # the groups have not taken yet, half for what clients have not read
 //! # storage = "state/{id}"     # a directory for this node's part of the view log; nothing is kept
-//! # sign_log = "keys/node-{id}.log.key"   # the key with which this node signs its durable groups' logs: `squall keys log`
-//! # rack = "a"                 # where this node stands: replicas are spread over racks
-//! # voters = [1, 2, 3]         # who decides on views; an odd number of the members of the view, at most 5
+//! # sign_log = "keys/node-{id}.log.key"   # the key with which this node signs its durable groups' logs, made by
+//!                                         # `squall keys log`
+//! # rack = "a"                 # the rack of this node: replicas are spread over racks
+//! # voters = [1, 2, 3]         # the voters on views; an odd number of the members of the view, at most 5
 //!
 //! [fabric]
-//! backend = "auto"             # "shm" with members on this host; with others RDMA where both have a device, else TCP. Or for
-//!                              # all: "shm" (of one host for good), "tcp", "verbs"
+//! backend = "auto"             # "shm" with members on this host; with others RDMA where both have a device, else TCP.
+//!                              # Or for all: "shm" (of one host for good), "tcp", "verbs"
 //!
 //! [groups.accounts]
 //! mode = "ordered"             # or "unordered", or "durable": then `storage` must be given
 //! ring_bytes = "1MiB"          # each sender's ring
-//! bulk_threshold = "256KiB"    # larger messages travel as bulk messages (never more than a quarter of the ring counts)
-//! bulk_reserve = "64MiB"       # memory for each sender's bulk messages, at each member: the largest message; 0: no bulk
-//!                              # messages, and a message may have a quarter of the ring
-//! senders = [1, 2, 3]          # who may send; all members
-//! max_waiting = 65536          # how many submits of this node may wait for their replies
+//! bulk_threshold = "256KiB"    # larger messages travel as bulk messages (at most a quarter of the ring counts)
+//! bulk_reserve = "64MiB"       # memory for each sender's bulk messages, at each member: the largest message; 0: no
+//!                              # bulk messages, and a message may have a quarter of the ring
+//! senders = [1, 2, 3]          # the members that may send; all members
+//! max_waiting = 65536          # the number of submits of this node that may wait for their replies
 //! shards = 1                   # each has an order and a state of its own
 //! min_replicas = 1             # a shard with fewer complete members refuses work
-//! # max_replicas = 3           # how many members a shard has at most; all
-//! snapshot_bytes = "256MiB"    # a durable group's state is written to disk each time that so much was logged
-//! # retain = "4GiB"            # how much of a durable group's log is kept before the newest of these; all
+//! # max_replicas = 3           # the most members of a shard; all
+//! snapshot_bytes = "256MiB"    # the bytes of log after which a durable group's state is written to disk again
+//! # retain = "4GiB"            # bytes of a durable group's log that are kept before the newest of these; all
 //! ```
 //!
 //! # Joining
 //!
-//! `members` are those of the first view: they wait for each other. A node that is not among them joins a group that runs. It
-//! asks one of those whom `join` names: by their addresses, or by their ids if they are on one host, or have
-//! addresses here. One file may be for all: `join` is of no concern to those in `members`, who join by themselves if the
-//! group is there already. They hear of it from each other: when all others of `members` are gone, and only nodes that joined
-//! are left, one that comes back with nothing on its disk must be configured to join.
+//! `members` lists the members of the first view, which wait for each other. A node that is not among them joins a
+//! running group. It asks one of the nodes in `join`, which names them by their addresses. Nodes on the same host, or
+//! with addresses here, may be named by their ids. One file may serve all nodes: `join` does not concern the nodes in
+//! `members`, which join by themselves if the group is there already. They hear of it from each other. When all others
+//! of `members` are gone, and only nodes that joined are left, a member that comes back with nothing on its disk must
+//! be configured to join.
 //!
 //! ```toml
 //! cluster = "bank"
 //! id = 4
 //! join = ["10.0.0.1:7700", "10.0.0.2:7700"]
 //! security = "none"
-//! addresses.4 = "10.0.0.4:7700"   # where the others find this node; without it, it dials them
+//! addresses.4 = "10.0.0.4:7700"   # the address at which the others find this node; without it, it dials them
 //! ```
 //!
-//! A group that may grow beyond one host needs addresses from the first: members without any have no ports, and can be joined on
-//! their host alone.
+//! A group that may grow beyond one host needs addresses from the first. Members without any have no ports, and can be
+//! joined on their host alone.
 //!
 //! A *witness* votes on views and has no part in any group: with one, two members survive the loss of either.
 //!
@@ -76,8 +79,9 @@
 //!
 //! # Members on several hosts
 //!
-//! Members of several hosts need addresses: `host:port`, where the host is an IP address or a name. They stand for the list of
-//! members too. One port of each node serves everything. One member may do without: it dials all others.
+//! Members of several hosts need addresses: `host:port`, where the host is an IP address or a name. The addresses also
+//! stand for the list of members. One port of each node serves everything. One member may have no address: it dials all
+//! others.
 //!
 //! ```toml
 //! cluster = "bank"
@@ -89,18 +93,18 @@
 //! 2 = ["10.0.0.2:7700", "[fd00::2]:7700"]  # tried in turn
 //! 3 = "host3.example:7700"
 //!
-//! [security]                   # what `squall keys` has made; relative to this file, and {id} is this node's
+//! [security]                   # the files of `squall keys`; relative to this file, and {id} is this node's
 //! ca = "keys/ca.pem"
 //! certificate = "keys/node-{id}.pem"
 //! key = "keys/node-{id}.key"
 //! ```
 //!
-//! With `security = "none"` instead, whoever reaches a port can join, read and write. With neither, nodes listen on loopback
-//! addresses only.
+//! With `security = "none"` instead, any process that reaches a port can join, read and write. With neither, nodes
+//! listen on loopback addresses only.
 //!
-//! With `backend = "verbs"`, `bulk_threshold` is 10 KiB if it is left out. RDMC lets receivers pass a bulk message on, while a
-//! sender's link carries what goes through its ring once for each of them: where links are slow and members many, a lower
-//! threshold than the default pays over TCP as well. Where the hosts' network needs it, there is also
+//! With `backend = "verbs"`, `bulk_threshold` is 10 KiB if it is left out. RDMC lets receivers pass a bulk message on.
+//! A sender's link carries a message of its ring once for each receiver. With slow links and many members, a lower
+//! threshold than the default therefore pays over TCP as well. Where the hosts' network needs it, there is also
 //!
 //! ```toml
 //! [fabric.tcp]
@@ -115,34 +119,37 @@
 //!
 //! # RDMA
 //!
-//! `backend = "verbs"` lets members talk through RDMA devices: InfiniBand, RoCE, or software (`rdma_rxe`). `auto` chooses them
-//! for members on other hosts if both have one, unless there are keys: the devices' packets are not encrypted, and whoever
-//! wants that in spite of keys says so. Only programs that were built with the feature `verbs`
-//! have it. Members still need addresses, and keys or
-//! `security = "none"`: at those ports they meet, agree on queue pairs, and notice when one is gone. TLS protects these
-//! connections; the devices' packets are not encrypted. `squall doctor` says what a machine can do.
+//! `backend = "verbs"` lets members talk through RDMA devices: InfiniBand, RoCE, or software (`rdma_rxe`). `auto`
+//! chooses them for members on other hosts if both have one, unless there are keys: the devices' packets are not
+//! encrypted, so with keys `verbs` must be chosen explicitly. Only programs that were built with the feature `verbs`
+//! have it. Members still need addresses, and keys or `security = "none"`: at those ports they meet, agree on queue
+//! pairs, and notice when one is gone. TLS protects these connections; the devices' packets are not encrypted. `squall
+//! doctor` says what a machine can do.
 //!
-//! All memory that a device reaches is locked: of each group the rings, and `bulk_reserve` in full, once for each sender. The
-//! limit of a service is `LimitMEMLOCK=`, that of a shell `ulimit -l`.
+//! All memory that a device reaches is locked: of each group the rings, and `bulk_reserve` in full, once for each
+//! sender. The limit of a service is `LimitMEMLOCK=`, that of a shell `ulimit -l`.
 //!
 //! # Leases
 //!
-//! A member reads alone for `read_lease_ms` after the others have vouched for it, by its own clock. A virtual machine that is paused or
-//! moved may resume with a clock that did not advance, after the others went on without it; a read under its lease would miss what they
-//! have applied since. So where `read_lease_ms` is left out, and the host shows signs of a hypervisor, a member confirms each read with
-//! the others, unless all members are on this host, and so are paused together. Where the machine is never paused, `read_lease_ms = 15`
-//! makes reads local. Members may differ in this; what they must have alike is the length. `squall doctor` says which holds.
+//! A member reads alone for `read_lease_ms`, by its own clock, after the others have vouched for it. A virtual machine
+//! that is paused or moved may resume with a clock that did not advance, after the others continued without it. A read
+//! under its lease would then miss what they have applied since. So if `read_lease_ms` is left out, and the host shows
+//! signs of a hypervisor, a member confirms each read with the others. That is not needed if all members are on this
+//! host, and so are paused together. If the machine is never paused, `read_lease_ms = 15` makes reads local. Members
+//! may differ in this; only the length must be the same. `squall doctor` says which holds.
 //!
 //! # The environment
 //!
-//! All nodes of a cluster share one file: what differs, and what a deployment changes, comes from the environment, which
-//! overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`, or with addresses as
-//! `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together), `SQUALL_LISTEN`
-//! (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`, `SQUALL_CERTIFICATE`, `SQUALL_KEY`,
-//! `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_CLOCK_LIMIT_MS`, `SQUALL_READ_LEASE_MS`,
-//! `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
-//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`), `SQUALL_STORAGE`, `SQUALL_RACK`,
-//! `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`, `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
+//! All nodes of a cluster share one file. Values that differ between nodes, or that a deployment changes, come from the
+//! environment, which overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`, or with
+//! addresses as `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together),
+//! `SQUALL_LISTEN` (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`,
+//! `SQUALL_CERTIFICATE`, `SQUALL_KEY`, `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`,
+//! `SQUALL_RESTART_WAIT_MS`, `SQUALL_SCRUB_BYTES_PER_SECOND`, `SQUALL_SIGN_LOG`, `SQUALL_CLOCK_LIMIT_MS`,
+//! `SQUALL_READ_LEASE_MS`, `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
+//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`),
+//! `SQUALL_STORAGE`, `SQUALL_RACK`, `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`,
+//! `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
 
 mod address;
 mod builder;
@@ -183,24 +190,25 @@ pub use self::{
     security::{KeyFiles, Security},
 };
 
-/// Who spins, who yields and who sleeps when there is nothing to do.
+/// The behavior of threads that have nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spin {
     /// Spin for a moment where the host has cores enough, then sleep. An idle node uses next to no processor time.
     #[default]
     Auto,
-    /// Never sleep. The lowest latency, for a core per thread.
+    /// No thread ever sleeps. The lowest latency, for a core per thread.
     Always,
     /// Sleep as soon as there is nothing to do.
     Never,
 }
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// Shared memory alone if nobody has an address: then all run on one host, and so does whoever joins. With addresses each node
-    /// has a port, at which others can join from other hosts, and any two meet in shared memory if their addresses say that
-    /// they are on one host, else on the network: by RDMA where both have a device and there are no keys, else TCP.
+    /// Shared memory alone if no node has an address: then all run on one host, and so does any node that joins. With
+    /// addresses each node has a port, at which others can join from other hosts. Any two nodes then meet in shared
+    /// memory if their addresses say that they are on one host, else on the network: by RDMA where both have a device
+    /// and there are no keys, else TCP.
     #[default]
     Auto,
     /// Shared memory: all members run on one host.
@@ -214,16 +222,17 @@ pub enum Backend {
 /// Options of sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// What the system keeps of what a connection has sent, in bytes; None lets it choose.
+    /// The size of the system's buffer of sent bytes, for each connection; None lets it choose.
     pub send_buffer_bytes: Option<usize>,
-    /// What the system keeps of what a connection has received, in bytes; None lets it choose.
+    /// The size of the system's buffer of received bytes, for each connection; None lets it choose.
     pub receive_buffer_bytes: Option<usize>,
 }
 
-/// Which RDMA device to use.
+/// The choice of the RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbsOptions {
-    /// Its name, such as `mlx5_0`; None for the first with an active port. `{id}` in it stands for the node's id.
+    /// The device's name, such as `mlx5_0`; None for the first with an active port. `{id}` in it stands for the node's
+    /// id.
     pub device: Option<String>,
     /// The number of its port, from 1; None for the first that is active.
     pub port: Option<u8>,
@@ -242,7 +251,7 @@ pub struct Config {
     failure_timeout: Duration,
     clock_limit: Duration,
     read_lease: Duration,
-    /// Whether the lease was chosen, and not left out.
+    /// Whether the configuration sets the lease.
     read_lease_given: bool,
     restart_wait: Duration,
     disk_timeout: Duration,
@@ -255,7 +264,7 @@ pub struct Config {
     groups: BTreeMap<String, GroupConfig>,
 }
 
-/// A group's configuration. All members must have the same, but for `max_waiting`, `snapshot_bytes` and `retain`.
+/// A group's configuration. All members must have the same, except for `max_waiting`, `snapshot_bytes` and `retain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupConfig {
@@ -263,35 +272,36 @@ pub struct GroupConfig {
     pub mode: Mode,
     /// The size of each sender's ring, in bytes: a power of two.
     pub ring_bytes: usize,
-    /// A message of more bytes travels as a bulk message, by RDMC, and then takes its turn; never more than a quarter of the
-    /// ring counts.
+    /// The size above which a message travels as a bulk message, by RDMC, and then takes its turn, in bytes. No more
+    /// than a quarter of the ring counts.
     pub bulk_threshold: usize,
-    /// The memory for each sender's bulk messages, in bytes, at each member, of which what has held none takes
-    /// none. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
+    /// The memory for each sender's bulk messages, in bytes, at each member. Memory that has held no message takes no
+    /// room. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
     pub bulk_reserve: usize,
-    /// Who may send, in ascending order; None for all members of a shard.
+    /// The members that may send, in ascending order; None for all members of a shard.
     pub senders: Option<Vec<NodeId>>,
-    /// How many submits of this node may wait for their replies; further ones wait for room.
+    /// The number of submits of this node that may wait for their replies; further ones wait for room.
     pub max_waiting: usize,
-    /// How many shards the group has: each has an order, members and a state of its own.
+    /// The number of the group's shards: each has an order, members and a state of its own.
     pub shards: u32,
-    /// With fewer members that hold its whole state, a shard refuses work.
+    /// The number of members that hold its whole state below which a shard refuses work.
     pub min_replicas: u32,
-    /// How many members a shard has at most; None for all.
+    /// The most members of a shard; None for all.
     pub max_replicas: Option<u32>,
-    /// Durable groups: each time that so much was logged, in bytes, a snapshot is written to disk. May differ between members.
+    /// Durable groups: the bytes of log after which a snapshot is written to disk again. May differ between members.
     pub snapshot_bytes: u64,
-    /// Durable groups: how much of the log before the newest snapshot is kept, in bytes; None for all. May differ between members.
+    /// Durable groups: the bytes of the log before the newest snapshot that are kept; None for all. May differ between
+    /// members.
     pub retain: Option<u64>,
 }
 
 impl Default for GroupConfig {
-    /// For members of one host.
+    /// Returns the defaults for members of one host.
     fn default() -> GroupConfig {
         GroupConfig {
             mode: Mode::Ordered,
             ring_bytes: 1 << 20,
-            // In shared memory a ring moves what fits into it faster than RDMC does.
+            // In shared memory a ring moves messages that fit into it faster than RDMC does.
             bulk_threshold: 256 << 10,
             bulk_reserve: 64 << 20,
             senders: None,
@@ -306,17 +316,18 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// The defaults.
+    /// Returns the defaults for a transport.
     fn suited_to(carrier: Carrier) -> GroupConfig {
         let default = GroupConfig::default();
         match carrier {
-            // Through sockets, too, rings are faster up to there: each of RDMC's steps wakes somebody.
+            // Through sockets, too, rings are faster up to that size: each of RDMC's steps wakes a thread.
             Carrier::Shm | Carrier::Tcp | Carrier::Mixed => default,
             Carrier::Verbs => GroupConfig { bulk_threshold: 10 << 10, ..default },
         }
     }
 
-    /// The largest message that the group takes, in bytes: the reserve in whole blocks, or what goes through the ring.
+    /// Returns the largest message that the group takes, in bytes: the reserve in whole blocks, or the most that goes
+    /// through the ring.
     pub fn max_message_bytes(&self) -> usize {
         let most = plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes();
         if self.mode == Mode::Durable { most.min(MAX_PAYLOAD_BYTES) } else { most }
@@ -331,8 +342,8 @@ impl Config {
         draft.check()
     }
 
-    /// As [`load`](Config::load), for the node `id` whatever the file and the environment say: for one file that all nodes of
-    /// a cluster share.
+    /// Loads as [`load`](Config::load) does, for the node `id` whatever the file and the environment say: for one file
+    /// that all nodes of a cluster share.
     pub fn load_as(path: impl AsRef<Path>, id: u32) -> Result<Config, ConfigError> {
         let mut draft = file::read(path.as_ref())?;
         environment::apply(&mut draft, std::env::var_os)?;
@@ -340,78 +351,84 @@ impl Config {
         draft.check()
     }
 
-    /// Reads TOML. The environment has no say.
+    /// Reads TOML, without the environment.
     pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
         file::parse(text, &Place::text)?.check()
     }
 
-    /// Begins a configuration in the program: of the node `id` of `cluster`.
+    /// Begins a configuration in the program, of the node `id` of `cluster`.
     pub fn builder(cluster: impl Into<String>, id: u32) -> ConfigBuilder {
         ConfigBuilder::new(cluster.into(), id)
     }
 
-    /// The cluster's name: nodes of different clusters never meet.
+    /// Returns the cluster's name: nodes of different clusters never meet.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// This node.
+    /// Returns this node's id.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// The members of the first view, in ascending order. That is their order in it, however they were listed. Nothing if that
-    /// is not said, as a node need not know that joins.
+    /// Returns the members of the first view, in ascending order. That is their order in the view, however they were
+    /// listed. It is empty if they are not configured, since a node that joins need not know them.
     pub fn members(&self) -> &[NodeId] {
         &self.members
     }
 
-    /// How long a node waits until all members have appeared.
+    /// Returns the time for which a node waits until all members have appeared.
     pub fn formation_timeout(&self) -> Duration {
         self.formation_timeout
     }
 
-    /// A node whose wall clock is further ahead of those of more than half of the other members submits nothing.
+    /// Returns the clock limit: a node whose wall clock is further ahead of those of more than half of the other
+    /// members submits nothing.
     pub fn clock_limit(&self) -> Duration {
         self.clock_limit
     }
 
-    /// A member that is silent for so long is suspected.
+    /// Returns the time of silence after which a member is suspected.
     pub fn failure_timeout(&self) -> Duration {
         self.failure_timeout
     }
 
-    /// The number of bytes of its logs that the node reads again per second, to find what its disk has damaged; 0 for none.
+    /// Returns the number of bytes of its logs that the node reads again per second, to find what its disk has damaged;
+    /// 0 for none.
     pub fn scrub_bytes_per_second(&self) -> u64 {
         self.scrub_bytes_per_second as u64
     }
 
-    /// How long members that come back with their disks after a total failure wait for the others, once they are more than half.
+    /// Returns the time for which members that come back with their disks after a total failure wait for the others,
+    /// once they are more than half.
     pub fn restart_wait(&self) -> Duration {
         self.restart_wait
     }
 
-    /// The time for which others wait for a member whose disk hangs, until they give it up; [`Duration::MAX`] for ever.
+    /// Returns the time for which others wait for a member whose disk hangs, until they give it up; [`Duration::MAX`]
+    /// for ever.
     ///
-    /// No message of the group is acknowledged in that time. The default of 3 s lets a sync of a second or two pass, which bad
-    /// disks need at times. A member that was given up rejoins by itself, once its disk works.
+    /// No message of the group is acknowledged in that time. The default of 3 s tolerates a sync of a second or two,
+    /// which bad disks need at times. A member that was given up rejoins by itself, once its disk works.
     pub fn disk_timeout(&self) -> Duration {
         self.disk_timeout
     }
 
-    /// The time for which others wait for a member whose application hangs in a call, until they give it up; [`Duration::MAX`] for ever.
+    /// Returns the time for which others wait for a member whose application hangs in a call, until they give it up;
+    /// [`Duration::MAX`] for ever.
     pub fn apply_timeout(&self) -> Duration {
         self.apply_timeout
     }
 
-    /// How long a member that all others have vouched for answers linearizable reads by itself. When one is dropped, the
-    /// others wait as long, unless they know that it reads no more. 0 for never: then each read asks all.
+    /// Returns the time for which a member that all others have vouched for answers linearizable reads by itself. When
+    /// a member is dropped, the others wait as long, unless they know that it reads no more. 0 means never: then each
+    /// read asks all.
     pub fn read_lease(&self) -> Duration {
         self.read_lease
     }
 
-    /// The reason for which this node confirms each read with the others, though there are leases: a sentence, with what to do. None if
-    /// it reads under its leases.
+    /// Returns the reason for which this node confirms each read with the others, though there are leases: a sentence,
+    /// with advice. None if it reads under its leases.
     pub fn confirms_reads(&self) -> Option<String> {
         if self.read_lease.is_zero() || self.read_lease_given || self.carrier() == Carrier::Shm {
             return None;
@@ -425,63 +442,65 @@ impl Config {
         })
     }
 
-    /// Who spins, who yields and who sleeps.
+    /// Returns the behavior of threads that have nothing to do.
     pub fn spin(&self) -> Spin {
         self.spin
     }
 
-    /// A group whose calls are longer gets a thread of its own.
+    /// Returns the length of calls above which a group gets a thread of its own.
     pub fn short_limit(&self) -> Duration {
         self.short_limit
     }
 
-    /// What this node holds for clients, over all connections, in bytes: half for requests that the groups have not taken yet,
-    /// half for what clients have not read.
+    /// Returns the number of bytes that this node holds for clients, over all connections: half for requests that the
+    /// groups have not taken yet, half for bytes that clients have not read.
     pub fn client_bytes(&self) -> usize {
         self.client_bytes
     }
 
-    /// What was asked to carry the messages.
+    /// Returns the requested transport of the messages.
     pub fn backend(&self) -> Backend {
         self.network.backend
     }
 
-    /// What does carry them.
+    /// Returns the transport that carries the messages.
     pub fn carrier(&self) -> Carrier {
         self.network.carrier
     }
 
-    /// Where a member can be dialed, in the order in which that is tried; nothing if it is not said.
+    /// Returns the addresses at which a member can be dialed, in the order in which they are tried; empty if none are
+    /// configured.
     pub fn addresses(&self, member: NodeId) -> &[Address] {
         self.network.addresses.get(&member).map_or(&[], Vec::as_slice)
     }
 
-    /// Where this node listens, if it is on a network. Nothing if it dials all others.
+    /// Returns the addresses at which this node listens, if it is on a network. Empty if it dials all others.
     pub fn listen(&self) -> &[Address] {
         &self.network.listen
     }
 
-    /// What protects this node's port.
+    /// Returns the protection of this node's port.
     pub fn security(&self) -> &Security {
         &self.network.security
     }
 
-    /// Options of sockets.
+    /// Returns the options of sockets.
     pub fn tcp(&self) -> TcpOptions {
         self.network.tcp
     }
 
-    /// Which RDMA device to use.
+    /// Returns the choice of the RDMA device.
     pub fn verbs(&self) -> &VerbsOptions {
         &self.network.verbs
     }
 
-    /// The names of the groups that are configured, in their order. A program may have more, with the default options.
+    /// Returns the names of the configured groups, in their order. A program may have more groups, with the default
+    /// options.
     pub fn group_names(&self) -> impl Iterator<Item = &str> {
         self.groups.keys().map(String::as_str)
     }
 
-    /// A group's options; the defaults if it is not configured.
+    /// Returns a group's options; the defaults if it is not configured.
     pub fn group(&self, name: &str) -> GroupConfig {
         self.groups.get(name).cloned().unwrap_or_else(|| GroupConfig::suited_to(self.carrier()))
     }

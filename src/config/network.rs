@@ -1,4 +1,4 @@
-//! Where members are, and what protects their ports.
+//! The addresses of members, and the protection of their ports.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf};
 
@@ -12,17 +12,17 @@ use super::{
 };
 use crate::transport::{self, Addresses, Carrier, Route};
 
-/// More addresses of a member are more likely a slip.
+/// The most addresses of a member: more are likely a slip.
 const MAX_ADDRESSES: usize = 8;
 
-/// What a socket's buffers may have, in bytes.
+/// The limits of a socket's buffers, in bytes.
 const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
 
-/// All of it that can be given, unchecked.
+/// The settings of the network as given, unchecked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NetworkDraft {
     pub(super) backend: Option<Given<Backend>>,
-    /// By member.
+    /// The addresses by member.
     pub(super) addresses: Option<Given<BTreeMap<u32, Given<Vec<String>>>>>,
     pub(super) listen: Option<Given<Vec<String>>>,
     pub(super) security: Option<Given<Protection>>,
@@ -36,7 +36,7 @@ pub(super) struct NetworkDraft {
     pub(super) gid_index: Option<Given<u8>>,
 }
 
-/// All of it, checked: a part of [`Config`].
+/// The settings of the network, checked: a part of [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Network {
     pub(super) backend: Backend,
@@ -49,14 +49,15 @@ pub(super) struct Network {
 }
 
 impl NetworkDraft {
-    /// The members, where only their addresses are listed.
+    /// Returns the members, where only their addresses are listed.
     pub(super) fn members(&self) -> Option<Given<Vec<u32>>> {
         let given = self.addresses.as_ref()?;
         Some(Given { value: given.value.keys().copied().collect(), place: given.place.clone() })
     }
 
-    /// `place` is where something that is missing should have been. Contacts of `membership` that are known by their
-    /// addresses become those of nodes. With `is_open`, nodes that are not listed may have addresses, for when they join.
+    /// Checks the settings. `place` is where a missing value should have been. Contacts of `membership` that are known
+    /// by their addresses are replaced by their nodes. With `is_open`, nodes that are not listed may have addresses,
+    /// for when they join.
     pub(super) fn check(
         &self,
         place: &Place,
@@ -72,7 +73,7 @@ impl NetworkDraft {
         let is_elsewhere = membership.resolve(owner);
         let known = membership.known(me, members);
         let carrier = match transport::carrier(backend, &addresses) {
-            // What is dialed has a port.
+            // A node that is dialed must have a port.
             Carrier::Shm if backend == Backend::Auto && is_elsewhere => Carrier::Mixed,
             carrier => carrier,
         };
@@ -93,7 +94,7 @@ impl NetworkDraft {
                 );
                 return Err(given.error("listen", problem));
             }
-            // The others would wait for its call, and it for theirs.
+            // The others would wait for this node's call, and this node for theirs.
             if let Some(given) =
                 self.listen.as_ref().filter(|_| !listen.is_empty() && own.is_empty() && members.len() > 1)
             {
@@ -145,7 +146,7 @@ impl NetworkDraft {
         Ok(addresses)
     }
 
-    /// On a network, of any two members one must be able to dial the other.
+    /// Checks that of any two members on a network one can dial the other.
     fn check_reachable(&self, place: &Place, members: &[NodeId], addresses: &Addresses) -> Result<(), ConfigError> {
         let mut silent = members.iter().filter(|member| !addresses.contains_key(member));
         let (Some(one), Some(other)) = (silent.next(), silent.next()) else { return Ok(()) };
@@ -189,7 +190,7 @@ impl NetworkDraft {
         Ok(Security::Tls(KeyFiles { ca: ca?, certificate: certificate?, key: key? }.of(me)))
     }
 
-    /// Without protection a node listens where nobody else can reach it.
+    /// Checks that a node without protection listens only where no other host can reach it.
     fn check_loopback(&self, place: &Place, me: NodeId, listen: &[Address]) -> Result<(), ConfigError> {
         // A name is looked up when the node starts.
         let open = listen.iter().find(|address| address.ip().is_some() && !address.is_loopback());
@@ -242,19 +243,19 @@ impl NetworkDraft {
 }
 
 impl Config {
-    /// The other members on this node's host.
+    /// Returns the other members on this node's host.
     pub(crate) fn members_beside(&self) -> impl Iterator<Item = NodeId> {
         let others = self.members.iter().copied().filter(|&member| member != self.id);
         others.filter(|&member| transport::route(&self.network.addresses, self.id, member) == Route::Shm)
     }
 
-    /// How many of the members, this one among them, are on this host.
+    /// Returns the number of members on this host, this node included.
     pub(crate) fn members_here(&self) -> usize {
         transport::on_host_of(&self.network.addresses, &self.members, self.id)
     }
 }
 
-/// A text that all nodes share, with this node's id in the place of `{id}`.
+/// Returns a text that all nodes share, with this node's id in the place of `{id}`.
 pub(super) fn with_id(text: &str, me: NodeId) -> String {
     text.replace("{id}", &me.0.to_string())
 }

@@ -1,4 +1,4 @@
-//! Where members are and what protects them, as it is given.
+//! The checks of addresses and of security settings.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What protects a node's port.
+//! The protection of a node's port.
 
 use std::path::{Path, PathBuf};
 
@@ -6,35 +6,35 @@ use squall_fabric::NodeId;
 
 use super::network::with_id;
 
-/// What protects a node's port, on networks. Shared memory is protected by the system: see [`squall_fabric::shm`].
+/// The protection of a node's port, on networks. Shared memory is protected by the system: see [`squall_fabric::shm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Security {
-    /// Nothing, so the node listens on loopback addresses only. Other users of the host can reach those.
+    /// No protection, so the node listens on loopback addresses only. Other users of the host can reach these.
     #[default]
     LoopbackOnly,
-    /// Nothing, on any address: whoever reaches the port can join, read and write.
+    /// No protection, on any address: any process that reaches the port can join, read and write.
     None,
     /// TLS 1.3. Both sides show a certificate of the cluster's CA that names their node.
     Tls(KeyFiles),
 }
 
-/// Where a node's keys are: files in PEM form, as `squall keys` makes them.
+/// The places of a node's keys: files in PEM form, as `squall keys` makes them.
 ///
 /// All nodes may share one configuration: `{id}` in a path stands for the node's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFiles {
-    /// The certificate of the cluster's CA; of several, while one follows another.
+    /// The certificate of the cluster's CA. The file may have several, while one CA follows another.
     pub ca: PathBuf,
     /// The node's certificate.
     pub certificate: PathBuf,
-    /// The node's private key, which nobody else may read.
+    /// The node's private key, which no other user may read.
     pub key: PathBuf,
 }
 
 impl KeyFiles {
-    /// With the id in its place.
+    /// Returns the files with the node's id in the place of `{id}`.
     pub(super) fn of(&self, node: NodeId) -> KeyFiles {
-        // A path that is no text has no `{id}` either.
+        // A path that is no UTF-8 text has no `{id}` either.
         let of = |path: &Path| match path.to_str() {
             Some(text) => with_id(text, node).into(),
             None => path.to_owned(),
@@ -55,7 +55,7 @@ pub(super) fn mode(text: &str) -> Result<Protection, String> {
     }
 }
 
-/// What is asked for by its name.
+/// The protection that is named in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protection {
     None,

@@ -4,7 +4,7 @@ use super::*;
 
 const MINIMAL: &str = "cluster = \"bank\"\nid = 1\nmembers = [3, 1, 2]\n";
 
-/// The error's sentence.
+/// Returns the error's sentence.
 fn wrong(text: &str) -> String {
     Config::from_toml(text).expect_err(text).to_string()
 }
@@ -246,7 +246,7 @@ fn an_error_of_a_file_names_the_file() {
     assert!(said.contains("can't be read") && said.contains(&path.display().to_string()), "{said}");
 }
 
-/// A configuration of `MINIMAL` and an environment.
+/// Loads `MINIMAL` with these variables.
 fn overridden(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
     let variables: BTreeMap<_, OsString> = variables.iter().map(|&(name, value)| (name, value.into())).collect();
     let mut draft = file::parse(MINIMAL, &Place::text)?;
@@ -311,7 +311,7 @@ fn the_builder_checks_too() {
     assert!(said.starts_with("configuration built by the program: `members` is missing"), "{said}");
 }
 
-/// Members of one host are paused together; whoever gives the lease has decided.
+/// Members of one host are paused together; an explicit lease is the user's decision.
 #[test]
 fn reads_are_confirmed_where_the_clock_of_this_host_alone_may_stop() {
     let several = format!("{MINIMAL}security = \"none\"\n");

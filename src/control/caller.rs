@@ -1,4 +1,4 @@
-//! Dialing a node's services.
+//! The dialing of a node's services.
 
 use std::time::Duration;
 
@@ -17,49 +17,49 @@ use crate::{
     transport::Carrier,
 };
 
-/// The kind of a node's name on its host.
+/// The prefix of a node's name on its host.
 pub(super) const KIND: &str = "squall-node";
 
-/// A node's name on its host.
+/// Returns a node's name on its host.
 pub(super) fn name(cluster: &str, node: NodeId) -> String {
     format!("{cluster}/{}", node.0)
 }
 
-/// Whom to dial.
+/// A node to dial, with its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Contact {
-    /// The node; None for whoever of the cluster listens there.
+    /// The node; None for any node of the cluster that listens at the addresses.
     pub(crate) node: Option<NodeId>,
-    /// Where, as `host:port`, in the order in which they are tried; nothing on one host.
+    /// The addresses, as `host:port`, in the order in which they are tried; none on one host.
     pub(crate) addresses: Vec<String>,
 }
 
-/// As whom a process dials, and how.
+/// The identity with which a process dials, and its security.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     cluster: String,
     node: NodeId,
-    /// What protects streams over a network; None if all nodes are on this host.
+    /// The protection of streams over a network; None if all nodes are on this host.
     security: Option<Security>,
 }
 
 impl Caller {
-    /// Dials nodes that share this host's memory.
+    /// Makes a caller of nodes that share this host's memory.
     pub(crate) fn on_host(cluster: impl Into<String>, node: NodeId) -> Caller {
         Caller { cluster: cluster.into(), node, security: None }
     }
 
-    /// Dials nodes at their ports.
+    /// Makes a caller of nodes at their ports.
     pub(crate) fn on_network(cluster: impl Into<String>, node: NodeId, security: Security) -> Caller {
         Caller { cluster: cluster.into(), node, security: Some(security) }
     }
 
-    /// As whom.
+    /// Returns the identity of the caller.
     pub(crate) fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Whether a node can be dialed at all, with what is known of it.
+    /// Tells whether a node can be dialed at all, with what the contact says of it.
     pub(super) fn can_dial(&self, to: &Contact) -> bool {
         match self.security {
             None => to.node.is_some(),
@@ -67,7 +67,7 @@ impl Caller {
         }
     }
 
-    /// Opens a stream to a service. Waits for `timeout` at most, about; the stream has no timeout then.
+    /// Opens a stream to a service. It waits for about `timeout` at most; the stream itself has no timeout.
     pub(crate) fn dial(
         &self,
         to: &Contact,
@@ -77,7 +77,8 @@ impl Caller {
         self.dial_within(to, service, timeout, timeout)
     }
 
-    /// As [`dial`](Caller::dial). A node that is not there is not waited for longer than `connect_timeout`.
+    /// Opens a stream as [`dial`](Caller::dial) does, but waits no longer than `connect_timeout` for a node that is not
+    /// there.
     pub(crate) fn dial_within(
         &self,
         to: &Contact,
@@ -119,7 +120,7 @@ impl Caller {
 }
 
 impl Caller {
-    /// Dials as the node that a configuration describes.
+    /// Makes a caller with the identity of the node that a configuration describes.
     pub(crate) fn of(config: &Config) -> Result<Caller, FabricError> {
         let (cluster, node) = (config.cluster(), config.id());
         match config.carrier() {
@@ -132,12 +133,12 @@ impl Caller {
 }
 
 impl Config {
-    /// What this configuration knows of where a node is.
+    /// Returns what this configuration says of a node's addresses.
     pub(crate) fn contact(&self, node: NodeId) -> Contact {
         Contact { node: Some(node), addresses: self.addresses(node).iter().map(ToString::to_string).collect() }
     }
 
-    /// Whom this node asks when it joins.
+    /// Returns the nodes that this node asks when it joins.
     pub(crate) fn join_contacts(&self) -> Vec<Contact> {
         let contact = |to: &config::Contact| match to {
             config::Contact::Node(node) => self.contact(*node),

@@ -1,4 +1,4 @@
-//! Why nodes have no stream.
+//! The errors of streams between nodes.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use squall_fabric::{NodeId, net::DialError};
 
 use crate::config::NameError;
 
-/// Why a service of a node could not be reached, or offered.
+/// A reason for which a service of a node could not be reached, or offered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -18,7 +18,7 @@ pub enum ControlError {
         /// The rule that it breaks.
         rule: NameError,
     },
-    /// Nobody has the node's name on this host.
+    /// No process has the node's name on this host.
     #[error(
         "{node} of cluster {cluster:?} does not run on this host: start it, or give the cluster and the id of one that runs"
     )]
@@ -38,19 +38,19 @@ pub enum ControlError {
         /// The cluster's name.
         cluster: String,
     },
-    /// The process that is that node belongs to somebody else.
+    /// The process that is that node belongs to another user.
     #[error("{node} belongs to another user, and is not trusted: run both as the same user")]
     Stranger {
         /// The node.
         node: NodeId,
     },
-    /// It is not known where the node is.
+    /// The node's address is not known.
     #[error("it is not known where {} listens: it has no address, so that only it can dial others", whom(.node))]
     NoAddress {
         /// The node, if it is known.
         node: Option<NodeId>,
     },
-    /// On one host, nodes are reached by their ids.
+    /// No node was named, though on one host nodes are reached by their ids.
     #[error("a node of a cluster in shared memory is reached by its id, and none was given")]
     NoNode,
     /// The node's port was not reached.
@@ -62,50 +62,50 @@ pub enum ControlError {
         /// The node.
         node: NodeId,
     },
-    /// The node has as many streams as it may.
+    /// The node has as many streams as it permits.
     #[error("{node} is busy with as many calls as it takes at once: try again later")]
     Busy {
         /// The node.
         node: NodeId,
     },
-    /// The other side is something else.
+    /// The other side is no Squall node.
     #[error("{} does not answer as a Squall node does: look at what listens there", whom(.node))]
     NoSquall {
-        /// Who was called, if it is known.
+        /// The node that was called, if it is known.
         node: Option<NodeId>,
     },
-    /// The other side is another version.
+    /// The other side speaks another version.
     #[error(
         "the other side speaks version {theirs} of control streams, this one {ours}: run the same version at both ends"
     )]
     Version {
-        /// This side's.
+        /// This side's version.
         ours: u32,
-        /// The other side's.
+        /// The other side's version.
         theirs: u32,
     },
     /// Another node answers.
     #[error("{found} answers, but {node} was called: correct the address")]
     OtherNode {
-        /// Who was called.
+        /// The node that was called.
         node: NodeId,
-        /// Who answers.
+        /// The node that answers.
         found: NodeId,
     },
     /// There was no answer for too long, or the other side closed the stream.
     #[error("{} was called, and {}", whom(.node), ended(.cause))]
     Cut {
-        /// Who was called, if it is known.
+        /// The node that was called, if it is known.
         node: Option<NodeId>,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The system refused.
     #[error("it was not possible to {attempt}: {cause}")]
     System {
-        /// What was attempted.
+        /// The operation that failed.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }

@@ -1,4 +1,5 @@
-//! Frames on a stream: a length, then as many bytes. A typed one is what serde makes of a value in postcard's format.
+//! Frames on a stream: a length, then as many bytes. A typed frame holds a value that serde has written in postcard's
+//! format.
 //!
 //! ```text
 //! ┌────────┬──────────────┬────────┬───
@@ -7,13 +8,13 @@
 //!   u32 LE   `length` long
 //! ```
 //!
-//! Memory is allocated as bytes arrive, not as they are announced.
+//! Memory is allocated as bytes arrive, not by the announced length.
 
 use std::io::{self, Read, Write};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Why a conversation can't go on.
+/// A reason for which a conversation can't continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -23,15 +24,15 @@ pub enum FrameError {
     /// The stream failed, or nothing came for too long.
     #[error("the stream failed: {0}")]
     System(#[from] io::Error),
-    /// What comes is longer than anything that is said here.
+    /// The frame is longer than any that is permitted here.
     #[error("a frame of {bytes} bytes is longer than {limit}, the limit")]
     TooLong {
-        /// Its length.
+        /// The frame's length.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// What came is nothing that is said here.
+    /// The frame is no valid message.
     #[error("a frame is malformed: {0}")]
     Malformed(String),
 }
@@ -73,7 +74,7 @@ pub(crate) fn write<T: Serialize>(to: &mut impl Write, value: &T, limit: usize) 
     Ok(to.write_all(&frame)?)
 }
 
-/// Receives a value: a whole frame, of which nothing may be left over.
+/// Receives a value: a whole frame, of which no byte may be left over.
 pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> Result<T, FrameError> {
     let bytes = read_bytes(from, limit)?;
     match postcard::take_from_bytes(&bytes) {

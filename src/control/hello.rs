@@ -1,11 +1,11 @@
-//! The first bytes of a stream, each way: who speaks, in which version, and about what.
+//! The first bytes of a stream, each way: the speaker, its version, and the service.
 //!
 //! ```text
 //!  0        8         12        16       20       24
 //! ┌────────┬─────────┬─────────┬────────┬────────┐
-//! │squallct│ version │ service │  from  │   to   │   who dials
+//! │squallct│ version │ service │  from  │   to   │   caller
 //! ├────────┼─────────┼─────────┼────────┼────────┤
-//! │squallct│ version │ verdict │  from  │   0    │   who answers
+//! │squallct│ version │ verdict │  from  │   0    │   node that answers
 //! └────────┴─────────┴─────────┴────────┴────────┘
 //!   8 bytes   all others u32 LE
 //! ```
@@ -16,14 +16,14 @@ use squall_fabric::NodeId;
 
 use super::{ControlError, ControlStream, Service};
 
-/// The version of what is said.
+/// The version of this exchange.
 const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"squallct";
 
 const BYTES: usize = 24;
 
-/// What who answers makes of a call.
+/// The answer of a node to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Welcome = 0,
@@ -41,11 +41,11 @@ fn encode(numbers: [u32; 3]) -> [u8; BYTES] {
     bytes
 }
 
-/// `node` is who is thought to be there.
+/// Reads a hello. `node` is the node that is thought to be there.
 fn read(stream: &mut ControlStream, node: Option<NodeId>) -> Result<[u32; 3], ControlError> {
     let cut = |cause| ControlError::Cut { node, cause };
     let mut bytes = [0; BYTES];
-    // What is not a node need not send as much as one does.
+    // A process that is no node may send fewer bytes than a node does, so the magic is read first.
     stream.reader.read_exact(&mut bytes[..8]).map_err(cut)?;
     if bytes[..8] != MAGIC {
         return Err(ControlError::NoSquall { node });
@@ -58,8 +58,8 @@ fn read(stream: &mut ControlStream, node: Option<NodeId>) -> Result<[u32; 3], Co
     }
 }
 
-/// Says what this side wants, and waits until the other side agrees. The stream's peer is who must be there: the port has
-/// checked it, or its name on this host says so.
+/// Sends the service that this side wants, and waits until the other side agrees. The stream's peer is the node that
+/// must be there: the port has checked it, or its name on this host says so.
 pub(super) fn call(stream: &mut ControlStream, me: NodeId, service: Service) -> Result<(), ControlError> {
     let node = stream.peer;
     let hello = encode([service as u32, me.0, node.0]);
@@ -76,22 +76,22 @@ pub(super) fn call(stream: &mut ControlStream, me: NodeId, service: Service) -> 
     }
 }
 
-/// A call that came.
+/// A call that came in.
 pub(super) struct Call {
     /// The number of a service.
     pub(super) service: u32,
     pub(super) from: NodeId,
-    /// It is not for this node.
+    /// Whether the call is for another node.
     pub(super) is_astray: bool,
 }
 
-/// Waits for what who dialed wants.
+/// Waits for the request of the process that dialed.
 pub(super) fn hear(stream: &mut ControlStream, me: NodeId) -> Result<Call, ControlError> {
     let [service, from, to] = read(stream, None)?;
     Ok(Call { service, from: NodeId(from), is_astray: NodeId(to) != me })
 }
 
-/// Answers it.
+/// Answers a call.
 pub(super) fn answer(stream: &mut ControlStream, me: NodeId, verdict: Verdict) -> Result<(), ControlError> {
     let cut = |cause| ControlError::Cut { node: None, cause };
     stream.writer.write_all(&encode([verdict as u32, me.0, 0])).map_err(cut)

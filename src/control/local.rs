@@ -1,5 +1,5 @@
-//! Names on this host: sockets of the abstract namespace, which vanish with their process. Only processes of the same user are
-//! talked to.
+//! Names on this host: sockets of the abstract namespace, which vanish with their process. Only processes of the same
+//! user are admitted.
 
 use std::{
     io,
@@ -19,10 +19,10 @@ use rustix::{
     process::geteuid,
 };
 
-/// Why a name leads to nobody.
+/// A reason for which a name can't be used.
 #[derive(Debug)]
 pub(crate) enum LocalError {
-    /// Nobody has it.
+    /// No process has it.
     Absent,
     /// Another process has it.
     Taken,
@@ -31,7 +31,7 @@ pub(crate) enum LocalError {
     System(io::Error),
 }
 
-/// The whole of a name: `KIND/USER/NAME`.
+/// Returns the whole name: `KIND/USER/NAME`.
 fn full(kind: &str, name: &str) -> String {
     format!("{kind}/{}/{name}", geteuid().as_raw())
 }
@@ -40,7 +40,7 @@ fn is_same_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
 }
 
-/// Connects to who has a name. Does not wait: one that has stopped accepting is an error.
+/// Connects to the process that has a name. It does not wait: a process that has stopped accepting is an error.
 pub(crate) fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
     let connected = || -> Result<OwnedFd, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -59,7 +59,7 @@ pub(crate) fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
     Ok(stream)
 }
 
-/// A name that others can connect to.
+/// A name to which other processes can connect.
 #[derive(Debug)]
 pub(crate) struct LocalListener(UnixListener);
 
@@ -75,11 +75,11 @@ impl LocalListener {
 
     /// Ends the thread that waits in [`accept`](LocalListener::accept).
     pub(crate) fn close(&self) {
-        // It may have ended already.
+        // The socket may be shut down already.
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 
-    /// Waits for the next process of the same user; strangers are hung up on.
+    /// Waits for the next process of the same user; the connections of other users are closed.
     pub(crate) fn accept(&self) -> io::Result<UnixStream> {
         loop {
             let (stream, _) = self.0.accept()?;

@@ -1,8 +1,9 @@
-//! Messages between nodes, for who copes with losses: as they are asked to be sent, so they go, and nobody waits.
+//! Messages between nodes, for protocols that cope with losses: each is sent when asked for, and no caller waits.
 //!
-//! Each peer has one stream, whoever dialed it, which both sides write to; it is dialed when there is something to send,
-//! and again when it breaks. A peer has a thread that writes, while there is something to write, and each stream has one that
-//! reads: streams block (see [`control`](super)), and a peer that does not read must not hold up the others.
+//! Each peer has one stream, whichever side dialed it, to which both sides write. It is dialed when there is something
+//! to send, and again when it breaks. A peer has a writing thread while there is something to write, and each stream
+//! has a reading thread. Streams block (see [`control`](super)), and a peer that does not read must not hold up the
+//! others.
 
 use std::{
     collections::HashMap,
@@ -25,15 +26,17 @@ use super::{
 /// The longest message, in bytes.
 pub(crate) const MESSAGE_BYTES: usize = 8 << 20;
 
-/// Takes what came from whom. Called on the thread that reads the peer's stream, which waits for it.
+/// A function that takes a message and its sender. It is called on the thread that reads the peer's stream, which waits
+/// for it.
 pub(crate) type Deliver = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
 
-/// Sends and receives messages. They may be lost, come twice, or out of their order. Dropping it closes all streams.
+/// A sender and receiver of messages. They may be lost, come twice, or out of their order. Dropping it closes all
+/// streams.
 pub(crate) struct Messenger {
     shared: Arc<Shared>,
 }
 
-/// A peer of which the id is not known yet goes by where it is.
+/// The key of a peer: its addresses as long as its id is not known.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key {
     Node(NodeId),
@@ -48,13 +51,13 @@ struct Shared {
 }
 
 impl Messenger {
-    /// Dials as `caller`, and hands on what comes.
+    /// Makes a messenger that dials as `caller`, and hands received messages to `deliver`.
     pub(crate) fn new(caller: Caller, deliver: Deliver) -> Messenger {
         let (peers, closed) = (Mutex::default(), AtomicBool::new(false));
         Messenger { shared: Arc::new(Shared { caller, deliver, peers, closed }) }
     }
 
-    /// Sends a message, some time soon. Does not wait: a peer that takes none for long loses the oldest.
+    /// Queues a message to send soon, without waiting. A peer that takes none for long loses the oldest.
     pub(crate) fn send(&self, to: &Contact, message: Vec<u8>) {
         if message.len() > MESSAGE_BYTES {
             return tracing::error!(bytes = message.len(), ?to, "a message is too long to be sent");
@@ -71,7 +74,7 @@ impl Messenger {
         }
     }
 
-    /// Takes a stream that a peer has dialed, and reads it until its end.
+    /// Takes a stream that a peer has dialed, and reads it until it ends.
     pub(crate) fn serve(&self, stream: ControlStream) {
         let (node, contact) = (stream.peer, Contact { node: Some(stream.peer), addresses: Vec::new() });
         let peer = self.shared.peer(&Key::Node(node), &contact);
@@ -91,7 +94,7 @@ impl Drop for Messenger {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Peer>>> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,7 +103,7 @@ impl Shared {
         if let Some(peer) = peers.get(key) {
             return Arc::clone(peer);
         }
-        // Those that were left, or that were never there.
+        // Peers that were left, or were never reached, are removed.
         peers.retain(|_, peer| !peer.is_idle());
         let peer = Arc::new(Peer::new(contact.clone()));
         if !self.closed.load(Ordering::Acquire) {
@@ -111,7 +114,7 @@ impl Shared {
         peer
     }
 
-    /// The thread that writes to a peer.
+    /// Runs the thread that writes to a peer.
     fn write(self: &Arc<Self>, peer: &Arc<Peer>) {
         while let Some(work) = peer.work(&self.caller) {
             match work {
@@ -124,10 +127,10 @@ impl Shared {
         }
     }
 
-    /// Takes a stream that was dialed here.
+    /// Takes a stream that was dialed by this side.
     fn adopt(self: &Arc<Self>, peer: &Arc<Peer>, stream: ControlStream) {
         let node = stream.peer;
-        // Who was known by where it is can now be written to by its id.
+        // A peer that was known by its addresses can now be written to by its id.
         self.lock().entry(Key::Node(node)).or_insert_with(|| Arc::clone(peer));
         let read = peer.attach(stream.writer).and_then(|number| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(peer));
@@ -140,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Hands on what comes by a stream, until its end.
+    /// Hands on the messages of a stream until it ends.
     fn read(&self, peer: &Peer, node: NodeId, number: u64, reader: StreamReader) {
         let mut reader = BufReader::new(reader);
         let ended = loop {

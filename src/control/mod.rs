@@ -1,8 +1,8 @@
-//! Streams between nodes beside the fabric: for what must not depend on tables, as the view log's messages, and for what is
-//! not made of messages, as a replica's state or an operator's questions.
+//! Streams between nodes beside the fabric. They carry what must not depend on tables, such as the view log's messages,
+//! and what does not consist of messages, such as a replica's state or an operator's requests.
 //!
-//! A node offers numbered [services](Service). Who dials one, a node or a command, names the service, and both have a stream
-//! of bytes. It is carried by what carries the cluster:
+//! A node offers numbered [services](Service). The caller, a node or a command, names the service, and both sides then
+//! have a stream of bytes. The stream uses the cluster's own transport:
 //!
 //! ```text
 //!  caller.dial(contact, service)                  Server: a thread for each stream, which calls the service's handler
@@ -11,8 +11,8 @@
 //!        └──── hello: version, service, from, to ──▶ ◀── hello: version, verdict, node ──────────┘
 //! ```
 //!
-//! Streams are blocking, with timeouts: what encrypts them is shared by both halves, and does not say when it could go on. So
-//! who reads has a thread of its own, and one that has nothing to read costs nothing.
+//! Streams are blocking, with timeouts: the encryption is shared by both halves, and does not report when it could
+//! continue. So each reader has a thread of its own, and one that has nothing to read costs nothing.
 
 mod caller;
 mod error;
@@ -35,18 +35,18 @@ pub(crate) use self::{
 };
 pub use self::{error::ControlError, frame::FrameError};
 
-/// What a stream is for. The numbers are those of [`ServiceId`](squall_fabric::net::ServiceId)s; 1 is `squall cp`'s.
+/// The purpose of a stream. The numbers are those of [`ServiceId`](squall_fabric::net::ServiceId)s; 1 is `squall cp`'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Service {
     /// Messages of the view log.
     ViewLog = 2,
-    /// A shard's state, for those who join.
+    /// A shard's state, for nodes that join.
     State = 3,
-    /// An operator's questions and orders.
+    /// An operator's requests and orders.
     Admin = 4,
     /// Commands and queries of clients, and of members that ask each other.
     Clients = 5,
-    /// Durable groups' logs, for those who read them.
+    /// Durable groups' logs, for their readers.
     Log = 6,
 }
 
@@ -57,10 +57,10 @@ impl Service {
         Service::ALL.into_iter().find(|&service| service as u32 == number)
     }
 
-    /// How many streams of it a node has at once; one more is told to come again.
+    /// Returns the most streams of the service that a node has at once; a further caller is told to come again.
     fn limit(self) -> usize {
         match self {
-            // Two for each of the most members that there may be.
+            // Two for each of the most members that are possible.
             Service::ViewLog => 128,
             Service::State => 4,
             Service::Admin => 16,

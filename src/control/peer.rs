@@ -1,4 +1,4 @@
-//! What is to be sent to one peer, and its streams.
+//! The queue of messages for one peer, and its streams.
 
 use std::{
     collections::VecDeque,
@@ -9,32 +9,32 @@ use std::{
 
 use super::{Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamWriter, frame};
 
-/// How many bytes, and how many messages, may wait; the oldest go first.
+/// The limits of the queue, in bytes and in messages; the oldest messages are dropped first.
 const QUEUE_BYTES: usize = 16 << 20;
 const QUEUE_MESSAGES: usize = 1024;
 
-/// What waited so long has been asked for again, or is of no use any more.
+/// The age at which a queued message is dropped: it has been asked for again, or is of no use any more.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Who has not said anything for so long after something was sent may be cut off: it is dialed anew, since a network that has
-/// come back carries a new stream at once, and an old one only when it is tried again, up to minutes later.
+/// The time after which a peer that has not answered anything sent may be cut off. It is then dialed anew: a network
+/// that has come back carries a new stream at once, and an old one only when it is tried again, up to minutes later.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How long a peer may take to accept a call, and how long the whole may take: one that has accepted is there, and a host that has little
-/// time takes long for the handshake.
+/// The time in which a peer must accept a call, and the time for the whole dialing. A peer that has accepted is there,
+/// and a busy host may need long for the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a peer may take none of what is written.
+/// The time for which a peer may take none of the written bytes.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long after a call that failed the next is made: the first time, and the longest.
+/// The pause after a call that failed: the first, and the longest.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 
-/// A thread that had nothing to write for so long ends.
+/// The time after which a thread ends that had nothing to write.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// As many bytes are written at once, about.
+/// The approximate number of bytes that are written at once.
 const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) struct Peer {
@@ -46,14 +46,14 @@ struct State {
     contact: Contact,
     queue: VecDeque<(Instant, Vec<u8>)>,
     queued_bytes: usize,
-    /// The last one is written to. There are two when both sides have dialed at once: each writes to the one that came
-    /// last there, so neither may be closed.
+    /// The streams, of which the last one is written to. There are two when both sides have dialed at once: each side
+    /// writes to the one that came last there, so neither may be closed.
     streams: Vec<Stream>,
     next: u64,
-    /// When something was written after which nothing was heard.
+    /// The time of the first write after which nothing was heard.
     unanswered: Option<Instant>,
     back_off: Duration,
-    /// When it may be dialed again.
+    /// The time from which the peer may be dialed again.
     dial_at: Option<Instant>,
     has_thread: bool,
     closed: bool,
@@ -65,10 +65,10 @@ struct Stream {
     hang_up: HangUp,
 }
 
-/// Locked by the thread that writes alone.
+/// The writing half of a stream, locked by the writing thread alone.
 pub(super) type Writer = Arc<Mutex<StreamWriter>>;
 
-/// What the thread that writes has to do next.
+/// The next task of the writing thread.
 pub(super) enum Work {
     Write(Writer, Vec<u8>),
     Dial(Contact),
@@ -92,17 +92,17 @@ impl Peer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing is known of it that would be missed.
+    /// Tells whether the peer has neither a thread nor a stream, so that it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
         !state.has_thread && state.streams.is_empty()
     }
 
-    /// Queues a message. Whether a thread must be started, which is to do what [`work`](Peer::work) says.
+    /// Queues a message. Returns whether a thread must be started, which carries out what [`work`](Peer::work) returns.
     pub(super) fn push(&self, to: &Contact, message: Vec<u8>) -> bool {
         let mut state = self.lock();
         if state.closed {
@@ -121,12 +121,12 @@ impl Peer {
         !std::mem::replace(&mut state.has_thread, true)
     }
 
-    /// There is no thread after all.
+    /// Notes that no thread could be started.
     pub(super) fn no_thread(&self) {
         self.lock().has_thread = false;
     }
 
-    /// Waits until there is something to do. None: the thread ends.
+    /// Waits until there is something to do. Returns None if the thread is to end.
     pub(super) fn work(&self, caller: &Caller) -> Option<Work> {
         let mut state = self.lock();
         loop {
@@ -153,7 +153,7 @@ impl Peer {
                 }
                 _ if may_dial => return Some(Work::Dial(state.contact.clone())),
                 _ => {
-                    // Until it may be dialed, or dials, or what waits is of no use any more.
+                    // Waits until the peer may be dialed, or dials, or the queued messages are stale.
                     let until = state.dial_at.filter(|&at| at > now).map_or(STALE, |at| at - now);
                     state = self.changed.wait_timeout(state, until).unwrap_or_else(PoisonError::into_inner).0;
                 }
@@ -176,7 +176,7 @@ impl Peer {
         }
     }
 
-    /// Dials it.
+    /// Dials the peer.
     pub(super) fn dial(&self, caller: &Caller, contact: &Contact) -> Result<ControlStream, ControlError> {
         let dialed = caller.dial_within(contact, Service::ViewLog, CONNECT_TIMEOUT, DIAL_TIMEOUT);
         let mut state = self.lock();
@@ -189,7 +189,7 @@ impl Peer {
         dialed
     }
 
-    /// Writes to a stream from now on. Its number, for [`detach`](Peer::detach).
+    /// Writes to this stream from now on. Returns its number, for [`detach`](Peer::detach).
     pub(super) fn attach(&self, writer: StreamWriter) -> io::Result<u64> {
         writer.set_timeout(Some(WRITE_TIMEOUT))?;
         let hang_up = writer.hang_up()?;
@@ -209,22 +209,22 @@ impl Peer {
         Ok(number)
     }
 
-    /// A stream has ended.
+    /// Removes a stream that has ended.
     pub(super) fn detach(&self, number: u64) {
         self.lock().retain(|stream| stream.number != number);
     }
 
-    /// No stream can be used.
+    /// Removes all streams, since none can be used.
     pub(super) fn detach_all(&self) {
         self.lock().retain(|_| false);
     }
 
-    /// Something has come.
+    /// Notes that something has come from the peer.
     pub(super) fn heard(&self) {
         self.lock().unanswered = None;
     }
 
-    /// Ends everything.
+    /// Closes all streams, and makes the thread end.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -254,7 +254,7 @@ impl State {
         }
     }
 
-    /// As many messages as go at once, as frames: at least one.
+    /// Takes as many messages as are written at once, as frames: at least one.
     fn take_batch(&mut self) -> Vec<u8> {
         let mut batch = Vec::new();
         while let Some((_, message)) = self.queue.front()

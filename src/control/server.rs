@@ -1,4 +1,4 @@
-//! Offering services: a thread that waits for calls, and one for each stream.
+//! The services of a node: a thread that waits for calls, and one for each stream.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,16 +20,16 @@ use super::{
     local::{LocalError, LocalListener},
 };
 
-/// What is done with a stream, on a thread of its own. The stream is hung up when the server ends.
+/// A function that serves a stream, on a thread of its own. The stream is closed when the server ends.
 pub(crate) type Handler = Arc<dyn Fn(ControlStream) + Send + Sync>;
 
-/// How long a caller may take to say what it wants.
+/// The time that a caller has to name its service.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many callers may be in that state; one more is hung up on.
+/// The most callers that have not named a service yet; a further one is disconnected.
 const STRANGERS: usize = 64;
 
-/// The services that a node offers, until it is dropped: then all streams end, and their handlers have returned.
+/// The services that a node offers, until this is dropped: then all streams end, and their handlers have returned.
 pub(crate) struct Server {
     shared: Arc<Shared>,
     stop: Stop,
@@ -38,7 +38,7 @@ pub(crate) struct Server {
 
 enum Stop {
     Local(Arc<LocalListener>),
-    /// Dropping it is the word.
+    /// Dropping the sender makes the thread end.
     Port(Option<Sender<()>>),
 }
 
@@ -57,7 +57,7 @@ struct Live {
 }
 
 impl Server {
-    /// Takes calls from processes of this host, under the node's name.
+    /// Accepts calls from processes of this host, under the node's name.
     pub(crate) fn on_host(
         cluster: &str,
         node: NodeId,
@@ -76,7 +76,7 @@ impl Server {
                     Ok(socket) => acceptor.take(ControlStream::local(node, socket), None),
                     Err(_) if acceptor.lock().ended => return,
                     Err(error) => {
-                        // Out of descriptors, most likely: there is nothing to do but to let others end.
+                        // The process is probably out of descriptors: it can only wait until other streams end.
                         tracing::warn!(%error, "a call could not be taken");
                         thread::sleep(Duration::from_millis(10));
                     }
@@ -87,7 +87,7 @@ impl Server {
         Ok(Server { shared, stop: Stop::Local(listener), thread: Some(thread) })
     }
 
-    /// Takes calls at the node's port: `take` is the fabric's `take_service`.
+    /// Accepts calls at the node's port: `take` is the fabric's `take_service`.
     pub(crate) fn at_port(
         node: NodeId,
         mut take: impl FnMut(ServiceId) -> Receiver<ServiceStream>,
@@ -108,13 +108,13 @@ impl Server {
                 let ready = select.select();
                 let index = ready.index();
                 if index == end {
-                    // Completes the operation, as it must be.
+                    // A selected operation must be completed.
                     let _ = ready.recv(&stopped);
                     return;
                 }
                 match ready.recv(&calls[index]) {
                     Ok(stream) => acceptor.take(Ok(ControlStream::port(stream)), Some(services[index])),
-                    // The fabric is gone, or somebody else took the service.
+                    // The fabric has ended, or another server has taken the service.
                     Err(_) => select.remove(index),
                 }
             }
@@ -136,11 +136,11 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a stream its thread. `service` is the one that was dialed, if the port knows.
+    /// Starts a thread for a stream. `service` is the one that was dialed, if the port knows.
     fn take(self: &Arc<Self>, stream: io::Result<ControlStream>, service: Option<Service>) {
         let accepted = stream.and_then(|stream| {
             let hang_up = stream.hang_up()?;
@@ -172,7 +172,7 @@ impl Shared {
         };
         let service = Service::of(call.service);
         let handler = service.and_then(|service| Some((service, self.handlers.get(&service)?)));
-        // The port has checked who it is.
+        // The port has checked the caller's identity, so another one in the hello is a lie.
         let is_liar = dialed.is_some() && (dialed != service || claimed != call.from);
         let verdict = match handler {
             _ if call.is_astray || is_liar => Verdict::OtherNode,
@@ -198,7 +198,7 @@ impl Shared {
     }
 }
 
-/// A stream's thread ends, even by a panic.
+/// A guard that removes a stream at its thread's end, even by a panic.
 struct Leave<'a> {
     shared: &'a Shared,
     number: u64,
@@ -221,7 +221,7 @@ impl Live {
         Some(self.next)
     }
 
-    /// Whether there is room for one more stream of the service.
+    /// Admits a stream of the service if there is room for one more, and returns whether there was.
     fn admit(&mut self, number: u64, service: Service) -> bool {
         let many = self.streams.values().filter(|(other, _)| *other == Some(service)).count();
         let fits = many < service.limit();

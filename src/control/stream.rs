@@ -1,4 +1,4 @@
-//! A stream and its halves, whatever carries it.
+//! A stream and its halves, over any transport.
 
 use std::{
     fmt,
@@ -17,7 +17,7 @@ use squall_fabric::{
 /// A stream of bytes with another process.
 #[derive(Debug)]
 pub(crate) struct ControlStream {
-    /// Who is at the other end: as it says, on one host or without keys; else as its certificate says.
+    /// The node at the other end: as it claims, on one host or without keys; else as its certificate says.
     pub(crate) peer: NodeId,
     pub(crate) reader: StreamReader,
     pub(crate) writer: StreamWriter,
@@ -30,18 +30,18 @@ pub(crate) enum StreamReader {
     Port(ServiceReader),
 }
 
-/// The half to which this side's bytes go. At its drop the peer reads the end.
+/// The half to which this side's bytes go. When it is dropped, the peer reads the end.
 #[derive(Debug)]
 pub(crate) enum StreamWriter {
     Local(LocalWriter),
     Port(ServiceWriter),
 }
 
-/// Closes what it writes to at its drop, though the other half holds the socket.
+/// A writer that closes its direction when it is dropped, though the other half still holds the socket.
 #[derive(Debug)]
 pub(crate) struct LocalWriter(UnixStream);
 
-/// Ends both halves at once, here and at the peer, whichever threads wait at them.
+/// A handle that ends both halves at once, here and at the peer, whichever threads wait at them.
 #[derive(Clone)]
 pub(crate) enum HangUp {
     Local(Arc<UnixStream>),
@@ -49,25 +49,25 @@ pub(crate) enum HangUp {
 }
 
 impl ControlStream {
-    /// A stream on this host, with who is thought to be there.
+    /// Wraps a stream on this host, with the node that is thought to be at the other end.
     pub(crate) fn local(peer: NodeId, socket: UnixStream) -> io::Result<ControlStream> {
         let reader = StreamReader::Local(socket.try_clone()?);
         Ok(ControlStream { peer, reader, writer: StreamWriter::Local(LocalWriter(socket)) })
     }
 
-    /// A stream that a port has.
+    /// Wraps a stream of a port.
     pub(crate) fn port(stream: ServiceStream) -> ControlStream {
         let peer = stream.peer();
         let (reader, writer) = stream.split();
         ControlStream { peer, reader: StreamReader::Port(reader), writer: StreamWriter::Port(writer) }
     }
 
-    /// What ends the stream from anywhere.
+    /// Returns a handle that ends the stream from any thread.
     pub(crate) fn hang_up(&self) -> io::Result<HangUp> {
         self.writer.hang_up()
     }
 
-    /// How long reads and writes wait at most: see [`StreamReader::set_timeout`] and [`StreamWriter::set_timeout`].
+    /// Limits the waits of reads and writes: see [`StreamReader::set_timeout`] and [`StreamWriter::set_timeout`].
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.reader.set_timeout(timeout)?;
         self.writer.set_timeout(timeout)
@@ -75,7 +75,7 @@ impl ControlStream {
 }
 
 impl StreamReader {
-    /// How long a read waits at most, before it fails with [`io::ErrorKind::WouldBlock`]; None: for ever.
+    /// Limits the time for which a read waits, before it fails with [`io::ErrorKind::WouldBlock`]; None for ever.
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             StreamReader::Local(socket) => socket.set_read_timeout(timeout),
@@ -85,7 +85,7 @@ impl StreamReader {
 }
 
 impl StreamWriter {
-    /// What ends the stream from anywhere.
+    /// Returns a handle that ends the stream from any thread.
     pub(crate) fn hang_up(&self) -> io::Result<HangUp> {
         Ok(match self {
             StreamWriter::Local(LocalWriter(socket)) => HangUp::Local(Arc::new(socket.try_clone()?)),
@@ -97,13 +97,13 @@ impl StreamWriter {
     #[cfg(feature = "copy")]
     pub(crate) fn hang_up_now(&self) {
         match self {
-            // It may have ended by itself.
+            // The socket may be shut down already.
             StreamWriter::Local(LocalWriter(socket)) => drop(socket.shutdown(Shutdown::Both)),
             StreamWriter::Port(writer) => writer.hang_up(),
         }
     }
 
-    /// How long a write waits at most; one that was cut short has ended the stream. None: for ever.
+    /// Limits the time for which a write waits; None for ever. A write that was cut short has ended the stream.
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             StreamWriter::Local(LocalWriter(socket)) => socket.set_write_timeout(timeout),
@@ -113,10 +113,10 @@ impl StreamWriter {
 }
 
 impl HangUp {
-    /// Does it.
+    /// Ends both halves.
     pub(crate) fn now(&self) {
         match self {
-            // It may have ended by itself.
+            // The socket may be shut down already.
             HangUp::Local(socket) => drop(socket.shutdown(Shutdown::Both)),
             HangUp::Port(port) => port.now(),
         }
@@ -147,7 +147,7 @@ impl Write for StreamWriter {
 
 impl Drop for LocalWriter {
     fn drop(&mut self) {
-        // The peer may be gone.
+        // The peer may have ended already.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }

@@ -13,14 +13,15 @@
 //! └────────┴─────────────────┴──────────────┘
 //! ```
 //!
-//! The digest is the BLAKE3 of all bytes so far, those of the chunk included: a chunk that is damaged, missing or out of its
-//! place is found before any of its bytes is used, and the last digest is that of the whole. Both sides hold one chunk.
+//! The digest is the BLAKE3 of all bytes so far, those of the chunk included. A chunk that is damaged, missing or out
+//! of its place is found before any of its bytes is used, and the last digest is that of the whole. Both sides hold one
+//! chunk.
 //!
-//! States of two sources are alike but for their places in the order, and their bytes need not be: who loses a source begins
-//! anew with another.
+//! States of two sources are alike except for their places in the order, and their bytes need not be equal. A joiner
+//! that loses a source begins anew with another.
 //!
-//! In a durable group who joins says what its log has, and gets what is behind that, if the source has it and it is not much more
-//! than a state; or only certain records, in place of damaged ones.
+//! In a durable group the joiner says what its log has. It gets what is behind that, if the source has it and it is not
+//! much more than a state. It may also ask for certain records only, in place of damaged ones.
 
 use std::{
     fmt,
@@ -37,46 +38,47 @@ use super::{
     frame::{self, FrameError},
 };
 
-/// How many bytes of state go at once.
+/// The number of bytes of state in a full chunk.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// In place of a chunk's length: the source gives up.
+/// The number in place of a chunk's length with which the source gives up.
 const GIVEN_UP: u32 = u32::MAX;
 
-/// How long a source may take to answer a call.
+/// The time that a source has to answer a call.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a source may take to capture the state, or to write the next chunk; and who fetches, to take one.
+/// The time that a source has to capture the state, or to write the next chunk; and a receiver, to take one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest question and answer, in bytes.
+/// The longest request and answer, in bytes.
 const WORDS: usize = 4 << 10;
 
-/// What who joins asks for.
+/// The request of a member that lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ask {
-    /// Whose state.
+    /// The shard.
     pub(crate) shard: ShardId,
-    /// What of it.
+    /// The part of its state or log.
     pub(crate) want: Want,
 }
 
-/// What is asked for.
+/// The requested data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Want {
-    /// The state as of some place in the order of this epoch; or, if that is less, what takes a log there that ends at `have`.
+    /// The state as of some place in the order of this epoch; or, if that is less, the records that take a log there
+    /// which ends at `have`.
     State { epoch: Epoch, have: Option<LogEnd> },
     /// The log's records that take it from one place to another.
     Records { from: End, to: End },
 }
 
-/// Where a log ends, and the life of the group that its last view is of: places of two lives have nothing in common from where
-/// an operator forced the later one.
+/// The end of a log, and the life of the group that its last view is of. Places of two lives have nothing in common
+/// from the place on at which an operator forced the later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LogEnd {
-    /// The life. That of an empty log is 0.
+    /// The life; 0 for an empty log.
     pub(crate) life: ClusterId,
-    /// The place.
+    /// The end's place.
     pub(crate) end: End,
 }
 
@@ -87,22 +89,22 @@ impl LogEnd {
     }
 }
 
-/// What a source gives.
+/// The data that a source gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Gift {
-    /// A state of this epoch. It has what the first `seq` places of the epoch's order did, and no more. `chain` is what a log goes on
-    /// with that is begun behind it, if it is signed.
+    /// A state of this epoch. It contains the effect of the first `seq` places of the epoch's order, and no more.
+    /// `chain` is the value with which a log that is begun behind it continues, if the log is signed.
     State { epoch: Epoch, seq: Seq, chain: Option<[u8; 32]> },
-    /// Records behind this place of the log that was asked for.
+    /// Records behind this place of the requester's log.
     Suffix(Cut),
-    /// The records that were asked for.
+    /// The requested records.
     Records,
 }
 
-/// Where two logs part, and how to know that they are alike before.
+/// The place where two logs part, and the values that show that they are alike before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cut {
-    /// What lies behind it in the shorter log is void.
+    /// The place. Records behind it in the shorter log are void.
     pub(crate) at: End,
     /// The last message's number there.
     pub(crate) version: u64,
@@ -116,26 +118,27 @@ enum Answer {
     Refused(String),
 }
 
-/// Writes a state out, on the stream's thread.
+/// A function that writes a state, on the stream's thread.
 pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
-/// What a source has ready.
+/// The data that a source has ready.
 pub(crate) struct Captured {
-    /// What it is.
+    /// The kind of the data.
     pub(crate) gift: Gift,
-    /// How long it will be, if that is known.
+    /// Its length in bytes, if that is known.
     pub(crate) bytes: Option<u64>,
-    /// Writes it out.
+    /// The function that writes it.
     pub(crate) write: WriteOut,
 }
 
-/// Where a source's states come from. Asked on the stream's thread, which may wait for some seconds.
+/// The origin of a source's states. It is called on the stream's thread, which may wait for some seconds.
 pub(crate) trait StateSource: Send + Sync {
-    /// Captures the state, or says why not, in a sentence: this node does not hold it, or is not in that epoch.
+    /// Captures the state, or returns the reason, in a sentence, for which it can't: this node does not hold it, or is
+    /// not in that epoch.
     fn capture(&self, ask: Ask) -> Result<Captured, String>;
 }
 
-/// Why a state was not received.
+/// A reason for which a state was not received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum TransferError {
@@ -171,7 +174,7 @@ fn give(stream: ControlStream, source: &dyn StateSource) -> Result<(), FrameErro
     let mut chunks = ChunkWriter { to: writer, hasher: blake3::Hasher::new(), chunk: Vec::new(), failed: false };
     match write(&mut chunks).and_then(|()| chunks.end()) {
         Err(error) if !chunks.failed => {
-            // The application's failure: the stream stands, and who waits shall know.
+            // The application failed: the stream works, and the receiver must be told.
             chunks.to.write_all(&GIVEN_UP.to_le_bytes())?;
             frame::write(&mut chunks.to, &cut_short(error.to_string()), WORDS)?;
             Err(error.into())
@@ -189,7 +192,7 @@ struct ChunkWriter {
     to: StreamWriter,
     hasher: blake3::Hasher,
     chunk: Vec<u8>,
-    /// The stream has.
+    /// Whether the stream has failed.
     failed: bool,
 }
 
@@ -225,37 +228,37 @@ impl Write for ChunkWriter {
         Ok(len)
     }
 
-    /// Chunks go when they are full.
+    /// Does nothing: chunks are sent when they are full.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// A state on its way. To be read to its end: all that is read has been checked, and an error, which is an [`io::Error`] around
-/// a [`TransferError`], says that it ends too early.
+/// A state on its way. It must be read to its end. All bytes that were read have been checked; an error, which is an
+/// [`io::Error`] around a [`TransferError`], says that the state ends too early.
 pub(crate) struct Fetch {
-    /// What it is.
+    /// The kind of the data.
     pub(crate) gift: Gift,
     from: StreamReader,
     hang_up: HangUp,
     hasher: blake3::Hasher,
     chunk: Vec<u8>,
-    /// So many bytes of the chunk are taken.
+    /// The number of bytes of the chunk that were taken.
     at: usize,
     received: u64,
     bytes: Option<u64>,
     ended: bool,
     progress: Box<dyn FnMut(Progress) + Send>,
-    /// Keeps this side open.
+    /// Kept so that this side's direction stays open.
     _to: StreamWriter,
 }
 
-/// How far a state has come.
+/// The progress of a state's transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Bytes so far.
+    /// The number of bytes so far.
     pub(crate) received: u64,
-    /// Of how many, if the source knows.
+    /// The total number of bytes, if the source knows it.
     pub(crate) bytes: Option<u64>,
 }
 
@@ -291,12 +294,12 @@ impl Fetch {
         }
     }
 
-    /// What ends the transfer from another thread: whoever reads gets an error.
+    /// Returns a handle that ends the transfer from another thread: the reader gets an error.
     pub(crate) fn hang_up(&self) -> HangUp {
         self.hang_up.clone()
     }
 
-    /// The next chunk in place of the last.
+    /// Reads the next chunk in place of the last.
     fn next_chunk(&mut self) -> Result<(), TransferError> {
         let after = self.received;
         let cut = |cause: io::Error| TransferError::Cut { after, cause: cause.into() };
@@ -331,7 +334,7 @@ impl Read for Fetch {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.at == self.chunk.len() && !self.ended && !buffer.is_empty() {
             if let Err(error) = self.next_chunk() {
-                // Nothing of it is to be used, and nothing after it.
+                // No byte of the chunk may be used, nor any after it.
                 self.hang_up.now();
                 return Err(io::Error::other(error));
             }

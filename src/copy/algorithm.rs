@@ -1,4 +1,4 @@
-//! The groups that move contents, as both sides make them of a [`Join`].
+//! The groups that move contents, as both sides make them from a [`Join`].
 
 use squall_fabric::NodeId;
 use squall_rdmc::{
@@ -9,7 +9,7 @@ use squall_rdmc::{
 
 use super::control::{Join, Layer};
 
-/// Of links whose rate nobody knows, in bytes per second. Blocks have the size that the source says.
+/// The rate of links of unknown rate, in bytes per second. Blocks have the size that the source gives.
 const LINK_RATE: u64 = 1_250_000_000;
 
 impl Join {
@@ -17,7 +17,7 @@ impl Join {
         GroupId { group: self.group, instance: self.instance }
     }
 
-    /// The group's configuration; None if this version does not know its algorithm.
+    /// Returns the group's configuration; None if this version does not know its algorithm.
     pub(crate) fn config(&self) -> Option<GroupConfig> {
         let config = GroupConfig::new(self.id(), self.members.iter().copied().map(NodeId).collect());
         let algorithm = self.algorithm.algorithm()?;
@@ -32,7 +32,7 @@ impl Join {
 }
 
 impl Layer {
-    /// Names an algorithm; `racks` gives each rank's, the source's first, if there are any.
+    /// Names an algorithm; `racks` gives the rack of each rank, the source's first, if there are any.
     pub(crate) fn of(algorithm: &Algorithm, racks: Option<Vec<u32>>) -> Layer {
         match racks {
             Some(racks) => Layer { name: "hybrid".to_owned(), racks },
@@ -40,7 +40,7 @@ impl Layer {
         }
     }
 
-    /// The algorithm, unless this version knows none of the name.
+    /// Returns the algorithm, unless this version knows none of the name.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
         if self.name == "hybrid" {
             return Racks::new(&self.racks, Outer::default()).ok().map(Algorithm::Hybrid);
@@ -49,12 +49,12 @@ impl Layer {
     }
 }
 
-/// The algorithm of a name, as [`Algorithm::name`] gives it, among those that need no racks.
+/// Returns the algorithm of a name, as [`Algorithm::name`] gives it, among those that need no racks.
 pub fn flat(name: &str) -> Option<Algorithm> {
     Algorithm::FLAT.into_iter().find(|algorithm| algorithm.name() == name)
 }
 
-/// The names that [`flat`] knows.
+/// Returns the names that [`flat`] knows.
 pub fn flat_names() -> impl Iterator<Item = &'static str> {
     Algorithm::FLAT.iter().map(Algorithm::name)
 }

@@ -21,16 +21,16 @@ use super::{
     sink::Verdict,
 };
 
-/// How much is read at once where bytes are only hashed.
+/// The number of bytes that are read at once where they are only hashed.
 const SCRATCH_BYTES: usize = 1 << 20;
 
-/// Where the entries of a manifest come from: the first components of their paths, each with the file or directory that
-/// it stands for.
+/// The origins of a manifest's entries: the first components of their paths, each with the file or directory that it
+/// stands for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sources(pub(crate) HashMap<Vec<u8>, PathBuf>);
 
 impl Sources {
-    /// The file that a path stands for.
+    /// Returns the file that a path stands for.
     pub(crate) fn file(&self, path: &RelPath) -> PathBuf {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
         let bytes = path.as_bytes();
@@ -43,16 +43,16 @@ impl Sources {
     }
 }
 
-/// Reads and hashes a transfer's files.
+/// The reader of a transfer's files, which also hashes them.
 pub(crate) struct Feed {
     sources: Sources,
     manifest: Arc<Manifest>,
     layout: Layout,
-    /// The file that is hashed, if it was opened.
+    /// The file that is being hashed, if it was opened.
     current: Option<Current>,
-    /// Entries before it are hashed, or need not be.
+    /// The entry up to which all entries are hashed, or need not be.
     entry: usize,
-    /// So much of it is hashed.
+    /// The number of its bytes that are hashed.
     hashed: u64,
     given_up: Arc<AtomicBool>,
 }
@@ -61,26 +61,26 @@ struct Current {
     entry: usize,
     file: Result<File, String>,
     hasher: blake3::Hasher,
-    /// The file is no longer what the manifest says.
+    /// The difference from the manifest, if the file is no longer what that says.
     damage: Option<String>,
 }
 
-/// What a file turned out to be, by entry.
+/// The verdicts on files, by entry.
 pub(crate) type Verdicts = Vec<(u32, Verdict)>;
 
 impl Feed {
-    /// Entries before `first` are not hashed: everybody has them.
+    /// Makes a reader. Entries before `first` are not hashed: all receivers have them.
     pub(crate) fn new(sources: Sources, manifest: Arc<Manifest>, segment_bytes: usize, first: usize) -> Feed {
         let layout = Layout::new(&manifest, segment_bytes);
         Feed { sources, manifest, layout, current: None, entry: first, hashed: 0, given_up: Arc::default() }
     }
 
-    /// A flag that ends what goes on: nobody needs what is read from then on.
+    /// Returns a flag that ends the work: the bytes read from then on are not needed.
     pub(crate) fn given_up(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.given_up)
     }
 
-    /// Fills `bytes` with a segment. Where a file can't be read they are zero, and its verdict says so.
+    /// Fills `bytes` with a segment. If a file can't be read, its bytes are zero, and its verdict says so.
     pub(crate) fn read(&mut self, segment: u64, bytes: &mut [u8], out: &mut Verdicts) {
         let pieces: Vec<Piece> = self.layout.pieces(segment).collect();
         for Piece { entry, at, offset, len } in pieces {
@@ -98,7 +98,7 @@ impl Feed {
         }
     }
 
-    /// Hashes what no segment asked for.
+    /// Hashes the bytes that no segment has asked for.
     pub(crate) fn finish(&mut self, out: &mut Verdicts) {
         self.hash_up_to(self.manifest.entries().len(), 0, out);
     }
@@ -145,7 +145,7 @@ impl Feed {
         self.hashed += bytes.len() as u64;
     }
 
-    /// Reads bytes that were hashed before. If they changed since, receivers notice.
+    /// Reads bytes that were hashed before. If they changed since, receivers notice it.
     fn read_again(&self, entry: usize, at: u64, bytes: &mut [u8]) {
         let read = match &self.current {
             Some(Current { entry: open, file: Ok(file), .. }) if *open == entry => file.read_exact_at(bytes, at),
@@ -157,7 +157,7 @@ impl Feed {
     }
 
     fn open_file(&self, entry: usize) -> io::Result<File> {
-        // A pipe that took the file's name meanwhile must not block.
+        // A pipe that took the file's name meanwhile must not block the open.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let path = self.sources.file(&self.manifest.entries()[entry].path);
         OpenOptions::new().read(true).custom_flags(flags).open(path)
@@ -172,7 +172,7 @@ impl Feed {
         self.current.as_mut().expect("it was just opened")
     }
 
-    /// How the current file differs from the manifest.
+    /// Returns the difference between the current file and the manifest, if there is one.
     fn changed(&self, file: &File) -> Option<String> {
         let entry = &self.manifest.entries()[self.entry];
         let metadata = match file.metadata() {
@@ -191,7 +191,7 @@ impl Feed {
         }
     }
 
-    /// The current entry is hashed whole.
+    /// Ends the current entry, which is hashed whole.
     fn end(&mut self, out: &mut Verdicts) {
         if matches!(self.manifest.entries()[self.entry].kind, Kind::File { .. }) {
             self.open();

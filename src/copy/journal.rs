@@ -1,6 +1,6 @@
-//! What a receiver remembers of a transfer on its disk: how far the contents are written, and which files are in place.
+//! A receiver's record of a transfer on its disk: the progress of the contents, and the files that are in place.
 //!
-//! One line for each thing, in the order in which they happened, in the staging directory:
+//! One line for each event, in order, in the staging directory:
 //!
 //! ```text
 //! squall-cp 1 9b0c…  sync     version; the kernel's boot; whether files are synced before they are put in place
@@ -9,10 +9,10 @@
 //! k 4                         entry 4 was there already, and was kept
 //! ```
 //!
-//! Lines are not synced themselves. As long as the host runs, all of them hold, since what was written is in the kernel's
-//! cache. After another boot only files that were synced and put in place do; a line of the journal can't be on the disk
-//! before them unless the filesystem reorders, and their size and time are looked at again. Contents that are resumed are
-//! verified as a whole at the end in any case.
+//! Lines are not synced themselves. As long as the host runs, all of them hold, since the written bytes are in the
+//! kernel's cache. After another boot only files that were synced and put in place hold. A line of the journal can't be
+//! on the disk before them unless the filesystem reorders, so their size and time are checked again. Contents that are
+//! resumed are verified as a whole at the end in any case.
 
 use std::{
     collections::HashSet,
@@ -26,18 +26,18 @@ use super::root::Staging;
 
 const NAME: &str = "journal";
 
-/// What a journal tells.
+/// The contents of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remembered {
-    /// So many segments are written.
+    /// The number of segments that are written.
     pub(crate) segments: u64,
     /// Entries that are in place.
     pub(crate) placed: HashSet<usize>,
-    /// Entries in whose place something else was kept.
+    /// Entries in whose place an existing file was kept.
     pub(crate) kept: HashSet<usize>,
 }
 
-/// A journal that is written.
+/// A journal that is being written.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
@@ -45,7 +45,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads what was remembered; nothing if there is no journal that this version understands.
+    /// Reads a journal. The result is empty if there is no journal that this version understands.
     pub(crate) fn read(staging: &Staging) -> Remembered {
         let mut text = Vec::new();
         let read = staging.open(NAME, false).map(|mut file| file.read_to_end(&mut text));
@@ -55,7 +55,7 @@ impl Journal {
         }
     }
 
-    /// Begins a new journal with what is still so.
+    /// Begins a new journal with the records that still hold.
     pub(crate) fn begin(staging: &Staging, sync: bool, remembered: &Remembered) -> Result<Journal, Errno> {
         let file = staging.open("journal.new", true)?;
         let sync = if sync { "sync" } else { "no-sync" };
@@ -105,14 +105,14 @@ fn parse(text: &str, boot: &str) -> Remembered {
             Some(("s", Ok(_))) => {}
             Some(("f", Ok(entry))) => _ = remembered.placed.insert(entry as usize),
             Some(("k", Ok(entry))) => _ = remembered.kept.insert(entry as usize),
-            // What follows damage is not trusted.
+            // Lines behind damage are not trusted.
             _ => break,
         }
     }
     remembered
 }
 
-/// What tells this boot of the host from others; a boot that can't be named is like no other.
+/// Returns an id of this boot of the host. A boot without an id is like no other.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_or_else(|_| format!("unknown-{:016x}", fastrand::u64(..)), |id| id.trim().to_owned())

@@ -1,5 +1,5 @@
-//! How files are cut and packed: the bytes of all of them, in the manifest's order, form one stream, which is cut into
-//! segments of one size. Each segment is one multicast, so small files share one, and a large one takes many.
+//! The packing of files into segments. The bytes of all files, in the manifest's order, form one stream, which is cut
+//! into segments of one size. Each segment is one multicast, so small files share one, and a large one takes many.
 
 use std::ops::Range;
 
@@ -10,24 +10,24 @@ use super::manifest::Manifest;
 pub(crate) struct Piece {
     /// The file, as an index into the manifest.
     pub(crate) entry: usize,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub(crate) at: u64,
-    /// Where in the segment it begins.
+    /// The offset in the segment at which it begins.
     pub(crate) offset: usize,
-    /// How many bytes.
+    /// The number of bytes.
     pub(crate) len: usize,
 }
 
-/// Where each file lies in the stream.
+/// The place of each file in the stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    /// By entry: where in the stream it begins. One more, for where the stream ends.
+    /// The offset in the stream at which each entry begins, and one more for the end of the stream.
     begins: Vec<u64>,
     segment_bytes: usize,
 }
 
 impl Layout {
-    /// `segment_bytes` is at least 1.
+    /// Lays a manifest's files out. `segment_bytes` is at least 1.
     pub(crate) fn new(manifest: &Manifest, segment_bytes: usize) -> Layout {
         let mut begins = Vec::with_capacity(manifest.entries().len() + 1);
         let mut end = 0;
@@ -39,32 +39,32 @@ impl Layout {
         Layout { begins, segment_bytes }
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> u64 {
         *self.begins.last().expect("the stream has an end")
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub(crate) fn segments(&self) -> u64 {
         self.bytes().div_ceil(self.segment_bytes as u64)
     }
 
-    /// Where in the stream a segment begins.
+    /// Returns the offset in the stream at which a segment begins.
     pub(crate) fn begin(&self, segment: u64) -> u64 {
         segment.saturating_mul(self.segment_bytes as u64).min(self.bytes())
     }
 
-    /// How many bytes a segment has: only the last is shorter.
+    /// Returns the number of bytes of a segment: only the last is shorter.
     pub(crate) fn len(&self, segment: u64) -> usize {
         (self.begin(segment + 1) - self.begin(segment)) as usize
     }
 
-    /// The largest segment.
+    /// Returns the size of the largest segment.
     pub(crate) fn largest(&self) -> usize {
         self.len(0)
     }
 
-    /// How many segments lie before the point where an entry begins, whole.
+    /// Returns the number of whole segments before the beginning of an entry.
     pub(crate) fn whole_before(&self, entry: usize) -> u64 {
         match self.begins[entry] {
             end if end == self.bytes() => self.segments(),
@@ -72,18 +72,18 @@ impl Layout {
         }
     }
 
-    /// How many bytes of an entry lie in the first `segments` segments.
+    /// Returns the number of bytes of an entry that lie in the first `segments` segments.
     pub(crate) fn held(&self, entry: usize, segments: u64) -> u64 {
         self.begin(segments).clamp(self.begins[entry], self.begins[entry + 1]) - self.begins[entry]
     }
 
-    /// The entries that end in the first `segments` segments, or before: all entries below the answer do.
+    /// Returns the number of entries, from the first, that end in the first `segments` segments.
     pub(crate) fn ended(&self, segments: u64) -> usize {
         let end = self.begin(segments);
         self.begins[1..].partition_point(|&ends| ends <= end)
     }
 
-    /// What lies in a segment, in order: no empty piece.
+    /// Returns the contents of a segment, in order: no piece is empty.
     pub(crate) fn pieces(&self, segment: u64) -> impl Iterator<Item = Piece> {
         let Range { start, end } = self.begin(segment)..self.begin(segment + 1);
         let first = self.begins[1..].partition_point(|&ends| ends <= start);

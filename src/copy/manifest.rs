@@ -1,4 +1,4 @@
-//! What a transfer consists of: names, kinds, modes and times, and how many bytes of which file.
+//! The list of a transfer's entries: names, kinds, modes and times, and the sizes of files.
 
 use std::{collections::HashMap, fmt};
 
@@ -9,7 +9,7 @@ use super::path::{BadPath, RelPath};
 /// The largest encoded manifest, in bytes: room for several hundred thousand files. Both ends hold it in memory.
 pub(crate) const MANIFEST_BYTES: usize = 48 << 20;
 
-/// When a file was last modified: seconds since 1970, and nanoseconds below a second.
+/// A file's modification time: seconds since 1970, and nanoseconds below a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Archive, Serialize, Deserialize)]
 pub(crate) struct Mtime {
     /// Seconds since 1970.
@@ -18,10 +18,10 @@ pub(crate) struct Mtime {
     pub(crate) nanos: u32,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) enum Kind {
-    /// A file of so many bytes.
+    /// A file of this size.
     File {
         /// Its size.
         bytes: u64,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Directory,
     /// A symbolic link, with its target.
     Symlink {
-        /// What it says.
+        /// The target.
         target: Vec<u8>,
     },
 }
@@ -40,29 +40,29 @@ pub(crate) enum Kind {
 pub(crate) struct RawEntry {
     /// Its name, as raw bytes.
     pub(crate) path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// Its permission bits.
     pub(crate) mode: u32,
-    /// When it was modified.
+    /// Its modification time.
     pub(crate) mtime: Mtime,
 }
 
 /// A file, directory or link to be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Where, below the receiver's directory.
+    /// Its path, below the receiver's directory.
     pub(crate) path: RelPath,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// Its permission bits; no set-id bits, since files change their owner.
     pub(crate) mode: u32,
-    /// When it was modified.
+    /// Its modification time.
     pub(crate) mtime: Mtime,
 }
 
 impl Entry {
-    /// How many bytes of contents it has.
+    /// Returns the number of bytes of its contents.
     pub(crate) fn bytes(&self) -> u64 {
         match self.kind {
             Kind::File { bytes } => bytes,
@@ -71,7 +71,7 @@ impl Entry {
     }
 }
 
-/// Why a manifest is refused, whoever made it.
+/// A reason for which a manifest is refused, whatever its origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ManifestError {
     /// A name could lead outside the receiver's directory, or can't be one.
@@ -79,7 +79,7 @@ pub(crate) enum ManifestError {
     Path {
         /// The name.
         name: Vec<u8>,
-        /// What is wrong with it.
+        /// The problem.
         why: BadPath,
     },
     /// A link could lead outside the receiver's directory.
@@ -104,7 +104,7 @@ pub(crate) enum ManifestError {
     Time(RelPath),
 }
 
-/// A checked list of entries: each directory before what lies in it, no name twice.
+/// A checked list of entries: each directory before its contents, no name twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     entries: Vec<Entry>,
@@ -112,7 +112,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Checks what somebody claims to be a manifest.
+    /// Checks a list that claims to be a manifest.
     pub(crate) fn new(raw: Vec<RawEntry>) -> Result<Manifest, ManifestError> {
         if u32::try_from(raw.len()).is_err() {
             return Err(ManifestError::TooLarge("more than 2³² files"));
@@ -138,23 +138,23 @@ impl Manifest {
         Ok(Manifest { entries, bytes })
     }
 
-    /// The entries, in the order in which their bytes are sent.
+    /// Returns the entries, in the order in which their bytes are sent.
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The sizes of all files together.
+    /// Returns the sum of the sizes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many files there are, without directories and links.
+    /// Returns the number of files, without directories and links.
     pub(crate) fn files(&self) -> usize {
         self.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })).count()
     }
 
-    /// What tells this transfer from others: another name, size or time makes another transfer. So does another size of
-    /// segments, since what was received is counted in them.
+    /// Returns the id of this transfer: another name, size or time makes another transfer. So does another size of
+    /// segments, since received contents are counted in them.
     pub(crate) fn id(&self, segment_bytes: usize) -> TransferId {
         let mut hasher = blake3::Hasher::new_derive_key("squall cp 1 transfer id");
         hasher.update(&(segment_bytes as u64).to_le_bytes());
@@ -170,7 +170,7 @@ impl Manifest {
             hasher.update(&number.to_le_bytes());
             hasher.update(target);
             hasher.update(&entry.mode.to_le_bytes());
-            // Those of directories change with what is in them, and don't matter to the contents.
+            // Times of directories change with their contents, and do not matter to the contents.
             if kind == 0 {
                 hasher.update(&entry.mtime.seconds.to_le_bytes());
                 hasher.update(&entry.mtime.nanos.to_le_bytes());
@@ -181,7 +181,7 @@ impl Manifest {
         TransferId(id)
     }
 
-    /// As it is sent.
+    /// Returns the entries as they are sent.
     pub(crate) fn to_raw(&self) -> Vec<RawEntry> {
         let raw = |entry: &Entry| RawEntry {
             path: entry.path.as_bytes().to_vec(),
@@ -208,7 +208,7 @@ fn check_tree(entries: &[Entry]) -> Result<(), ManifestError> {
     Ok(())
 }
 
-/// Names a transfer, and at receivers the directory of what is not complete yet.
+/// The id of a transfer, and the name of its staging directory at receivers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Archive, Serialize, Deserialize)]
 pub(crate) struct TransferId(pub(crate) [u8; 16]);
 

@@ -1,4 +1,4 @@
-//! Copies files and directories to many nodes at once, by RDMC.
+//! The copying of files and directories to many nodes at once, by RDMC.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
@@ -26,32 +26,36 @@
 //!              └──────────────── control connection ─────────────┴─▶ are they the same? ──────┘
 //! ```
 //!
-//! Buffers bound the memory, and hold up whoever is too fast: a receiver whose disk is slow gives RDMC no memory, so its
-//! senders wait. A node has at most 4 × 8 MiB of its own (over a network 4 × 16 MiB), on shared memory maps as much of each
-//! neighbour in the schedule, and holds the manifest: some 200 bytes for each file.
+//! Buffers bound the memory, and hold up a thread that is too fast: a receiver whose disk is slow gives RDMC no memory,
+//! so its senders wait. A node has at most 4 × 8 MiB of its own (over a network 4 × 16 MiB). On shared memory it maps
+//! as much of each neighbour in the schedule. It also holds the manifest: some 200 bytes for each file.
 //!
-//! A file grows in the staging directory. When it is whole and is what the source read, it gets its mode and time, is synced
-//! (unless told otherwise), and renamed to its name. Directories get their modes and times at the end.
+//! A file grows in the staging directory. When it is whole and equals what the source read, it gets its mode and time.
+//! It is then synced (unless told otherwise), and renamed to its name. Directories get their modes and times at the
+//! end.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - A file under its own name is whole, and what the source read. One that changed while it was read is named, and is not
-//!   put in place.
-//! - Nothing outside the receiver's directory is written, whatever names a source sends: the directory is held
-//!   open, and names are resolved beneath it. A manifest with one bad name is refused whole. Links on the way are not followed.
-//! - A receiver that fails does not cost the others the transfer. A group that fails is followed by one of those who are
-//!   left, which resumes the interrupted segments where they were: no block moves twice.
-//! - With [`resume`](PushOptions::resume), a push goes on where one of the same files was interrupted, whoever was: it moves
-//!   what is missing at each receiver. What counts as the same files: names, sizes, modes and modification times.
+//! - A file under its own name is whole, and equals what the source read. A file that changed while it was read is
+//!   reported, and is not put in place.
+//! - Nothing outside the receiver's directory is written, whatever names a source sends: the directory is held open,
+//!   and names are resolved beneath it. A manifest with one bad name is refused whole. Links on the way are not
+//!   followed.
+//! - A receiver that fails does not cost the others the transfer. A group that fails is followed by a group of the
+//!   remaining nodes, which resumes the interrupted segments where they were: no block moves twice.
+//! - With [`resume`](PushOptions::resume), a push continues an interrupted push of the same files, whichever process
+//!   was interrupted: it moves what is missing at each receiver. Files are the same if names, sizes, modes and
+//!   modification times are.
 //!
-//! Not copied: owners, set-id bits, extended attributes, and that files are hard links of each other (each becomes a file of
-//! its own) or have holes.
+//! Not copied are owners, set-id bits, extended attributes and holes. Files that are hard links of each other become
+//! separate files.
 //!
 //! # After a crash
 //!
-//! A receiver's journal tells which segments are written and which files are in place. As long as its host runs, all of that
-//! is there, whichever process died. After a crash of the host only files that were synced and put in place count. Of the
-//! segment that was interrupted, a receiver keeps the blocks in memory, until its process ends or takes another transfer.
+//! A receiver's journal records the segments that are written and the files that are in place. As long as its host
+//! runs, all of that is there, whichever process died. After a crash of the host only files that were synced and put in
+//! place count. Of the interrupted segment, a receiver keeps the blocks in memory, until its process ends or takes
+//! another transfer.
 
 mod algorithm;
 mod control;

@@ -1,8 +1,8 @@
-//! Paths below a receiver's directory, that can't name anything outside it.
+//! Paths below a receiver's directory that can't name anything outside it.
 
 use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt};
 
-/// Where receivers keep what is not complete yet. No file of a transfer may lie there.
+/// The directory in which receivers keep what is not complete yet. No file of a transfer may lie there.
 pub(crate) const STAGING: &str = ".squall-cp";
 
 /// The longest name that Linux filesystems take, in bytes (`NAME_MAX`).
@@ -11,38 +11,39 @@ const NAME_BYTES: usize = 255;
 /// The longest path, in bytes: `PATH_MAX` without its NUL.
 const PATH_BYTES: usize = 4095;
 
-/// Why a name can't be the path of a file below a receiver's directory.
+/// A reason for which a name can't be the path of a file below a receiver's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPath {
-    /// There is nothing, or nothing between two slashes, or a slash at the end.
+    /// The name is empty, or has nothing between two slashes, or a slash at the end.
     #[error("it has an empty component")]
     Empty,
-    /// It begins at the root of the filesystem.
+    /// The name begins at the root of the filesystem.
     #[error("it is absolute")]
     Absolute,
     /// A component is `.` or `..`.
     #[error("it has a component `.` or `..`")]
     Dots,
-    /// It has a NUL byte.
+    /// The name has a NUL byte.
     #[error("it has a NUL byte")]
     Nul,
     /// A component is longer than filesystems take.
     #[error("it has a component of more than {NAME_BYTES} bytes")]
     LongName,
-    /// It is longer than the system takes.
+    /// The name is longer than the system takes.
     #[error("it has more than {PATH_BYTES} bytes")]
     LongPath,
-    /// It is in the directory that receivers use themselves.
+    /// The name is in the directory that receivers use themselves.
     #[error("it is in {STAGING}, which receivers use themselves")]
     Staging,
 }
 
-/// A relative path of normal components, as raw bytes: no `.`, no `..`, nothing empty, nothing too long.
+/// A relative path of normal components, as raw bytes: no `.`, no `..`, no empty component, no component or path that
+/// is too long.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RelPath(Box<[u8]>);
 
 impl RelPath {
-    /// Checks a name, whoever sent it.
+    /// Checks a name, whatever its origin.
     pub(crate) fn new(bytes: impl Into<Box<[u8]>>) -> Result<RelPath, BadPath> {
         let bytes = bytes.into();
         if bytes.contains(&0) {
@@ -66,17 +67,17 @@ impl RelPath {
         Ok(RelPath(bytes))
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// For the system's calls.
+    /// Returns it for the system's calls.
     pub(crate) fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
 
-    /// The directory that it lies in, None for the receiver's own; and its last component.
+    /// Returns the directory that it lies in, None for the receiver's own; and its last component.
     pub(crate) fn split(&self) -> (Option<&OsStr>, &OsStr) {
         match self.0.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (Some(OsStr::from_bytes(&self.0[..slash])), OsStr::from_bytes(&self.0[slash + 1..])),
@@ -84,15 +85,15 @@ impl RelPath {
         }
     }
 
-    /// How many directories it lies in, below the receiver's.
+    /// Returns the number of directories that it lies in, below the receiver's.
     pub(crate) fn depth(&self) -> usize {
         self.0.iter().filter(|&&byte| byte == b'/').count()
     }
 
-    /// Whether a symbolic link here may have this target: it stays inside the receiver's directory.
+    /// Tells whether a symbolic link here may have this target: it stays inside the receiver's directory.
     ///
     /// `..` is allowed only in front, where it counts from the link's own directory, which is no link. Behind a name it
-    /// would count from wherever that name leads, if it is a link itself.
+    /// would count from the target of that name, if the name is a link itself.
     pub(crate) fn may_link_to(&self, target: &[u8]) -> bool {
         if target.is_empty() || target[0] == b'/' || target.contains(&0) || target.len() > PATH_BYTES {
             return false;

@@ -1,4 +1,4 @@
-//! Which segments go to whom next, given what everybody holds. Pure.
+//! The choice of the segments to send next, and of their receivers, given the holdings of all. Pure.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ pub(crate) struct Stage {
     pub(crate) first: u64,
     /// The one after the last.
     pub(crate) end: u64,
-    /// Who lacks them, as indices into what was asked about.
+    /// The receivers that lack them, as indices into the holdings that were given.
     pub(crate) receivers: Vec<usize>,
-    /// Some hold blocks of the one segment: it is resumed.
+    /// Whether some hold blocks of the one segment: it is resumed.
     pub(crate) partial: bool,
 }
 
-/// What to move next; None when everybody holds everything.
+/// Returns the next stage; None when every receiver holds everything.
 ///
-/// Receivers get segments in order, so each holds a first part, and perhaps some blocks of the next ones. Whoever is furthest
-/// behind comes first, until it has caught up with the next: then both go on together. So nobody gets a segment twice, and
-/// what all lack is sent once.
+/// Receivers get segments in order, so each holds a first part, and perhaps some blocks of the next ones. The receiver
+/// that is furthest behind comes first, until it has caught up with the next: then both continue together. So no
+/// receiver gets a segment twice, and segments that all lack are sent once.
 pub(crate) fn next_stage<'h>(holdings: impl IntoIterator<Item = (usize, &'h Holding)>, segments: u64) -> Option<Stage> {
     let holdings: Vec<(usize, &Holding)> = holdings.into_iter().collect();
     let first = holdings.iter().map(|(_, holding)| holding.segments).min().filter(|&first| first < segments)?;

@@ -1,34 +1,34 @@
-//! A bounded number of buffers, which bounds the memory of a transfer and holds up whoever is too fast.
+//! A bounded number of buffers, which bounds the memory of a transfer and holds up a thread that is too fast.
 
 use std::sync::Arc;
 
 use squall_fabric::{Fabric, RegisterError};
 use squall_rdmc::Buffer;
 
-/// Buffers of one size.
+/// A pool of buffers of one size.
 #[derive(Debug)]
 pub(crate) struct Pool {
     bytes: usize,
     limit: usize,
-    /// How many exist, here or elsewhere.
+    /// The number of buffers that exist, here or elsewhere.
     exist: usize,
     free: Vec<Buffer>,
-    /// Given back by one, while others may still read them.
+    /// Buffers that one thread has given back, while others may still read them.
     shared: Vec<Arc<Buffer>>,
 }
 
 impl Pool {
-    /// At most `limit` buffers of `bytes` bytes.
+    /// Makes a pool of at most `limit` buffers of `bytes` bytes.
     pub(crate) fn new(bytes: usize, limit: usize) -> Pool {
         Pool { bytes, limit, exist: 0, free: Vec::new(), shared: Vec::new() }
     }
 
-    /// How many buffers there may be.
+    /// Returns the most buffers that may exist.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A free buffer, if there is one; `beyond` further ones may exist.
+    /// Takes a free buffer, if there is one; `beyond` further ones than the limit may exist.
     pub(crate) fn take(&mut self, fabric: &mut impl Fabric, beyond: usize) -> Result<Option<Buffer>, RegisterError> {
         self.sweep();
         if let Some(buffer) = self.free.pop() {
@@ -51,18 +51,18 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer back once nobody else has it.
+    /// Takes a buffer back once it is not shared any more.
     pub(crate) fn give_shared(&mut self, buffer: Arc<Buffer>) {
         self.shared.push(buffer);
         self.sweep();
     }
 
-    /// So many buffers are gone.
+    /// Notes that `count` buffers are gone.
     pub(crate) fn lost(&mut self, count: usize) {
         self.exist -= count.min(self.exist);
     }
 
-    /// Takes note of a buffer that exists already.
+    /// Counts a buffer that exists already.
     pub(crate) fn adopt(&mut self) {
         self.exist += 1;
     }

@@ -1,8 +1,8 @@
 //! The directory that a receiver writes into, and never out of.
 //!
-//! Names are resolved by the kernel with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, or component by component without
-//! following links where it has no `openat2` (before Linux 5.6, and in some sandboxes). The last component of what is made,
-//! renamed or removed is never followed.
+//! Names are resolved by the kernel with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`. Where it has no `openat2` (before
+//! Linux 5.6, and in some sandboxes), they are resolved component by component without following links. The last
+//! component of a path to make, rename or remove is never followed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -24,10 +24,10 @@ use super::{
     path::{RelPath, STAGING},
 };
 
-/// Why a name could not be put where it belongs.
+/// A reason for which a name could not be put in place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlaceError {
-    /// It is the file's fault: others may be well.
+    /// The failure is this file's: others may succeed.
     #[error("could not {attempt} \"{path}\": {cause}{}", hint(*cause))]
     Name { attempt: &'static str, path: RelPath, cause: Errno },
     /// Nothing can be written any more.
@@ -40,7 +40,7 @@ impl PlaceError {
         move |cause| PlaceError::Disk { attempt, path: path.to_string(), cause }
     }
 
-    /// For what is done to a name that the source chose.
+    /// Returns a conversion of errors about a name that the source chose.
     pub(crate) fn name(attempt: &'static str, path: &RelPath) -> impl FnOnce(Errno) -> PlaceError {
         move |cause| match cause {
             Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => {
@@ -51,7 +51,7 @@ impl PlaceError {
     }
 }
 
-/// What the user can do about it.
+/// Returns advice to the user on an error.
 pub(crate) fn hint(cause: Errno) -> &'static str {
     match cause {
         Errno::NOSPC => ": free some space there, and push again with --resume",
@@ -71,20 +71,20 @@ pub(crate) fn hint(cause: Errno) -> &'static str {
 pub(crate) struct Root {
     path: PathBuf,
     directory: OwnedFd,
-    /// `.squall-cp` in it; its lock goes with it.
+    /// `.squall-cp` in the directory; the lock is released when it is closed.
     staging: OwnedFd,
     has_openat2: bool,
 }
 
-/// Why a directory can't be served.
+/// A reason for which a directory can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
-    /// It can't be opened.
+    /// The directory can't be opened.
     #[error("{} can't be served: {cause}; name a directory that exists", path.display())]
     Open {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// Its staging directory can't be made.
@@ -92,10 +92,10 @@ pub enum RootError {
     Staging {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// Another receiver serves it.
+    /// Another receiver serves the directory.
     #[error("{} is served by another process already: stop that, or serve another directory", path.display())]
     Served {
         /// The directory.
@@ -122,12 +122,12 @@ impl Root {
         Ok(Root { path: owned(), directory, staging, has_openat2: probe.is_ok() })
     }
 
-    /// As the user named it.
+    /// Returns the path as the user named it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The staging directory of a transfer, made if it is not there.
+    /// Opens the staging directory of a transfer, and makes it if it does not exist.
     pub(crate) fn staging(&self, id: TransferId) -> Result<Staging, PlaceError> {
         let name = id.to_string();
         let directory = make_directory(&self.staging, OsStr::new(&name))
@@ -135,18 +135,18 @@ impl Root {
         Ok(Staging { directory, name })
     }
 
-    /// Removes a transfer's staging directory and all in it.
+    /// Removes a transfer's staging directory and its contents.
     pub(crate) fn discard(&self, staging: &Staging) -> Result<(), PlaceError> {
         staging.clear()?;
         unlinkat(&self.staging, &staging.name, AtFlags::REMOVEDIR).map_err(PlaceError::disk("remove", &staging.name))
     }
 
-    /// Transfers that are not complete, by the names of their staging directories.
+    /// Returns the transfers that are not complete, by the names of their staging directories.
     pub(crate) fn partial(&self) -> Vec<String> {
         names(&self.staging).unwrap_or_default().iter().map(|name| name.to_string_lossy().into_owned()).collect()
     }
 
-    /// A directory beneath, with no link on the way.
+    /// Opens a directory beneath the root, with no link on the way.
     fn beneath(&self, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
         if self.has_openat2 {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -155,15 +155,15 @@ impl Root {
         walk(&self.directory, path, flags)
     }
 
-    /// The directory that a path lies in.
+    /// Opens the directory that a path lies in, and returns it with the last component.
     fn parent<'p>(&self, path: &'p RelPath) -> Result<(OwnedFd, &'p OsStr), Errno> {
         let (parent, name) = path.split();
         let parent = parent.unwrap_or(OsStr::new("."));
         Ok((self.beneath(parent, DIRECTORY | OFlags::PATH)?, name))
     }
 
-    /// Makes a directory that only this user can use for now. One that is there stays, but this user can write to it until
-    /// it is [finished](Root::finish_directory).
+    /// Makes a directory that only this user can use for now. A directory that exists stays, but this user can write to
+    /// it until it is [finished](Root::finish_directory).
     pub(crate) fn make_directory(&self, path: &RelPath) -> Result<(), PlaceError> {
         let make = || {
             let (parent, name) = self.parent(path)?;
@@ -184,8 +184,8 @@ impl Root {
         set().map_err(PlaceError::name("set mode and time of the directory", path))
     }
 
-    /// Renames a file or link out of a staging directory to its own name. `Ok(false)` if something has that name, and
-    /// `clobber` is false.
+    /// Renames a file or link out of a staging directory to its own name. Returns `Ok(false)` if the name exists
+    /// already, and `clobber` is false.
     pub(crate) fn place(&self, staging: &Staging, from: &str, to: &RelPath, clobber: bool) -> Result<bool, PlaceError> {
         let (parent, name) = self.parent(to).map_err(PlaceError::name("open the directory of", to))?;
         let renamed = if clobber {
@@ -200,12 +200,12 @@ impl Root {
         }
     }
 
-    /// Whether anything has a name.
+    /// Tells whether anything has a name.
     pub(crate) fn has(&self, path: &RelPath) -> bool {
         self.parent(path).is_ok_and(|(parent, name)| statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
     }
 
-    /// The size and modification time of a file; None if there is no such file.
+    /// Returns the size and modification time of a file; None if there is no such file.
     pub(crate) fn file(&self, path: &RelPath) -> Option<(u64, Mtime)> {
         let (parent, name) = self.parent(path).ok()?;
         let stat = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -219,7 +219,7 @@ impl Root {
     }
 }
 
-/// Where one transfer's files grow.
+/// The staging directory in which one transfer's files grow.
 #[derive(Debug)]
 pub(crate) struct Staging {
     directory: OwnedFd,
@@ -231,7 +231,7 @@ impl Staging {
     pub(crate) fn open(&self, name: &str, create: bool) -> Result<std::fs::File, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         if create {
-            // One that was about to be put in place may be read-only by now.
+            // A file that was about to be put in place may be read-only by now.
             self.remove(name)?;
         }
         let flags = if create { flags | OFlags::CREATE | OFlags::EXCL } else { flags };
@@ -258,7 +258,7 @@ impl Staging {
         renameat(&self.directory, from, &self.directory, to)
     }
 
-    /// Removes all in it.
+    /// Removes all files in it.
     pub(crate) fn clear(&self) -> Result<(), PlaceError> {
         let failed = || PlaceError::disk("clear the staging directory", &self.name);
         for name in names(&self.directory).map_err(failed())? {
@@ -297,7 +297,7 @@ fn names(directory: &OwnedFd) -> Result<Vec<OsString>, Errno> {
     Ok(names)
 }
 
-/// What `openat2` does, by hand: the path is of normal components, and none of them may be a link.
+/// Does by hand what `openat2` does: the path consists of normal components, and none of them may be a link.
 fn walk(directory: &OwnedFd, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut at = openat(directory, ".", DIRECTORY | OFlags::PATH, Mode::empty())?;
     let names: Vec<&[u8]> = path.as_bytes().split(|&byte| byte == b'/').collect();
@@ -323,7 +323,7 @@ mod tests {
         RelPath::new(name.as_bytes()).unwrap()
     }
 
-    /// A root with and one without `openat2`, each with `out`, a link to a directory outside.
+    /// Makes a root with and one without `openat2`, each with `out`, a link to a directory outside.
     fn roots() -> Vec<(TempDir, Root)> {
         let root = |has_openat2| {
             let base = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Finds what is to be copied.
+//! The search for the files to copy.
 
 use std::{
     collections::HashMap,
@@ -21,18 +21,18 @@ use super::{
     path::RelPath,
 };
 
-/// What is to be copied, and what not.
+/// The entries to copy, and the paths that are not copied.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) sources: Sources,
     /// Pipes, sockets and devices, which have no contents to copy.
     pub(crate) skipped: Vec<String>,
-    /// What can't be copied.
+    /// Paths that can't be copied.
     pub(crate) refused: Vec<String>,
 }
 
-/// Why there is nothing to send.
+/// A reason for which there is nothing to send.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// A path that was named can't be looked at.
@@ -40,7 +40,7 @@ pub enum ScanError {
     Path {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The root of the filesystem has no name to give to the copy.
@@ -54,17 +54,17 @@ pub enum ScanError {
     SameName {
         /// The path named first.
         first: PathBuf,
-        /// The other.
+        /// The path named later.
         second: PathBuf,
-        /// What both would be called.
+        /// The name that both would have.
         name: Vec<u8>,
     },
-    /// They are too many, or too large.
+    /// The paths are too many, or too large.
     #[error("this can't be copied at once: {0}; push parts of it one after the other")]
     TooLarge(String),
 }
 
-/// Lists what the paths name, directories with all in them.
+/// Lists what the paths name, directories with all their contents.
 pub(crate) fn scan(paths: &[PathBuf]) -> Result<Scan, ScanError> {
     let mut walk = Walk { entries: Vec::new(), skipped: Vec::new(), refused: Vec::new() };
     let mut sources: HashMap<Vec<u8>, PathBuf> = HashMap::new();
@@ -138,7 +138,7 @@ impl Walk {
 
     fn add_all(&mut self, directory: &Path, name: &[u8]) -> io::Result<()> {
         let mut names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
-        // The same tree makes the same transfer.
+        // Sorted, so that the same tree makes the same transfer.
         names.sort_unstable();
         for inner in names {
             let real = directory.join(&inner);

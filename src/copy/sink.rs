@@ -1,4 +1,4 @@
-//! A receiver's files: bytes come in order, grow in the staging directory, are verified, and renamed into place.
+//! A receiver's files. Bytes come in order, grow in the staging directory, are verified, and renamed into place.
 
 use std::{
     collections::BTreeMap,
@@ -20,19 +20,19 @@ use super::{
     root::{PlaceError, Root, Staging, hint, timestamps},
 };
 
-/// As many files are synced one by one; of more, their filesystem is synced once.
+/// The most files that are synced one by one; for more, their filesystem is synced once.
 const SYNC_ONE_BY_ONE: usize = 4;
 
-/// What the source says of a file once it has read it.
+/// The source's statement about a file once it has read it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) enum Verdict {
     /// The BLAKE3 of its contents.
     Intact([u8; 32]),
-    /// What was sent is not the file, and why.
+    /// The sent bytes are not the file, for this reason.
     Damaged(String),
 }
 
-/// How a receiver handles files.
+/// The options of a receiver's handling of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) struct SinkOptions {
     /// Sync files before they are put in place.
@@ -41,38 +41,38 @@ pub(crate) struct SinkOptions {
     pub(crate) clobber: bool,
 }
 
-/// How far a receiver is.
+/// The progress of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// So many segments are written.
+    /// The number of segments that are written.
     pub(crate) segments: u64,
     /// All files before this entry are in place: their verdicts are not needed.
     pub(crate) first_open: usize,
-    /// How many files the transfer has.
+    /// The number of files that the transfer has.
     pub(crate) files: usize,
-    /// How many bytes.
+    /// The number of its bytes.
     pub(crate) bytes: u64,
-    /// How many of them are written.
+    /// The number of its bytes that are written.
     pub(crate) held: u64,
 }
 
-/// What became of a transfer's files.
+/// The outcome of a transfer's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Files that are in place and verified.
     pub(crate) placed: u64,
-    /// Files and links of the same name that were there, and were kept.
+    /// Files and links of the same name that existed, and were kept.
     pub(crate) kept: u64,
-    /// The first of those that failed, with what happened.
+    /// The first failures, each with its file and the reason.
     pub(crate) failed: Vec<String>,
-    /// How many failed.
+    /// The number of failures.
     pub(crate) failures: u64,
 }
 
-/// So many failures are told; the rest is counted.
+/// The most failures that are reported; further ones are only counted.
 const FAILURES_TOLD: usize = 100;
 
-/// Why nothing more can be written.
+/// A reason for which nothing more can be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SinkError {
     #[error(transparent)]
@@ -85,14 +85,14 @@ pub(crate) enum SinkError {
     Order { came: u64, written: u64 },
 }
 
-/// What became of an entry so far.
+/// The state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// A file whose bytes are not all here; or a directory or link.
     Open,
-    /// All bytes are in the staging directory. Their BLAKE3.
+    /// All bytes are in the staging directory, with this BLAKE3.
     Whole([u8; 32]),
-    /// Verified, and to be put in place.
+    /// The file is verified, and is to be put in place.
     Verified,
     Placed,
     Kept,
@@ -114,14 +114,14 @@ pub(crate) struct Sink {
     layout: Layout,
     options: SinkOptions,
     journal: Journal,
-    /// So many segments are written.
+    /// The number of segments that are written.
     segments: u64,
-    /// All bytes of the entries before it have come.
+    /// The entry before which all bytes of all entries have come.
     cursor: usize,
     current: Option<Current>,
     states: Vec<State>,
     verdicts: BTreeMap<usize, Verdict>,
-    /// Those in state `Verified`.
+    /// The entries in state `Verified`.
     verified: Vec<usize>,
     outcome: Outcome,
 }
@@ -144,7 +144,7 @@ impl Sink {
         }
         let remembered = trusted(&root, &staging, &manifest, &layout, options.clobber, remembered);
         if options.sync && !remembered.placed.is_empty() {
-            // An attempt without sync may have placed them, and the new journal tells of them even after a crash.
+            // An attempt without sync may have placed these files, and the new journal lists them even after a crash.
             root.sync()?;
         }
         let journal = Journal::begin(&staging, options.sync, &remembered)
@@ -178,7 +178,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub(crate) fn written(&self) -> Written {
         let open = |entry: &usize| {
             let state = &self.states[*entry];
@@ -194,7 +194,7 @@ impl Sink {
         }
     }
 
-    /// How many segments are written.
+    /// Returns the number of segments that are written.
     pub(crate) fn segments(&self) -> u64 {
         self.segments
     }
@@ -216,7 +216,8 @@ impl Sink {
         self.commit()
     }
 
-    /// Takes the source's word on a file: it is put in place at the next [`commit`](Sink::commit) if it is what was written.
+    /// Takes the source's verdict on a file. The file is put in place at the next [`commit`](Sink::commit) if its bytes
+    /// are what was written.
     pub(crate) fn verdict(&mut self, entry: usize, verdict: Verdict) -> Result<(), SinkError> {
         if entry >= self.states.len() || !self.is_file(entry) {
             return Ok(());
@@ -231,7 +232,7 @@ impl Sink {
         }
     }
 
-    /// Puts what is verified in place.
+    /// Puts the verified files in place.
     pub(crate) fn commit(&mut self) -> Result<(), SinkError> {
         let verified = std::mem::take(&mut self.verified);
         let at_once = self.options.sync && verified.len() > SYNC_ONE_BY_ONE;
@@ -248,7 +249,8 @@ impl Sink {
         self.flush_journal()
     }
 
-    /// Ends the transfer, after its last segment and verdict: links, modes and times of directories, and no more staging.
+    /// Ends the transfer, after its last segment and verdict: makes the links, sets the modes and times of directories,
+    /// and removes the staging directory.
     pub(crate) fn finish(mut self) -> Result<Outcome, SinkError> {
         let segments = self.layout.segments();
         if self.segments != segments {
@@ -273,7 +275,7 @@ impl Sink {
                 }
             }
         }
-        // Of those in it first: what is put into a directory changes its time.
+        // Inner directories first, since a change in a directory changes its time.
         for entry in (0..self.states.len()).rev() {
             let Entry { path, kind, mode, mtime } = &self.manifest.entries()[entry];
             if *kind == Kind::Directory && self.states[entry] != State::Failed {
@@ -339,7 +341,7 @@ impl Sink {
         self.end_before(ended)
     }
 
-    /// All bytes of the entries before `entry` have come; those without bytes are made now.
+    /// Ends the entries before `entry`, of which all bytes have come. Entries without bytes are made now.
     fn end_before(&mut self, entry: usize) -> Result<(), SinkError> {
         while self.cursor < entry {
             if self.is_file(self.cursor) && self.states[self.cursor] == State::Open {
@@ -366,7 +368,7 @@ impl Sink {
         current.file.write_all(bytes).map_err(|cause| self.contents("write", piece.entry)(cause))
     }
 
-    /// All bytes of a file are written.
+    /// Ends a file of which all bytes are written.
     fn end(&mut self, entry: usize) -> Result<(), SinkError> {
         let hasher = match self.current.take_if(|current| current.entry == entry) {
             Some(current) => current.hasher,
@@ -399,7 +401,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Gives a file that grew its mode and time.
+    /// Gives a received file its mode and time, and syncs it if `sync`.
     fn dress(&mut self, entry: usize, sync: bool) -> Result<(), SinkError> {
         let Entry { mode, mtime, .. } = &self.manifest.entries()[entry];
         let dressed = (|| {
@@ -431,7 +433,7 @@ impl Sink {
         self.staging.remove(&name).map_err(|cause| self.contents("remove", entry)(cause.into()))
     }
 
-    /// Sorts failures: one name's, or the end.
+    /// Sorts a failure: it is either this entry's, or ends the transfer.
     fn accept(&mut self, entry: usize, placed: Result<(), PlaceError>) -> Result<(), SinkError> {
         match placed {
             Ok(()) => Ok(()),
@@ -467,12 +469,12 @@ impl Sink {
     }
 }
 
-/// The name of an entry in the staging directory.
+/// Returns the name of an entry in the staging directory.
 fn name(entry: usize) -> String {
     format!("f{entry}")
 }
 
-/// Of what a journal tells, what is found to be so.
+/// Returns the part of a journal's records that still holds.
 fn trusted(
     root: &Root,
     staging: &Staging,
@@ -486,7 +488,7 @@ fn trusted(
         Some(Entry { path, kind: Kind::File { bytes }, mtime, .. }) => root.file(path) == Some((*bytes, *mtime)),
         _ => false,
     });
-    // What was kept is to be replaced now, or may be gone.
+    // A name that was kept is to be replaced now, or may be gone.
     remembered.kept.retain(|&entry| !clobber && entries.get(entry).is_some_and(|entry| root.has(&entry.path)));
     let mut segments = remembered.segments.min(layout.segments());
     for entry in 0..entries.len() {
@@ -499,7 +501,7 @@ fn trusted(
             segments = segments.min(layout.whole_before(entry));
         }
     }
-    // What is in place at the front is as good as written.
+    // Entries that are in place at the front count as written.
     let settled = |entry: &usize| {
         entries[*entry].bytes() == 0 || remembered.placed.contains(entry) || remembered.kept.contains(entry)
     };

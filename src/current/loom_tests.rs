@@ -1,5 +1,5 @@
-//! The current value under loom: it lies in a cell that loom watches, and who drops it writes to it, so a use that goes on after
-//! that is reported as a race.
+//! The current value under loom. It lies in a cell that loom watches, and the thread that drops it writes to it. So a
+//! use that goes on after that is reported as a race.
 //!
 //! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib current`
 

@@ -1,5 +1,5 @@
-//! Custody under loom: the value lies in a cell that loom watches, so two who have it at once are reported as a race, and a
-//! delivering thread that is never woken as a deadlock.
+//! Custody under loom. The value lies in a cell that loom watches, so two threads that have it at once are reported as
+//! a race. A delivering thread that is never woken is reported as a deadlock.
 //!
 //! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib custody`
 

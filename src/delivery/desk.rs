@@ -1,4 +1,4 @@
-//! What a deliverer calls: the replica's side of a delivery, and who is told of it.
+//! The replica's side of a delivery: applying messages, and answering their submitters and readers.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -31,22 +31,23 @@ use crate::{
     view_change::NewView,
 };
 
-/// In the year 2262. What a faulty sender's clock says beyond it does not count: there must be room for the times of those behind it.
+/// The latest time that a message may have, in the year 2262. A later time of a faulty sender's clock is cut to it,
+/// since there must be room for the times of the messages behind.
 const LATEST: Hlc = Hlc(u64::MAX / 2);
 
-/// What a [`Deliverer`] calls.
+/// The calls of a [`Deliverer`] on a complete replica.
 pub(super) struct AtDesk<'a, S: Service> {
     pub(super) service: &'a mut S,
     pub(super) desk: &'a mut Desk<S>,
 }
 
-/// What a [`Deliverer`] calls as long as the replica is ahead of it.
+/// The calls of a [`Deliverer`] as long as the replica is ahead of it.
 pub(super) struct Skipping<'a, S: Service> {
     pub(super) ahead: &'a Mark,
     pub(super) at_desk: AtDesk<'a, S>,
 }
 
-/// What a [`Deliverer`] calls as long as the replica has not got its state.
+/// The calls of a [`Deliverer`] as long as the replica lacks its state.
 pub(super) struct Keeping<'a> {
     pub(super) backlog: &'a mut Backlog,
     pub(super) overflowed: bool,
@@ -58,12 +59,12 @@ pub(super) struct Desk<S: Service> {
     pub(super) reads: Arc<Reads<S>>,
     pub(super) transfer: Arc<Transfer>,
     pub(super) tally: Arc<Tally>,
-    /// Of a durable group.
+    /// The log's side of a durable group.
     pub(super) held: Option<Held<S>>,
     /// A durable group's message, copied out.
     pub(super) incoming: AlignedVec,
     pub(super) scratch: AlignedVec,
-    /// The group's members take its messages in one order.
+    /// Whether the group's members take its messages in one order.
     pub(super) in_order: bool,
     /// The group's time at the last message, if they do.
     pub(super) time: Hlc,
@@ -76,14 +77,15 @@ pub(super) struct Desk<S: Service> {
     pub(super) poison: Option<Given>,
 }
 
-/// Those to be woken at the end of a batch.
+/// Wakers of callers that are to be woken at the end of a batch.
 ///
-/// A thread that waits for the oldest of many submits then sleeps through the whole batch, instead of being woken for each;
-/// and who is woken finds this thread done. The limit keeps the first of a long batch from waiting for its end.
+/// A thread that waits for the oldest of many submits then sleeps through the whole batch, instead of being woken for
+/// each. A thread that is woken finds the delivering thread done. The limit keeps the first of a long batch from
+/// waiting for its end.
 #[derive(Debug)]
 pub(super) struct Wakers(Vec<Waker>);
 
-/// See [`Wakers`].
+/// The number of wakers at which they are woken before the batch ends. See [`Wakers`].
 const WAKE_AT_ONCE: usize = 64;
 
 impl Wakers {
@@ -108,7 +110,7 @@ impl Wakers {
 }
 
 impl<S: Service> Deliver for AtDesk<'_, S> {
-    // Into the loop of the deliverer, where all but few messages come by; `Skipping` is seldom, and short-lived.
+    // Inlined into the deliverer's loop, which nearly all messages pass; `Skipping` is rare, and short-lived.
     #[inline(always)]
     fn deliver(&mut self, message: Message<'_>) {
         let AtDesk { service, desk } = self;
@@ -153,7 +155,7 @@ impl<S: Service> AtDesk<'_, S> {
         let mut incoming = std::mem::take(&mut desk.incoming);
         let kept = match message.payload.as_slice() {
             Some(bytes) => bytes,
-            // Read once, so that the log and the replica get the same, whatever a faulty sender does meanwhile.
+            // Read once, so that the log and the replica get the same bytes, whatever a faulty sender does meanwhile.
             None => {
                 incoming.resize(message.payload.len(), 0);
                 message.payload.read(&mut incoming);
@@ -204,7 +206,7 @@ impl Deliver for Keeping<'_> {
 }
 
 impl<S: Service> Desk<S> {
-    /// Fails the linearizable reads that wait, and those to come.
+    /// Fails the linearizable reads that wait, and later ones.
     pub(super) fn refuse_reads(&mut self, why: Unavailable) {
         let error = ReadError::Unavailable { why };
         self.fail_held_reads(&error);
@@ -213,7 +215,7 @@ impl<S: Service> Desk<S> {
         jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
     }
 
-    /// Tells the replica of a view, and the log.
+    /// Tells the log and the replica of a view.
     pub(super) fn tell_view(&self, service: &mut S, view: &NewView) {
         if let Some(held) = &self.held {
             held.append_view(view);
@@ -232,7 +234,7 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Answers linearizable reads; in a durable group, once what they saw can't be undone.
+    /// Answers linearizable reads; in a durable group, once the state that they saw can't be undone.
     fn answer_reads(&mut self, service: &S) {
         let Desk { jobs, wakers, answered, held, .. } = self;
         for mut job in jobs.drain(..) {
@@ -246,7 +248,7 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// The group's time at a message that was sent at this one.
+    /// The group's time at a message whose sender gave it the time `sent`.
     #[inline]
     fn time_of(&mut self, sent: Hlc) -> Hlc {
         if !self.in_order {
@@ -266,7 +268,7 @@ impl<S: Service> Desk<S> {
         match taken {
             Ok(reply) => {
                 self.applied += 1;
-                // Of what has no reply, nobody waits for one.
+                // A message without a reply has no waiting submitter.
                 reply.ok_or(Unapplied::Invalid)
             }
             Err(invalid) => {
@@ -276,7 +278,7 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Why this node's part ends, of which the application panicked.
+    /// The reason for which this node's part ends after a panic of the application.
     #[cold]
     pub(super) fn panicked(&self, part: Option<&Part>) -> EndReason {
         let Some(given) = self.poison else { return EndReason::Panicked };
@@ -291,7 +293,8 @@ impl<S: Service> Desk<S> {
         EndReason::Panicked
     }
 
-    /// Appends a message to the log of a durable group. None if the log does not take it: then it has failed.
+    /// Appends a message to the log of a durable group. None if the log does not take it, in which case the log has
+    /// failed.
     fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<End> {
         let held = self.held.as_ref()?;
         let at = Position::new(message.epoch, message.seq);
@@ -304,11 +307,11 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// All members have the same bytes, so all skip them.
+    /// Counts and logs a message that is no command. All members have the same bytes, so all skip them.
     #[cold]
     fn skip(&mut self, message: &Message<'_>, invalid: &Invalid) {
         self.skipped += 1;
-        // Ever more rarely, since a faulty node may send any number.
+        // Logged ever more rarely, since a faulty node may send any number.
         if self.skipped.is_power_of_two() {
             tracing::warn!(
                 group = %self.shared.intake.name,

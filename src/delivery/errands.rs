@@ -1,4 +1,4 @@
-//! What others want of the replica, between two messages.
+//! Requests to the replica, served between two messages.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,13 +11,13 @@ use crate::{
     transfer::{CaptureReply, Transfer, Wanted},
 };
 
-/// What waits for the replica.
+/// Requests that wait for the replica.
 #[derive(Default)]
 pub(super) struct Errands {
     pub(super) captures: Vec<(Wanted, CaptureReply)>,
-    /// A state may have been restored.
+    /// Whether a state may have been restored.
     pub(super) restored: bool,
-    /// Which state is to be fetched, if any is.
+    /// The number of the state that is to be fetched, if any is.
     pub(super) fetch: u32,
 }
 
@@ -32,7 +32,8 @@ impl Errands {
     }
 }
 
-/// Captures the replica's state, or where it is. `time` is the group's, and `logged` where the log is, in a durable group.
+/// Captures the replica's state, or only its place. `time` is the group's time. `logged` is the place of the log, in a
+/// durable group.
 pub(super) fn capture<S: Service>(
     part: Option<&Part>,
     service: &S,
@@ -50,7 +51,7 @@ pub(super) fn capture<S: Service>(
     if wanted == Wanted::Place {
         return Ok(Captured::place(reached, logged));
     }
-    // It changes nothing, so whatever happens in it, the replica and the thread go on.
+    // A snapshot changes nothing, so whatever happens in it, the replica and the thread go on.
     let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
     Captured::new(reached, snapshot, logged)
 }

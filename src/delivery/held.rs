@@ -1,4 +1,4 @@
-//! What came of messages and reads that a crash of all members could still undo.
+//! Replies and reads whose messages a crash of all members could still undo.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -14,11 +14,11 @@ use crate::{
     view_change::NewView,
 };
 
-/// The side of a durable group's log on which the thread that delivers is: it appends, and holds answers until all members have
-/// on disk what they tell of.
+/// The delivering thread's side of a durable group's log. It appends, and holds answers until all members have on disk
+/// the messages on which the answers rest.
 pub(super) struct Held<S: Service> {
     pub(super) journal: Arc<Journal>,
-    /// In the order of versions.
+    /// The held replies, in the order of versions.
     replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
     reads: VecDeque<(u64, Job<S>)>,
 }
@@ -33,7 +33,7 @@ impl<S: Service> Held<S> {
         self.replies.push_back((version, ticket, reply));
     }
 
-    /// Holds what was read at the version that the log ends with. Gives it back if that is safe.
+    /// Holds a read of the version with which the log ends. Gives it back if that version is safe.
     pub(super) fn hold_read(&mut self, job: Job<S>) -> Option<Job<S>> {
         let version = self.journal.end().version;
         if version <= self.journal.safe() {
@@ -50,14 +50,15 @@ impl<S: Service> Held<S> {
         }
     }
 
-    /// Where the order ended before a view, if this node was in none: its log then goes up to there.
+    /// The position at which the order ended before a view, if this node was in no view before: its log then reaches
+    /// that far.
     pub(super) fn ended(&self) -> Position {
         self.journal.end().position
     }
 }
 
 impl<S: Service> Desk<S> {
-    /// All members have the messages up to this version on disk: whoever waits for that is told.
+    /// Releases the answers that wait for this version: all members have the messages up to it on disk.
     pub(super) fn release(&mut self, version: u64) {
         let Desk { held, shared, wakers, .. } = self;
         let Some(held) = held else { return };
@@ -77,7 +78,7 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Fails the replies that are held: whether a crash of all members undoes their messages will not be known here.
+    /// Fails the replies that are held: this node will not learn whether a crash of all members undoes their messages.
     pub(super) fn fail_held_replies(&mut self, why: &Unavailable) {
         let Desk { held: Some(held), shared, wakers, .. } = self else { return };
         for (_, ticket, _) in held.replies.drain(..) {
@@ -98,7 +99,7 @@ impl<S: Service> Desk<S> {
     }
 }
 
-/// Tells whoever waits for a read why there is no answer.
+/// Fails a read with `error`, for the caller that waits for it.
 pub(super) fn fail_read<S>(mut job: Job<S>, error: &ReadError, wakers: &mut Wakers) {
     job.look(Err(error.clone()));
     job.answer().into_iter().for_each(|waker| wakers.push(waker));

@@ -9,18 +9,18 @@ use super::{
 };
 use crate::service::Service;
 
-/// A part in a view that is over for this node, with all that it had received there.
+/// A part in a view that is over for this node, with all messages that it had received there.
 ///
-/// Any member may have delivered that, since delivery takes the receipt of all; but it is not known to be delivered, so the
-/// replica does not see it before the shard goes on with it. Who waited for this node's messages was told that their outcome
-/// is unknown.
+/// Any member may have delivered them, since delivery takes the receipt of all. But they are not known to be delivered,
+/// so the replica does not see them before the shard goes on with them. The submitters of this node's messages were
+/// told that the outcome is unknown.
 pub(super) struct Kept {
     part: Part,
-    /// How much of the view's order is delivered, or may be.
+    /// The end of the part of the view's order that is delivered, or may be.
     to: Seq,
 }
 
-/// Delivers messages for which nobody waits any more.
+/// A `Deliver` that delivers messages for which no submitter waits any more.
 struct Untold<D>(D);
 
 impl<D: Deliver> Deliver for Untold<D> {
@@ -34,7 +34,7 @@ impl<D: Deliver> Deliver for Untold<D> {
 }
 
 impl Kept {
-    /// Keeps a complete replica's part, which has received so much.
+    /// Keeps a complete replica's part, which has received the view's order up to `received`.
     pub(super) fn new(part: Part, received: Seq) -> Option<Kept> {
         matches!(part.stage, Stage::Complete { .. }).then_some(Kept { part, to: received })
     }
@@ -44,13 +44,13 @@ impl Kept {
         &self.part
     }
 
-    /// The same up to where the shard goes on; None if it lacks something of that.
+    /// The same up to the place from which the shard goes on; None if it lacks something of that.
     pub(super) fn up_to(self, began: End) -> Option<Kept> {
         let reaches = began.epoch == self.part.epoch && began.seq <= self.to;
         reaches.then_some(Kept { to: began.seq, ..self })
     }
 
-    /// Gives the replica the rest.
+    /// Delivers the rest to the replica.
     pub(super) fn deliver<S: Service>(mut self, desk: &mut Desk<S>, service: &mut S) -> Result<(), DeliverError> {
         self.part.settle(desk, service)?;
         let Part { stage: Stage::Complete { ahead, .. }, deliverer, .. } = &mut self.part else { return Ok(()) };

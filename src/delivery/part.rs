@@ -1,4 +1,4 @@
-//! What a node has of a group in one view.
+//! A node's part of a group in one view.
 
 use std::sync::Arc;
 
@@ -20,25 +20,24 @@ use crate::{
     view_change::NewView,
 };
 
-/// What a node has in a view.
 pub(super) struct Part {
     pub(super) epoch: Epoch,
     pub(super) members: ShardView,
     pub(super) submitter: Submitter,
     pub(super) deliverer: Deliverer,
     pub(super) stage: Stage,
-    /// Nobody can decide what follows.
+    /// Whether no member can decide what follows.
     pub(super) stalled: bool,
 }
 
-/// Whether the replica takes part.
+/// The stage of the replica: whether it takes part.
 pub(super) enum Stage {
     Complete {
-        /// What the replica is to be given first: the shard goes on with what it has in memory.
+        /// A part that the replica is to be given first, because the shard goes on with it from this node's memory.
         owes: Option<Box<Kept>>,
-        /// The state that was restored, as long as it is ahead of what is delivered.
+        /// The state that was restored, as long as it is ahead of the delivered order.
         ahead: Option<Mark>,
-        /// The replica has not been told of these.
+        /// The views of which the replica has not been told.
         changes: Vec<Arc<NewView>>,
     },
     Incomplete {
@@ -56,7 +55,7 @@ impl Part {
         }
     }
 
-    /// Why callers can't be let in.
+    /// The reason for which callers can't be let in.
     pub(super) fn unavailable(&self) -> Option<Unavailable> {
         match (&self.members.state, &self.stage) {
             _ if self.stalled => Some(Unavailable::NoQuorum),
@@ -80,13 +79,13 @@ impl Part {
         Ok(any)
     }
 
-    /// How far this node has delivered.
+    /// The end of this node's delivery.
     pub(super) fn delivered(&self) -> Mark {
         Mark { epoch: self.epoch, turns: self.deliverer.turns() }
     }
 
-    /// Takes a state that was restored, and applies what is kept beyond it, a few times `max` entries at once. Returns whether
-    /// the standing changed.
+    /// Takes a state that was restored, and applies the kept entries beyond it, a few times `max` at once. Returns
+    /// whether the standing changed.
     pub(super) fn catch_up<S: Service>(
         &mut self,
         restored: Option<Reached>,
@@ -106,7 +105,7 @@ impl Part {
         }
         let Some(mark) = state else { return false };
         let has_room = |desk: &Desk<S>| desk.held.as_ref().is_none_or(|held| held.journal.append().has_room());
-        // More than comes in meanwhile.
+        // More than can come in meanwhile.
         for _ in 0..max.saturating_mul(4) {
             if !has_room(desk) {
                 break;
@@ -120,7 +119,7 @@ impl Part {
                 None => break,
             }
         }
-        // A state of a view that this node has not installed waits for it.
+        // A state of a view that this node has not installed waits for that view.
         if !backlog.is_empty() || mark.epoch > self.epoch {
             return false;
         }
@@ -128,7 +127,7 @@ impl Part {
         if desk.held.is_some() {
             let delivered = Mark { epoch: self.epoch, turns: self.deliverer.turns() };
             if !delivered.covers(mark) {
-                // Versions are counted from where the deliverer is.
+                // Versions are counted from the deliverer's place.
                 return false;
             }
             ahead = None;
@@ -138,10 +137,10 @@ impl Part {
         true
     }
 
-    /// In a durable group, once the replica is as far as the deliverer: the log goes on from here.
+    /// In a durable group, lets the log go on from here, once the replica is as far as the deliverer.
     ///
-    /// If the view does not list it as complete, this member says that it is once its disk has the view's record, too. So its log
-    /// reaches the place from which it is complete.
+    /// If the view does not list it as complete, this member reports itself complete once its disk has the view's
+    /// record, too. So its log reaches the place from which it is complete.
     pub(super) fn begin<S: Service>(&mut self, desk: &Desk<S>, is_listed: bool) {
         if let Some(held) = &desk.held {
             self.deliverer.begin(held.journal.end().version);
@@ -156,10 +155,11 @@ pub(super) fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool
     delivered.as_ref().zip(message.place).is_some_and(|(mark, place)| mark.includes(mark.epoch, place))
 }
 
-/// What is known of messages, by their tickets. Those that this node has delivered since they were listed are left out.
+/// The outcomes of messages, by their tickets. Messages that this node has delivered since they were listed are left
+/// out.
 ///
-/// In a durable group, those who stay deliver what lies within the trim, and all of them may lose power before it is on any disk:
-/// this node, on whose disk it is not either, will not know.
+/// In a durable group, the members that stay deliver all that lies within the trim, and all of them may lose power
+/// before it is on any disk. This node, on whose disk it is not either, will not know.
 pub(super) fn outcomes(
     mode: Mode,
     part: Option<&Part>,
@@ -170,7 +170,7 @@ pub(super) fn outcomes(
         let outcome = match (mode, fate) {
             // No other member knows of it.
             _ if message.place.is_none() => Outcome::NotDelivered,
-            // There is no trim.
+            // Unordered groups have no trim.
             (Mode::Unordered, _) => Outcome::of_holders(message.held_by),
             (Mode::Ordered, Fate::Delivered) => Outcome::Delivered,
             (Mode::Ordered | Mode::Durable, Fate::NotDelivered) => Outcome::NotDelivered,

@@ -1,4 +1,4 @@
-//! What a log shows.
+//! The entries of a log.
 
 use rkyv::{Archived, rancor};
 use squall_fabric::NodeId;
@@ -10,40 +10,40 @@ use crate::{replicated::Command, view_change::ViewChange};
 /// An entry of a durable group's log: a message, or a view.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// A message's number in the log, from 1 on; a view has that of the message before. Alike at all members.
+    /// A message's number in the log, from 1 on; a view has that of the message before. The same at all members.
     pub version: u64,
-    /// When a message's sender submitted it, or just behind the message before where that is later.
+    /// The time at which a message's sender submitted it, or a time just behind the message before where that is later.
     pub time: Hlc,
-    /// The view in which it was ordered, or which it is.
+    /// The view in which the message was ordered; for a view, its own epoch.
     pub epoch: Epoch,
     /// A message's place in that view's order.
     pub seq: Seq,
-    /// Whether nobody applies it, as an operator has said.
+    /// Whether no member applies it, by an operator's decision.
     pub is_skipped: bool,
-    /// What it is.
+    /// The entry's kind and contents.
     pub body: EntryBody<'a>,
 }
 
-/// What an entry is.
+/// The kind and contents of an entry.
 #[derive(Clone, Copy, Debug)]
 pub enum EntryBody<'a> {
     /// A command.
     Command {
-        /// Who submitted it.
+        /// The member that submitted it.
         sender: NodeId,
-        /// Its bytes, as rkyv has made them, aligned.
+        /// Its bytes, as rkyv encoded them, aligned.
         bytes: &'a [u8],
     },
     /// A message that is no command of the application: clients' sessions are replicated, too.
     Other {
-        /// Who submitted it.
+        /// The member that submitted it.
         sender: NodeId,
     },
     /// A view, before the first message of its epoch.
     View(&'a ViewChange),
 }
 
-/// The bytes of an entry are no such command.
+/// The error that the bytes of an entry are no such command.
 #[derive(Debug, thiserror::Error)]
 #[error("version {version} is no such command: {source}")]
 pub struct CommandError {
@@ -52,14 +52,14 @@ pub struct CommandError {
 }
 
 impl<'a> Entry<'a> {
-    /// The command that it is, if it is one; checked, and where it lies.
+    /// Returns the entry's command, if it is one; checked, and not copied.
     pub fn command<C: Command>(&self) -> Result<Option<&'a Archived<C>>, CommandError> {
         let EntryBody::Command { bytes, .. } = self.body else { return Ok(None) };
         let command = rkyv::access::<Archived<C>, rancor::Error>(bytes);
         command.map(Some).map_err(|source| CommandError { version: self.version, source })
     }
 
-    /// Who submitted it. None for a view.
+    /// Returns the member that submitted it; None for a view.
     pub fn sender(&self) -> Option<NodeId> {
         match self.body {
             EntryBody::Command { sender, .. } | EntryBody::Other { sender } => Some(sender),

@@ -1,10 +1,11 @@
-//! Why the past is not to be had.
+//! The errors of reading the past.
 
 use std::{error::Error, io};
 
 use squall_ordered::log::{Damage, ReadError};
 
-/// Why a durable group's log or an earlier state can't be shown, or an image of the state not be taken.
+/// A reason for which a durable group's log or an earlier state can't be shown, or an image of the state can't be
+/// taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
@@ -17,10 +18,10 @@ pub enum HistoryError {
     /// The node of this group was not started.
     #[error("the node of this group was not started")]
     NotStarted,
-    /// It would wait for other threads on the one that delivers.
+    /// The call would make the delivery thread wait for other threads.
     #[error("the log can't be used inside `apply` or a read's closure, where nobody may wait: do so on another thread")]
     InsideApply,
-    /// What was asked for is on this node's disk no more, or never was.
+    /// The requested version is no longer on this node's disk, or never was.
     #[error(
         "version {asked} of group {group:?} is not on this node's disk: what is there begins with {first}. Ask for that, or ask \
          another member"
@@ -30,18 +31,18 @@ pub enum HistoryError {
         group: String,
         /// The version that was asked for.
         asked: u64,
-        /// The first one that can be had.
+        /// The first version that can be read.
         first: u64,
     },
-    /// It lies before all that is on this node's disk.
+    /// The requested time lies before everything that is on this node's disk.
     #[error(
         "the last command before that time was trimmed: what is there begins with version {first}. Ask another member"
     )]
     Before {
-        /// The first version that can be had.
+        /// The first version that can be read.
         first: u64,
     },
-    /// It is not safe yet, or not there at all.
+    /// The version is not safe yet, or does not exist.
     #[error("version {asked} of group {group:?} is not on all members' disks yet, {safe} is: ask again later")]
     NotYet {
         /// The group.
@@ -51,7 +52,7 @@ pub enum HistoryError {
         /// The last version that is safe.
         safe: u64,
     },
-    /// Records are damaged. A reader goes on behind them when it is asked for the next one.
+    /// Records are damaged. A reader continues behind them when it is asked for the next one.
     #[error("{0}. Other members have it: have this node repair its log from them")]
     Damaged(Box<Damage>),
     /// The log can't be read.
@@ -63,39 +64,39 @@ pub enum HistoryError {
     /// The commands can't be applied to an image.
     #[error("an earlier state can't be built: {0}")]
     Replay(Box<dyn Error + Send + Sync>),
-    /// This node still gets the group's state from another member.
+    /// This node still receives the group's state from another member.
     #[error("no image of the state can be taken while this node joins the group: try again, or ask another member")]
     Joining,
-    /// The service can't give its state away.
+    /// The service can't write its state.
     #[error("no image of the state can be taken: {0}")]
     Capture(String),
-    /// The log was cut, or begun anew from another member's state, before the image was complete.
+    /// The log's end was cut, or the log was begun anew from another member's state, before the image was complete.
     #[error("the log was changed while an image of the state was taken: take another one")]
     Overtaken,
-    /// The service panicked while an earlier state was built or looked at. The live replica is as it was.
+    /// The service panicked while an earlier state was built or looked at. The live replica is unchanged.
     #[error("the service panicked in an earlier state of the group")]
     Panicked,
-    /// Too many ask at once.
+    /// As many requests for earlier states wait already as may.
     #[error("{0} questions about earlier states wait already: ask again later")]
     Busy(usize),
     /// The system gives no thread.
     #[error("there is no thread for an earlier state: {0}")]
     NoThread(io::Error),
-    /// The group's log is not written any more.
+    /// The group's log is no longer written.
     #[error("the group's log has ended: {why}")]
     Ended {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl HistoryError {
-    /// Of what stands in the way of an image.
+    /// Wraps an error of writing or reading an image.
     pub(super) fn image(error: impl Into<Box<dyn Error + Send + Sync>>) -> HistoryError {
         HistoryError::Image(error.into())
     }
 
-    /// Of what stands in the way of a reader.
+    /// Converts an error of a log's reader.
     pub(super) fn reading(group: &str, asked: u64, error: ReadError) -> HistoryError {
         match error {
             ReadError::Damaged(damage) => HistoryError::Damaged(damage),

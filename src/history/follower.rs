@@ -1,4 +1,4 @@
-//! Follows a log as it grows.
+//! The follower of a log as it grows.
 
 use std::{
     pin::pin,
@@ -11,19 +11,19 @@ use event_listener::{Listener, listener};
 use super::{Entry, HistoryError, LogReader, ended};
 use crate::blocking;
 
-/// Reads a durable group's log as it grows; see [`Group::follow`](crate::Group::follow).
+/// A reader of a durable group's log as it grows; see [`Group::follow`](crate::Group::follow).
 ///
-/// It shows a command as soon as it is safe. One that reads more slowly than the group goes on loses nothing, unless what it has not
-/// read is trimmed ([`HistoryError::Trimmed`]).
+/// It shows a command as soon as it is safe. A follower that reads more slowly than the log grows loses nothing, unless
+/// its next records are trimmed ([`HistoryError::Trimmed`]).
 #[derive(Debug)]
 pub struct LogFollower(LogReader);
 
-/// What comes next in a log, within a time.
+/// The result of waiting for a log's next entry for a limited time.
 #[derive(Debug)]
 pub enum Next<'a> {
     /// An entry.
     Entry(Entry<'a>),
-    /// Nothing, within the time.
+    /// No entry came within the time.
     Late,
 }
 
@@ -32,38 +32,40 @@ impl LogFollower {
         LogFollower(reader)
     }
 
-    /// Shows views, too: each before the first message of its epoch, and not before that.
+    /// Shows views, too: each before the first message of its epoch, once that message is safe.
     pub fn with_views(self) -> LogFollower {
         LogFollower(self.0.with_views())
     }
 
-    /// The first version that was not shown.
+    /// Returns the first version that was not shown.
     pub fn next_version(&self) -> u64 {
         self.0.next_version()
     }
 
-    /// The next entry, if it is safe already.
+    /// Returns the next entry, if it is safe already.
     ///
-    /// Damaged records are an error once: the next call goes on behind them. [`HistoryError::Ended`] once the node's part in the
-    /// group is over, and all that was safe then is shown.
+    /// Damaged records are reported once: the next call continues behind them. The result is [`HistoryError::Ended`]
+    /// once the node's part in the group is over, and everything that was safe then is shown.
     pub fn try_next(&mut self) -> Result<Option<Entry<'_>>, HistoryError> {
         Ok(self.advance()?.then(|| self.0.shown()))
     }
 
-    /// Waits for the next entry, on a plain thread, for so long at most. Errors are those of [`try_next`](LogFollower::try_next).
+    /// Waits for the next entry, on a plain thread, for `limit` at most. Errors are those of
+    /// [`try_next`](LogFollower::try_next).
     pub fn wait(&mut self, limit: Duration) -> Result<Next<'_>, HistoryError> {
-        // A time beyond what the clock can tell is no limit.
+        // A time beyond the clock's range is no limit.
         match self.wait_until(Instant::now().checked_add(limit))? {
             true => Ok(Next::Entry(self.0.shown())),
             false => Ok(Next::Late),
         }
     }
 
-    /// The next entry. Errors are those of [`try_next`](LogFollower::try_next). Nothing is lost if it is dropped while it waits.
+    /// Returns the next entry. Errors are those of [`try_next`](LogFollower::try_next). Nothing is lost if the future
+    /// is dropped while it waits.
     pub async fn next(&mut self) -> Result<Entry<'_>, HistoryError> {
         let journal = Arc::clone(self.0.journal());
         loop {
-            // Listen first, then look: what comes in between is not missed.
+            // It listens before it looks, so that it misses no entry that comes in between.
             let mut rings = pin!(journal.grown().listen());
             if self.advance()? {
                 return Ok(self.0.shown());
@@ -99,7 +101,7 @@ impl LogFollower {
         reader.read_to(safe);
         match reader.advance()? {
             true => Ok(true),
-            // Looked at before, so that what came last is shown.
+            // The end was checked before, so that the last entries are shown.
             false if is_over => Err(ended(reader.journal())),
             false => Ok(false),
         }

@@ -1,8 +1,8 @@
-//! Which images of a state are kept, and how much of the log.
+//! The choice of the images and of the part of the log that are kept.
 
 use squall_ordered::log::{End, Position};
 
-/// An image, its size, and how many bytes of the log lie behind it.
+/// An image's place, its size, and the bytes of the log behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) at: End,
@@ -10,31 +10,31 @@ pub(super) struct Held {
     pub(super) behind: u64,
 }
 
-/// What must be left of the log.
+/// The part of the log that must be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     All,
-    /// So many bytes before the newest image.
+    /// This number of bytes before the newest image.
     Bytes(u64),
     /// All states from this version on.
     From(u64),
 }
 
-/// What goes.
+/// The images and the part of the log that are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Images.
+    /// The places of the images to remove.
     pub(super) remove: Vec<Position>,
-    /// The log before this.
+    /// The place before which the log is removed.
     pub(super) trim: Option<Position>,
 }
 
-/// Finds out what may go of a log that has these images, oldest first.
+/// Works out what may be removed of a log that has these images, oldest first.
 ///
-/// - The two newest stay, in case that the newest one can't be read some day, and the log from the older one on.
-/// - So does the newest image before what is to be kept, since states behind it are built from it.
-/// - All images that stay take no more room than the log does, as far as there are others than these: of those between, the
-///   one goes whose neighbours are the closest.
+/// - The two newest images stay, in case that the newest one can't be read some day, and the log from the older one on.
+/// - The newest image before the part to keep stays as well, since states behind it are built from it.
+/// - All images that stay take no more room than the log does, as far as there are others than these. Of the images
+///   between, the one is removed whose neighbours are the closest.
 pub(super) fn plan(images: &[Held], keep: Keep) -> Plan {
     let Some(second) = images.len().checked_sub(2) else { return Plan::default() };
     let newest = images[second + 1];
@@ -67,7 +67,7 @@ mod tests {
         Position::new(Epoch(1), Seq(version))
     }
 
-    /// Images of a log of 1000 commands, a byte each.
+    /// Makes images of a log of 1000 commands, a byte each.
     fn images(bytes: u64, versions: &[u64]) -> Vec<Held> {
         let image = |&version: &u64| Held {
             at: End { position: position(version), version, time: Hlc(version) },

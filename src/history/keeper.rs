@@ -1,8 +1,9 @@
-//! Takes images of the state, and lets go of what lies before those that are kept.
+//! The keeper: it takes images of the state, and trims the log before those that are kept.
 //!
-//! An image is captured between two commands, and written on another thread once its version is safe: after a crash of all
-//! members the log may end before what is not. A crash in between leaves the images and the log of before; one that falls into
-//! the removal leaves images or segments that nobody needs, which the next start or the next image removes.
+//! An image is captured between two commands, and written on another thread once its version is safe: after a crash of
+//! all members the log may end before a version that is not safe. A crash in between leaves the images and the log of
+//! before. A crash during the removal leaves images or segments that are not needed, and the next start or the next
+//! image removes them.
 
 use std::{
     fmt,
@@ -32,12 +33,12 @@ use crate::{
     transfer::Wanted,
 };
 
-/// What is kept for a group's past.
+/// The rules for keeping a group's past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// An image is taken when so much log was written since the last one, in bytes.
+    /// The bytes of log after which the next image is taken.
     pub(crate) snapshot_bytes: u64,
-    /// How much of the log before the newest image is kept, in bytes; None for all.
+    /// The bytes of the log before the newest image that are kept; None for all.
     pub(crate) retain: Option<u64>,
 }
 
@@ -57,24 +58,24 @@ impl Policy {
     }
 }
 
-/// What the keeper knows.
+/// The keeper's state.
 #[derive(Default)]
 pub(super) struct Keeping {
-    /// The newest image, and what all take together, in bytes.
+    /// The newest image, and the size of all images, in bytes.
     pub(super) newest: Option<Logged>,
     pub(super) bytes: u64,
-    /// A thread is about to take one.
+    /// Whether a thread is about to take an image.
     is_busy: bool,
-    /// The next was due before that had it.
+    /// Whether another image came due while that one was being taken.
     pub(super) is_late: bool,
-    /// One that is taken step by step, where there are no threads.
+    /// The image that is taken step by step, where there are no threads.
     taking: Option<Taking>,
 }
 
-/// After an image that could not be taken, the next attempt comes when so much of the distance between two was written.
+/// The divisor of the distance between two images, after which the next attempt follows one that failed.
 const AGAIN_AFTER: u64 = 4;
 
-/// How much is written between two looks at the room on the disk, in bytes.
+/// The bytes that are written between two looks at the disk's free space.
 const LOOK_EVERY: u64 = 16 << 20;
 
 impl History {
@@ -88,7 +89,7 @@ impl History {
             }
         });
         let history = Arc::downgrade(self);
-        // Whoever asks for a state or an image later comes behind it.
+        // The job is queued before any later request for a state or an image.
         drop(journal.ask(move |log| {
             let Some(history) = history.upgrade() else { return };
             let images = held(log).unwrap_or_default();
@@ -100,14 +101,14 @@ impl History {
         }));
     }
 
-    /// On the thread that writes, which must not wait.
+    /// Begins an image that is due. It runs on the thread that writes, which must not wait.
     fn begin_image(self: &Arc<History>) {
         let (was_busy, was_late) = {
             let mut keeping = self.keeping();
             let was_busy = std::mem::replace(&mut keeping.is_busy, true);
             (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
         };
-        // Unless it is done by then, which settles when the next is due.
+        // If the image is done by then, that has set the time of the next one.
         self.schedule(self.policy.snapshot_bytes);
         if was_busy && !was_late {
             let why = "an image of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
@@ -130,16 +131,17 @@ impl History {
         }
     }
 
-    /// Takes note of an image that was due: it was taken, or why not.
+    /// Notes the outcome of an image that was due.
     fn image_taken(&self, taken: Result<Logged, HistoryError>) {
         match taken {
             Ok(at) => {
                 tracing::info!(group = self.group, version = at.version, "an image of the state was taken");
             }
-            // With the node.
+            // The node has ended.
             Err(HistoryError::Ended { .. }) => {}
             Err(error) => {
-                // It is due as soon as a node starts with a long log and no image, which has then to join the group.
+                // An image is due as soon as a node starts with a long log and no image; such a node must join the
+                // group first.
                 if !matches!(error, HistoryError::Joining) {
                     tracing::warn!(group = self.group, %error, "no image of the state was taken, so no log is trimmed");
                 }
@@ -149,12 +151,13 @@ impl History {
         self.is_done();
     }
 
-    /// Whether an image is due or under way that no thread takes: its [steps](History::step_image) are the caller's.
+    /// Tells whether an image is due or under way that no thread takes: the caller must call
+    /// [`step_image`](History::step_image).
     pub(crate) fn wants_step(&self) -> bool {
         self.keeping().taking.is_some()
     }
 
-    /// Goes on with that image, as far as it comes without waiting.
+    /// Continues that image, as far as it goes without waiting.
     pub(crate) fn step_image(&self) {
         let Some(taking) = self.keeping().taking.take() else { return };
         match taking.go_on(self) {
@@ -181,7 +184,7 @@ impl History {
         keeping.bytes = images.iter().map(|image| image.bytes).sum();
     }
 
-    /// See [`Group::snapshot_now`](crate::Group::snapshot_now).
+    /// Takes an image: see [`Group::snapshot_now`](crate::Group::snapshot_now).
     pub(super) fn snapshot(&self) -> Result<Logged, HistoryError> {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
@@ -199,7 +202,7 @@ impl History {
         }
     }
 
-    /// See [`Group::trim`](crate::Group::trim).
+    /// Trims the log: see [`Group::trim`](crate::Group::trim).
     pub(super) fn trim(&self, version: u64) -> Result<u64, HistoryError> {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
@@ -207,7 +210,7 @@ impl History {
         self.settle(Keep::From(version), None).map(|begin| begin.version + 1)
     }
 
-    /// Asks the thread that delivers for the replica's state.
+    /// Asks the delivery thread for the replica's state.
     fn capture(&self) -> Result<mpsc::Receiver<Result<Captured, CaptureError>>, HistoryError> {
         let Sources { journal, transfer, waker } = self.sources()?;
         let (to, answers) = mpsc::channel();
@@ -217,14 +220,14 @@ impl History {
         Ok(answers)
     }
 
-    /// Removes the images that are not needed, and trims the log. Returns where it begins.
+    /// Removes the images that are not needed, and trims the log. Returns the log's beginning.
     fn settle(&self, keep: Keep, taken: Option<Taken>) -> Result<End, HistoryError> {
         let journal = self.journal()?;
         let _alone = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
         let (shelf, mut images) = ask(journal, |log| Ok::<_, HistoryError>((Shelf::of(log), held(log)?)))??;
         let mut damaged = Vec::new();
         let mut plan = plan(&images, keep);
-        // What goes can't be had again, so what stays is read first.
+        // Removed data can't be had again, so the images that stay are read first.
         while plan.trim.is_some() || !plan.remove.is_empty() {
             let from = plan.trim.unwrap_or(Position::START);
             let newest = images.len() - 1;
@@ -249,7 +252,7 @@ impl History {
                 remove(taken.at)?;
                 return Err(HistoryError::Overtaken);
             }
-            // These first: a log without the images is whole, and images without their log are of no use.
+            // Images go first: a log without the images is whole, and images without their log are of no use.
             plan.remove.into_iter().try_for_each(remove)?;
             let trimmed = plan.trim.map_or(Ok(log.begin()), |at| log.trim_before(at));
             trimmed.map_err(|error| HistoryError::Ended { why: error.to_string() })
@@ -259,15 +262,15 @@ impl History {
     }
 }
 
-/// An image on its way to the disk. It waits for what [`Journal::grown`] rings for.
+/// An image on its way to the disk. It continues when [`Journal::grown`] signals.
 pub(super) enum Taking {
     Due,
-    /// The thread that delivers was asked for the state; the end of the log had been changed so often before.
+    /// The delivery thread was asked for the state. `changes` is the count of changes of the log's end before that.
     Asked {
         answers: mpsc::Receiver<Result<Captured, CaptureError>>,
         changes: u64,
     },
-    /// It has given the state, as it is at a place, when so many bytes were written.
+    /// The delivery thread has given the state of a place. `counted` is the count of bytes written at that time.
     Given {
         state: Snapshot,
         place: Box<LogPlace>,
@@ -277,7 +280,8 @@ pub(super) enum Taking {
 }
 
 impl Taking {
-    /// Goes on as far as it comes without waiting for others: [`ControlFlow::Break`] once the image is there.
+    /// Continues as far as it goes without waiting for other threads: [`ControlFlow::Break`] once the image is
+    /// complete.
     fn go_on(self, history: &History) -> Result<ControlFlow<Logged, Taking>, HistoryError> {
         let journal = history.journal()?;
         match self {
@@ -307,7 +311,7 @@ impl Taking {
             Taking::Given { ref place, .. } if journal.safe() < place.end.version => Ok(ControlFlow::Continue(self)),
             Taking::Given { state, place, changes, counted } => {
                 let LogPlace { end: at, view, .. } = *place;
-                // Behind all that the state has.
+                // The request is queued behind everything that the state has.
                 let (shelf, kept) = ask(journal, |log| (Shelf::of(log), 2 * log.options().segment_bytes))?;
                 if shelf.open(at.position).is_err() {
                     let state = guarded(state, shelf.disk.clone(), kept);
@@ -321,7 +325,7 @@ impl Taking {
     }
 }
 
-/// A captured state on its way to the one that waits for it, which is woken also if none comes.
+/// A captured state on its way to the waiting thread, which is woken also if none comes.
 struct Reply {
     to: Option<mpsc::Sender<Result<Captured, CaptureError>>>,
     journal: Arc<Journal>,
@@ -330,7 +334,7 @@ struct Reply {
 impl Reply {
     fn send(mut self, captured: Result<Captured, CaptureError>) {
         if let Some(to) = self.to.take() {
-            // Who asked may have gone.
+            // The thread that asked may have ended.
             let _ = to.send(captured);
         }
     }
@@ -343,14 +347,14 @@ impl Drop for Reply {
     }
 }
 
-/// An image that was just written, and how often the end of the log had been changed before.
+/// An image that was just written, and the count of changes of the log's end before it.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     at: Position,
     changes: u64,
 }
 
-/// The images that belong to a log, oldest first.
+/// Returns the images that belong to a log, oldest first.
 fn held(log: &mut DiskLog) -> Result<Vec<Held>, HistoryError> {
     let Shelf { disk, cluster, shard, .. } = Shelf::of(log);
     let (begin, end) = (log.begin().position, log.persisted().position);
@@ -370,7 +374,7 @@ fn held(log: &mut DiskLog) -> Result<Vec<Held>, HistoryError> {
     Ok(images)
 }
 
-/// A state that leaves so much of the disk free.
+/// Wraps a state so that its writing fails before less than `kept` bytes of the disk are free.
 fn guarded(state: Snapshot, disk: Disk, kept: u64) -> Snapshot {
     let Some(write) = state.into_writer() else { return Snapshot::unsupported() };
     Snapshot::new(move |to| write(&mut Guarded { to, disk: &disk, kept, unseen: 0 }))
@@ -380,11 +384,11 @@ struct Guarded<'a> {
     to: &'a mut dyn Write,
     disk: &'a Disk,
     kept: u64,
-    /// How much may be written before the next look.
+    /// The bytes that may be written before the next look.
     unseen: u64,
 }
 
-/// What is left of the disk is for the log, which could not go on without.
+/// The error that the rest of the disk is kept for the log, which could not continue without.
 #[derive(Debug, thiserror::Error)]
 #[error("{free} bytes are free in {}, of which {kept} are for the log: make room, or trim the log", path.display())]
 struct NoSpace {
@@ -396,7 +400,7 @@ struct NoSpace {
 impl Write for Guarded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.unseen == 0 {
-            // What was written so far takes its room only then.
+            // The disk's free space shows buffered bytes only after a flush.
             self.to.flush()?;
             let free = self.disk.free()?;
             if free <= self.kept {

@@ -1,13 +1,14 @@
-//! What a durable group's log is to the applications: its commands by version, states of the past, and snapshots that let old
-//! records go.
+//! The past of a durable group, for applications: its commands by version, earlier states, and snapshots that permit
+//! the removal of old records.
 //!
-//! - A [`LogReader`] and a [`LogFollower`] show commands as they lie on this node's disk, never beyond what is *safe*: what all
-//!   members have on disk, so that no crash undoes it.
-//! - A [`Past`] is what somebody saw of the state at a version or a time: the newest *image* before it, with the commands up to it.
-//! - The keeper takes images of the state, on disk, and lets go of what lies before those that are kept.
+//! - A [`LogReader`] and a [`LogFollower`] show commands as they are on this node's disk. They never show anything
+//!   beyond the *safe* version, up to which all members have the log on disk, so that no crash undoes it.
+//! - A [`Past`] is a look at the state at a version or a time. The state is built from the newest *image* before it,
+//!   and the commands up to it.
+//! - The keeper takes images of the state, on disk, and trims the log before those that are kept.
 //!
-//! None of it holds up who delivers or who writes, but for the application's own `snapshot`, between two commands, and for the
-//! removal of files, between two batches.
+//! None of it delays the threads that deliver and write, with two exceptions: the application's own `snapshot`, between
+//! two commands, and the removal of files, between two batches.
 
 mod entry;
 mod error;
@@ -48,7 +49,7 @@ pub use self::{
     reader::LogReader,
 };
 
-/// What a durable group's handles and its node share of its past.
+/// The access to a durable group's past that its handles and its node share.
 pub(crate) struct History {
     group: String,
     policy: Policy,
@@ -56,22 +57,22 @@ pub(crate) struct History {
     sources: Option<OnceLock<Sources>>,
     past: Arc<Desk>,
     keeping: Mutex<Keeping>,
-    /// Who takes an image, which may wait for long for what is safe.
+    /// Held by the thread that takes an image, which may wait for long until its version is safe.
     taking: Mutex<()>,
-    /// Who finds out what is needed, and removes the rest.
+    /// Held by the thread that works out what is needed, and removes the rest.
     settling: Mutex<()>,
 }
 
-/// Where all of it comes from.
+/// The sources of the past.
 struct Sources {
     journal: Arc<Journal>,
     transfer: Arc<Transfer>,
-    /// Wakes the thread that delivers.
+    /// Wakes the delivery thread.
     waker: Waker,
 }
 
 impl History {
-    /// Of a group that is durable if there is a policy for it.
+    /// Makes the history of a group, which is durable if there is a policy for it.
     pub(crate) fn new(group: &str, policy: Option<Policy>) -> Arc<History> {
         Arc::new(History {
             group: group.to_owned(),
@@ -84,12 +85,12 @@ impl History {
         })
     }
 
-    /// How much of the log before the newest image is to be kept, in bytes.
+    /// Returns the bytes of the log before the newest image that are to be kept.
     pub(crate) fn retains(&self) -> u64 {
         self.policy.retain.unwrap_or(u64::MAX)
     }
 
-    /// The group's node starts. Images are taken from now on, as the policy says.
+    /// Starts the history with the group's node. Images are taken from now on, as the policy says.
     pub(crate) fn start(self: &Arc<History>, journal: Arc<Journal>, transfer: Arc<Transfer>, waker: Waker) {
         let Some(sources) = &self.sources else { return };
         if sources.set(Sources { journal, transfer, waker }).is_ok() {
@@ -97,7 +98,7 @@ impl History {
         }
     }
 
-    /// How the log is, if there is one.
+    /// Returns the status of the log, if there is one.
     pub(crate) fn status(&self) -> Option<LogStatus> {
         let journal = self.journal().ok()?;
         let (begin, end, counts) = (journal.begin(), journal.on_disk(), journal.counts());
@@ -133,12 +134,12 @@ impl History {
     }
 
     fn keeping(&self) -> MutexGuard<'_, Keeping> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Has the thread that writes do something, and waits for it.
+/// Runs a job on the thread that writes, and waits for its result.
 fn ask<T: Send + 'static>(
     journal: &Journal,
     job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
@@ -153,25 +154,25 @@ fn answer<T>(journal: &Journal, answers: &mpsc::Receiver<T>) -> Result<T, Histor
     journal.wait(answers).ok_or_else(|| ended(journal))
 }
 
-/// Why nothing more comes.
+/// Returns the error that the log has ended, with its cause.
 fn ended(journal: &Journal) -> HistoryError {
     HistoryError::Ended { why: journal.failure().unwrap_or("the node has ended").to_owned() }
 }
 
-/// A place in the history.
+/// Converts a log's end to a place in the history.
 pub(crate) fn logged(end: End) -> Logged {
     Logged { version: end.version, time: end.time }
 }
 
-/// What is the same for every kind of group.
+/// The methods that are the same for every kind of group.
 impl<R: Service> Group<R> {
-    /// Reads a durable group's commands, by version, from this node's disk: those of `range` that are safe by now, so that no
-    /// crash undoes them. Versions count from 1; a range that begins before what was trimmed is an error.
+    /// Reads a durable group's commands, by version, from this node's disk: those of `range` that are safe by now, so
+    /// that no crash undoes them. Versions count from 1; a range that begins in the trimmed part is an error.
     ///
-    /// Memory is bounded, whatever the range. Appending goes on meanwhile, and trimming too: a reader that it overtakes gets
-    /// [`HistoryError::Trimmed`].
+    /// Memory is bounded, whatever the range. Appending continues meanwhile, and so does trimming: a reader that
+    /// trimming overtakes gets [`HistoryError::Trimmed`].
     ///
-    /// This waits for the thread that writes, which answers between two batches.
+    /// This call waits for the thread that writes, which answers between two batches.
     pub fn log(&self, range: impl RangeBounds<u64>) -> Result<LogReader, HistoryError> {
         let first = match range.start_bound() {
             Bound::Included(&version) => version,
@@ -188,33 +189,34 @@ impl<R: Service> Group<R> {
         LogReader::new(self.name(), journal, R::command_of, first, last.min(safe))
     }
 
-    /// As [`log`](Group::log), from a version on and without an end: it waits for commands to come, whatever views they come in,
-    /// until the node's part in the group ends. `from` may lie beyond what is there.
+    /// Reads as [`log`](Group::log), from a version on and without an end. The follower waits for commands to come, in
+    /// whatever view, until the node's part in the group ends. `from` may lie beyond the end of the log.
     pub fn follow(&self, from: u64) -> Result<LogFollower, HistoryError> {
         let journal = self.history().journal()?;
         LogReader::new(self.name(), journal, R::command_of, from, 0).map(LogFollower::new)
     }
 
-    /// The last command that is safe and not later than `time`; version 0 if all are later. What it says is final once
-    /// a later command is safe.
+    /// Returns the last command that is safe and not later than `time`; version 0 if all are later. The answer is final
+    /// once a later command is safe.
     pub fn version_at(&self, time: impl Into<Hlc>) -> Result<Logged, HistoryError> {
         let (journal, time) = (self.history().journal()?, time.into());
         let found = past::end_at(self.name(), journal, time)?;
         Ok(found)
     }
 
-    /// What this node has written to the group's log since it started.
+    /// Returns the counts of what this node has written to the group's log since it started.
     pub fn log_counts(&self) -> Result<LogCounts, HistoryError> {
         self.history().journal().map(|journal| journal.counts())
     }
 
-    /// Has somebody look at the state as it was behind the command of a version, 0 for the state at the beginning, and learns
-    /// where exactly that was. `blank` is a service as it is before it has any state.
+    /// Calls `look` with the state behind the command of a version, 0 for the state at the beginning, and with the
+    /// exact place of that state. `blank` is a service as it is before it has any state.
     ///
-    /// The newest image before that version is restored into it, and the commands behind that are applied, on a thread of its
-    /// own; two of a group at a time, others wait for their turn. The live replica is not touched.
+    /// The newest image before that version is restored into `blank`, and the commands behind it are applied, on a
+    /// thread of its own. At most two states of a group are built at a time; others wait for their turn. The live
+    /// replica is not touched.
     ///
-    /// [`HistoryError::NotYet`] if the version is not safe yet.
+    /// The result is [`HistoryError::NotYet`] if the version is not safe yet.
     pub fn at_version<T: Send + 'static>(
         &self,
         version: u64,
@@ -224,8 +226,9 @@ impl<R: Service> Group<R> {
         past::look(self.name(), self.history(), past::Moment::Version(version), blank, look)
     }
 
-    /// As [`at_version`](Group::at_version), behind the last command that is safe and not later than `time`: the state at that
-    /// time. It is final once a later command is safe; before, one that was submitted earlier may still come.
+    /// Looks, as [`at_version`](Group::at_version) does, at the state behind the last command that is safe and not
+    /// later than `time`. The state is final once a later command is safe; before, a command that was submitted earlier
+    /// may still come.
     pub fn at_time<T: Send + 'static>(
         &self,
         time: impl Into<Hlc>,
@@ -235,18 +238,18 @@ impl<R: Service> Group<R> {
         past::look(self.name(), self.history(), past::Moment::Time(time.into()), blank, look)
     }
 
-    /// Takes an image of this node's replica, on its disk, and lets go of what the configuration does not want
-    /// [retained](crate::config::GroupConfig::retain). Returns what it is the state of, once it is safe and the image is
-    /// complete. Blocks this thread until then; delivery goes on.
+    /// Takes an image of this node's replica, on its disk, and removes what the configuration does not want
+    /// [retained](crate::config::GroupConfig::retain). Returns the place of the image's state, once that is safe and
+    /// the image is complete. Blocks this thread until then; delivery continues.
     pub fn snapshot_now(&self) -> Result<Logged, HistoryError> {
         self.history().snapshot()
     }
 
-    /// Lets go of commands on this node's disk that only states before `version` need, whatever the configuration wants
+    /// Removes commands on this node's disk that only states before `version` need, whatever the configuration wants
     /// retained. Returns the first version that can still be read.
     ///
-    /// At least the two newest images, and what follows the older one, are kept; so [`snapshot_now`](Group::snapshot_now) goes
-    /// first where more shall go.
+    /// At least the two newest images, and the log from the older one on, are kept. To remove more, call
+    /// [`snapshot_now`](Group::snapshot_now) first.
     pub fn trim(&self, version: u64) -> Result<u64, HistoryError> {
         self.history().trim(version)
     }

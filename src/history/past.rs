@@ -1,4 +1,4 @@
-//! States of the past.
+//! Earlier states of a group.
 
 use std::{
     collections::VecDeque,
@@ -21,16 +21,16 @@ use crate::{
     service::Service,
 };
 
-/// How many earlier states of a group are built at once: each needs memory for a state, and a thread that is busy.
+/// The number of earlier states of a group that are built at once: each needs memory for a state, and a busy thread.
 const AT_ONCE: usize = 2;
 
-/// How many wait for that, at most.
+/// The most requests that wait for that.
 const MAX_WAITING: usize = 256;
 
-/// How often building is begun anew when trimming overtakes it.
+/// The number of attempts to build a state when trimming overtakes them.
 const ATTEMPTS: usize = 3;
 
-/// Which state.
+/// The moment of an earlier state.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Moment {
     Version(u64),
@@ -39,7 +39,7 @@ pub(super) enum Moment {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Who builds earlier states of a group.
+/// The pool of threads that build earlier states of a group.
 #[derive(Default)]
 pub(super) struct Desk(Mutex<Queue>);
 
@@ -51,11 +51,11 @@ struct Queue {
 
 impl Desk {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a job done, on a thread that ends when nothing waits.
+    /// Queues a job, for a thread that ends when no job waits.
     fn push(self: &Arc<Desk>, job: Job) -> Result<(), HistoryError> {
         let mut queue = self.lock();
         if queue.waiting.len() >= MAX_WAITING {
@@ -73,7 +73,7 @@ impl Desk {
         };
         match thread::Builder::new().name("squall-past".to_owned()).spawn(body) {
             Ok(_) => queue.threads += 1,
-            // Those that run will do it.
+            // The threads that run already will take it.
             Err(_) if queue.threads > 0 => {}
             Err(error) => {
                 queue.waiting.pop_back();
@@ -83,7 +83,7 @@ impl Desk {
         Ok(())
     }
 
-    /// What the thread that asks does next; None if it ends.
+    /// Returns the next job of the calling thread; None if the thread is to end.
     fn next(&self) -> Option<Job> {
         let mut queue = self.lock();
         let job = queue.waiting.pop_front();
@@ -94,9 +94,10 @@ impl Desk {
     }
 }
 
-/// A look at an earlier state that is under way, and what it will give; see [`Group::at_version`](crate::Group::at_version).
+/// A look at an earlier state that is under way, and its result; see [`Group::at_version`](crate::Group::at_version).
 ///
-/// A future for any executor; on a plain thread, [`wait`](Past::wait). If it is dropped before its turn, no state is built.
+/// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
+/// state is built.
 #[must_use = "an earlier state that nobody waits for is not built"]
 pub struct Past<T>(Arc<Mutex<State<T>>>);
 
@@ -108,7 +109,7 @@ enum State<T> {
 
 impl<T> Past<T> {
     fn lock(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +151,7 @@ impl<T> fmt::Debug for Past<T> {
     }
 }
 
-/// Has `look` called with the state at a moment.
+/// Queues a call of `look` with the state at a moment.
 pub(super) fn look<S: Service, T: Send + 'static>(
     group: &str,
     history: &Arc<History>,
@@ -161,9 +162,9 @@ pub(super) fn look<S: Service, T: Send + 'static>(
     let past = Past(Arc::new(Mutex::new(State::Waiting(None))));
     let (answer, name, of_job) = (Arc::downgrade(&past.0), group.to_owned(), Arc::clone(history));
     let job = move || {
-        // Nobody waits for it any more.
+        // The caller has dropped its handle.
         let Some(answer) = answer.upgrade() else { return };
-        // What it breaks is its own.
+        // Unwind safety: a panic can only break the job's own values.
         let build = || {
             let mut service = blank;
             let at = build(&name, of_job.journal()?, moment, &mut service)?;
@@ -181,7 +182,7 @@ pub(super) fn look<S: Service, T: Send + 'static>(
     past
 }
 
-/// Takes a service to the state at a moment.
+/// Brings a service to the state at a moment.
 fn build<S: Service>(group: &str, journal: &Journal, moment: Moment, service: &mut S) -> Result<Logged, HistoryError> {
     let version = match moment {
         Moment::Version(version) => version,
@@ -196,7 +197,7 @@ fn build<S: Service>(group: &str, journal: &Journal, moment: Moment, service: &m
     build_version(group, journal, version, service)
 }
 
-/// Whether the log was trimmed meanwhile.
+/// Tells whether the log was trimmed meanwhile.
 fn is_overtaken(error: &HistoryError) -> bool {
     matches!(error, HistoryError::Unreadable(ReadError::Gone { .. } | ReadError::Trimmed { .. }))
 }
@@ -234,7 +235,7 @@ fn build_version<S: Service>(
     }
 }
 
-/// Where the log ended behind a version's message.
+/// Returns the position of the log behind a version's message.
 fn position_behind(group: &str, journal: &Journal, version: u64) -> Result<Position, HistoryError> {
     if version == journal.begin().version {
         return Ok(journal.begin().position);
@@ -252,13 +253,13 @@ fn position_behind(group: &str, journal: &Journal, version: u64) -> Result<Posit
     }
 }
 
-/// The first version of which the state can be built.
+/// Returns the first version of which the state can be built.
 fn first_state(shelf: &Shelf, begin: Position) -> Option<u64> {
     let mut positions = snapshots(&shelf.disk).ok()?.into_iter().filter(|&at| at >= begin);
     positions.find_map(|at| shelf.open(at).ok()).map(|image| image.at.version)
 }
 
-/// The last command that is safe and not later than a time.
+/// Returns the last command that is safe and not later than a time.
 pub(super) fn end_at(group: &str, journal: &Journal, time: Hlc) -> Result<Logged, HistoryError> {
     let safe = journal.safe().min(journal.on_disk().version);
     let found: Result<End, ReadError> = ask(journal, move |log| log.at_time(time))?;

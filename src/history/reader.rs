@@ -1,4 +1,4 @@
-//! Reads a log's commands, by version.
+//! The reader of a log's commands, by version.
 
 use std::{fmt, sync::Arc};
 
@@ -10,13 +10,15 @@ use squall_ordered::log::{Body, Hlc, Position, ReadError, Reader, Skips};
 use super::{Entry, EntryBody, HistoryError, ask};
 use crate::{disk::Disk, journal::Journal, view_change::ViewChange};
 
-/// The part of a message that is the application's command, if it has one.
+/// A function that returns the part of a message that is the application's command, if it has one.
 pub(super) type CommandOf = fn(&[u8]) -> Option<&[u8]>;
 
-/// Reads a range of a durable group's log; see [`Group::log`](crate::Group::log).
+/// A reader of a range of a durable group's log; see [`Group::log`](crate::Group::log).
 ///
 /// ```no_run
-/// # fn example(group: &squall::Group<impl squall::Replicated<Command = String>>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     group: &squall::Group<impl squall::Replicated<Command = String>>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut log = group.log(1000..2000)?;
 /// while let Some(entry) = log.next_entry()? {
 ///     if let Some(command) = entry.command::<String>()? {
@@ -33,7 +35,7 @@ pub struct LogReader {
     reader: Reader<Disk>,
     /// The first version that was not shown.
     next: u64,
-    /// The last that may be.
+    /// The last version that may be shown.
     last: u64,
     shows_views: bool,
     skips: Skips,
@@ -47,10 +49,10 @@ struct Shown {
     epoch: Epoch,
     seq: Seq,
     sender: NodeId,
-    /// A message's, aligned.
+    /// A message's bytes, aligned.
     bytes: AlignedVec,
     is_skipped: bool,
-    /// None for a message.
+    /// The view; None for a message.
     view: Option<ViewChange>,
 }
 
@@ -91,29 +93,29 @@ impl LogReader {
         LogReader { shows_views: true, ..self }
     }
 
-    /// The next entry; None at the end of the range, or of what was safe when reading began.
+    /// Returns the next entry; None at the end of the range, or of what was safe when reading began.
     ///
-    /// Damaged records are an error once: the next call goes on behind them.
+    /// Damaged records are reported once: the next call continues behind them.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, HistoryError> {
         Ok(self.advance()?.then(|| self.shown()))
     }
 
-    /// The first version that was not shown.
+    /// Returns the first version that was not shown.
     pub fn next_version(&self) -> u64 {
         self.next
     }
 
-    /// The message that was shown last, whole.
+    /// Returns the whole message that was shown last.
     pub(crate) fn message(&self) -> &[u8] {
         &self.shown.bytes
     }
 
-    /// The version up to which it shows entries from now on.
+    /// Sets the version up to which it shows entries from now on.
     pub(super) fn read_to(&mut self, last: u64) {
         self.last = self.last.max(last);
     }
 
-    /// Goes to the next entry, if there is one.
+    /// Goes to the next entry, if there is one, and returns whether there was.
     pub(super) fn advance(&mut self) -> Result<bool, HistoryError> {
         while self.next <= self.last {
             match self.step() {
@@ -138,7 +140,7 @@ impl LogReader {
         Ok(false)
     }
 
-    /// Reads a record. Returns whether it is one to show, if there is one.
+    /// Reads a record, if there is one. Returns whether it is one to show.
     fn step(&mut self) -> Result<Option<bool>, ReadError> {
         let Some(record) = self.reader.next_record()? else { return Ok(None) };
         let (Position { epoch, seq }, shown) = (record.position, &mut self.shown);
@@ -157,7 +159,7 @@ impl LogReader {
         Ok(Some(true))
     }
 
-    /// Begins anew where it stood, if the log was trimmed meanwhile and still has that.
+    /// Begins anew at the same version, if the log was trimmed meanwhile and still has that version.
     fn reopen(&mut self, error: ReadError) -> Result<(), HistoryError> {
         if !matches!(error, ReadError::Gone { .. }) {
             return Err(HistoryError::reading(&self.group, self.next, error));
@@ -166,7 +168,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// The entry that was read last.
+    /// Returns the entry that was read last.
     pub(super) fn shown(&self) -> Entry<'_> {
         let Shown { version, time, epoch, seq, sender, ref bytes, is_skipped, ref view } = self.shown;
         let body = match view {
@@ -184,7 +186,7 @@ impl LogReader {
     }
 }
 
-/// Begins at a version.
+/// Opens a reader at a version.
 pub(super) fn read_behind(group: &str, journal: &Journal, version: u64) -> Result<Reader<Disk>, HistoryError> {
     let reader = ask(journal, move |log| log.read_behind(version.saturating_sub(1)))?;
     reader.map_err(|error| HistoryError::reading(group, version, error))

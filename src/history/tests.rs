@@ -1,4 +1,4 @@
-//! Logs, earlier states and images, of a group whose delivering thread is the test.
+//! Logs, earlier states and images of a group whose delivery thread is the test.
 
 mod crashes;
 mod keeping;
@@ -36,16 +36,16 @@ use crate::{
 
 const ME: NodeId = NodeId(1);
 
-/// How much a log's segment holds in these tests, in bytes.
+/// The size of a log's segment in these tests, in bytes.
 const SEGMENT_BYTES: u64 = 8 << 10;
 
-/// Remembers what it was told, in order, as one number.
+/// A service that remembers its commands, in order, as one number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tape {
     applied: u64,
     digest: u64,
     views: u64,
-    /// What its image is filled up with, in bytes.
+    /// The padding of its image, in bytes.
     filling: usize,
 }
 
@@ -97,12 +97,12 @@ struct World {
     journal: Arc<Journal>,
     history: Arc<History>,
     live: Arc<Live>,
-    /// Where the log and the replica were when it was opened.
+    /// The ends of the log and of the replica when it was opened.
     opened: End,
     _storage: StorageThread,
 }
 
-/// What the thread that delivers has.
+/// The state of the delivery thread.
 struct Live {
     replica: Mutex<Tape>,
     transfer: Arc<Transfer>,
@@ -111,7 +111,7 @@ struct Live {
 }
 
 impl Live {
-    /// How many states were given away.
+    /// Returns the number of states that were captured.
     fn captured(&self) -> u32 {
         self.captured.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl Live {
         self.replica.lock().expect("no test panics holding it")
     }
 
-    /// Gives the state to those who want it.
+    /// Gives the state to the requests that wait for it.
     fn serve(&self) {
         let replica = self.replica();
         for (_, reply) in self.transfer.take() {
@@ -145,7 +145,7 @@ impl World {
         (World::open(Disk::Simulated(disk.clone()), policy), disk)
     }
 
-    /// Opens what is on a disk, and takes a replica there; or begins.
+    /// Opens the log on a disk, and brings a replica to its end; or begins a log.
     fn open(disk: Disk, policy: Policy) -> World {
         let mut log = Log::open(disk, options(), &mut fastrand::Rng::with_seed(1)).expect("the log is well").log;
         let shelf = Shelf::of(&log);
@@ -168,7 +168,7 @@ impl World {
                 shelf.write(end, None, Service::snapshot(&replica)).expect("the disk is well");
             }
         }
-        // As the node's start does.
+        // A node does the same at its start.
         log.prepare().expect("the disk is well");
         let bed = Bed::default();
         let journal = Arc::new(Journal::new(&log, view, bed.waker()));
@@ -213,7 +213,7 @@ impl World {
                 continue;
             }
             let Position { epoch, seq } = appending.end().position;
-            // A null now and then.
+            // Some positions are skipped, as nulls do.
             let seq = Seq(seq.0 + number % 2);
             let sent = Hlc(number * 10);
             let end = appending.message(Position::new(epoch, seq), sent, ME, Payload::kept(&note)).expect("it is next");
@@ -225,15 +225,15 @@ impl World {
         }
     }
 
-    /// All that was delivered is on all disks.
+    /// Makes everything that was delivered safe.
     fn settle(&self) -> u64 {
-        // It comes behind all that was appended.
+        // The job is queued behind everything that was appended.
         let end = self.journal.ask(|log| log.persisted()).recv().expect("the disk is well");
         self.journal.set_safe(end.version);
         end.version
     }
 
-    /// Delivers commands with these numbers, and has them safe.
+    /// Delivers commands with these numbers, and makes them safe.
     fn fill(&self, numbers: std::ops::Range<u64>, bytes: usize) -> u64 {
         numbers.for_each(|number| _ = self.deliver(number, bytes));
         self.settle()
@@ -247,7 +247,7 @@ impl World {
         LogFollower::new(self.reader(from, 0).expect("it is there"))
     }
 
-    /// The state at a moment.
+    /// Returns the state at a moment.
     fn at(&self, moment: Moment) -> Result<(Tape, Logged), HistoryError> {
         super::past::look("tape", &self.history, moment, Tape::default(), |tape: &Tape, at| (tape.clone(), at)).wait()
     }
@@ -256,7 +256,7 @@ impl World {
         self.live.replica().clone()
     }
 
-    /// Where it keeps images, in order.
+    /// Returns the versions of its images, in order.
     fn images(&self) -> Vec<u64> {
         let shelf = self.journal.ask(|log| Shelf::of(log)).recv().expect("the disk is well");
         let positions = squall_ordered::log::snapshots(&shelf.disk).expect("the disk is well");

@@ -1,4 +1,4 @@
-//! A cluster's CA, and what it makes.
+//! The CA of a cluster, and the keys that it issues.
 
 use std::{fs, path::PathBuf};
 
@@ -15,13 +15,13 @@ use super::{
 };
 use crate::config::check_name;
 
-/// How long a CA lasts.
+/// The lifetime of a CA, in days.
 const AUTHORITY_DAYS: i64 = 3653;
 
 /// The longest that a node's certificate lasts, in days.
 pub const MAX_DAYS: u32 = 3653;
 
-/// The clocks of hosts may differ by so much.
+/// The most by which the clocks of hosts may differ.
 const CLOCKS_DIFFER: Duration = Duration::hours(1);
 
 /// The CA of one cluster, with its key.
@@ -42,7 +42,7 @@ pub struct NodeKeys {
 }
 
 impl Authority {
-    /// Makes a CA for a cluster, whose name it bears; it lasts ten years.
+    /// Makes a CA for a cluster, with the cluster's name as its own; it lasts ten years.
     pub fn create(cluster: &str) -> Result<Authority, KeysError> {
         Authority::create_until(cluster, OffsetDateTime::now_utc() + Duration::days(AUTHORITY_DAYS))
     }
@@ -88,7 +88,7 @@ impl Authority {
         Ok(Authority { cluster: cluster.clone(), issuer, until: description.until, certificate })
     }
 
-    /// Writes both into files; only this user can read the key.
+    /// Writes the certificate and the key into files; only this user can read the key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         let places = [files.authority_key(), files.authority_certificate()];
         check_free(&places, replace)?;
@@ -97,17 +97,17 @@ impl Authority {
         write(&certificate, &self.certificate, Access::All, replace)
     }
 
-    /// The cluster's name.
+    /// Returns the cluster's name.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// Its certificate, in PEM form.
+    /// Returns the CA's certificate, in PEM form.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Makes a key for a node and a certificate that is good for so many days, but no longer than the CA's own.
+    /// Makes a key for a node, and a certificate that is valid for `days` days, but no longer than the CA's own.
     pub fn issue(&self, node: NodeId, days: u32) -> Result<NodeKeys, KeysError> {
         if !(1..=MAX_DAYS).contains(&days) {
             return Err(KeysError::Days { days });
@@ -120,7 +120,7 @@ impl Authority {
         let mut params = CertificateParams::new(vec![certificate_name(&self.cluster, node)])?;
         params.distinguished_name = named(&format!("node {}", node.0));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // Each node dials some and is dialed by others.
+        // A node dials some peers and is dialed by others.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         params.not_before = now - CLOCKS_DIFFER;
@@ -139,22 +139,22 @@ fn named(common: &str) -> DistinguishedName {
 }
 
 impl NodeKeys {
-    /// The node.
+    /// Returns the node.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Its certificate, in PEM form.
+    /// Returns the node's certificate, in PEM form.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Its key, in PEM form.
+    /// Returns the node's key, in PEM form.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Writes both into files; only this user can read the key.
+    /// Writes the certificate and the key into files; only this user can read the key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         let places = [files.key(self.node), files.certificate(self.node)];
         check_free(&places, replace)?;
@@ -165,7 +165,7 @@ impl NodeKeys {
 }
 
 impl std::fmt::Debug for NodeKeys {
-    /// Without the key.
+    /// Leaves the key out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NodeKeys").field("node", &self.node).finish_non_exhaustive()
     }

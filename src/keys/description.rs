@@ -1,25 +1,25 @@
-//! What a certificate says.
+//! The contents of certificates.
 
 use rcgen::{KeyPair, PublicKeyData};
 use squall_fabric::{NodeId, net::certificate_name};
 use time::OffsetDateTime;
 use x509_parser::prelude::{GeneralName, Pem, X509Certificate};
 
-/// What a certificate says, whether or not anybody should believe it.
+/// The contents of a certificate, not verified.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Whose it is.
+    /// The owner of the certificate.
     pub subject: Subject,
-    /// The name that its issuer bears: the cluster's, for those that [`Authority`](super::Authority) makes.
+    /// The issuer's name: the cluster's, for certificates that [`Authority`](super::Authority) makes.
     pub issuer: String,
-    /// Since when it is good.
+    /// The time from which the certificate is valid.
     pub since: OffsetDateTime,
-    /// Until when it is good.
+    /// The time until which the certificate is valid.
     pub until: OffsetDateTime,
     public_key: Vec<u8>,
 }
 
-/// Whose a certificate is.
+/// The owner of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The CA of a cluster.
@@ -29,7 +29,7 @@ pub enum Subject {
     },
     /// A node of a cluster.
     Node {
-        /// Its id.
+        /// The node's id.
         node: NodeId,
         /// The DNS name, of which the part in the middle stands for the cluster.
         name: String,
@@ -38,7 +38,7 @@ pub enum Subject {
     },
     /// Something else.
     Other {
-        /// Its names.
+        /// The certificate's names.
         names: Vec<String>,
     },
 }
@@ -69,13 +69,13 @@ impl Description {
         }
     }
 
-    /// Whether the certificate is for this key.
+    /// Tells whether the certificate is for this key.
     pub(super) fn is_of(&self, key: &KeyPair) -> bool {
         self.public_key == key.subject_public_key_info()
     }
 }
 
-/// The id in a name of the form that nodes have.
+/// Returns the id in a name of the form that nodes have.
 fn node_of(name: &str) -> Option<NodeId> {
     let (node, _) = name.strip_suffix(".squall")?.strip_prefix("node-")?.split_once('.')?;
     node.parse().ok().map(NodeId)
@@ -90,7 +90,7 @@ fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
     names.value.general_names.iter().filter_map(dns).collect()
 }
 
-/// Describes all certificates of a PEM text, of which there is at least one; an error is a sentence about the text.
+/// Describes all certificates of a PEM text, at least one; an error is a sentence about the text.
 pub fn describe(pem: &str) -> Result<Vec<Description>, String> {
     let mut all = Vec::new();
     let mut has_key = false;

@@ -1,4 +1,4 @@
-//! Where keys lie.
+//! The places of keys on disk.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,58 +12,58 @@ use squall_fabric::NodeId;
 use super::KeysError;
 use crate::log_keys;
 
-/// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`; and `node-<id>.log.pem` and
-/// `node-<id>.log.key`, where it signs its logs.
+/// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`. A node that signs
+/// its logs has `node-<id>.log.pem` and `node-<id>.log.key` as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     directory: PathBuf,
 }
 
 impl Files {
-    /// Those of a directory, which is made when something is saved.
+    /// Names the files of a directory, which is made when something is saved.
     pub fn in_directory(directory: impl Into<PathBuf>) -> Files {
         Files { directory: directory.into() }
     }
 
-    /// The CA's certificate, which every node needs.
+    /// Returns the place of the CA's certificate, which every node needs.
     pub fn authority_certificate(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
 
-    /// The CA's key, which no node needs.
+    /// Returns the place of the CA's key, which no node needs.
     pub fn authority_key(&self) -> PathBuf {
         self.directory.join("ca.key")
     }
 
-    /// A node's certificate.
+    /// Returns the place of a node's certificate.
     pub fn certificate(&self, node: NodeId) -> PathBuf {
         self.directory.join(format!("node-{}.pem", node.0))
     }
 
-    /// A node's key.
+    /// Returns the place of a node's key.
     pub fn key(&self, node: NodeId) -> PathBuf {
         self.directory.join(format!("node-{}.key", node.0))
     }
 
-    /// The public half of the key with which a node signs its logs, for whoever checks them.
+    /// Returns the place of the public half of the key with which a node signs its logs, for readers that check them.
     pub fn log_public_key(&self, node: NodeId) -> PathBuf {
         self.directory.join(log_keys::public_name(node))
     }
 
-    /// The key with which a node signs its logs.
+    /// Returns the place of the key with which a node signs its logs.
     pub fn log_key(&self, node: NodeId) -> PathBuf {
         self.directory.join(format!("node-{}.log.key", node.0))
     }
 }
 
-/// Who may read a file.
+/// The users that may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Owner,
     All,
 }
 
-/// None of these may be there, unless they may be replaced.
+/// Checks that none of these files exists, unless they may be replaced.
 pub(super) fn check_free(places: &[PathBuf], replace: bool) -> Result<(), KeysError> {
     let taken = places.iter().find(|path| !replace && path.symlink_metadata().is_ok());
     taken.map_or(Ok(()), |path| Err(KeysError::Exists { path: path.clone() }))
@@ -86,7 +86,7 @@ pub(super) fn write(path: &Path, text: &str, access: Access, replace: bool) -> R
     };
     let put = || if replace { fs::rename(&beside, path) } else { fs::hard_link(&beside, path) };
     let done = create().and_then(|()| put());
-    // After a rename it is gone.
+    // After a successful rename it no longer exists.
     let _ = fs::remove_file(&beside);
     match done {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !replace && path.exists() => {

@@ -23,22 +23,22 @@ impl LogKeys {
         Ok(LogKeys { node, key: pair.serialize_pem(), public_key: pair.public_key_pem() })
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// The key (PKCS #8).
+    /// Returns the private key (PKCS #8).
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// What its signatures are checked with.
+    /// Returns the public key, with which the node's signatures are checked.
     pub fn public_key(&self) -> &str {
         &self.public_key
     }
 
-    /// Writes both into files; only this user can read the key.
+    /// Writes both into files; only this user can read the private key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         let places = [files.log_key(self.node), files.log_public_key(self.node)];
         check_free(&places, replace)?;
@@ -49,7 +49,7 @@ impl LogKeys {
 }
 
 impl std::fmt::Debug for LogKeys {
-    /// Without the key.
+    /// Leaves the key out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LogKeys").field("node", &self.node).finish_non_exhaustive()
     }

@@ -1,9 +1,10 @@
 //! Keys of a cluster: a CA of its own, and a certificate for each node.
 //!
-//! Whoever has the CA's key can make nodes, so it stays where keys are made; a node gets its own certificate and key, and the
-//! CA's certificate. A certificate names a node of one cluster ([`certificate_name`](squall_fabric::net::certificate_name)), and
-//! that is all that it says: hosts may change their addresses. These keys are of ECDSA on P-256. A node that signs its logs has one of
-//! Ed25519 for that ([`LogKeys`]), which no CA knows: see [`log_keys`](crate::log_keys).
+//! A holder of the CA's key can make nodes, so that key stays where keys are made. A node gets its own certificate and
+//! key, and the CA's certificate. A certificate names a node of one cluster
+//! ([`certificate_name`](squall_fabric::net::certificate_name)), and nothing more: hosts may change their addresses.
+//! These keys are of ECDSA on P-256. A node that signs its logs has an Ed25519 key for that ([`LogKeys`]), which no CA
+//! knows: see [`log_keys`](crate::log_keys).
 //!
 //! The `squall keys` command does this at a shell; so does a program:
 //!
@@ -37,7 +38,7 @@ use std::{io, path::PathBuf};
 
 use crate::config::NameError;
 
-/// Why keys could not be made, kept or looked at.
+/// A reason for which keys could not be made, kept or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeysError {
@@ -46,10 +47,10 @@ pub enum KeysError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: io::Error,
-        /// Whether it is one of a CA's.
+        /// Whether it is one of a CA's files.
         is_ca: bool,
     },
     /// A file could not be written.
@@ -57,22 +58,22 @@ pub enum KeysError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
-    /// A file is there already, and was not to be replaced.
+    /// A file exists already, and was not to be replaced.
     #[error("{} is there already: give another directory, or --force to replace it", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// What should be a certificate or a key is none.
+    /// A text that should be a certificate or a key is none.
     #[error("{what} can't be used: {problem}")]
     Malformed {
-        /// The file, or what was given.
+        /// The name of the file, or of the argument.
         what: String,
-        /// What is wrong with it, and what to do.
+        /// The problem, with advice.
         problem: String,
     },
     /// A CA can't be made for a cluster of this name.
@@ -83,20 +84,20 @@ pub enum KeysError {
         /// The rule that it breaks.
         rule: NameError,
     },
-    /// A number of days that no certificate is made for.
+    /// The number of days is one for which no certificate is made.
     #[error("{days} days are not possible: give 1 to {MAX_DAYS}")]
     Days {
-        /// What was asked for.
+        /// The number that was asked for.
         days: u32,
     },
-    /// The CA's time is over.
+    /// The CA has expired.
     #[error(
         "the CA of cluster {cluster:?} expired on {on}: make a new one with `squall keys init`, and keys of all nodes"
     )]
     AuthorityExpired {
-        /// Its cluster.
+        /// The CA's cluster.
         cluster: String,
-        /// The day.
+        /// The day on which it expired.
         on: String,
     },
     /// Making a key or a certificate failed.

@@ -1,17 +1,17 @@
-//! Checks a part of a log, and makes a digest of it that other members' can be compared with.
+//! The check of a part of a log, and its digest, which can be compared with that of other members.
 
 use super::{Checked, LogSource};
 use crate::history::HistoryError;
 
-/// So many damages are listed.
+/// The number of damages that are listed.
 const MAX_DAMAGES: usize = 100;
 
-/// Reads messages from `from` to `to`, or a little more than so many bytes of them.
+/// Reads messages from `from` to `to`, or a little more than `max_bytes` bytes of them.
 pub(super) fn check(source: &dyn LogSource, from: u64, to: u64, max_bytes: u64) -> Result<Checked, HistoryError> {
     let mut checked = Checked { to: from.saturating_sub(1), ..Checked::default() };
     let mut log = match source.log(from, to) {
         Err(HistoryError::Damaged(damage)) => {
-            // Where reading can't begin, what follows in this part is not looked at.
+            // If reading can't begin, the rest of this part is not read.
             (checked.to, checked.damage) = (to, vec![damage.to_string()]);
             return Ok(checked);
         }
@@ -30,7 +30,7 @@ pub(super) fn check(source: &dyn LogSource, from: u64, to: u64, max_bytes: u64) 
                 checked.to = to.min(log.next_version() - 1).max(checked.to);
                 break;
             }
-            // The reader goes on behind it.
+            // The reader goes on behind the damage.
             Err(HistoryError::Damaged(damage)) if checked.damage.len() < MAX_DAMAGES => {
                 checked.damage.push(damage.to_string());
                 continue;

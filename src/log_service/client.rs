@@ -1,4 +1,4 @@
-//! The reader's side.
+//! The reader's side of the log service.
 
 use std::{
     fmt,
@@ -25,37 +25,37 @@ use crate::{
     serve::{Freshness, wire::Members},
 };
 
-/// How long an attempt to connect may take, and how long a member may be silent beyond what it was asked to wait.
+/// The limit of an attempt to connect, and of a member's silence beyond the time that it was asked to wait.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
-/// How long a check of a part of a log may take.
+/// The limit of a check of a part of a log.
 const CHECK: Duration = Duration::from_secs(60);
 
-/// A member waits for a record for so long at most.
+/// The longest time that a member waits for a record.
 const MOST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long to wait before all members are tried again: this at first, up to the most.
+/// The pause before all members are tried again: at first this, growing up to the most.
 const BACK_OFF: Duration = Duration::from_millis(20);
 const MOST_BACK_OFF: Duration = Duration::from_millis(500);
 
-/// A page has so many bytes of records at most, but for its last record.
+/// The size of a page's records, in bytes, except for the last record.
 const PAGE_BYTES: u64 = 1 << 20;
 
-/// Reads a durable group's log, at any member, from any program that a [`ClientConfig`] lets in.
+/// A reader of a durable group's log, at any member, from any program that a [`ClientConfig`] lets in.
 ///
-/// It talks to one member, and goes to another when that one fails or can't answer: a call ends with an answer, or with
+/// It talks to one member, and goes to another when that one fails or can't answer. A call ends with an answer, or with
 /// [`LogError::Unreachable`] after the configuration's `timeout`. Calls block the thread.
 pub struct LogClient {
     group: String,
     shard: u32,
     caller: Caller,
-    /// Those that are known at first.
+    /// The contacts that are known at first.
     contacts: Vec<Contact>,
-    /// Only they may answer, if any is given.
+    /// The only member that may answer, if one is given.
     only: Option<NodeId>,
-    /// The members of a view, once one was told of.
+    /// The members of a view, once a member has reported one.
     members: Members,
-    /// Whom to try next, as an index among all that are known.
+    /// The next member to try, as an index among all that are known.
     turn: usize,
     timeout: Duration,
     link: Option<Link>,
@@ -68,14 +68,15 @@ struct Link {
 }
 
 impl LogClient {
-    /// Reads the log of the group of this name. It connects by itself, with the first call and whenever it must later.
+    /// Makes a reader of the log of the group of this name. It connects by itself, with the first call and whenever it
+    /// must later.
     pub fn new(config: &ClientConfig, group: &str) -> LogClient {
         let contacts = config.contacts();
         LogClient {
             group: group.to_owned(),
             shard: 0,
             caller: config.caller().clone(),
-            // So that readers spread.
+            // Readers start at different members, so that they spread.
             turn: fastrand::usize(..contacts.len().max(1)),
             contacts,
             only: None,
@@ -85,12 +86,13 @@ impl LogClient {
         }
     }
 
-    /// Reads the log of one of the group's shards, by its number; it is that of shard 0 otherwise.
+    /// Reads the log of one of the group's shards, by its number, instead of that of shard 0.
     pub fn of_shard(self, shard: u32) -> LogClient {
         LogClient { shard, link: None, ..self }
     }
 
-    /// One that reads the same log at this member alone, which is one of the [`members`](LogClient::members) or was given by its id.
+    /// Returns a reader of the same log at this member alone, which is one of the [`members`](LogClient::members) or
+    /// was given by its id.
     pub fn at_member(&self, member: NodeId) -> LogClient {
         LogClient {
             group: self.group.clone(),
@@ -105,32 +107,35 @@ impl LogClient {
         }
     }
 
-    /// Calls made from now on take this long at most.
+    /// Limits calls made from now on to this time.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// The member that it talks to, if it does.
+    /// Returns the member that it talks to, if there is one.
     pub fn member(&self) -> Option<NodeId> {
         self.link.as_ref().map(|link| link.node)
     }
 
-    /// The members, as the one that it talks to sees them.
+    /// Returns the members, as the one that it talks to sees them.
     pub fn members(&mut self) -> Result<Vec<NodeId>, LogError> {
         self.status()?;
         Ok(self.members.members.iter().map(|(node, _)| NodeId(*node)).collect())
     }
 
-    /// Reads records of these versions, as many as fit into a mebibyte, or one: those that are safe, so that no crash undoes them.
+    /// Reads records of these versions, as many as fit into a mebibyte, or one. Only records that are safe are read, so
+    /// that no crash undoes them.
     ///
-    /// [`Freshness::Latest`]: of all records that anybody was told of before this call. It takes a member that can reach the others.
+    /// [`Freshness::Latest`] shows all records that any client was told of before this call. It takes a member that can
+    /// reach the others.
     pub fn read(&mut self, freshness: Freshness, versions: impl RangeBounds<u64>) -> Result<Page, LogError> {
         let (from, to) = bounds(&versions);
         self.page(from, to, Duration::ZERO, freshness)
     }
 
-    /// Reads records as [`read`](LogClient::read) does, and waits for the first one for so long, a second at most: the page may be
-    /// empty. Asked again and again, from [`Page::next`] on, it shows each record once, in order, whichever members fail meanwhile.
+    /// Reads records as [`read`](LogClient::read) does, and waits for the first one for `wait`, a second at most: the
+    /// page may be empty. Called again and again, from [`Page::next`] on, it shows each record once, in order,
+    /// whichever members fail meanwhile.
     pub fn follow(&mut self, versions: impl RangeBounds<u64>, wait: Duration) -> Result<Page, LogError> {
         let (from, to) = bounds(&versions);
         self.page(from, to, wait, Freshness::AsItIs)
@@ -148,10 +153,10 @@ impl LogClient {
         }
     }
 
-    /// The last records, so many at most, up to a version: fewer where the log has no more, or they were trimmed. And where to go on
-    /// reading behind them.
+    /// Returns the last `count` records up to a version, and the version from which to read on behind them. There are
+    /// fewer records where the log has no more, or they were trimmed.
     pub fn last(&mut self, count: usize, upto: Option<u64>) -> Result<(Vec<LogRecord>, u64), LogError> {
-        // An empty range, so that nothing but the end comes.
+        // The range is empty, so that the answer is only the log's end.
         let end = match upto {
             Some(upto) => upto,
             None => self.read(Freshness::Latest, u64::MAX..)?.safe,
@@ -161,7 +166,7 @@ impl LogClient {
         loop {
             let from = end.saturating_sub(span).max(first_there - 1) + 1;
             match self.tail_of(from, end, count) {
-                // Others may have less than whoever was asked first.
+                // Other members may have less than the first one that was asked.
                 Err(LogError::Trimmed { first }) if first > first_there => first_there = first,
                 Ok(records) if records.len() < count && from > first_there => span = span.saturating_mul(4),
                 other => return Ok((other?, end + 1)),
@@ -169,12 +174,12 @@ impl LogClient {
         }
     }
 
-    /// The last `count` records of a range.
+    /// Returns the last `count` records of a range.
     fn tail_of(&mut self, from: u64, to: u64, count: usize) -> Result<Vec<LogRecord>, LogError> {
         let mut records = Vec::new();
         let mut next = from;
         while count > 0 && next <= to {
-            // Another member may hear of it a little later that all of it is safe.
+            // Another member may learn a little later that all of it is safe.
             let page = self.page(next, to, MOST_WAIT, Freshness::AsItIs)?;
             records.extend(page.records);
             records.drain(..records.len().saturating_sub(count));
@@ -186,8 +191,8 @@ impl LogClient {
         Ok(records)
     }
 
-    /// The last version that is not later than `time`, and its own time; version 0 if all are later. It is final if a later
-    /// one is safe; else one that was submitted earlier may still come.
+    /// Returns the last version that is not later than `time`, and its own time; version 0 if all are later. The answer
+    /// is final if a later version is safe; else one that was submitted earlier may still come.
     pub fn version_at(&mut self, freshness: Freshness, time: Hlc) -> Result<Logged, LogError> {
         match self.ask(&Request::At { time_ns: time.0, freshness }, ATTEMPT)? {
             (_, Reply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),
@@ -195,7 +200,7 @@ impl LogClient {
         }
     }
 
-    /// How the log is at the member that is asked.
+    /// Returns the status of the log at the member that is asked.
     pub fn status(&mut self) -> Result<LogStatus, LogError> {
         match self.ask(&Request::Status, ATTEMPT)? {
             (_, Reply::Status(status)) => Ok(*status),
@@ -203,7 +208,8 @@ impl LogClient {
         }
     }
 
-    /// Has the member check its records of these versions, as they are on its disk: all of them, or 64 MiB and less at a time.
+    /// Makes the member check its records of these versions, as they are on its disk: all of them, or at
+    /// most some 64 MiB at a time.
     pub fn check(&mut self, from: u64, to: u64) -> Result<Checked, LogError> {
         match self.ask(&Request::Check { from: from.max(1), to, max_bytes: u64::MAX }, CHECK)? {
             (_, Reply::Checked { to, messages, bytes, digest, damage }) => {
@@ -215,7 +221,7 @@ impl LogClient {
 }
 
 impl LogClient {
-    /// Asks whoever answers. What is asked changes nothing, so it may be asked again.
+    /// Asks any member that answers. Requests change nothing, so they may be repeated.
     fn ask(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), LogError> {
         let begun = Instant::now();
         let mut back_off = BACK_OFF;
@@ -265,7 +271,7 @@ impl LogClient {
         self.link.as_mut().expect("it was dialed").exchange(request, patience)
     }
 
-    /// Connects, or says what the member says instead of a welcome.
+    /// Connects, or returns the member's answer in place of a welcome.
     fn dial(&mut self) -> Result<Option<(NodeId, Reply)>, String> {
         let whom = self.whom();
         let Some(contact) = whom.get(self.turn % whom.len().max(1)) else {
@@ -285,7 +291,7 @@ impl LogClient {
         Ok(None)
     }
 
-    /// The members that may be asked.
+    /// Returns the members that may be asked.
     fn whom(&self) -> Vec<Contact> {
         let told = self
             .members
@@ -293,7 +299,7 @@ impl LogClient {
             .iter()
             .map(|(node, addresses)| Contact { node: Some(NodeId(*node)), addresses: addresses.clone() });
         let told: Vec<Contact> = told.collect();
-        // Of those that were told none may be left, while one of the first has joined again.
+        // The reported members may all be gone, while one of the first has joined again.
         let others = self.contacts.iter().filter(|first| !told.contains(first)).cloned();
         let mut whom: Vec<Contact> = told.iter().cloned().chain(others).collect();
         if let Some(only) = self.only {
@@ -319,7 +325,7 @@ impl Link {
     }
 }
 
-/// The first version of a range, and the last.
+/// Returns the first version of a range, and the last.
 fn bounds(versions: &impl RangeBounds<u64>) -> (u64, u64) {
     let from = match versions.start_bound() {
         Bound::Included(&version) => version,

@@ -1,10 +1,10 @@
-//! Why a log was not read.
+//! The errors of reading a log.
 
 use std::time::Duration;
 
 use squall_fabric::NodeId;
 
-/// Why a durable group's log was not read from afar.
+/// A reason for which a durable group's log was not read from afar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -13,9 +13,9 @@ pub enum LogError {
     Unreachable {
         /// The group.
         group: String,
-        /// How long it was tried.
+        /// The time for which it was tried.
         limit: Duration,
-        /// What last went wrong.
+        /// The last trouble.
         trouble: String,
     },
     /// A member refuses, and no other would do better.
@@ -23,24 +23,24 @@ pub enum LogError {
     Refused {
         /// The member.
         node: NodeId,
-        /// A sentence.
+        /// The reason, in a sentence.
         why: String,
     },
-    /// No member that was asked has so old records.
+    /// No member that was asked has records that old.
     #[error("the log's beginning was trimmed: version {first} is the first that can still be read")]
     Trimmed {
         /// The first version that some member has.
         first: u64,
     },
-    /// It is no command of this kind.
+    /// The record is no command of this kind.
     #[error("version {version} is no such record, so this is the log of another service: {why}")]
     Command {
         /// Its number.
         version: u64,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
-    /// The answer belongs to another question.
+    /// The answer belongs to another request.
     #[error("{node} gives an answer that was not asked for: run the same version at both ends")]
     Unexpected {
         /// The member.

@@ -1,11 +1,11 @@
 //! Logs as a service: programs append to a durable group's log, and read it, without being members of the group.
 //!
-//! - [`RecordLog`] is a replicated service whose only command is to append a record. It keeps no records in memory: the group's log
-//!   on disk is what it is about.
-//! - [`Client`](crate::client::Client) appends. A record is acknowledged once all members have it on disk, and is there once,
-//!   whichever members fail meanwhile.
-//! - [`LogClient`] reads: by version, by time, as the log grows. It reads any durable group's log, at any member, and sees only what
-//!   no crash undoes.
+//! - [`RecordLog`] is a replicated service whose only command appends a record. It keeps no records in memory: they are
+//!   in the group's log on disk.
+//! - [`Client`](crate::client::Client) appends. A record is acknowledged once all members have it on disk, and is there
+//!   once, whichever members fail meanwhile.
+//! - [`LogClient`] reads: by version, by time, as the log grows. It reads any durable group's log, at any member, and
+//!   sees only records that no crash undoes.
 //!
 //! ```no_run
 //! use squall::{
@@ -33,8 +33,8 @@
 //!
 //! # Versions
 //!
-//! A record's number is its version in the group's log: larger than those of all records before it, and the same at all members,
-//! for ever. Versions that clients' sessions take have no record, so numbers may be missing.
+//! A record's number is its version in the group's log. It is larger than those of all records before it, and the same
+//! at all members, for ever. Versions that clients' sessions take have no record, so numbers may be missing.
 
 mod check;
 mod client;

@@ -1,4 +1,4 @@
-//! What readers get.
+//! The records that readers get.
 
 use std::fmt;
 
@@ -15,20 +15,21 @@ use crate::{Hlc, replicated::Command, serve::Served, service::Service};
 pub struct LogRecord {
     /// Its number.
     pub version: u64,
-    /// When it was submitted, or just behind the one before where that is later.
+    /// The time of its submission, or a time just behind that of the record before where that is later.
     pub time: Hlc,
     /// The view in which it was ordered.
     pub epoch: Epoch,
     /// The member through which it was submitted.
     pub sender: NodeId,
-    /// Whether no member applies it, as an operator has said.
+    /// Whether no member applies it, by an operator's decision.
     pub is_skipped: bool,
-    /// The command, as rkyv has made it.
+    /// The command, as rkyv encoded it.
     pub command: Vec<u8>,
 }
 
 impl LogRecord {
-    /// A command as it lies in the log of a group that serves clients, and skips these. None for what is none: a view, or a word about a session.
+    /// Returns the command of a log's record, in a group that serves clients and has these skips. Returns None for a
+    /// record that is no command: a view, or a message about a session.
     pub fn of_log(record: &Record<'_>, skips: &Skips) -> Option<LogRecord> {
         let Body::Message { sender, payload } = record.body else { return None };
         let command = Served::<RecordLog>::command_of(payload)?.to_vec();
@@ -36,12 +37,12 @@ impl LogRecord {
         Some(LogRecord { version, time, epoch: position.epoch, sender, is_skipped: skips.has(record), command })
     }
 
-    /// What was appended, in the log of a [`RecordLog`](super::RecordLog).
+    /// Returns the bytes that were appended, in the log of a [`RecordLog`](super::RecordLog).
     pub fn record(&self) -> Result<Vec<u8>, LogError> {
         self.with_command::<Vec<u8>, _>(|record| record.to_vec())
     }
 
-    /// Looks at the command, in the log of a service that has such.
+    /// Calls `look` with the command, in the log of a service with such commands.
     pub fn with_command<C: Command, T>(&self, look: impl FnOnce(&Archived<C>) -> T) -> Result<T, LogError> {
         let mut aligned: AlignedVec = AlignedVec::with_capacity(self.command.len());
         aligned.extend_from_slice(&self.command);
@@ -59,28 +60,28 @@ impl fmt::Debug for LogRecord {
     }
 }
 
-/// Some of a log, in order.
+/// A part of a log, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The records; none where nothing has come yet, or where versions have no records.
     pub records: Vec<LogRecord>,
-    /// Where the next page begins.
+    /// The version at which the next page begins.
     pub next: u64,
-    /// The last version that may be shown as yet, as far as the member knows that was asked.
+    /// The last version that may be shown so far, as the member knows that was asked.
     pub safe: u64,
 }
 
-/// What a member's check of a part of its log has found.
+/// The findings of a member's check of a part of its log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// The last version that was looked at.
+    /// The last version that was checked.
     pub to: u64,
-    /// How many messages are good.
+    /// The number of messages that are good.
     pub messages: u64,
     /// Their length, in bytes.
     pub bytes: u64,
-    /// A digest (BLAKE3) of all of them, the same at all members; None where something is damaged.
+    /// A digest (BLAKE3) of all of them, the same at all members; None where a record is damaged.
     pub digest: Option<[u8; 32]>,
-    /// What is damaged: a sentence for each, up to a hundred.
+    /// The damages: a sentence for each, up to a hundred.
     pub damage: Vec<String>,
 }

@@ -6,40 +6,42 @@ use rkyv::{Archive, Archived, Deserialize, Serialize};
 
 use crate::{Answers, Applied, Config, Replicated, Schema, ServeOptions, Snapshot};
 
-/// Appends records. Declare it in a durable group: its log on disk holds the records, and the replica only counts them.
+/// A service that appends records. Declare it in a durable group: its log on disk holds the records, and the replica
+/// only counts them.
 ///
-/// The command is the record, whatever bytes it is; the reply says [where](Appended) it is. A query, `()`, gives the
+/// The command is the record, with any bytes; the reply gives its [place](Appended). A query, `()`, gives the
 /// [counts](RecordCounts).
 #[derive(Clone, Debug, Default)]
 pub struct RecordLog {
     counts: RecordCounts,
 }
 
-/// Where a record was appended.
+/// The place of an appended record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Archive, Serialize, Deserialize)]
 pub struct Appended {
-    /// Its number; 0 if the group is not durable.
+    /// The record's number; 0 if the group is not durable.
     pub version: u64,
-    /// Its time, as [`Hlc`](crate::Hlc) has it: nanoseconds since 1970 (UTC).
+    /// The record's time, as [`Hlc`](crate::Hlc) has it: nanoseconds since 1970 (UTC).
     pub time_ns: u64,
 }
 
-/// What a log of records holds, with what was trimmed.
+/// The counts of a log's records, including those that were trimmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Archive, Serialize, Deserialize)]
 pub struct RecordCounts {
-    /// How many records.
+    /// The number of records.
     pub records: u64,
-    /// Their length, in bytes.
+    /// Their total length, in bytes.
     pub bytes: u64,
     /// The last one's number; 0 if there is none.
     pub last: u64,
 }
 
-/// Clients may have so many appends under way.
+/// The number of appends that a client may have under way.
 const WINDOW: u32 = 4096;
 
 impl RecordLog {
-    /// How a group of this name serves clients, so that they may append records as long as the group's configuration permits.
+    /// Returns the options with which a group of this name serves clients, so that they may append records as long as
+    /// the group's configuration permits.
     pub fn options(config: &Config, group: &str) -> ServeOptions {
         let request_bytes = config.group(group).max_message_bytes();
         ServeOptions { window: WINDOW, request_bytes, ..ServeOptions::default() }
@@ -83,7 +85,7 @@ impl Replicated for RecordLog {
     }
 }
 
-/// What a snapshot begins with; three words, as in [`RecordCounts`], follow. All are little-endian.
+/// The first word of a snapshot; three words, as in [`RecordCounts`], follow. All are little-endian.
 const FORMAT: u64 = 1;
 
 impl Answers for RecordLog {

@@ -1,4 +1,4 @@
-//! The node's side: a thread for each reader, beside those that deliver and write.
+//! The node's side of the log service: a thread for each reader, beside the threads that deliver and write.
 
 use std::{
     pin::Pin,
@@ -27,22 +27,22 @@ use crate::{
     services::Controls,
 };
 
-/// How long a reader may say nothing.
+/// The time for which a reader may be silent.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A reader that takes nothing of an answer for so long is given up.
+/// The time after which a reader that takes nothing of an answer is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// No page is longer, in bytes, but for its last record.
+/// The longest page, in bytes, except for its last record.
 const MAX_PAGE_BYTES: u64 = 8 << 20;
 
-/// No check takes more at a time, in bytes, but for its last record.
+/// The most that a check reads at a time, in bytes, except for its last record.
 const MAX_CHECK_BYTES: u64 = 64 << 20;
 
-/// No reader waits for longer at a time: a node that ends waits for those who wait.
+/// The longest wait of a reader at a time: a node that ends waits for its readers.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the others may take to agree that this node shows the latest.
+/// The time that the other members have to confirm that this node shows the latest.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// A node's logs.
@@ -51,7 +51,7 @@ pub(crate) struct Logs {
     pub(crate) outside: Arc<Outside>,
 }
 
-/// Answers a call of [`Service::Log`](crate::control::Service::Log), until its end.
+/// Answers a call of [`Service::Log`](crate::control::Service::Log), until the call ends.
 pub(crate) fn serve(stream: ControlStream, logs: &Logs) {
     let reader = stream.peer;
     match converse(stream, logs) {
@@ -110,7 +110,7 @@ impl Logs {
     }
 }
 
-/// What is said where there is no answer.
+/// Returns the reply in place of an answer.
 fn sorry(error: &HistoryError) -> Reply {
     match error {
         HistoryError::Trimmed { first, .. } | HistoryError::Before { first } => Reply::Trimmed { first: *first },
@@ -119,11 +119,11 @@ fn sorry(error: &HistoryError) -> Reply {
     }
 }
 
-/// What one reader is about.
+/// The state of one reader's conversation.
 struct Desk {
     source: Arc<dyn LogSource>,
     control: Arc<dyn GroupControl>,
-    /// Where it was last.
+    /// The follower where it stopped last.
     follower: Option<LogFollower>,
 }
 
@@ -138,7 +138,7 @@ impl Desk {
             }
             Request::Read { from, to, max_bytes, wait_ms, .. } => {
                 let page = self.page(from, to, max_bytes.min(MAX_PAGE_BYTES), Duration::from_millis(wait_ms))?;
-                // Who waits in vain shall know that it is with a member that would hear of more.
+                // A reader that waits in vain must learn whether it is with a member that would hear of more.
                 match (page.records.is_empty() && page.next == from && wait_ms > 0).then(|| self.is_behind()).flatten()
                 {
                     Some(why) => Reply::Away(why),
@@ -159,7 +159,7 @@ impl Desk {
         })
     }
 
-    /// Why this node can't show the latest, if it can't.
+    /// Returns the reason for which this node can't show the latest, if it can't.
     fn is_behind(&self) -> Option<String> {
         let mut read = self.source.catch_up();
         let until = Instant::now() + CATCH_UP;
@@ -172,7 +172,7 @@ impl Desk {
 
     fn page(&mut self, from: u64, to: u64, max_bytes: u64, wait: Duration) -> Result<Page, HistoryError> {
         let from = from.max(1);
-        // After an error there is none, so that the next page begins anew.
+        // After an error there is no follower, so that the next page begins anew.
         let before = self.follower.take().filter(|follower| follower.next_version() == from);
         let mut follower = before.map_or_else(|| self.source.follow(from), Ok)?;
         let (mut records, mut bytes) = (Vec::new(), 0);
@@ -181,7 +181,7 @@ impl Desk {
             let entry = match follower.wait(std::mem::take(&mut wait)) {
                 Ok(Next::Entry(entry)) => entry,
                 Ok(Next::Late) => break,
-                // What stands before it is shown, and the next page begins anew with the error.
+                // The records before the error are shown, and the next page begins anew with the error.
                 Err(_) if !records.is_empty() => return Ok(self.shown(records, follower.next_version())),
                 Err(error) => return Err(error),
             };

@@ -1,4 +1,4 @@
-//! A group's log, as those who ask from outside see it.
+//! A group's log, as readers from outside see it.
 
 use squall_ordered::log::Hlc;
 
@@ -10,18 +10,18 @@ use crate::{
     service::Service,
 };
 
-/// Whatever the group's commands are.
+/// The log of a group, whatever its commands are.
 pub(crate) trait LogSource: Send + Sync {
-    /// As [`Group::log`].
+    /// Reads a range, as [`Group::log`].
     fn log(&self, from: u64, to: u64) -> Result<LogReader, HistoryError>;
 
-    /// As [`Group::follow`].
+    /// Follows the log, as [`Group::follow`].
     fn follow(&self, from: u64) -> Result<LogFollower, HistoryError>;
 
-    /// As [`Group::version_at`].
+    /// Finds the last version at a time, as [`Group::version_at`].
     fn version_at(&self, time: Hlc) -> Result<Logged, HistoryError>;
 
-    /// Resolves once everything is safe here that anybody has been told of before the call.
+    /// Resolves once everything is safe here that any caller was told of before this call.
     fn catch_up(&self) -> Read<()>;
 }
 
@@ -39,7 +39,7 @@ impl<S: Service> LogSource for Group<S> {
     }
 
     fn catch_up(&self) -> Read<()> {
-        // A linearizable read, whose answer is held until what it shows is safe.
+        // A linearizable read, whose answer is held until everything that it shows is safe.
         self.read(|_| ())
     }
 }

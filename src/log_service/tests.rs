@@ -20,12 +20,12 @@ use crate::{
 struct World {
     name: String,
     nodes: Vec<(Node, ServedGroup<RecordLog>)>,
-    // The last to be dropped: nodes write to it.
+    // Dropped last, since nodes write to it.
     _base: TempDir,
 }
 
 impl World {
-    /// Nodes with a durable group `log`, and one `memory` that is not.
+    /// Starts nodes with a durable group `log`, and a group `memory` that is not durable.
     fn start(test: &str, members: u32) -> World {
         let name = format!("log-service-{test}-{}", std::process::id());
         let base = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ impl World {
         calls.into_iter().map(|call| call.wait().unwrap().version).collect()
     }
 
-    /// A stream to node 1, on which the reader is played by hand.
+    /// Opens a stream to node 1, over which the test acts as the reader.
     fn dial(&self) -> ControlStream {
         let to = Contact { node: Some(NodeId(1)), addresses: Vec::new() };
         let caller = Caller::on_host(&self.name, NodeId(99));
@@ -76,7 +76,7 @@ fn records(count: u32) -> impl Iterator<Item = Vec<u8>> {
     (0..count).map(|number| format!("record {number}").into_bytes())
 }
 
-/// All records from a version on, page by page.
+/// Reads all records from a version on, page by page.
 fn read_all(log: &mut LogClient, from: u64) -> Vec<(u64, Vec<u8>)> {
     let mut page = log.read(Freshness::Latest, from..).unwrap();
     let end = page.safe;
@@ -177,7 +177,7 @@ fn parts_that_were_checked_have_the_same_digest_everywhere_and_others_have_anoth
     let mut log = world.reader();
     log.members().unwrap();
     let [mut one, mut two] = [1, 2].map(|id| log.at_member(NodeId(id)));
-    // The other may hear of it a little later that all of it is safe.
+    // The other member may learn a little later that all of it is safe.
     for log in [&mut one, &mut two] {
         log.read(Freshness::Latest, ..).unwrap();
     }
@@ -215,11 +215,11 @@ fn bytes_of_strangers_disturb_nobody() {
         let mut bytes = vec![0; random.usize(..300)];
         random.fill(&mut bytes);
         if random.bool() {
-            // A length that is believed, so that what follows is looked at.
+            // The length is one that the node accepts, so that it looks at the bytes behind it.
             let len = bytes.len().saturating_sub(4) as u32;
             bytes.iter_mut().zip(len.to_le_bytes()).for_each(|(byte, of)| *byte = of);
         }
-        // It may be hung up on already.
+        // The node may have hung up already.
         let _ = stream.writer.write_all(&bytes);
         drop(stream);
         assert_eq!(read_all(&mut world.reader(), 1).len(), 1, "seed {seed}");

@@ -1,5 +1,5 @@
-//! What readers of logs and nodes say to each other: [frames](crate::control::frame) of these, on a stream of
-//! [`Service::Log`](crate::control::Service). The reader asks, the node answers, one after the other.
+//! The messages between readers of logs and nodes: [frames](crate::control::frame) of these, on a stream of
+//! [`Service::Log`](crate::control::Service). The reader asks, the node answers, one request after the other.
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
@@ -11,48 +11,48 @@ use crate::{
     serve::{Freshness, wire::Members},
 };
 
-/// The version of what is said.
+/// The version of these messages.
 pub(super) const VERSION: u32 = 2;
 
-/// The longest question, in bytes.
+/// The longest request, in bytes.
 pub(super) const REQUEST_BYTES: usize = 64 << 10;
 
-/// The longest answer, in bytes: a page has a record at least, however long.
+/// The longest answer, in bytes: a page has at least one record, however long.
 pub(super) const REPLY_BYTES: usize = 1 << 30;
 
-/// What a reader says.
+/// A message of a reader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Whose log it wants to read: that of a group's shard of this number. The first.
+    /// Names the log to read: that of a group's shard of this number. The first message.
     Hello { version: u32, group: String, shard: u32 },
-    /// Records from `from` to `to`. Where there is none yet, it waits for so long.
+    /// Asks for records from `from` to `to`. Where there is none yet, the node waits for `wait_ms`.
     Read { from: u64, to: u64, max_bytes: u64, wait_ms: u64, freshness: Freshness },
-    /// Which version was the last at a time, in nanoseconds since 1970.
+    /// Asks for the last version at a time, in nanoseconds since 1970.
     At { time_ns: u64, freshness: Freshness },
-    /// How the log is.
+    /// Asks for the status of the log.
     Status,
-    /// Checks records from `from` to `to`, or so many bytes of them.
+    /// Checks records from `from` to `to`, or as many as fit into `max_bytes`.
     Check { from: u64, to: u64, max_bytes: u64 },
 }
 
-/// What a node says.
+/// A message of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// It has that log. These are the members of its view.
+    /// The node has that log. These are the members of its view.
     Welcome(Members),
     /// Records.
     Page { rows: Vec<Row>, next: u64, safe: u64 },
     /// The last version at that time, and its own; 0 if all are later.
     At { version: u64, time_ns: u64 },
-    /// How the log is.
+    /// The status of the log.
     Status(Box<LogStatus>),
-    /// What a check has found.
+    /// The findings of a check.
     Checked { to: u64, messages: u64, bytes: u64, digest: Option<[u8; 32]>, damage: Vec<String> },
-    /// What was asked for is on this node's disk no more.
+    /// The requested records are no longer on this node's disk.
     Trimmed { first: u64 },
-    /// It can't answer, and another member may, or this one later.
+    /// The node can't answer, and another member may, or this one later.
     Away(String),
-    /// It does not answer, nor would others.
+    /// The node does not answer, nor would others.
     Refused(String),
 }
 

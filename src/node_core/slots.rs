@@ -19,33 +19,34 @@ pub(super) struct Slots {
 #[derive(Debug)]
 struct Slot {
     shard: Shard,
-    /// Who made its deliverer go no further.
+    /// The reason for which its deliverer goes no further.
     stuck: Option<EndReason>,
-    /// This node holds its whole state: a durable shard's on its disk.
+    /// Whether this node holds its whole state: a durable shard's on its disk.
     complete: bool,
-    /// The others are told that, and that its disk has all of the views before.
+    /// Whether the others are told that, and that its disk has all of the views before.
     told: bool,
-    /// It is to deliver up to a trim.
+    /// Whether it is to deliver up to a trim.
     cleans_up: bool,
-    /// What it has handed out. It is not stepped any more: what it would deliver from then on would be delivered twice.
+    /// The messages that it has handed out. It is not stepped any more: a message that it delivered from then on would
+    /// be delivered twice.
     handed_out: Option<Vec<Undelivered>>,
-    /// That was taken from here.
+    /// Whether these were taken from here.
     is_taken: bool,
 }
 
-/// What is left of a shard whose view is over.
+/// The rest of a shard whose view is over.
 #[derive(Debug, Default)]
 pub(super) struct HandedOut {
-    /// What it has not delivered, in order.
+    /// The messages that it has not delivered, in order.
     pub(super) undelivered: Vec<Undelivered>,
-    /// It lacks the end of its view.
+    /// Whether it lacks the end of its view.
     pub(super) fell_short: bool,
-    /// How much of its view's order it has received, if this node had the shard's whole state.
+    /// The end of the part of its view's order that it has received, if this node had the shard's whole state.
     pub(super) received: Option<Seq>,
 }
 
 impl Slots {
-    /// Takes a shard of a new view, of which this node holds the whole state or does not.
+    /// Takes a shard of a new view. `complete` says whether this node holds its whole state.
     pub(super) fn add(&mut self, shard: Shard, complete: bool) {
         self.slots.push(Slot {
             shard,
@@ -58,8 +59,8 @@ impl Slots {
         });
     }
 
-    /// This node holds the shard's whole state in memory. Returns whether the others are to be told now that it is complete: of a
-    /// durable shard once its disk has that state, too.
+    /// Notes that this node holds the shard's whole state in memory. Returns whether the others are to be told now that
+    /// it is complete: for a durable shard once its disk has that state, too.
     pub(super) fn complete(&mut self, shard: ShardId) -> bool {
         let slot = self.slot(shard).filter(|slot| slot.shard.is_kept());
         slot.is_some_and(|slot| {
@@ -81,12 +82,12 @@ impl Slots {
         Some(Watched { members: members.members.len(), rows })
     }
 
-    /// The work that is left to this node's shards that have not delivered all that their view delivers.
+    /// The remaining work of this node's shards that have not delivered all that their view delivers.
     pub(super) fn unended(&self, view: &View, node: NodeId) -> Watched {
         let shards = self.slots.iter().map(|slot| &slot.shard).filter(|shard| !shard.is_ended());
         let row = |shard: &Shard| {
             let own = progress(shard.row(view.shard(shard.id())?.rank_of(node)?));
-            // Others' rows no longer say what it could deliver.
+            // The others' rows no longer say how much it could deliver.
             Some((shard.id(), node, Progress { deliverable: u64::MAX, ..own }.waits()))
         };
         Watched { members: 1, rows: shards.filter_map(row).collect() }
@@ -96,7 +97,7 @@ impl Slots {
         self.slots.iter_mut().find(|slot| slot.shard.id() == shard)
     }
 
-    /// Steps all, says what follows for their surroundings, and returns whether anything changed.
+    /// Steps all shards, reports what follows for their surroundings, and returns whether anything changed.
     pub(super) fn step<F: Fabric>(&mut self, fabric: &mut F, now: Time, out: &mut Vec<CoreEffect>) -> bool {
         let mut busy = false;
         for slot in self.slots.iter_mut().filter(|slot| slot.handed_out.is_none()) {
@@ -119,7 +120,7 @@ impl Slots {
         busy
     }
 
-    /// The endpoints of shards that have got more of them since the last call.
+    /// The endpoints of shards that have got more endpoints since the last call.
     pub(super) fn take_connecting(&mut self) -> Vec<(EndpointId, ShardId)> {
         std::mem::take(&mut self.connecting)
     }
@@ -143,19 +144,19 @@ impl Slots {
         self.slots.iter().all(|slot| slot.shard.is_complete())
     }
 
-    /// A shard's deliverer goes no further.
+    /// Notes that a shard's deliverer goes no further.
     pub(super) fn stuck(&mut self, shard: ShardId, why: EndReason) {
         if let Some(slot) = self.slot(shard) {
             slot.stuck.get_or_insert(why);
         }
     }
 
-    /// Why some deliverer goes no further, if one does.
+    /// The reason for which some deliverer goes no further, if one does.
     pub(super) fn is_stuck(&self) -> Option<&EndReason> {
         self.slots.iter().find_map(|slot| slot.stuck.as_ref())
     }
 
-    /// Wedges all. Returns of each its final count, and for whom this node has vouched.
+    /// Wedges all shards. Returns for each its final count, and the members for which this node has vouched.
     pub(super) fn wedge(&mut self) -> Vec<(ShardId, Seq, Vec<NodeId>)> {
         let wedge = |slot: &mut Slot| {
             let count = slot.shard.wedge();
@@ -164,8 +165,8 @@ impl Slots {
         self.slots.iter_mut().map(wedge).collect()
     }
 
-    /// Lets delivery go up to the trims, of which those that `counted` this node's final count are no larger than that. A shard
-    /// without one has delivered all that its view delivers.
+    /// Lets delivery go up to the trims. A trim of a shard in `counted`, which took this node's final count into
+    /// account, is no larger than that count. A shard without a trim has delivered all that its view delivers.
     pub(super) fn clean_up(&mut self, trims: &Trims, counted: &BTreeSet<ShardId>) {
         for slot in &mut self.slots {
             if let Some(&trim) = trims.get(&slot.shard.id()) {
@@ -183,34 +184,35 @@ impl Slots {
         }
     }
 
-    /// Those that were cleaned up.
+    /// The shards that are cleaned up.
     pub(super) fn cleaned_up(&self) -> Vec<ShardId> {
         self.slots.iter().filter(|slot| slot.cleans_up).map(|slot| slot.shard.id()).collect()
     }
 
-    /// Whether all have delivered what their view delivers.
+    /// Whether all shards have delivered what their view delivers.
     pub(super) fn are_ended(&self) -> bool {
         self.slots.iter().all(|slot| slot.shard.is_ended())
     }
 
-    /// Accepts no more messages.
+    /// Makes all shards refuse new messages.
     pub(super) fn close(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.shard.close());
     }
 
-    /// The rest of all, but for what was taken before. None while one delivers, or a thread is completing a message: ask again.
+    /// The rest of all shards, except what was taken before. None while one delivers, or a thread is completing a
+    /// message; the caller must ask again.
     pub(super) fn hand_out(&mut self) -> Option<BTreeMap<ShardId, HandedOut>> {
         self.let_go();
         self.slots.iter().all(|slot| slot.handed_out.is_some()).then(|| self.take())
     }
 
-    /// The rest of those that have ended, but for what was taken before.
+    /// The rest of the shards that have ended, except what was taken before.
     pub(super) fn hand_out_ended(&mut self) -> BTreeMap<ShardId, HandedOut> {
         self.let_go();
         self.take()
     }
 
-    /// Those of which it was not taken what is left.
+    /// The shards whose rest was not taken.
     pub(super) fn not_taken(&self) -> impl Iterator<Item = ShardId> {
         self.slots.iter().filter(|slot| !slot.is_taken).map(|slot| slot.shard.id())
     }

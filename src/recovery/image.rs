@@ -1,6 +1,6 @@
 //! Images: a replica's state at a place of its log, in a file of the log's directory.
 //!
-//! The contents of an image's file, with little-endian numbers, behind what the log's format has around them:
+//! The contents of an image's file, with little-endian numbers, inside the frame of the log's format:
 //!
 //! ```text
 //!  0..8    "squallIm"
@@ -28,22 +28,22 @@ use crate::{disk::Disk, journal::DiskLog, schema, state::Snapshot};
 
 const MAGIC: &[u8; 8] = b"squallIm";
 const VERSION: u32 = 3;
-/// More than any schema's text has.
+/// A bound above the length of any schema's text, in bytes.
 const MAX_SCHEMA_BYTES: u32 = 1 << 10;
-/// More than any view's record has.
+/// A bound above the length of any view's record, in bytes.
 const MAX_VIEW_BYTES: u32 = 1 << 20;
-/// How much is written and read at once, in bytes.
+/// The size of the buffers for writing and reading, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The last view at a place of a log, and its record.
 pub(crate) type LastView = Option<(Epoch, ViewRecord)>;
 
-/// Why an image can't be written or read.
+/// A reason for which an image can't be written or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     #[error(transparent)]
     File(#[from] SnapshotError),
-    /// The service can't be a durable group's.
+    /// The service does not support durable groups.
     #[error(
         "the group is durable, so its state must be kept: implement `Replicated::snapshot` and `Replicated::restore`"
     )]
@@ -62,7 +62,7 @@ pub(crate) enum ImageError {
     Other { at: End, log: End },
 }
 
-/// Where one shard's log and images are.
+/// The directory of one shard's log and images.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     pub(crate) disk: Disk,
@@ -71,7 +71,7 @@ pub(crate) struct Shelf {
     pub(crate) schema: SchemaText,
 }
 
-/// The newest image that can be used, and why newer ones can't.
+/// The newest image that can be used, and the errors of newer ones.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) image: Option<Image>,
@@ -79,23 +79,23 @@ pub(crate) struct Found {
 }
 
 impl Shelf {
-    /// That of a log.
+    /// Returns the directory of a log.
     pub(crate) fn of(log: &DiskLog) -> Shelf {
         let (disk, options) = (log.storage().clone(), log.options());
         Shelf { disk, cluster: options.cluster, shard: options.shard, schema: log.schema() }
     }
 
-    /// Writes an image, durably. On any thread.
+    /// Writes an image, durably. It may be called on any thread.
     pub(crate) fn write(&self, at: End, view: Option<&(Epoch, ViewRecord)>, state: Snapshot) -> Result<(), ImageError> {
         let write = state.into_writer().ok_or(ImageError::Unsupported)?;
         let mut image = self.begin(at, view)?;
-        // It changes nothing but what it writes to, which is dropped.
+        // Unwind safety: a panic leaves only the image's file unfinished, which is dropped.
         let written = catch_unwind(AssertUnwindSafe(|| write(&mut image)));
         written.map_err(|_| ImageError::Panicked)?.map_err(ImageError::Write)?;
         image.finish()
     }
 
-    /// Begins an image, into which the application's part is still to be written.
+    /// Begins an image, to which the application's part is still to be written.
     pub(crate) fn begin(&self, at: End, view: Option<&(Epoch, ViewRecord)>) -> Result<ImageWriter, ImageError> {
         let writer = SnapshotWriter::new(self.disk.clone(), self.cluster, self.shard, at)?;
         let mut image = ImageWriter(BufWriter::with_capacity(CHUNK_BYTES, Contents(writer)));
@@ -145,12 +145,12 @@ impl Shelf {
         Ok(Image { at, view, from })
     }
 
-    /// The places from `begin` to `end` that there are images of, good or not.
+    /// Returns the places from `begin` to `end` of which there are images, good or not.
     pub(crate) fn positions(&self, begin: Position, end: Position) -> Result<Vec<Position>, ImageError> {
         Ok(snapshots(&self.disk)?.into_iter().filter(|at| (begin..=end).contains(at)).collect())
     }
 
-    /// The newest image of a place from `begin` to `end` that can be used.
+    /// Returns the newest image of a place from `begin` to `end` that can be used.
     pub(crate) fn newest(&self, begin: Position, end: Position) -> Result<Found, ImageError> {
         let mut refused = Vec::new();
         for position in self.positions(begin, end)?.into_iter().rev() {
@@ -162,18 +162,18 @@ impl Shelf {
         Ok(Found { image: None, refused })
     }
 
-    /// Removes the images of places that a log no longer has, or never came to have.
+    /// Removes the images of places that the log no longer has, or never came to have.
     pub(crate) fn remove_outside(&self, begin: Position, end: Position) -> Result<(), ImageError> {
         for position in snapshots(&self.disk)?.into_iter().filter(|at| !(begin..=end).contains(at)) {
             remove_snapshot(&self.disk, position)?;
         }
-        // Else one could come back that is of no log any more.
+        // Without the sync, an image could come back that belongs to no log any more.
         let path = self.disk.path("");
         Ok(self.disk.sync_directory().map_err(|source| SnapshotError::Io { path, source })?)
     }
 }
 
-/// An image that is being written. Dropped before it is [finished](ImageWriter::finish), it never was.
+/// An image that is being written. If it is dropped before it is [finished](ImageWriter::finish), no image exists.
 pub(crate) struct ImageWriter(BufWriter<Contents>);
 
 struct Contents(SnapshotWriter<Disk>);
@@ -190,7 +190,7 @@ impl Write for Contents {
 }
 
 impl ImageWriter {
-    /// Makes it durable.
+    /// Makes the image durable.
     pub(crate) fn finish(self) -> Result<(), ImageError> {
         let contents = self.0.into_inner().map_err(|error| ImageError::Write(error.into_error()))?;
         Ok(contents.0.finish()?)
@@ -213,11 +213,11 @@ impl fmt::Debug for ImageWriter {
     }
 }
 
-/// An image that was found good. What is read from it is the application's part.
+/// An image that was found good. Its reader yields the application's part.
 pub(crate) struct Image {
-    /// Where the log was.
+    /// The place of the log.
     pub(crate) at: End,
-    /// The last view there.
+    /// The last view at that place.
     pub(crate) view: LastView,
     from: BufReader<Stored>,
 }

@@ -1,7 +1,8 @@
-//! Opening a node's logs: whether they are its own, and the newest that it ever had.
+//! The opening of a node's logs: it checks that they are its own, and the newest that it ever had.
 //!
-//! Each log has a *generation*, which grows with each start of the node. Its upper half is a number of the view log's store
-//! beside it, which remembers the whole: so neither an old copy of a log, nor one from another node, is taken for its own.
+//! Each log has a *generation*, which grows with each start of the node. Its upper half is a number of the view log's
+//! store beside it, and that store remembers the whole generation. So neither an old copy of a log, nor one from
+//! another node, is taken for the node's own.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,7 @@ use crate::{
     schema::{self, Schema},
 };
 
-/// Why a node's durable groups can't be taken up where they were.
+/// A reason for which a node's durable groups can't continue from the disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
@@ -39,7 +40,7 @@ pub enum RecoverError {
     /// A log can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A log is there without the view log that it belongs to.
+    /// A log exists without the view log that it belongs to.
     #[error(
         "the log in {} belongs to another node's directory, or to one that is gone: put back the view log that lay beside it, or \
          remove the log, and the node gets it from another member", path.display()
@@ -48,7 +49,7 @@ pub enum RecoverError {
         /// The log's directory.
         path: PathBuf,
     },
-    /// A log was written by a program whose commands or snapshots are others.
+    /// A log was written by a program whose commands or snapshots differ.
     #[error(
         "the log in {} is of the schema \"{written}\", and this program's is \"{now}\": start the program that wrote it, or begin \
          with an empty directory", path.display()
@@ -58,7 +59,7 @@ pub enum RecoverError {
         path: PathBuf,
         /// The log's schema.
         written: String,
-        /// This program's.
+        /// This program's schema.
         now: String,
     },
     /// The key that a log is signed with can't be used.
@@ -72,28 +73,28 @@ pub enum RecoverError {
     State {
         /// The group.
         group: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
 }
 
-/// What the store remembers of a log.
+/// The store's knowledge of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
-    /// It was of this generation at least.
+    /// The least generation that the log has.
     generation: u64,
 }
 
 /// A log of this node.
 pub(crate) struct OpenedLog {
     pub(crate) log: DiskLog,
-    /// It is the one that this node always had, or has been complete since it was [begun anew](anew).
+    /// Whether it is the log that this node always had, or has been complete since it was [begun anew](anew).
     pub(crate) is_kept: bool,
-    /// To be remembered in the store.
+    /// The knowledge to keep in the store.
     pub(crate) remembered: Remembered,
 }
 
-/// Opens a log, or begins one, of the node whose store has this number and remembers this.
+/// Opens a log, or begins one, of the node whose store has this number and knows this of the log.
 pub(crate) fn open(
     disk: Disk,
     options: Options,
@@ -123,7 +124,7 @@ pub(crate) fn open(
         let (path, record) = (torn.path.display(), torn.record);
         tracing::info!(%path, record, "a batch that was being written was cut off; it was not acknowledged");
     }
-    // Another member's log has what this one lacks; or an operator must say how to go on, while the node does not run.
+    // Another member's log has the missing records; or an operator must say how to go on, while the node does not run.
     const HELP: &str = "the log is damaged: the node gets the records from another member; if none has them, see `squall log repair \
                         --help` and `squall log cut --help`";
     damage.iter().for_each(|damage| tracing::error!(%damage, "{HELP}"));
@@ -143,7 +144,7 @@ pub(crate) fn open(
     Ok(OpenedLog { log, is_kept, remembered: Remembered { generation } })
 }
 
-/// Makes sure that a log is of a schema; one that is new, or to which none was declared so far, becomes so.
+/// Makes sure that a log is of a schema. A log that is new, or has no declared schema so far, gets this one.
 pub(crate) fn claim(log: &mut DiskLog, schema: Schema) -> Result<(), RecoverError> {
     let (written, now) = (log.schema(), schema.to_string());
     if !schema::is_readable(written.as_str(), &now) {
@@ -153,29 +154,29 @@ pub(crate) fn claim(log: &mut DiskLog, schema: Schema) -> Result<(), RecoverErro
     Ok(log.set_schema(SchemaText::new(&now))?)
 }
 
-/// A number of a store, which is never 0.
+/// Returns a 32-bit number of a store, which is never 0.
 fn tag(VoterId(voter): VoterId) -> u64 {
     (voter ^ voter >> 32) & u64::from(u32::MAX) | 1
 }
 
-/// Has a log signed from here on, if that can be.
+/// Makes a log signed from here on, if that is possible.
 fn sign(log: &mut DiskLog, me: NodeId, key: SigningKey) -> Result<(), WriteError> {
     match log.sign_with(me, key) {
-        // It is signed once that is repaired.
+        // The log is signed once the damage is repaired.
         Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Opens a node's logs in its directory: of each shard its group's name, its number among the group's shards, and how many these
-/// are.
+/// Opens a node's logs in its directory. Each shard is given by its group's name, its number among the group's shards,
+/// and their count.
 pub(crate) fn open_all(
     config: &Config,
     store: &mut Directory,
     storage: &Path,
     shards: &BTreeMap<ShardId, (String, u32, u32)>,
 ) -> Result<BTreeMap<ShardId, OpenedLog>, RecoverError> {
-    // Whatever it says if this version did not write it: nothing is remembered then.
+    // Notes that this version did not write may decode to anything or fail: then nothing is remembered.
     let mut notes: BTreeMap<ShardId, Remembered> = postcard::from_bytes(&store.notes()).unwrap_or_default();
     let mut logs = BTreeMap::new();
     let key = config.sign_log().map(log_keys::signing_key).transpose()?;

@@ -1,4 +1,4 @@
-//! A replica from nothing but its disk: the newest image that is good, and the log behind it.
+//! The rebuilding of a replica from its disk alone: from the newest good image, and the log behind it.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{disk::Disk, journal::DiskLog, service::Service};
 
-/// Why a replica can't be rebuilt.
+/// A reason for which a replica can't be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub(crate) enum RebuildError {
 }
 
 impl RebuildError {
-    /// Whether the application has panicked, so that the replica can't be used any more.
+    /// Tells whether the application has panicked, so that the replica can't be used any more.
     pub(crate) fn is_panic(&self) -> bool {
         matches!(
             self,
@@ -40,25 +40,25 @@ impl RebuildError {
     }
 }
 
-/// A log that a replica is rebuilt from: this thread's own, or that of the thread that writes it.
+/// A log from which a replica is rebuilt: this thread's own, or that of the thread that writes it.
 pub(crate) trait Source {
-    /// Where its files are.
+    /// Returns the directory of its files.
     fn shelf(&self) -> &Shelf;
 
-    /// Where it begins and ends.
+    /// Returns its beginning and its end.
     fn extent(&mut self) -> Result<(End, End), RebuildError>;
 
-    /// What is damaged at its end, so that there is no knowing what else it had.
+    /// Returns the damage at its end, if there is any: then its further contents are unknown.
     fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError>;
 
-    /// The commands that nobody applies.
+    /// Returns the commands that no member applies.
     fn skips(&mut self) -> Result<Skips, RebuildError>;
 
-    /// Where the log is at a place at which an image was made, and what reads on from there.
+    /// Returns the log's end at a place of an image, and a reader from there.
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
 }
 
-/// A log that nobody writes yet.
+/// A log that no thread writes yet.
 pub(crate) struct Resting<'a> {
     shelf: Shelf,
     log: &'a DiskLog,
@@ -92,26 +92,27 @@ impl Source for Resting<'_> {
     }
 }
 
-/// What a disk has of a replica.
+/// The result of rebuilding a replica from a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rebuilt {
-    /// The replica is the state at this place. None if no image was good: it can be used only once it has got another's state.
+    /// The place of the replica's state. None if no image was good: then the replica can be used only with another
+    /// member's state.
     pub(crate) end: Option<End>,
-    /// The last view there.
+    /// The last view at that place.
     pub(crate) view: LastView,
-    /// What keeps it from the log's end.
+    /// The damage that keeps it from the log's end.
     pub(crate) damage: Option<Box<Damage>>,
 }
 
 impl Rebuilt {
-    /// Whether it is all that the log has.
+    /// Tells whether the replica is at the log's end.
     pub(crate) fn is_whole(&self) -> bool {
         self.end.is_some() && self.damage.is_none()
     }
 }
 
-/// Takes up a replica that is as it was when the program began. Where the log has never had anything, an image of this is made,
-/// so that the replica can be taken back to any place.
+/// Starts with a replica that is as it was when the program began. If the log never had anything, it writes an image of
+/// this state, so that the replica can be taken back to any place.
 pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuilt, RebuildError> {
     let mut source = Resting::new(log);
     let (begin, end) = source.extent()?;
@@ -131,7 +132,7 @@ pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuil
     go_on(service, &mut source, End::START, None)
 }
 
-/// Replaces a replica's state by the one at the end of its log, or before what is damaged.
+/// Replaces a replica's state by the one at the end of its log, or before the first damage.
 pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> Result<Rebuilt, RebuildError> {
     let (begin, end) = source.extent()?;
     for position in source.shelf().positions(begin.position, end.position)?.into_iter().rev() {
@@ -147,11 +148,11 @@ pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> 
     Ok(Rebuilt { end: None, view: None, damage: None })
 }
 
-/// An image must be of the log as it is now.
+/// Checks that an image is of the log as it is now.
 fn check(image: Image, source: &mut impl Source) -> Result<Image, ImageError> {
     match source.read(image.at.position) {
         Ok((Ok(log), _)) if log != image.at => Err(ImageError::Other { at: image.at, log }),
-        // What is damaged is found when it is read.
+        // Damage is found when the log is read.
         _ => Ok(image),
     }
 }

@@ -1,4 +1,4 @@
-//! Putting another member's records in the place of damaged ones.
+//! The replacement of damaged records by another member's.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use squall_ordered::log::{Damage, Position};
 use super::take::read_batch;
 use crate::journal::Journal;
 
-/// Replaces damaged records of a log by those that `fetch` gets from another member: the ones that take a log from one place to
-/// another, as a source of [records](crate::control::transfer::Gift::Records) sends them.
+/// Replaces damaged records of a log by those that `fetch` gets from another member. They are the records that take a
+/// log from one place to another, as a source of [records](crate::control::transfer::Gift::Records) sends them.
 ///
-/// The records beside the damage are asked for, too: they show that the other has the same log. Nothing is written unless it is what
-/// is missing. Damage that has no end can't be repaired so: the log must be cut there.
+/// The records beside the damage are requested, too: they show that the other member has the same log. Nothing but the
+/// missing records is written. Damage without a known end can't be repaired in this way: the log must be cut there.
 pub(crate) fn repair(
     journal: &Arc<Journal>,
     damage: &Damage,

@@ -1,4 +1,4 @@
-//! Applying a log's records to a replica.
+//! The application of a log's records to a replica.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,21 +20,21 @@ use crate::{
     view_change::ViewChange,
 };
 
-/// How often progress is told.
+/// The interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// How many records go by between two looks at the clock.
+/// The number of records between two looks at the clock.
 const LOOK_EVERY: u64 = 4096;
 
-/// Why a replica could not be taken through a log.
+/// A reason for which a replica could not be taken through a log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What was read does not go on where the state is.
+    /// The records do not continue from the state's place.
     #[error("the log has version {found} behind the state of version {version}: its image is of another log")]
     Gap { version: u64, found: u64 },
-    /// The list of commands that nobody applies is of another log.
+    /// The list of skipped commands is of another log.
     #[error(
         "version {0} is not the command that is listed as one that nobody applies: the list is of another log. Remove the log, and the \
          node gets it from another member"
@@ -44,19 +44,19 @@ pub(crate) enum ReplayError {
     Panicked(Option<Given>),
 }
 
-/// How far a replica is in a log.
+/// The progress of a replica in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Replayed {
-    /// The state is the one at this place.
+    /// The place of the state.
     pub(crate) end: End,
-    /// The last view there.
+    /// The last view at that place.
     pub(crate) view: LastView,
-    /// What keeps it from going further.
+    /// The damage that keeps it from going further.
     pub(crate) damage: Option<Box<Damage>>,
 }
 
-/// Applies what a reader has behind the state at `from`, up to the reader's end, or to what is damaged; but for the commands that nobody
-/// applies.
+/// Applies the records that a reader has behind the state at `from`, up to the reader's end, or to the first damage.
+/// Commands in `skips` are not applied.
 pub(crate) fn replay<S: Service>(
     service: &mut S,
     reader: &mut Reader<Disk>,
@@ -66,13 +66,14 @@ pub(crate) fn replay<S: Service>(
 ) -> Result<Replayed, ReplayError> {
     let mut at = Replayed { end: from, view, damage: None };
     let mut noted = None;
-    // The caller takes a replica that panicked for broken.
+    // The caller treats a replica that panicked as broken.
     let result = catch_unwind(AssertUnwindSafe(|| apply(service, reader, &mut at, skips, &mut noted)));
     result.unwrap_or(Err(ReplayError::Panicked(noted)))?;
     Ok(at)
 }
 
-/// Gives a log's message to a replica, or tells it of one that nobody applies. What is no command was applied by nobody when it came.
+/// Gives a log's message to a replica, or tells it that the message is skipped. A message that is no command was
+/// applied by no member when it came.
 pub(super) fn give<S: Service>(
     service: &mut S,
     message: &Message<'_>,

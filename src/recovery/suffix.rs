@@ -1,7 +1,8 @@
-//! What a member of a durable group gives to one that lacks something: the end of its log, a state, or certain records.
+//! The data that a member of a durable group gives to one that lacks it: the end of its log, a state, or certain
+//! records.
 //!
-//! A suffix travels behind the head that a state has ([`state`](crate::state)), which says where it ends: batches of records
-//! ([`Reader::export`]), each behind its length in 4 bytes, little-endian.
+//! A suffix travels behind the head of a state ([`state`](crate::state)), which says where it ends. It consists of
+//! batches of records ([`Reader::export`]), each behind its length in 4 bytes, little-endian.
 
 use std::{io::Write, sync::Arc, time::Duration};
 
@@ -19,19 +20,20 @@ use crate::{
     transfer::Wanted,
 };
 
-/// As many bytes of records go together, about.
+/// The approximate size of a batch of records, in bytes.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 
-/// Up to here a suffix is cheaper than a state, whose capture the application can notice.
+/// The size up to which a suffix is cheaper than a state, since the application can notice the capture of a state. In
+/// bytes.
 const SMALL_BYTES: u64 = 64 << 20;
 
-/// Up to here it is taken for cheaper than a state of which nobody knows how long it is.
+/// The size up to which a suffix is taken for cheaper than a state of unknown size. In bytes.
 const LARGE_BYTES: u64 = 1 << 30;
 
-/// How long a replica may be busy with one call.
+/// The time for which a replica may be busy with one call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gets ready what is asked for, or says why not. May wait for the thread that delivers.
+/// Prepares the requested data, or returns the reason for which it can't. It may wait for the delivery thread.
 pub(crate) fn offer(control: &dyn GroupControl, want: Want) -> Result<Captured, String> {
     let have = match want {
         Want::Records { from, to } => {
@@ -43,7 +45,7 @@ pub(crate) fn offer(control: &dyn GroupControl, want: Want) -> Result<Captured, 
     let plan = Plan::new(control, have)?;
     let (reply, answer) = bounded(1);
     let reply = move |captured| {
-        // Who asked may have gone.
+        // The thread that asked may have ended.
         let _ = reply.send(captured);
     };
     control.capture(plan.wanted, Box::new(reply));
@@ -51,25 +53,26 @@ pub(crate) fn offer(control: &dyn GroupControl, want: Want) -> Result<Captured, 
     plan.give(captured.map_err(|error| error.to_string())?)
 }
 
-/// What a member that lacks something is to get.
+/// The choice of the data that a member gets that lacks something.
 pub(crate) struct Plan {
-    /// To be captured for it.
+    /// The part to capture for it.
     pub(crate) wanted: Wanted,
     /// This node's log, in a durable group.
     journal: Option<Arc<Journal>>,
-    /// What the other log has in common with it.
+    /// The common part of the other log and this one.
     common: Option<Common>,
-    /// So much of a log its members mean to keep, in bytes: with no more than that behind it, the other keeps what it has.
+    /// The bytes of log that the group's members mean to keep: if the other member lacks no more than that, it keeps
+    /// its log.
     retains: u64,
 }
 
 impl Plan {
-    /// By a group's member, for one whose log ends at `have`, if it has any.
+    /// Plans for a member of a group whose log ends at `have`, if it has any.
     pub(crate) fn new(control: &dyn GroupControl, have: Option<LogEnd>) -> Result<Plan, String> {
         plan(control.journal(), have, control.history().retains())
     }
 
-    /// What it gets, once that was captured.
+    /// Returns the data for that member, once the part was captured.
     pub(crate) fn give(self, captured: state::Captured) -> Result<Captured, String> {
         let worth = worth(captured.bytes, self.retains);
         match (&self.journal, self.common) {
@@ -79,13 +82,13 @@ impl Plan {
     }
 }
 
-/// So many bytes of records a member gives rather than a state of so many, if it is known how many: a state in their place
-/// costs the other the history that its group means to keep.
+/// Returns the most bytes of records that a member gives in place of a state of `state` bytes, if that is known. A
+/// state in their place costs the other member the history that its group means to keep.
 fn worth(state: Option<u64>, retains: u64) -> u64 {
     state.unwrap_or(LARGE_BYTES).max(SMALL_BYTES).max(retains)
 }
 
-/// A state, as it travels; and the chain of signatures that the log had there.
+/// Returns a state, as it travels, with the chain of signatures that the log had at its place.
 fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Captured, String> {
     let mut chain = None;
     if let (Some(journal), Some(LogPlace { end, .. })) = (journal, &captured.logged) {
@@ -97,43 +100,44 @@ fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Ca
     Ok(Captured { gift, bytes: captured.bytes, write: Box::new(move |to| captured.write(to)) })
 }
 
-/// What a member whose log this is gives to one whose log ends at `have`, if it has any.
+/// Plans what a member whose log this is gives to one whose log ends at `have`, if it has any.
 pub(super) fn plan(journal: Option<&Arc<Journal>>, have: Option<LogEnd>, retains: u64) -> Result<Plan, String> {
     let common = journal.zip(have).map(|(journal, have)| common(journal, have)).transpose()?.flatten();
-    // Whatever the state's length: it is not captured in vain.
+    // Whatever the state's size, these records are sent, so a captured state would be of no use.
     let is_small = common.as_ref().is_some_and(|common| common.bytes <= worth(Some(0), retains));
     let wanted = if is_small { Wanted::Place } else { Wanted::State };
     Ok(Plan { wanted, journal: journal.cloned(), common, retains })
 }
 
-/// What two logs have in common.
+/// The common part of two logs.
 struct Common {
-    /// Where they part, at the latest.
+    /// The place where they part, at the latest.
     cut: End,
-    /// How much the longer one has behind that, in bytes.
+    /// The bytes of the longer one behind that place.
     bytes: u64,
 }
 
-/// What this log has in common with one that ends at `have`. None if it does not go back that far, or the other is of a life of
-/// the group that this one does not come from.
+/// Returns the common part of this log and one that ends at `have`. Returns None if this log does not go back that far,
+/// or the other is of a life of the group that this one does not come from.
 fn common_with(log: &DiskLog, own: ClusterId, have: LogEnd) -> Result<Option<(End, u64)>, ReadError> {
     let LogEnd { life, end } = have;
     let have = position(end);
     if have < log.begin().position {
         return Ok(None);
     }
-    // A log whose last view is of this life has nothing of any other but what this life goes on from.
+    // A log whose last view is of this life has nothing of any other life but the part from which this life continues.
     if have != Position::START && life != own && life_at(log, have.epoch)? != Some(life) {
         return Ok(None);
     }
-    // Within an epoch, all logs are the beginnings of one order. Where that ends, a later view follows here, which was cut there.
+    // Within an epoch, all logs are the beginnings of one order. At that order's end a later view follows in this log,
+    // which was cut there.
     let end_of_epoch = log.at_position(Position { seq: membership::Seq(u64::MAX), ..have })?;
     let cut = log.at_position(have.min(end_of_epoch.position))?;
     let bytes = log.bytes_behind(cut.position)?;
     Ok(Some((cut, bytes)))
 }
 
-/// The life of the group that a log's view of an epoch is of, if it has a record of that.
+/// Returns the life of the group to which a log's view of an epoch belongs, if the log has a record of that view.
 fn life_at(log: &DiskLog, epoch: Epoch) -> Result<Option<ClusterId>, ReadError> {
     let before = Position::new(Epoch(epoch.0.saturating_sub(1)), membership::Seq(u64::MAX));
     if before < log.begin().position {
@@ -176,7 +180,7 @@ fn suffix(journal: &Arc<Journal>, cut: End, captured: state::Captured, bytes: u6
     Ok(Captured { gift, bytes: Some(bytes), write: Box::new(write) })
 }
 
-/// Certain records of a log.
+/// Prepares certain records of a log.
 pub(super) fn records(journal: &Arc<Journal>, from: Position, to: Position) -> Result<Captured, String> {
     let mut reader = read(journal, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);
@@ -184,7 +188,7 @@ pub(super) fn records(journal: &Arc<Journal>, from: Position, to: Position) -> R
 }
 
 fn read(journal: &Arc<Journal>, from: Position, to: Position) -> Result<Reader<Disk>, String> {
-    // Behind all that was appended when the state was captured.
+    // The job is queued behind everything that was appended when the state was captured.
     let reader = journal.wait(&journal.ask(move |log| log.read(from, to)));
     reader.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())
 }

@@ -1,4 +1,5 @@
-//! Taking what another member gives: its state in place of this node's log, or what is behind this log's end.
+//! The installation of what another member gives: its state in place of this node's log, or the records behind this
+//! log's end.
 
 use std::{
     io::{self, ErrorKind, Read},
@@ -45,7 +46,7 @@ pub(crate) struct Taker<'a, S: Service> {
     pub(crate) journal: &'a Arc<Journal>,
 }
 
-/// Asks another member for the records in place of what is damaged, and puts them there.
+/// A function that asks another member for the records in place of damaged ones, and writes them there.
 pub(crate) type Repair<'a> = &'a mut dyn FnMut(&Damage) -> Result<(), String>;
 
 /// A log that another thread writes.
@@ -60,7 +61,7 @@ impl Remote<'_> {
         Ok(Remote { journal, shelf })
     }
 
-    /// Changes where the log ends. The replica must be taken for stale before.
+    /// Changes the log's end. The replica must be marked as stale before.
     fn change_end(
         &self,
         change: impl FnOnce(&mut DiskLog) -> Result<LastView, WriteError> + Send + 'static,
@@ -127,20 +128,21 @@ impl<S: Service> Taker<'_, S> {
             }
             match self.replica.borrow() {
                 Some(held) => return Ok(held),
-                // Looks are short.
+                // The replica is borrowed for short looks only.
                 None => thread::yield_now(),
             }
         }
     }
 
-    /// Where this node's log ends, as far as its replica can be taken: it is there then. None if nothing of the log can be used.
+    /// Returns the end of this node's log, as far as its replica can be brought, and brings it there. Returns None if
+    /// nothing of the log can be used.
     pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
         let whole = || LogEnd::new(self.journal.life(), self.journal.end());
         if !self.journal.is_stale() {
             return Ok(Some(whole()));
         }
         let held = self.borrow()?;
-        // Who had it meanwhile may have taken a state.
+        // The thread that held the replica meanwhile may have taken a state.
         if !self.journal.is_stale() {
             return Ok(Some(whole()));
         }
@@ -148,7 +150,7 @@ impl<S: Service> Taker<'_, S> {
         Ok(end.map(|end| LogEnd::new(life_of(&view), end)))
     }
 
-    /// Rebuilds a replica that nobody is to see again if its application panics.
+    /// Rebuilds a replica, and marks it as unusable if its application panics.
     fn rebuild_borrowed(&self, mut held: Held<'_, S>, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
         let rebuilt = self.rebuild(&mut held, repair);
         if let Err(RestoreError::Panicked) = rebuilt {
@@ -174,7 +176,7 @@ impl<S: Service> Taker<'_, S> {
         Ok(rebuilt)
     }
 
-    /// This node's report of its copy, once all that was appended is on disk.
+    /// Returns this node's report of its copy, once everything that was appended is on disk.
     pub(crate) fn held(&self) -> Option<membership::Held> {
         let told = ask(self.journal, |log| {
             let end = log.persisted();
@@ -187,8 +189,9 @@ impl<S: Service> Taker<'_, S> {
         Some(membership::Held { end, complete, version, acknowledged, trusted, skipped })
     }
 
-    /// Cuts the log, and takes the replica back to where it ends if `rebuilds`; else it is stale if it went further. The replica
-    /// is borrowed meanwhile: a fetch that is under way comes before or after, and what it gave before is void.
+    /// Cuts the log, and takes the replica back to its end if `rebuilds`; else the replica is stale if it went further.
+    /// The replica is borrowed meanwhile. A fetch that is under way comes before or after, and the state that it gave
+    /// before is void.
     pub(crate) fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
         let held = self.borrow()?;
         self.transfer.forget();
@@ -203,18 +206,18 @@ impl<S: Service> Taker<'_, S> {
         Ok(())
     }
 
-    /// Cuts the log, and takes the replica for stale if it went further. By who has the replica.
+    /// Cuts the log, and marks the replica as stale if it went further. The caller holds the replica.
     fn cut_log(&self, to: membership::End) -> Result<(), RestoreError> {
         let (was, to) = (self.journal.end(), position(to));
         if was.position > to {
             self.journal.set_stale(true);
         }
         let (remote, journal) = (Remote::of(self.journal)?, Arc::clone(self.journal));
-        // The replica's rebuilding finds out which view was the last.
+        // The rebuilding of the replica finds the last view.
         let view = self.journal.view().filter(|(epoch, _)| *epoch <= to.epoch);
         let end = remote.change_end(move |log| {
             if to < log.begin().position {
-                // It began with a state that is void, so nothing in it counts.
+                // The log began with a state that is void, so nothing in it counts.
                 journal.begin_anew(log)?;
                 let aside = log.begin_anew(End::START)?;
                 say_set_aside(log, aside);
@@ -230,17 +233,18 @@ impl<S: Service> Taker<'_, S> {
         Ok(())
     }
 
-    /// Replaces the log and the replica by what another member's replica wrote.
+    /// Replaces the log and the replica by the state that another member's replica wrote.
     ///
-    /// The image is written first, then the log begun behind it: so a crash leaves the one or the other.
+    /// The image is written first, then the log is begun behind it: so a crash leaves the one or the other.
     pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { reached, logged } = read_head(from)?;
         let LogPlace { end: at, view, skips } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         self.refuse_loss(at)?;
-        // Before there is an image: of an own log that goes as far it would be taken for its own.
+        // It must come before there is an image: next to an own log that goes as far, the image would be taken for that
+        // log's.
         if self.is_of_life(life_of(&view)) {
             let (own, end) = (self.journal.skips(), self.journal.end().position);
-            // The group need not have what was never acknowledged: its own log may be without the record.
+            // The group need not have what was never acknowledged: its own log may lack the record.
             let (acknowledged, _) = self.acknowledged()?;
             let counts = |skip: &Skip| skip.version <= acknowledged || skips.get(skip.version).is_some();
             self.compare_skips(&own.before(end).only(counts), &skips.before(end))?;
@@ -272,8 +276,8 @@ impl<S: Service> Taker<'_, S> {
         Ok(())
     }
 
-    /// Writes what comes as an image. A disk that does not take it has no room for the log either, and fails it: asking for the state
-    /// again would not help.
+    /// Writes the incoming state as an image. A disk that refuses it has no room for the log either, so the log fails:
+    /// asking for the state again would not help.
     fn write_image(&self, shelf: &Shelf, at: End, view: &LastView, from: &mut dyn Read) -> Result<(), RestoreError> {
         let mut from = Incoming { from, failed: false };
         let written = shelf.begin(at, view.as_ref()).and_then(|mut image| {
@@ -290,8 +294,8 @@ impl<S: Service> Taker<'_, S> {
         })
     }
 
-    /// Whether this node's log, which a state is to take the place of, is of the life of the group that the state is of. Else its
-    /// versions may name other commands than that life's.
+    /// Tells whether this node's log, which a state is to replace, is of the same life of the group as the state.
+    /// Otherwise its versions may name other commands than those of that life.
     fn is_of_life(&self, life: ClusterId) -> bool {
         let (own, end) = (self.journal.life(), self.journal.end());
         if end != End::START && own != life {
@@ -300,8 +304,8 @@ impl<S: Service> Taker<'_, S> {
         own == life
     }
 
-    /// Appends what another member's log has behind a place of this one, and applies it. What this one has behind that place is
-    /// void.
+    /// Appends the records that another member's log has behind a place of this one, and applies them. Records of this
+    /// log behind that place are void.
     pub(crate) fn take_suffix(&self, cut: Cut, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { reached, logged } = read_head(from)?;
         let LogPlace { end: to, skips, .. } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
@@ -336,8 +340,8 @@ impl<S: Service> Taker<'_, S> {
         Ok(())
     }
 
-    /// Refuses to give up what was acknowledged, unless an operator has accepted that. It is as sound as the log: what is damaged is
-    /// to be replaced.
+    /// Refuses to give up what was acknowledged, unless an operator has accepted that. What was acknowledged counts
+    /// only as far as the log is sound: damaged records are to be replaced.
     fn refuse_loss(&self, to: End) -> Result<(), RestoreError> {
         if self.journal.is_forced() {
             return Ok(());
@@ -357,7 +361,7 @@ impl<S: Service> Taker<'_, S> {
         Err(RestoreError::WentBack(why))
     }
 
-    /// The version up to which this node's log was acknowledged, as far as it is sound, and its directory.
+    /// Returns the version up to which this node's log was acknowledged, as far as it is sound, and its directory.
     fn acknowledged(&self) -> Result<(u64, PathBuf), RestoreError> {
         let is_stale = self.journal.is_stale();
         Ok(ask(self.journal, move |log| {
@@ -367,8 +371,8 @@ impl<S: Service> Taker<'_, S> {
         })?)
     }
 
-    /// Compares the commands that a source has not applied with those that this node has not, as far as its log is of use. Where they differ,
-    /// so do the replicas, and this node ends.
+    /// Compares the commands that a source has skipped with those that this node has skipped, as far as its log is of
+    /// use. If they differ, the replicas differ as well, and this node ends.
     fn compare_skips(&self, own: &Skips, theirs: &Skips) -> Result<(), RestoreError> {
         if own.is_alike(theirs) {
             return Ok(());
@@ -384,7 +388,8 @@ impl<S: Service> Taker<'_, S> {
         Err(RestoreError::NotKept(why))
     }
 
-    /// Marks a log that is damaged, and so may have had more than it has, before it goes on with another member's records.
+    /// Marks a log that is damaged, and so may have had more than it has now, before it continues with another member's
+    /// records.
     fn mark_damaged(&self) -> Result<(), RestoreError> {
         let (journal, is_stale) = (Arc::clone(self.journal), self.journal.is_stale());
         let marked = ask(self.journal, move |log| {
@@ -414,7 +419,7 @@ impl<S: Service> Taker<'_, S> {
                 return Err(RestoreError::NotKept(format!("the replica could not be taken back to {cut}")));
             }
         }
-        // Before any record comes that is one of them.
+        // The skips must be set before the first record comes that is one of them.
         let failed = || RestoreError::NotKept("the log can't be written any more".to_owned());
         self.journal.set_skips(skips.clone()).ok_or_else(failed)?;
         let mut scratch = AlignedVec::new();
@@ -463,7 +468,7 @@ impl<S: Service> Taker<'_, S> {
     }
 }
 
-/// A stream from another member. It tells its own errors from those of what it is copied to.
+/// A stream from another member. It notes its own errors, to tell them from those of the writer to which it is copied.
 struct Incoming<'a> {
     from: &'a mut dyn Read,
     failed: bool,
@@ -477,7 +482,7 @@ impl Read for Incoming<'_> {
     }
 }
 
-/// Commands that are skipped, in words.
+/// Returns skipped commands in words.
 fn named(skips: &Skips) -> String {
     if skips.is_empty() {
         return "no command".to_owned();
@@ -486,7 +491,7 @@ fn named(skips: &Skips) -> String {
     format!("version {}", versions.join(", "))
 }
 
-/// Tells operators what became of the records that a log has no more.
+/// Tells operators where the records are that the log no longer has.
 fn say_set_aside(log: &DiskLog, aside: Option<String>) {
     if let Some(name) = aside {
         let directory = log.storage().path("");
@@ -494,7 +499,7 @@ fn say_set_aside(log: &DiskLog, aside: Option<String>) {
     }
 }
 
-/// The next records of a suffix, as they travel. None at its end.
+/// Reads the next records of a suffix, as they travel. Returns None at its end.
 pub(super) fn read_batch(from: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = Vec::new();
     from.take(4).read_to_end(&mut length)?;

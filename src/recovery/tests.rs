@@ -1,5 +1,5 @@
-//! A node's disk and replica, stepped by hand: what is there after a crash at any change, after damage, and after another
-//! member has given what is lacking.
+//! A node's disk and replica, stepped by hand: the state after a crash at any change, after damage, and after another
+//! member has given the missing part.
 
 use std::{
     io::{self, Read},
@@ -30,7 +30,7 @@ use crate::{
 const ME: NodeId = NodeId(1);
 const STORE: VoterId = VoterId(0x0123_4567_89ab_cdef);
 
-/// Remembers what it was given: versions and payloads, and views, which have version 0.
+/// A service that remembers its messages: versions and payloads, and views, which have version 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Trail(Vec<(u64, Vec<u8>)>);
 
@@ -60,7 +60,7 @@ impl Service for Trail {
     }
 }
 
-/// What a process of a node has, while it runs.
+/// The state of a node's process.
 struct Node {
     replica: Custody<Trail>,
     transfer: Transfer,
@@ -117,12 +117,12 @@ impl Node {
         held(&self.rebuilt, self.is_kept, &self.log.lock().unwrap())
     }
 
-    /// A view that follows an order which ended there, of which this node is complete.
+    /// Delivers a view that follows an order which ended at `ended`, of which this node is complete.
     fn view(&self, epoch: u64, ended: (u64, u64)) {
         self.view_of(self.journal.life(), epoch, ended);
     }
 
-    /// The same, of a life of the group.
+    /// Delivers such a view of a life of the group.
     fn view_of(&self, life: ClusterId, epoch: u64, ended: (u64, u64)) {
         let ended = Position::new(Epoch(ended.0), Seq(ended.1));
         let view = ViewRecord { life, ended, complete: vec![ME], ..ViewRecord::default() };
@@ -130,7 +130,8 @@ impl Node {
         self.replica.borrow().unwrap().view_changed(&ViewChange::of_record(Epoch(epoch), &view));
     }
 
-    /// Messages of these places of an epoch. They differ from life to life of the group, and their times don't.
+    /// Delivers messages at these places of an epoch. They differ from life to life of the group, and their times do
+    /// not.
     fn messages(&self, epoch: u64, places: std::ops::Range<u64>) {
         let life = self.journal.life().0 as u8;
         for place in places {
@@ -153,7 +154,7 @@ impl Node {
         self.sync();
     }
 
-    /// Everything that was appended is on disk. False if the log has failed.
+    /// Waits until everything that was appended is on disk. Returns false if the log has failed.
     fn sync(&self) -> bool {
         self.journal.wait(&self.journal.ask(|_| ())).is_some()
     }
@@ -170,7 +171,7 @@ impl Node {
         Captured::new(Reached { mark, time: end.time }, self.trail().snapshot(), Some(self.journal.place())).unwrap()
     }
 
-    /// What this node gives to one whose log ends at `have`: a suffix, or a state.
+    /// Returns what this node gives to one whose log ends at `have`: a suffix, or a state.
     fn give(&self, have: Option<LogEnd>) -> Result<(Gift, Vec<u8>), String> {
         let given = suffix::plan(Some(&self.journal), have, 0)?.give(self.captured())?;
         let mut bytes = Vec::new();
@@ -203,7 +204,7 @@ impl Node {
     }
 }
 
-/// A node that went through two views, with an image in the first.
+/// Makes a node that went through two views, with an image in the first.
 fn history(disk: &SimStorage) -> Node {
     let node = start(disk);
     node.view(1, (0, 0));
@@ -414,7 +415,7 @@ fn logs_that_differ_before_they_part_have_nothing_in_common() {
     assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
 }
 
-/// A log of two epochs, of which the second is of this life, with so many messages in each.
+/// Makes a log of two epochs, of which the second is of this life, with these numbers of messages.
 fn second_life(disk: &SimStorage, life: u64, places: [u64; 2]) -> Node {
     let node = start(disk);
     node.view(1, (0, 0));
@@ -426,7 +427,7 @@ fn second_life(disk: &SimStorage, life: u64, places: [u64; 2]) -> Node {
 
 #[test]
 fn a_log_of_a_life_that_was_ended_gets_a_state_though_it_seems_to_be_a_part_of_the_source_s() {
-    // The last one has more than the source in an epoch that both have.
+    // The last one has more messages than the source in an epoch that both have.
     for places in [[60, 0], [60, 40], [60, 50], [60, 70]] {
         let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
         let (node, peer) = (second_life(&disk, 1, places), second_life(&other, 2, [60, 50]));
@@ -449,7 +450,7 @@ fn a_log_that_ends_in_later_epochs_than_the_source_s_is_of_a_life_that_was_ended
 
 #[test]
 fn a_log_that_ends_before_a_life_was_forced_goes_on_with_that_life() {
-    // The first one has more than the node that was forced had.
+    // The first one has more messages than the node had that was forced.
     for more in [70, 60, 40] {
         let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
         let node = start(&disk);
@@ -485,7 +486,7 @@ fn a_source_that_is_behind_says_so() {
     assert!(refused.contains("who asks has more"), "{refused}");
 }
 
-/// What is on a disk after a crash at each change of what `act` does, until one that it does not come to.
+/// Checks the contents of a disk after a crash at each change that `act` makes, until `act` makes no more.
 fn at_each_crash(before: impl Fn(&SimStorage) -> Node, act: impl Fn(&Node), check: impl Fn(u64, Trail)) {
     for change in 0.. {
         let disk = SimStorage::new(change);
@@ -499,7 +500,7 @@ fn at_each_crash(before: impl Fn(&SimStorage) -> Node, act: impl Fn(&Node), chec
         let back = start(&disk);
         assert!(back.rebuilt.is_whole(), "change {change}");
         check(change, back.trail());
-        // It can go on.
+        // The node can go on.
         let epoch = back.journal.end().position.epoch.0 + 1;
         back.view(epoch, (epoch - 1, 0));
         back.messages(epoch, 0..2);
@@ -527,7 +528,7 @@ fn a_crash_while_a_state_is_taken_leaves_the_old_one_or_the_new_one() {
     peer.view(5, (2, 40));
     let (old, new) = (history(&SimStorage::new(1001)).trail(), peer.trail());
     let state = peer.give(None).unwrap();
-    // An error where the disk has failed.
+    // `act` returns an error where the disk has failed.
     at_each_crash(
         history,
         |node| _ = node.take(&state),

@@ -2,8 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib replies`
 //!
-//! Replies lie in cells that loom watches: one that is read while, or before, or without knowing that it is written is
-//! reported as a race. A submitter that sleeps and is never woken is reported as a deadlock.
+//! Replies lie in cells that loom watches. A reply that is read while, or before, or without knowing that it is written
+//! is reported as a race. A submitter that sleeps and is never woken is reported as a deadlock.
 
 use std::{
     sync::Arc,
@@ -26,7 +26,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
     model.check(check);
 }
 
-/// Wakes a thread that waits for it.
+/// A waker for a thread that waits for it.
 struct Alarm(Notify);
 
 impl Wake for Alarm {

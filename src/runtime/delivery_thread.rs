@@ -1,4 +1,4 @@
-//! A thread of its own for a group whose `apply` is not short.
+//! A delivery thread, for a group whose `apply` is not short.
 
 use std::{
     sync::{
@@ -23,25 +23,25 @@ use crate::{
     error::Unavailable,
 };
 
-/// How many turns a thread delivers before it publishes how far it is.
+/// The number of turns that a thread delivers before it publishes its progress.
 const BATCH: usize = 64;
 
-/// What befalls a group, in the order in which it does.
+/// An event of a group, passed on in the order in which events happen.
 pub(super) enum Change {
-    /// It has a part in a new view.
+    /// The group has a part in a new view.
     Install(Box<Installed>),
-    /// The shard may go on with what it has received in its view.
+    /// The shard may go on with what this node has received in its view.
     Keep(Seq),
-    /// It has none, for this reason.
+    /// The group has no part here, for this reason.
     Outside(Vec<(Undelivered, Fate)>, Unavailable),
     /// Nothing can be decided.
     Stalled,
-    /// The last: fail whatever waits.
+    /// The last event: all waiting calls fail.
     End(Vec<(Undelivered, Fate)>, EndReason),
 }
 
 impl Change {
-    /// Tells a task.
+    /// Tells a task of the event.
     pub(super) fn tell(self, task: &mut dyn Task) {
         match self {
             Change::Install(installed) => task.install(*installed),
@@ -57,7 +57,7 @@ impl Change {
 #[derive(Debug)]
 pub(crate) struct DeliveryThread {
     changes: Sender<Change>,
-    /// How many changes the task has not been told of yet.
+    /// The number of changes of which the task has not been told yet.
     untold: Arc<AtomicUsize>,
     unparker: Unparker,
     thread: Option<JoinHandle<()>>,
@@ -94,12 +94,12 @@ impl DeliveryThread {
         }
     }
 
-    /// There may be more to deliver or to answer.
+    /// Wakes the thread: there may be more to deliver or to answer.
     pub(crate) fn wake(&self) {
         self.unparker.unpark();
     }
 
-    /// Tells the task, once the application's current call returns. After the end, the thread ends.
+    /// Tells the task, once the application's current call returns. After [`Change::End`], the thread ends.
     pub(super) fn tell(&self, change: Change) {
         self.untold.fetch_add(1, Ordering::Relaxed);
         // Without a receiver the thread has ended already.
@@ -107,7 +107,7 @@ impl DeliveryThread {
         self.unparker.unpark();
     }
 
-    /// Whether the task has been told of all changes. Until then what its group says of itself is of the view before.
+    /// Whether the task has been told of all changes. Until then its group's reports are of the view before.
     pub(super) fn is_up_to_date(&self) -> bool {
         self.untold.load(Ordering::Acquire) == 0
     }
@@ -140,7 +140,7 @@ fn run(
         match changes.try_recv() {
             Ok(end @ Change::End(..)) => return end.tell(&mut *task),
             Ok(change) => {
-                // Who comes back gets other messages, and another state.
+                // A task that comes back gets other messages, and another state.
                 stuck &= !matches!(change, Change::Outside(..));
                 change.tell(&mut *task);
                 untold.fetch_sub(1, Ordering::Release);
@@ -177,10 +177,10 @@ mod tests {
     use super::*;
     use crate::delivery::Halt;
 
-    /// Can't be stepped but for the first time after it was outside.
+    /// A task that fails each step, and allows one more after it was outside.
     struct Strict {
         steps: u32,
-        /// Told of each step, and of being stalled, which takes until the other says so.
+        /// Gets a message for each step, and for being stalled, which lasts until the test says so.
         told: mpsc::Sender<&'static str>,
         go_on: mpsc::Receiver<()>,
     }
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A thread of a task that is due, what it tells, and what lets it go on.
+    /// A thread of a task that is due, the messages of the task, and the channel that lets it go on.
     fn start() -> (DeliveryThread, mpsc::Receiver<&'static str>, mpsc::Sender<()>) {
         let ((told, tells), (lets, go_on)) = (mpsc::channel(), mpsc::channel());
         let (requests, _) = unbounded();

@@ -31,38 +31,39 @@ use crate::{
     view_log,
 };
 
-/// How many turns the engine delivers before it looks at the fabric again.
+/// The number of turns that the engine delivers before it looks at the fabric again.
 const BATCH: usize = 512;
 
-/// So many overruns while a group is watched move it to a thread of its own.
+/// The number of overruns while a group is watched that move it to a thread of its own.
 const OVERRUNS: u32 = 3;
 
-/// How long a group is watched after a batch of its calls took too long. A thread can lose its core in the middle of a short
-/// call, which only a look at the kernel's count, before and after, can tell; too dear for every call.
+/// The time for which a group is watched after a batch of its calls took too long. A thread can lose its core in the
+/// middle of a short call. Only a look at the kernel's count, before and after, can tell that, and it is too dear for
+/// every call.
 const WATCH: Duration = Duration::from_secs(10);
 
-/// What is to be done when nothing can be decided.
+/// The advice to operators when nothing can be decided.
 const LAST_RESORT: &str = "it goes on by itself once more of them are back; if these are lost for ever, `squall recover --force` \
                            lets this node go on without them";
 
-/// What other threads ask of the engine.
+/// A request of another thread to the engine.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// End the node's part in all groups, and the thread.
+    /// Ends the node's part in all groups, and the thread.
     Stop,
-    /// Leave the group.
+    /// Lets this node leave the group.
     Leave,
-    /// Let all members leave.
+    /// Lets all members leave.
     Close,
-    /// An operator says that a member is gone.
+    /// Takes an operator's word that a member is gone.
     Suspect(NodeId),
-    /// Say how things are.
+    /// Asks for the state of the node and its groups.
     Status(Sender<Status>),
-    /// Say to an operator how things are, besides what is known of the view log.
+    /// Asks for an operator's report, which completes the given one about the view log.
     Report(Box<StatusReport>, Sender<StatusReport>),
-    /// An operator lets this node go on alone, for this reason. The answer is the view that it will be in.
+    /// Lets this node go on alone, on an operator's word, for this reason. The answer is the view that it will be in.
     Recover(String, Sender<Result<Forced, String>>),
-    /// A delivery thread goes no further.
+    /// Says that a delivery thread goes no further.
     Halted(ShardId, Halt),
 }
 
@@ -70,20 +71,20 @@ pub(crate) enum Request {
 pub(crate) struct GroupSlot {
     pub(crate) control: Arc<dyn GroupControl>,
     home: Home,
-    /// Overruns since it has been watched.
+    /// The number of overruns since it has been watched.
     overruns: u32,
     watched_until: Time,
-    /// Gets the replica's state, where this node lacks it, for this need.
+    /// The fetcher of the replica's state, where this node lacks it, with the number of the need that it serves.
     fetcher: Option<(u32, Fetcher)>,
-    /// Those who do so in vain, until they have noticed.
+    /// Fetchers that are no longer needed, until their threads have noticed.
     retired: Vec<Fetcher>,
 }
 
-/// Where a group's application runs.
+/// The place where a group's application runs.
 enum Home {
     Engine(Box<dyn Task>),
     Thread(DeliveryThread),
-    /// It goes no further, and waits for its end.
+    /// The task goes no further, and waits for its end.
     Stuck(Box<dyn Task>),
     Ended,
 }
@@ -100,7 +101,7 @@ impl GroupSlot {
         }
     }
 
-    /// The state that is on its way.
+    /// The progress of the state that is being fetched.
     pub(crate) fn fetching(&self) -> Option<Fetching> {
         self.fetcher.as_ref().and_then(|(_, fetcher)| fetcher.progress())
     }
@@ -112,7 +113,7 @@ impl GroupSlot {
         is_told && self.retired.is_empty()
     }
 
-    /// Needs no state any more, or another one.
+    /// Stops the fetcher: the replica needs no state any more, or another one.
     fn retire(&mut self) {
         if let Some((_, fetcher)) = self.fetcher.take() {
             fetcher.stop();
@@ -126,14 +127,14 @@ impl GroupSlot {
     fn tell(&mut self, change: Change) {
         let is_end = matches!(change, Change::End(..));
         if matches!(change, Change::Outside(..)) {
-            // Who comes back gets other messages, and another state.
+            // A node that comes back gets other messages, and another state.
             self.home = match std::mem::replace(&mut self.home, Home::Ended) {
                 Home::Stuck(task) => Home::Engine(task),
                 home => home,
             };
         }
         match &mut self.home {
-            // Who met a faulty sender goes no further in its view.
+            // A task that met a faulty sender goes no further in its view.
             Home::Stuck(task) if is_end => change.tell(&mut **task),
             Home::Stuck(_) | Home::Ended => return,
             Home::Engine(task) => change.tell(&mut **task),
@@ -150,19 +151,19 @@ impl GroupSlot {
 pub(crate) struct Engine<F> {
     pub(crate) core: NodeCore<F>,
     pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
-    /// Those of durable groups.
+    /// The journals of durable groups.
     pub(crate) journals: Vec<Arc<Journal>>,
     pub(crate) returning: Returning,
     pub(crate) monitor: Monitor,
     /// Dials other members.
     pub(crate) caller: Caller,
     pub(crate) requests: Receiver<Request>,
-    /// For delivery threads.
+    /// The sender of requests for delivery threads.
     pub(crate) to_self: Sender<Request>,
     pub(crate) outside: Arc<Outside>,
-    /// Whether the node is one of those who found the group.
+    /// Whether the node is one of the group's founders.
     pub(crate) founds: bool,
-    /// Why nothing can be decided, while that is so.
+    /// The reason for which nothing can be decided, while that is so.
     pub(crate) stalled: Option<String>,
     pub(crate) waker: Waker,
     pub(crate) idle: Idle,
@@ -171,7 +172,7 @@ pub(crate) struct Engine<F> {
 }
 
 impl<F: Fabric + Wait + Learn> Engine<F> {
-    /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn why.
+    /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn the reason.
     pub(crate) fn run(mut self) {
         let span = tracing::info_span!("engine", node = self.core.fabric().node().0);
         let _entered = span.enter();
@@ -209,7 +210,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         self.stop(&run_delay);
     }
 
-    /// One look at everything. Returns whether there was something to do, and whether the thread shall end.
+    /// Looks once at everything. Returns whether there was work, and whether the thread shall end.
     fn turn(&mut self, now: Time, run_delay: &RunDelay) -> (bool, bool) {
         let mut busy = self.core.step(now, Now::Boot.wall(), &mut self.effects);
         busy |= self.carry_out();
@@ -251,7 +252,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 Request::Close => self.core.close(&mut self.effects),
                 Request::Suspect(node) => self.core.suspect(node, &mut self.effects),
                 Request::Status(reply) => {
-                    // Who asked may have gone.
+                    // The caller that asked may have gone.
                     let _ = reply.send(self.status());
                 }
                 Request::Report(known, reply) => {
@@ -293,7 +294,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.tell(shard, Change::Outside(undelivered, why));
                 }
                 CoreEffect::CutTo { shard, end, complete } => {
-                    // What it has of the view before, and was to go on with, is void.
+                    // The shard's part of the view before, with which it was to go on, is void.
                     self.tell(shard, Change::Outside(Vec::new(), Unavailable::Joining));
                     self.returning.cut(shard, end, complete);
                 }
@@ -341,10 +342,10 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         any
     }
 
-    /// Gets what replicas lack, and says what they have.
+    /// Fetches the states that replicas lack, and reports the ones that they have.
     fn look_after_states(&mut self) {
         for (&shard, group) in &mut self.groups {
-            // Else it would be taken for complete, in this view, whose replica was so in the one before.
+            // Else a replica that was complete in the view before would be taken for complete in this one.
             if matches!(&group.home, Home::Thread(thread) if !thread.is_up_to_date()) {
                 continue;
             }
@@ -364,7 +365,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         continue;
                     }
                     group.retire();
-                    // It waits until no fetch is under way, so a new one would keep it from its work for ever.
+                    // `returning` waits until no fetch is under way, so a new one would keep it from its work for ever.
                     if self.returning.is_busy() {
                         continue;
                     }
@@ -376,7 +377,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
-    /// Does what a restart of the group needs of this node's logs. Returns whether something was done.
+    /// Carries out the work on this node's logs that a restart of the group needs. Returns whether any was done.
     fn return_to_group(&mut self) -> bool {
         let Some(done) = self.returning.step(&mut self.groups) else { return false };
         match done {
@@ -387,7 +388,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         true
     }
 
-    /// The group lies in pieces, and goes on when these are back, or enough of them.
+    /// Notes that the group is in pieces, and goes on when these nodes are back, or enough of them.
     fn wait_for(&mut self, nodes: &[NodeId]) {
         if nodes.is_empty() {
             return;
@@ -403,7 +404,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
-    /// Runs the applications that live on this thread, and wakes those that don't if somebody asked them something.
+    /// Runs the applications that live on this thread. Wakes the delivery threads that were asked for something.
     fn deliver(&mut self, now: Time, run_delay: &RunDelay) -> bool {
         let mut busy = false;
         for (&shard, group) in &mut self.groups {
@@ -450,7 +451,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         busy
     }
 
-    /// When something is due even if nothing happens.
+    /// The time at which something is due even if nothing happens.
     fn deadline(&self) -> Time {
         let tasks = self.groups.values().filter_map(|group| match &group.home {
             Home::Engine(_) | Home::Thread(_) => group.control.rings_at(),
@@ -490,7 +491,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
 
     fn stop(&mut self, run_delay: &RunDelay) {
         self.core.stop(&mut self.effects);
-        // Whatever is stable is still delivered; an application that does not return is not waited for here, but when its
+        // Stable messages are still delivered. An application that does not return is not waited for here, but when its
         // thread is joined.
         let until = Time::boot_clock() + Duration::from_secs(1);
         while !self.core.is_ended() && Time::boot_clock() < until {
@@ -513,7 +514,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
 }
 
 impl<F> Drop for Engine<F> {
-    /// If an application panicked on this thread, those outside must not wait for ever. In order, they know already.
+    /// Tells other threads of the end, which must not wait for ever if an application panicked on this thread. After an
+    /// orderly end they know already.
     fn drop(&mut self) {
         self.outside.ended(EndReason::Panicked);
         self.core.end_desks(&EndReason::Panicked);

@@ -1,4 +1,4 @@
-//! Getting a replica's state from another member, on a thread of its own.
+//! The fetch of a replica's state from another member, on a thread of its own.
 
 use std::{
     io,
@@ -27,25 +27,26 @@ use crate::{
     transfer::Standing,
 };
 
-/// How long to wait after all sources have failed, at first; twice as long each time, up to the limit.
+/// The time to wait after all sources have failed, at first; twice as long each time, up to the limit.
 const AGAIN: Duration = Duration::from_millis(20);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
-/// How often progress is told.
+/// The number of bytes between two reports of progress.
 const TELL_EVERY: u64 = 64 << 20;
 
-/// Gets one shard's state, from whoever has it in the view at hand. Dropping it gives up, and waits until the thread has noticed.
+/// Fetches one shard's state, from a member that has it in the view at hand. Dropping it gives up, and waits until the
+/// thread has noticed.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread shares with those who watch it.
+/// The state that the thread shares with its watchers.
 #[derive(Debug)]
 struct Shared {
     stopped: AtomicBool,
-    /// The state was fetched.
+    /// Whether the state was fetched.
     succeeded: AtomicBool,
     way: Mutex<Way>,
     changed: Condvar,
@@ -53,9 +54,9 @@ struct Shared {
 
 #[derive(Debug)]
 struct Way {
-    /// The latest: its complete members are the sources.
+    /// The latest view: its complete members are the sources.
     view: Arc<View>,
-    /// The transfer, if one is under way, and what ends it.
+    /// The transfer, if one is under way, and the handle that ends it.
     under_way: Option<(Fetching, HangUp)>,
 }
 
@@ -71,7 +72,7 @@ impl Shared {
 
     fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // Under the lock, so that who is about to wait notices.
+        // Under the lock, so that a thread that is about to wait notices.
         cut(&self.lock());
         self.changed.notify_all();
     }
@@ -82,14 +83,14 @@ impl Shared {
             return;
         }
         way.view = Arc::clone(view);
-        // Its stream may stay open for long, if its process only stands still.
+        // The source's stream may stay open for long, if its process only stands still.
         if way.under_way.as_ref().is_some_and(|(fetching, _)| view.rank_of(fetching.source).is_none()) {
             cut(&way);
         }
         self.changed.notify_all();
     }
 
-    /// From here on whoever stops it cuts this transfer.
+    /// Notes a transfer that has begun. From here on a caller that stops the fetch cuts this transfer.
     fn begin(&self, source: NodeId, transfer: HangUp) {
         let mut way = self.lock();
         way.under_way = Some((Fetching { source, received: 0, bytes: None }, transfer));
@@ -104,15 +105,15 @@ impl Shared {
         }
     }
 
-    /// Takes what has become of the transfer.
+    /// Takes the result of the transfer.
     fn end(&self) -> Option<Fetching> {
         self.lock().under_way.take().map(|(fetching, _)| fetching)
     }
 
-    /// Waits until there is another view than this, or an end, or for so long.
+    /// Waits until there is another view than this, or an end, or for `limit`.
     fn rest(&self, epoch: Epoch, limit: Duration) {
         let goes_on = |way: &mut Way| way.view.epoch == epoch && !self.is_stopped();
-        // Whatever ended it is looked at.
+        // The caller looks at the reason itself.
         drop(self.changed.wait_timeout_while(self.lock(), limit, goes_on));
     }
 }
@@ -124,8 +125,8 @@ fn cut(way: &Way) {
 }
 
 impl Fetcher {
-    /// Starts to ask the shard's complete members, one after the other, until the state is here or is not needed any more. None
-    /// if there is no thread.
+    /// Starts to ask the shard's complete members, one after the other, until the state is here or is not needed any
+    /// more. None if there is no thread.
     pub(crate) fn start(
         caller: Caller,
         control: Arc<dyn GroupControl>,
@@ -149,12 +150,12 @@ impl Fetcher {
         }
     }
 
-    /// A view is in force: who is complete in it is asked from now on.
+    /// Notes that a view is in force: its complete members are asked from now on.
     pub(crate) fn learn(&self, view: &Arc<View>) {
         self.shared.learn(view);
     }
 
-    /// How far the state has come, while it is on its way.
+    /// The progress of the state, while it is being fetched.
     pub(crate) fn progress(&self) -> Option<Fetching> {
         self.shared.lock().under_way.as_ref().map(|(fetching, _)| *fetching)
     }
@@ -190,7 +191,7 @@ fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, shared: &Arc
         let view = Arc::clone(&shared.lock().view);
         let complete = view.shard(shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
         let mut sources: Vec<NodeId> = complete.iter().copied().filter(|&node| node != caller.node()).collect();
-        // Several who join at once shall not all ask the same.
+        // Shuffled, so that several nodes that join at once do not all ask the same one.
         fastrand::shuffle(&mut sources);
         for source in sources {
             if shared.is_stopped() || !matches!(control.standing(), Standing::Incomplete { .. }) {
@@ -251,7 +252,7 @@ fn fetch(
     restored.map_err(|error| error.to_string())
 }
 
-/// Takes what a source gives. Returns how many bytes it was.
+/// Takes the state that a source gives. Returns its size in bytes.
 fn take(
     control: &dyn GroupControl,
     fetch: &mut Fetch,
@@ -260,7 +261,7 @@ fn take(
 ) -> Result<u64, RestoreError> {
     shared.begin(source, fetch.hang_up());
     let restored = control.restore(fetch.gift, fetch);
-    // An application need not look for the end, which the source waits to see taken. Each chunk was checked before.
+    // An application need not read to the end, and the source waits until that is taken. Each chunk was checked before.
     if restored.is_ok() {
         let _ = io::copy(fetch, &mut io::sink());
     }

@@ -1,19 +1,19 @@
-//! Who spins, who yields, who sleeps.
+//! The choice between spinning, yielding and sleeping.
 //!
-//! Waking a thread that sleeps on an idle core costs 20–30 µs on virtual machines, on the same core 4 µs; one that spins
-//! reads a word in 0.1 µs. But a thread that spins on a core that another node of the same host could use delays that node,
-//! and with it everybody.
+//! Waking a thread that sleeps on an idle core costs 20–30 µs on virtual machines, on the same core 4 µs; a thread that
+//! spins reads a word in 0.1 µs. But a thread that spins on a core that another node of the same host could use delays
+//! that node, and with it all others.
 
 use crate::{config::Spin, room::Room};
 
-/// What to do after a step that found nothing.
+/// The way to wait after a step that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Look again at once.
+    /// Looks again at once.
     Spin,
-    /// Let other threads run, then look again.
+    /// Lets other threads run, then looks again.
     Yield,
-    /// Sleep until signaled.
+    /// Sleeps until signaled.
     Sleep,
 }
 
@@ -23,14 +23,14 @@ pub(crate) struct Idle {
     spins: u32,
     yields: u32,
     sleeps: bool,
-    /// Steps that found nothing since one did.
+    /// The number of steps that found nothing since one did.
     empty: u32,
 }
 
-/// How many empty steps, of some 0.2 µs each, are cheaper than one wake-up.
+/// The number of empty steps, of some 0.2 µs each, that are cheaper than one wake-up.
 const SPINS: u32 = 150;
 
-/// How many yields to try on a crowded host before sleeping.
+/// The number of yields to try on a crowded host before sleeping.
 const YIELDS: u32 = 3;
 
 impl Idle {
@@ -45,12 +45,12 @@ impl Idle {
         Idle { spins, yields, sleeps, empty: 0 }
     }
 
-    /// A step found something.
+    /// Notes that a step found something.
     pub(crate) fn found(&mut self) {
         self.empty = 0;
     }
 
-    /// A step found nothing: what now?
+    /// Notes that a step found nothing, and decides how to wait.
     pub(crate) fn rest(&mut self) -> Rest {
         self.empty = self.empty.saturating_add(1);
         if self.empty <= self.spins {

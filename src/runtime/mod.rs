@@ -1,4 +1,5 @@
-//! What surrounds a node's pure core in earnest: its engine thread, delivery threads, and when they spin, yield and sleep.
+//! The threads around a node's pure core: its engine thread, delivery threads, and their choice to spin, yield or
+//! sleep.
 
 mod delivery_thread;
 mod engine;

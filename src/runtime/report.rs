@@ -1,4 +1,4 @@
-//! How an engine's node sees its cluster, for operators.
+//! The report of an engine's node on its cluster, for operators.
 
 use crossbeam::channel::Sender;
 use squall_fabric::{Fabric, NodeId, Time, Wait};
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) type Forced = (Epoch, Vec<EmptiedShard>);
 
 impl<F: Fabric + Wait + Learn> Engine<F> {
-    /// Adds what the engine knows to what is known of the view log.
+    /// Adds the engine's knowledge to a report about the view log.
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();
         report.standing = self.standing(report.node, now);
@@ -122,11 +122,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         ShardReport { shard: shard.shard.0, group, condition, fetching, log, rows }.with_lags()
     }
 
-    /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be, and the shards that start
-    /// empty in it.
+    /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be, and the
+    /// shards that start empty in it.
     pub(super) fn recover(&self, reason: String, reply: Sender<Result<Forced, String>>) {
         match self.forced(reason) {
-            // Who asked may have gone.
+            // The caller that asked may have gone.
             Err(why) => _ = reply.send(Err(why)),
             Ok((proposal, emptied, reason)) => {
                 let epoch = proposal.view.epoch;
@@ -137,7 +137,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
-    /// Why this node is not forced to go on while it does not stand still, and what to do instead.
+    /// The reason for which this node is not forced to go on while it does not stand still, and the advice what to do
+    /// instead.
     fn not_forced(&self) -> String {
         let log = self.monitor.status();
         let me = self.monitor.me().node;
@@ -163,7 +164,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
-    /// Why this node is not forced to go on with what its disk has.
+    /// The reason for which this node is not forced to go on with the contents of its disk.
     fn not_forced_from_disk(&self, last: Option<&Proposal>) -> String {
         match last {
             Some(last) if last.view.rank_of(self.monitor.me().node).is_none() => self.not_forced(),
@@ -173,7 +174,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
-    /// What an operator forces, the shards that start empty, and why it is done, for the record.
+    /// The view that an operator forces, the shards that start empty, and the reason for the record.
     fn forced(&self, mut reason: String) -> Result<(Proposal, Vec<EmptiedShard>, String), String> {
         let (log, membership) = (self.monitor.status(), self.core.membership());
         let is_stuck = self.stalled.is_some() || self.core.view().is_none() && !log.waits_for.is_empty();
@@ -202,7 +203,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         Ok((proposal, emptied, reason))
     }
 
-    /// A shard that starts without what this node does not hold of it. `last` is the last view, if this node is in none.
+    /// A shard that starts without the part of it that this node does not hold. `last` is the last view, if this node
+    /// is in none.
     fn emptied(&self, shard: ShardId, last: Option<&Proposal>) -> EmptiedShard {
         let view = self.core.view().or(last.map(|last| &last.view));
         let held_by = view.and_then(|view| view.shard(shard)).map(|view| match &view.state {

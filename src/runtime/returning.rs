@@ -1,5 +1,5 @@
-//! What a restart of the group needs of a node's logs: that they are cut, and that it says what they have. Both may take long, and
-//! are done on a thread of their own.
+//! The work on a node's logs that a restart of the group needs: cutting them, and reporting what they have. Both may
+//! take long, and are done on a thread of their own.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,16 +13,16 @@ use squall_membership::{End, Held, ShardId};
 use super::engine::GroupSlot;
 use crate::group::GroupControl;
 
-/// What was done.
+/// A finished job.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// This is what the logs have, once nothing was on its way to them.
+    /// The contents of the logs, once nothing was on its way to them.
     Held(BTreeMap<ShardId, Held>),
-    /// A log is cut, or why it is not.
+    /// A log is cut, or could not be cut for this reason.
     Cut(ShardId, Result<(), String>),
 }
 
-/// What is to be done.
+/// A job on the logs.
 #[derive(Debug)]
 enum Job {
     Gather,
@@ -35,7 +35,7 @@ pub(crate) struct Returning {
     /// Whether the node has a disk to return with.
     has_disk: bool,
     waker: Waker,
-    /// In this order, one after the other.
+    /// The jobs, which run in this order, one after the other.
     jobs: VecDeque<Job>,
     running: Option<Running>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Returning {
 struct Running {
     done: mpsc::Receiver<Done>,
     thread: JoinHandle<()>,
-    /// What it comes to if the thread can't do it.
+    /// The result if the thread fails.
     otherwise: Done,
 }
 
@@ -53,24 +53,24 @@ impl Returning {
         Returning { has_disk, waker, jobs: VecDeque::new(), running: None }
     }
 
-    /// The node is in no view any more: what its logs have is to be said.
+    /// Asks for the contents of the logs: the node is in no view any more.
     pub(super) fn gather(&mut self) {
         if self.has_disk {
             self.jobs.push_back(Job::Gather);
         }
     }
 
-    /// A shard's log is to be cut, and its replica to be taken back to there at once if `rebuilds`.
+    /// Asks for a cut of a shard's log. Its replica is taken back to there at once if `rebuilds`.
     pub(super) fn cut(&mut self, shard: ShardId, end: End, rebuilds: bool) {
         self.jobs.push_back(Job::Cut { shard, end, rebuilds });
     }
 
-    /// Whether it has, or is about to have, the logs in its hands.
+    /// Whether it works on the logs, or is about to.
     pub(super) fn is_busy(&self) -> bool {
         self.running.is_some() || !self.jobs.is_empty()
     }
 
-    /// Begins what can begin, and returns what is done.
+    /// Begins a job that can begin, and returns one that is done.
     pub(super) fn step(&mut self, groups: &mut BTreeMap<ShardId, GroupSlot>) -> Option<Done> {
         if let Some(running) = &self.running {
             return match running.done.try_recv() {
@@ -79,7 +79,7 @@ impl Returning {
                     self.end_running();
                     Some(done)
                 }
-                // It has panicked. A view may wait for it, and it has a log in its hands.
+                // The thread has panicked. A view may wait for it, and it has a log in its hands.
                 Err(mpsc::TryRecvError::Disconnected) => self.end_running(),
             };
         }
@@ -94,10 +94,10 @@ impl Returning {
         None
     }
 
-    /// Returns what comes of it at once, if there is no thread for it.
+    /// Starts a job. If there is no thread for it, returns its result at once.
     fn start(&mut self, controls: BTreeMap<ShardId, Arc<dyn GroupControl>>, job: Job) -> Option<Done> {
         let otherwise = match &job {
-            // Then the node joins as one that has nothing.
+            // The node then joins as one that has nothing.
             Job::Gather => Done::Held(BTreeMap::new()),
             Job::Cut { shard, .. } => {
                 Done::Cut(*shard, Err("its log could not be cut, since its thread failed".to_owned()))
@@ -123,7 +123,7 @@ impl Returning {
         }
     }
 
-    /// Waits for the thread. Returns what it comes to if it panicked.
+    /// Waits for the thread. Returns the job's result if the thread panicked.
     fn end_running(&mut self) -> Option<Done> {
         let Running { thread, otherwise, .. } = self.running.take()?;
         thread.join().is_err().then(|| {
@@ -152,7 +152,7 @@ fn carry_out(controls: &BTreeMap<ShardId, Arc<dyn GroupControl>>, job: &Job) -> 
     }
 }
 
-/// For whom a group waits that lies in pieces, in a sentence.
+/// A sentence that names the nodes for which a group in pieces waits.
 pub(crate) fn waits_for(nodes: &[NodeId]) -> String {
     let mut nodes = nodes.to_vec();
     nodes.sort_unstable();

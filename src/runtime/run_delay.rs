@@ -1,20 +1,20 @@
-//! How long this thread was ready to run and had no core.
+//! The time for which this thread was ready to run and had no core.
 
 use std::{fs::File, os::unix::fs::FileExt, time::Duration};
 
-/// Reads what the kernel counts of this thread, so that a call which took long because its thread had lost its core is not
-/// blamed for it.
+/// The kernel's count for one thread. With it, a call that took long because its thread had lost its core is not blamed
+/// for that.
 #[derive(Debug)]
 pub(super) struct RunDelay(Option<File>);
 
 impl RunDelay {
-    /// For the calling thread.
+    /// The count for the calling thread.
     pub(super) fn of_this_thread() -> RunDelay {
         // Some kernels do not count it; then nothing is excused.
         RunDelay(File::open("/proc/thread-self/schedstat").ok())
     }
 
-    /// The total so far. Takes a system call, of some microseconds.
+    /// Returns the total so far. Takes a system call, of some microseconds.
     pub(super) fn total(&self) -> Duration {
         let mut text = [0; 64];
         let read = |file: &File| file.read_at(&mut text, 0).ok();

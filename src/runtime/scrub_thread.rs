@@ -1,4 +1,4 @@
-//! The thread that looks after a node's logs while it runs.
+//! The thread that scrubs a node's logs while the node runs.
 
 use std::{
     io::{self, Read},
@@ -27,10 +27,10 @@ use crate::{
     status::AsideStatus,
 };
 
-/// It rests at least so long.
+/// The shortest rest between two rounds.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// It looks around at least so often.
+/// The longest rest between two rounds.
 const LOOKS: Duration = Duration::from_secs(1);
 
 /// Reads the logs of durable groups again, until it is dropped.
@@ -47,12 +47,12 @@ struct Kept {
     control: Arc<dyn GroupControl>,
     scrubbing: Scrubbing,
     next: Time,
-    /// The number of changes of its end when this last looked what was set aside.
+    /// The number of changes of its end when the records that were set aside were last listed.
     changes: Option<u64>,
 }
 
 impl ScrubThread {
-    /// Starts to look after the logs of these groups.
+    /// Starts to scrub the logs of these groups.
     pub(crate) fn start(
         caller: Caller,
         outside: Arc<Outside>,
@@ -77,7 +77,7 @@ impl ScrubThread {
                 let view = outside.view();
                 for kept in &mut logs {
                     kept.look_aside();
-                    // Before the first view there is nobody to ask.
+                    // Before the first view there is no member to ask.
                     if let Some(view) = view.as_deref().filter(|_| kept.next <= now) {
                         kept.step(now, &caller, view);
                     }
@@ -110,7 +110,7 @@ impl Kept {
         self.next = self.scrubbing.step(now, &others, fetch);
     }
 
-    /// Looks what was set aside, when that may have changed.
+    /// Lists the records that were set aside, when they may have changed.
     fn look_aside(&mut self) {
         let Some(journal) = self.control.journal() else { return };
         let changes = journal.changes();
@@ -128,7 +128,7 @@ impl Kept {
     }
 }
 
-/// Gets the records between two places from a member.
+/// Fetches the records between two places from a member.
 fn fetch(
     caller: &Caller,
     view: &View,
@@ -141,7 +141,7 @@ fn fetch(
     fetch_records(caller, &contact, shard, from, to)
 }
 
-/// Gets the records between two places of a shard's log from another node.
+/// Fetches the records between two places of a shard's log from another node.
 pub(super) fn fetch_records(
     caller: &Caller,
     source: &Contact,

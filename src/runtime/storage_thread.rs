@@ -18,7 +18,8 @@ use crate::journal::{DiskLog, Journal};
 /// The time for which a log rests before it notes by itself how far it was acknowledged.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Writes what is appended to all durable groups' logs, until it is dropped: then all that was appended is written first.
+/// Writes what is appended to all durable groups' logs, until it is dropped. A drop first waits until all that was
+/// appended is written.
 #[derive(Debug)]
 pub(crate) struct StorageThread {
     stop: Arc<AtomicBool>,
@@ -26,19 +27,19 @@ pub(crate) struct StorageThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a [`StorageThread`] will wait with.
+/// The parker with which a [`StorageThread`] will wait.
 #[derive(Debug, Default)]
 pub(crate) struct Bed(Parker);
 
 impl Bed {
-    /// Wakes the thread: for [`Journal::new`].
+    /// Returns a waker of the thread, for [`Journal::new`].
     pub(crate) fn waker(&self) -> Waker {
         let unparker = self.0.unparker().clone();
         Waker::new(move || unparker.unpark())
     }
 }
 
-/// If the thread panics, nothing is written any more.
+/// The logs, with a guard for a panic of the thread: it marks them as failed, since nothing is written any more.
 struct Guard(Vec<(Arc<Journal>, DiskLog)>);
 
 impl Drop for Guard {
@@ -59,10 +60,10 @@ impl StorageThread {
         let stopped = Arc::clone(&stop);
         let body = move || {
             let mut logs = Guard(logs);
-            // By log, since when it has rested with more to note than it says.
+            // By log, the time since when it has rested with more to note than it says.
             let mut rests = vec![Some(Instant::now()); logs.0.len()];
             loop {
-                // Looked at first, so that what was appended before is written.
+                // Read first, so that records that were appended before are written.
                 let stops = stopped.load(Ordering::Acquire);
                 let mut any = false;
                 for ((journal, log), rests) in logs.0.iter_mut().zip(&mut rests) {

@@ -1,4 +1,4 @@
-//! A group, as those who serve its clients see it: whatever its commands are.
+//! A group as the threads that serve its clients see it, whatever its commands are.
 
 use std::{
     pin::Pin,
@@ -23,12 +23,12 @@ use crate::{
     submit::Sending,
 };
 
-/// What is asked of a group.
+/// The requests that clients' threads make of a group.
 pub(crate) trait Backend: Send + Sync {
-    /// Sends a message, when there is room.
+    /// Sends a message once there is room; the result then resolves.
     fn sending(&self, command: &[u8], trailer: Trailer) -> Sending;
 
-    /// The same, and waits for it.
+    /// Sends a message, and waits until it is accepted.
     fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError> {
         self.sending(command, trailer).wait()
     }
@@ -36,21 +36,21 @@ pub(crate) trait Backend: Send + Sync {
     /// Sends a message that is nothing but a trailer, if there is room.
     fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError>;
 
-    /// Has the replica answer a query. The answer is queued whenever it comes.
+    /// Makes the replica answer a query. The answer is queued whenever it comes.
     fn query(&self, query: Query);
 
-    /// For each session how many of its messages were delivered here.
+    /// Returns each session with the number of its messages that were delivered here.
     fn acts(&self) -> Read<Vec<(SessionId, u64)>>;
 }
 
-/// A query, and where its answer goes.
+/// A query, and the place of its answer.
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) number: u64,
     pub(crate) freshness: Freshness,
     pub(crate) query: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
-    /// Given back with the answer.
+    /// Its part of the budget, given back with the answer.
     pub(crate) share: Share,
 }
 
@@ -72,7 +72,7 @@ impl<R: Answers> Backend for Group<Served<R>> {
                 Err(error @ (ReadError::Unordered | ReadError::Panicked)) => {
                     outbox.answer(number, Err(error.to_string()));
                 }
-                // Another member may have better luck.
+                // Another member may succeed.
                 Err(error) => {
                     outbox.push(ToClient::Away { why: error.to_string(), members: Members::default() });
                     outbox.close();
@@ -86,10 +86,10 @@ impl<R: Answers> Backend for Group<Served<R>> {
     }
 }
 
-/// What a replica says to a query: the answer's bytes, or why there are none.
+/// A replica's answer to a query: the answer's bytes, or the reason for which there are none.
 pub(crate) type Told = Result<Vec<u8>, String>;
 
-/// Has this node's replica answer a query, and hands on the answer whenever it comes.
+/// Makes this node's replica answer a query, and hands on the answer whenever it comes.
 pub(crate) fn ask<R: Answers>(
     group: &Group<Served<R>>,
     freshness: Freshness,
@@ -113,7 +113,7 @@ fn answer<R: Answers>(replica: &R, query: &[u8]) -> Told {
     answer.map(|bytes| bytes.to_vec()).map_err(|error| format!("the answer could not be serialized: {error}"))
 }
 
-/// A query that waits for its answer, on no thread: whoever wakes it looks. None once it has come.
+/// A query that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
 struct Asking(Mutex<Option<(Read<Told>, Then)>>);
 
 type Then = Box<dyn FnOnce(Result<Told, ReadError>) + Send>;
@@ -121,7 +121,7 @@ type Then = Box<dyn FnOnce(Result<Told, ReadError>) + Send>;
 impl Wake for Asking {
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
-        // Nothing panics while holding it: looks are guarded.
+        // The lock can't be poisoned: what runs under it is guarded against panics.
         let mut asking = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((read, _)) = &mut *asking else { return };
         let Poll::Ready(answer) = Pin::new(read).poll(&mut Context::from_waker(&waker)) else { return };

@@ -1,12 +1,14 @@
-//! How many bytes a node holds for its clients, over all connections.
+//! A node's limit of the bytes that it holds for its clients, over all connections.
 //!
-//! Half is for requests: from the moment when one is announced to that when the group has taken it, or its query is answered.
-//! One that does not fit is not read yet, so its client's stream fills, and who wrote it waits, or goes to another member. They
-//! are let in in the order in which they came, so that large ones come in too. A client that announces a request and does not
-//! send it keeps others out only until it is hung up on for its silence.
+//! Half is for requests. A request counts from the moment when it is announced until the group has taken it, or its
+//! query is answered. A request that does not fit is not read yet, so its client's stream fills. Its writer waits, or
+//! goes to another member. Requests are admitted in the order in which they came, so that large ones are admitted too.
+//! A client that announces a request and does not send it keeps others out only until its connection ends for its
+//! silence.
 //!
-//! Half is for what clients have not read. A reply can't wait, since the thread that delivers brings it: when there is too much,
-//! the client that leaves most unread is hung up on. It may come again, and gets its replies then, which its session keeps.
+//! Half is for bytes that clients have not read. A reply can't wait, since the delivery thread brings it. When there is
+//! too much, the node hangs up on the client that leaves most unread. The client may come again, and then gets its
+//! replies, which its session keeps.
 
 use std::{
     fmt,
@@ -18,18 +20,18 @@ use std::{
 
 use super::outbox::Outbox;
 
-/// A node's account of what it holds for clients.
+/// The count of the bytes that a node holds for clients.
 pub(crate) struct Budget {
-    /// Of each half, in bytes.
+    /// The size of each half, in bytes.
     half: usize,
     requests: Mutex<Requests>,
-    /// Bytes became free, or somebody need not wait any more.
+    /// Signals that bytes became free, or that a waiting thread need not wait any more.
     freed: Condvar,
-    /// Of those that wait, one looks at a time.
+    /// Held by the one waiting thread whose turn it is to look.
     first: Mutex<()>,
-    /// Bytes that clients have not read.
+    /// The number of bytes that clients have not read.
     unread: AtomicUsize,
-    /// All connections.
+    /// The outboxes of all connections.
     boxes: Mutex<Vec<Weak<Outbox>>>,
 }
 
@@ -59,13 +61,13 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room for a request of so many bytes. None once its client is hung up on.
+    /// Waits until there is room for a request of `bytes` bytes. Returns None once its client's connection is closed.
     pub(super) fn reserve(self: &Arc<Self>, bytes: usize, of: &Outbox) -> Option<Share> {
-        // One alone always fits.
+        // A single request always fits.
         let fits = |requests: &Requests| requests.bytes == 0 || requests.bytes.saturating_add(bytes) <= self.half;
         let mut requests = self.lock();
         if requests.waiting > 0 || !fits(&requests) {
@@ -86,24 +88,25 @@ impl Budget {
         Some(Share { budget: Arc::clone(self), bytes })
     }
 
-    /// A connection was closed: whoever waits for it looks again.
+    /// Wakes the threads that wait, after a connection was closed, so that they look again.
     pub(super) fn nudge(&self) {
-        // Under the lock, so that who is about to wait notices.
+        // The lock is taken so that a thread that is about to wait notices.
         let _requests = self.lock();
         self.freed.notify_all();
     }
 
-    /// Counts what a client is to read. Returns whether it is too much, so that some must be [shed](Budget::shed).
+    /// Adds bytes that a client is to read. Returns whether there are too many, so that some must be
+    /// [shed](Budget::shed).
     pub(super) fn add_unread(&self, bytes: usize) -> bool {
         self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes > self.half
     }
 
-    /// What a client has read, or will not.
+    /// Subtracts bytes that a client has read, or never will.
     pub(super) fn sub_unread(&self, bytes: usize) {
         self.unread.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Hangs up on those who leave most unread, until the rest is not too much.
+    /// Hangs up on the clients that leave most unread, until the rest is not too much.
     #[cold]
     pub(super) fn shed(&self) {
         let boxes = self.boxes();
@@ -111,7 +114,7 @@ impl Budget {
         let mut open: Vec<(usize, Arc<Outbox>)> = open.map(|outbox| (outbox.unread(), outbox)).collect();
         drop(boxes);
         open.sort_unstable_by_key(|(bytes, _)| *bytes);
-        // What was closed before is on its way out.
+        // Closed outboxes are about to be freed, so they do not count.
         let mut held: usize = open.iter().map(|(bytes, _)| bytes).sum();
         while held > self.half
             && let Some((bytes, outbox)) = open.pop()
@@ -131,14 +134,14 @@ impl Budget {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client has come.
+    /// Adds the outbox of a new client.
     pub(super) fn enter(&self, outbox: &Arc<Outbox>) {
         let mut boxes = self.boxes();
         boxes.retain(|other| other.strong_count() > 0);
         boxes.push(Arc::downgrade(outbox));
     }
 
-    /// Those who are connected.
+    /// Returns the outboxes of the clients that are connected.
     pub(super) fn connected(&self) -> Vec<Arc<Outbox>> {
         self.boxes().iter().filter_map(Weak::upgrade).collect()
     }
@@ -170,7 +173,7 @@ mod tests {
     use super::*;
 
     impl Budget {
-        /// The bytes of requests, how many more wait, and what is unread.
+        /// Returns the bytes of requests, the number of requests that wait, and the unread bytes.
         pub(crate) fn held(&self) -> (usize, usize, usize) {
             let requests = self.lock();
             (requests.bytes, requests.waiting, self.unread.load(Ordering::Relaxed))
@@ -202,7 +205,7 @@ mod tests {
                 thread::yield_now();
             }
             drop(second);
-            // There is room for the small one. Whether it has come or not, no more is held than may be.
+            // There is room for the small one. Whether it has come or not, the limit holds.
             assert!(budget.held().0 <= 100);
             drop(first);
             let shares: Vec<_> = told.iter().take(2).collect();

@@ -7,7 +7,7 @@ use std::{
 
 use super::{outbox::Outbox, wire::ToClient};
 
-/// Where the answers of sessions go. Any other node's clients are not in it.
+/// The places to which the answers of sessions go. Clients of other nodes are not in it.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     state: Mutex<State>,
@@ -15,31 +15,31 @@ pub(crate) struct Clients {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the key of their sessions.
+    /// The outboxes by the key of their sessions.
     sessions: BTreeMap<u64, Arc<Outbox>>,
-    /// All.
+    /// All outboxes.
     connected: Vec<Weak<Outbox>>,
 }
 
 impl Clients {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client has come.
+    /// Adds a client.
     pub(crate) fn connect(&self, outbox: &Arc<Outbox>) {
         let mut state = self.lock();
         state.connected.retain(|other| other.strong_count() > 0);
         state.connected.push(Arc::downgrade(outbox));
     }
 
-    /// The answers of a session go to a client from now on.
+    /// Sends the answers of a session to this client from now on.
     pub(crate) fn attach(&self, key: u64, outbox: &Arc<Outbox>) {
         self.lock().sessions.insert(key, Arc::clone(outbox));
     }
 
-    /// The client has gone. If it has come again meanwhile, on another connection, nothing changes.
+    /// Removes a client that has gone. If it has come again meanwhile, on another connection, nothing changes.
     pub(crate) fn detach(&self, key: u64, outbox: &Arc<Outbox>) {
         let mut state = self.lock();
         if state.sessions.get(&key).is_some_and(|attached| Arc::ptr_eq(attached, outbox)) {
@@ -47,12 +47,12 @@ impl Clients {
         }
     }
 
-    /// Whether the client of a session is connected here.
+    /// Tells whether the client of a session is connected here.
     pub(crate) fn has(&self, key: u64) -> bool {
         self.lock().sessions.contains_key(&key)
     }
 
-    /// Tells the client of a session, if it is connected here. `message` is made only then.
+    /// Sends a message to the client of a session, if it is connected here. `message` is called only then.
     pub(crate) fn tell(&self, key: u64, message: impl FnOnce() -> ToClient) {
         let outbox = self.lock().sessions.get(&key).cloned();
         if let Some(outbox) = outbox {
@@ -60,13 +60,13 @@ impl Clients {
         }
     }
 
-    /// Tells all.
+    /// Sends a message to all clients.
     pub(crate) fn tell_all(&self, message: &ToClient) {
         let connected: Vec<_> = self.lock().connected.iter().filter_map(Weak::upgrade).collect();
         connected.iter().for_each(|outbox| outbox.push(message.clone()));
     }
 
-    /// Tells all, and hangs up.
+    /// Sends a message to all clients, and closes their connections.
     pub(crate) fn send_away(&self, message: &ToClient) {
         let connected: Vec<_> = std::mem::take(&mut self.lock().connected);
         for outbox in connected.iter().filter_map(Weak::upgrade) {

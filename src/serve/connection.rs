@@ -1,7 +1,7 @@
-//! One client's connection: a thread reads what it says, another writes what it is told.
+//! The connection of one client: a thread reads from it, another writes to it.
 //!
-//! Two, since streams block (see [`control`](crate::control)), and since a request that waits for room must not keep back the
-//! answers to those before it.
+//! There are two threads because streams block (see [`control`](crate::control)), and because a request that waits for
+//! room must not hold up the answers to requests before it.
 
 use std::{
     io::{self, BufReader, BufWriter, Write},
@@ -26,16 +26,16 @@ use crate::{
     submit::Sending,
 };
 
-/// A client may have so many queries waiting for answers; it is told at once of more.
+/// The number of a client's queries that may wait for answers; further ones are refused at once.
 const MAX_QUERIES: usize = 1024;
 
-/// Before a client has said which group it wants it can't say more than this, in bytes.
+/// The most application bytes of a message of a client that has not named its group yet.
 const HELLO_BYTES: usize = 0;
 
-/// A client that reads nothing for so long is given up.
+/// The time after which a client that reads nothing is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Serves a client, until its connection ends.
+/// Serves a client until its connection ends.
 pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outbox>) -> io::Result<()> {
     let ControlStream { reader, writer, .. } = stream;
     writer.set_timeout(Some(WRITE_LIMIT))?;
@@ -69,7 +69,7 @@ fn write(to: StreamWriter, outbox: &Outbox) -> Result<(), FrameError> {
 fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Result<(), FrameError> {
     let Some(mut guest) = Guest::enter(server, wire::read(from, HELLO_BYTES)?, outbox)? else { return Ok(()) };
     loop {
-        // Held until the group has taken it.
+        // The share is held until the group has taken the request.
         let reserve = |bytes| server.reserve(bytes, outbox);
         let Some((message, share)) = wire::read_within(from, guest.station.options.request_bytes, reserve)? else {
             return Ok(());
@@ -82,25 +82,25 @@ fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Re
     }
 }
 
-/// A client that was let in.
+/// A client that was admitted.
 pub(crate) struct Guest {
     station: Arc<Station>,
     outbox: Arc<Outbox>,
-    /// The key of the session whose answers go to it.
+    /// The key of the session whose answers go to the client.
     attached: Option<u64>,
 }
 
-/// A message of a client that the group is to take.
+/// A message of a client for the group.
 pub(crate) struct ForGroup {
     command: Vec<u8>,
     trailer: Trailer,
-    /// A request's.
+    /// The number, if it is a request.
     number: Option<u64>,
     share: Share,
 }
 
 impl Guest {
-    /// Lets a client in, by the first that it says, or tells it to go elsewhere.
+    /// Admits a client by its first message, or sends it to another member.
     pub(crate) fn enter(server: &Server, hello: ToNode, outbox: &Arc<Outbox>) -> Result<Option<Guest>, FrameError> {
         let ToNode::Hello { version, group } = hello else {
             return Err(FrameError::Malformed("the first message is no hello".to_owned()));
@@ -123,7 +123,7 @@ impl Guest {
         }
     }
 
-    /// Takes what a client says. Returns what is for its group.
+    /// Handles a message of the client. Returns the message for its group, if there is one.
     pub(crate) fn hear(&mut self, message: ToNode, share: Share) -> Result<Option<ForGroup>, FrameError> {
         let options = &self.station.options;
         let (command, trailer, number) = match message {
@@ -161,7 +161,7 @@ impl Guest {
         Ok(Some(ForGroup { command, trailer, number, share }))
     }
 
-    /// Tells the client where a message could not be sent. Returns whether it may stay.
+    /// Reports to the client that its message was not sent, if so. Returns whether the client may stay.
     pub(crate) fn was_sent(&self, number: Option<u64>, sent: Result<(), SubmitError>) -> bool {
         match (sent, number) {
             (Ok(()), _) => true,
@@ -169,7 +169,7 @@ impl Guest {
                 self.outbox.push(ToClient::Rejected { number, why: error.to_string() });
                 true
             }
-            // Whatever keeps this member from sending may not keep another.
+            // The reason that keeps this member from sending may not apply to another.
             (Err(error), _) => {
                 self.outbox.push(ToClient::Away { why: error.to_string(), members: self.station.members() });
                 false
@@ -185,7 +185,7 @@ impl Guest {
         clients.attach(key, &self.outbox);
     }
 
-    /// Sends what is for the group, as [`Guest::was_sent`] is to be told.
+    /// Sends a message to the group. The result is for [`Guest::was_sent`].
     pub(crate) fn send(&self, message: ForGroup) -> Passing {
         let ForGroup { command, trailer, number, share } = message;
         Passing { sending: self.station.backend.sending(&command, trailer), number, _share: share }
@@ -200,7 +200,7 @@ impl Drop for Guest {
     }
 }
 
-/// A message on its way into a group, that may wait for room.
+/// A message on its way into a group; it may wait for room.
 pub(crate) struct Passing {
     pub(crate) sending: Sending,
     pub(crate) number: Option<u64>,

@@ -14,7 +14,8 @@ fn encode<R: Answers>(command: &R::Command) -> Result<Encoded, SubmitError> {
 }
 
 impl<R: Answers> Group<Served<R>> {
-    /// As [`submit`](Group::submit) of a group that serves no clients: this member's own command, without a session.
+    /// Submits this member's own command, without a session: as [`submit`](Group::submit) of a group that serves no
+    /// clients.
     pub fn submit(&self, command: &R::Command) -> Submit<R::Reply> {
         Submit::new(self.shared(), encode::<R>(command))
     }
@@ -25,12 +26,13 @@ impl<R: Answers> Group<Served<R>> {
         Ok(Submit::accepted(shared, shared.accept(&encode::<R>(command)?)?))
     }
 
-    /// Sends a command whose reply nobody needs. What is returned resolves once the command is accepted.
+    /// Sends a command whose reply the caller does not need. The returned future resolves once the command is accepted.
     pub fn send(&self, command: &R::Command) -> Sending {
         Sending::new(&self.shared().intake, encode::<R>(command))
     }
 
-    /// Sends a command whose reply nobody needs if there is room, and fails with [`SubmitError::Full`] if there is none.
+    /// Sends a command whose reply is not needed if there is room, and fails with [`SubmitError::Full`] if there is
+    /// none.
     pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
         self.shared().intake.try_send(encode::<R>(command)?)
     }

@@ -8,9 +8,9 @@
 //!                        is connected here
 //! ```
 //!
-//! A node knows of a client only where its answers go. All else is in the [table of sessions](crate::session), which is
-//! replicated: when a node fails, its clients go on at another one, send again what was not answered, and get the answers that
-//! they would have got.
+//! A node knows only the connection of a client to which its answers go. All else is in the [table of
+//! sessions](crate::session), which is replicated. When a node fails, its clients go to another one, send again what
+//! was not answered, and get the same answers.
 
 mod backend;
 mod budget;

@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
-/// How a group serves clients. All members should have the same; replicas stay alike even if they do not.
+/// The limits with which a group serves clients. All members should have the same; replicas stay alike even if they do
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// So many sessions may be open at a time, in the whole group.
+    /// The number of sessions that may be open at a time, in the whole group.
     pub max_sessions: u32,
-    /// A client may have so many requests under way.
+    /// The number of requests that a client may have under way.
     pub window: u32,
-    /// Replies that a session keeps for its client, in bytes. Once they take as much, no further request of the client is
-    /// applied before some are acknowledged, but for the oldest; and a longer reply is lost. A session keeps less than three
-    /// times as much.
+    /// The limit of the replies that a session keeps for its client, in bytes. Once they take as much, no further
+    /// request of the client is applied before some are acknowledged, except the oldest. A longer reply is lost. A
+    /// session keeps less than three times as much.
     pub reply_bytes: u32,
-    /// A session whose client says nothing for so long ends.
+    /// The time after which a session ends whose client says nothing.
     pub session_timeout: Duration,
-    /// A longer command or query of a client ends its connection, in bytes.
+    /// The longest command or query of a client, in bytes; a longer one ends its connection.
     pub request_bytes: usize,
-    /// What a client leaves unread may take so many bytes; beyond, its connection ends, and it may come again.
+    /// The number of bytes that a client may leave unread; beyond, its connection ends, and it may come again.
     pub unread_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a node has to say to one client, on its way to the thread that writes.
+//! The queue of messages for one client, on their way to the thread that writes.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::control::HangUp;
 
-/// A bounded queue. Filling it never waits: whoever does not read is hung up on.
+/// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -25,9 +25,9 @@ pub(crate) struct Outbox {
     max_bytes: usize,
     budget: Arc<Budget>,
     stream: OnceLock<HangUp>,
-    /// Queries that are not answered yet.
+    /// The number of queries that are not answered yet.
     asked: AtomicUsize,
-    /// When its client was last heard of, in nanoseconds.
+    /// The time of the client's last message, in nanoseconds.
     heard: AtomicU64,
 }
 
@@ -35,12 +35,12 @@ pub(crate) struct Outbox {
 struct State {
     messages: VecDeque<ToClient>,
     bytes: usize,
-    /// What was taken, and is being written.
+    /// The bytes that were taken and are being written.
     writing: usize,
     closed: bool,
 }
 
-/// What a message takes beside its contents, roughly, in bytes.
+/// The approximate size of a message beside its contents, in bytes.
 const MESSAGE_BYTES: usize = 64;
 
 fn bytes(message: &ToClient) -> usize {
@@ -66,35 +66,35 @@ impl Outbox {
         }
     }
 
-    /// Its client said something.
+    /// Notes that the client said something.
     pub(crate) fn hear(&self, now: Time) {
         self.heard.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Whether its client has said nothing for so long.
+    /// Tells whether the client has said nothing for `limit`.
     pub(crate) fn is_silent(&self, now: Time, limit: Duration) -> bool {
         now.since(Time::from_nanos(self.heard.load(Ordering::Relaxed))) >= limit
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream on which it is written.
+    /// Sets the stream on which the queue is written.
     pub(super) fn set_stream(&self, stream: HangUp) {
-        // There is one.
+        // An outbox gets one stream, so this succeeds.
         let _ = self.stream.set(stream);
     }
 
-    /// Queues a message. What no longer fits closes the box.
+    /// Queues a message. A message that no longer fits closes the queue.
     pub(crate) fn push(&self, message: ToClient) {
         let bytes = bytes(&message);
         let mut state = self.lock();
         if state.closed {
             return;
         }
-        // One message always fits.
+        // A single message always fits.
         if state.bytes + bytes > self.max_bytes && !state.messages.is_empty() {
             drop(state);
             return self.hang_up();
@@ -109,36 +109,37 @@ impl Outbox {
         }
     }
 
-    /// Takes nothing more. What is in it is still written.
+    /// Accepts no further message. Queued ones are still written.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
         self.budget.nudge();
     }
 
-    /// Ends the connection at once: nothing of what is in it is written.
+    /// Ends the connection at once: queued messages are not written.
     pub(super) fn hang_up(&self) {
         let mut state = self.lock();
         state.messages.clear();
         self.budget.sub_unread(std::mem::take(&mut state.bytes));
         drop(state);
         self.close();
-        // Else who writes would go on with what it has.
+        // Without this the thread that writes would go on with the messages that it has taken.
         self.stream.get().into_iter().for_each(HangUp::now);
     }
 
-    /// Whether it takes nothing more.
+    /// Tells whether it accepts no further message.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// What its client has not read, in bytes.
+    /// Returns the number of bytes that the client has not read.
     pub(super) fn unread(&self) -> usize {
         let state = self.lock();
         state.bytes + state.writing
     }
 
-    /// Waits for messages, and takes them all; what was taken before is written. None once it is closed and empty.
+    /// Waits for messages, and takes them all; earlier ones then count as written. Returns None once it is closed and
+    /// empty.
     pub(crate) fn take(&self) -> Option<VecDeque<ToClient>> {
         let mut state = self.lock();
         self.budget.sub_unread(std::mem::take(&mut state.writing));
@@ -154,7 +155,7 @@ impl Outbox {
         }
     }
 
-    /// Takes what there is to read, and does not wait for it. None once it is closed and empty.
+    /// Takes the queued messages without waiting. Returns None once it is closed and empty.
     pub(crate) fn take_now(&self) -> Option<VecDeque<ToClient>> {
         let mut state = self.lock();
         self.budget.sub_unread(std::mem::take(&mut state.bytes));
@@ -162,7 +163,7 @@ impl Outbox {
         (!messages.is_empty() || !state.closed).then_some(messages)
     }
 
-    /// Counts a query that will be [answered](Outbox::answer), unless `max` are not yet.
+    /// Counts a query that will be [answered](Outbox::answer), unless `max` queries wait already.
     pub(crate) fn ask(&self, max: usize) -> bool {
         let more = |asked| (asked < max).then_some(asked + 1);
         self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()

@@ -1,4 +1,4 @@
-//! Clients that want more than a node may hold for them.
+//! Clients whose requests and unread answers exceed a node's limit.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ use crate::{
 
 const SHARD: ShardId = ShardId(0);
 
-/// What the node may hold, each of requests and of what is unread.
+/// The limit of each half, requests and unread bytes.
 const HALF: usize = 512 << 10;
 
 /// The size of a request.
@@ -42,14 +42,14 @@ const COMMAND: usize = 200 << 10;
 /// The size of an answer.
 const ANSWER: usize = 16 << 10;
 
-/// A group that takes nothing until it is told to, and answers at once.
+/// A group that accepts nothing until the test permits it, and answers queries at once.
 #[derive(Default)]
 struct Slow {
-    /// How many requests it holds, and whether they may pass.
+    /// The number of requests that it holds, and whether they may pass.
     inside: Mutex<(usize, bool)>,
     changed: Condvar,
     passed: AtomicUsize,
-    /// How far sessions are: it was asked, and does not answer.
+    /// Requests for the sessions' counts, which it does not answer.
     asked: Mutex<Vec<Job<()>>>,
 }
 
@@ -140,7 +140,7 @@ fn requests_of_many_clients_wait_instead_of_taking_more_than_they_may() {
             let request = ToNode::Request { session, number: 0, acknowledged: 0, command: vec![0; COMMAND] };
             scope.spawn(move || {
                 say(&stream, &request);
-                // Until its connection ends.
+                // Reads until the connection ends.
                 let _ = (&stream).read_to_end(&mut Vec::new());
             });
         }
@@ -162,7 +162,7 @@ fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
     let ask = |stream: &UnixStream, number| {
         say(stream, &ToNode::Query { number, freshness: Freshness::AsItIs, query: Vec::new() });
     };
-    // All that it is told is to be left unread: what the stream takes does not count.
+    // All answers are to be left unread. Bytes in the stream's buffers do not count.
     let mut asked = 0;
     until("it is hung up on", || {
         let query = ToNode::Query { number: asked, freshness: Freshness::AsItIs, query: Vec::new() };

@@ -31,8 +31,8 @@ use crate::{
     view_change::ViewChange,
 };
 
-/// A type that can travel and be had again at the other end: whatever derives rkyv's `Archive`, `Serialize` and `Deserialize`.
-/// Never implemented by hand.
+/// A type that can travel and be decoded at the other end: any that derives rkyv's `Archive`, `Serialize` and
+/// `Deserialize`. Never implemented by hand.
 pub trait Portable: Command<Archived: Deserialize<Self, HighDeserializer<rancor::Error>>> + Sized {}
 
 impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserializer<rancor::Error>>> {}
@@ -66,28 +66,29 @@ impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserialize
 /// }
 /// ```
 ///
-/// Where there is nothing to ask, `Query` and `Answer` are `()`.
+/// A service without queries has `()` as `Query` and `Answer`.
 pub trait Answers: Replicated<Reply: Portable> {
-    /// What can be asked.
+    /// The type of a query.
     type Query: Command;
-    /// What is answered.
+    /// The type of an answer.
     type Answer: Portable + Send + 'static;
 
-    /// Answers a query, without a change. It runs where `apply` does, between two commands: keep it short.
+    /// Answers a query, without a change of the state. It runs where `apply` does, between two commands: keep it short.
     fn answer(&self, query: &Archived<Self::Query>) -> Self::Answer;
 }
 
-/// Memory for replies that is kept, in bytes: a long one does not hold what it took.
+/// The size of the reply buffer that is kept, in bytes: a larger one is freed.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// The replica of a group that serves clients. It derefs to the application's.
+/// The replica of a group that serves clients. It derefs to the application's replica.
 pub struct Served<R> {
     replica: R,
     sessions: Sessions,
     clients: Arc<Clients>,
-    /// In a durable group, what clients are told once it can't be undone: by version, and the key of the session.
+    /// The messages for clients that wait until their version can't be undone, in a durable group: version, session's
+    /// key, message.
     held: VecDeque<(u64, u64, ToClient)>,
-    /// Memory for the reply that is being encoded.
+    /// The buffer for the reply that is being encoded.
     encoded: AlignedVec,
 }
 
@@ -96,12 +97,13 @@ impl<R> Served<R> {
         Served { replica, sessions: Sessions::default(), clients, held: VecDeque::new(), encoded: AlignedVec::new() }
     }
 
-    /// One that no client is connected to: for [earlier states](crate::Group::at_version) of a group that serves clients.
+    /// Makes a replica to which no client is connected: for [earlier states](crate::Group::at_version) of a group that
+    /// serves clients.
     pub fn blank(replica: R) -> Served<R> {
         Served::new(replica, Arc::default())
     }
 
-    /// The table.
+    /// Returns the table.
     pub(super) fn sessions(&self) -> &Sessions {
         &self.sessions
     }
@@ -136,7 +138,7 @@ impl<R: Answers> Service for Served<R> {
     ) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
             Some(bytes) => bytes,
-            // Copied out, as for any other replica.
+            // The reply is copied out, as for any other replica.
             None => {
                 scratch.resize(message.payload.len(), 0);
                 message.payload.read(scratch);
@@ -166,8 +168,9 @@ impl<R: Answers> Service for Served<R> {
         Ok(None)
     }
 
-    /// A message about sessions changes no replica of the application's, and is done. A client's request gets an answer that says what
-    /// became of it, so that it is not applied when it comes again.
+    /// Handles a message that is skipped. A message about sessions changes no replica of the application's, and is
+    /// carried out. A client's request gets an answer that says that it was skipped, so that it is not applied when it
+    /// comes again.
     fn skip(&mut self, message: &Message<'_>, stamp: Stamp, scratch: &mut AlignedVec) -> Result<(), Invalid> {
         scratch.resize(message.payload.len(), 0);
         message.payload.read(scratch);
@@ -183,7 +186,8 @@ impl<R: Answers> Service for Served<R> {
         Ok(())
     }
 
-    /// Of a request that will not be applied, only that its client is alive: whoever reads the log sees each command once.
+    /// Returns a touch in place of a request that will not be applied, so that a reader of the log sees each command
+    /// once.
     fn logged_as(&self, message: &[u8]) -> Option<Vec<u8>> {
         let Ok((_, Trailer::Request { session, number, acknowledged })) = Trailer::split(message) else { return None };
         if self.sessions.would_admit(session, number, acknowledged) {
@@ -200,7 +204,7 @@ impl<R: Answers> Service for Served<R> {
         }
     }
 
-    /// The table goes first: it says itself where it ends.
+    /// Writes the table first: its end is known from its own bytes.
     fn snapshot(&self) -> Snapshot {
         let sessions = self.sessions.clone();
         self.replica.snapshot().behind(move |to| sessions.write(to))
@@ -228,7 +232,7 @@ impl<R: Answers> Service for Served<R> {
 }
 
 impl<R> Served<R> {
-    /// Tells a client that is connected here, as soon as that may be.
+    /// Sends a message to a client that is connected here, as soon as that is permitted.
     fn tell(&mut self, version: Option<u64>, key: u64, message: impl FnOnce() -> ToClient) {
         match version {
             None => self.clients.tell(key, message),
@@ -263,7 +267,7 @@ impl<R: Answers> Served<R> {
     fn encode(&mut self, reply: &R::Reply) -> Answer {
         let mut into = mem::take(&mut self.encoded);
         into.clear();
-        // A failure costs the memory, and no more.
+        // On failure only the buffer is lost.
         let Ok(encoded) = to_bytes_in::<_, rancor::Error>(reply, into) else { return Answer::NoReply };
         let answer = Answer::Reply(Arc::from(encoded.as_slice()));
         if encoded.capacity() <= KEPT_BYTES {

@@ -1,4 +1,4 @@
-//! A node's clients: who they are, and what they are told of the group.
+//! The clients of a node, and the messages to them about the group.
 
 use std::{
     collections::BTreeMap,
@@ -29,10 +29,10 @@ use crate::{
     session::{Idle, SessionId, Trailer},
 };
 
-/// A client of which nothing was heard for so long is hung up on. Clients say something every second.
+/// The time of silence after which a client's connection is closed. Clients say something every second.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How often a node looks for clients and sessions that have gone.
+/// The interval at which a node looks for clients and sessions that have gone.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// A group, as its clients see it at this node.
@@ -45,19 +45,19 @@ pub(crate) struct Station {
     standing: Mutex<Standing>,
 }
 
-/// What a node that ends idle sessions of a group knows of them.
+/// The state of a node that ends idle sessions of a group.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     idle: Idle,
-    /// What the replica was asked, and has not answered: it may hang.
+    /// The pending request to the replica: a replica may hang.
     asked: Option<Read<Vec<(SessionId, u64)>>>,
 }
 
-/// What a node can do for a group's clients.
+/// The ability of a node to serve a group's clients.
 #[derive(Debug)]
 struct Standing {
     members: Members,
-    /// Why it can do nothing, if it can't.
+    /// The reason for which the node can do nothing, if it can't.
     away: Option<String>,
     /// Whether this node ends idle sessions.
     watches: bool,
@@ -77,7 +77,7 @@ impl Station {
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
-        // Nothing panics while holding it.
+        // The lock can't be poisoned: no code panics while it holds it.
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +85,7 @@ impl Station {
         self.standing().members.clone()
     }
 
-    /// Takes a client in, or tells it to go elsewhere.
+    /// Admits a client, or sends it to another member.
     pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
         let standing = self.standing();
         let members = standing.members.clone();
@@ -96,7 +96,7 @@ impl Station {
         let session_timeout_ms = u64::try_from(self.options.session_timeout.as_millis()).unwrap_or(u64::MAX);
         let request_bytes = self.options.request_bytes as u64;
         outbox.push(ToClient::Welcome { members, session_timeout_ms, request_bytes });
-        // Under the lock, so that it misses no later view.
+        // Connected under the lock, so that it misses no later view.
         self.clients.connect(outbox);
         true
     }
@@ -127,7 +127,7 @@ impl Station {
         self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: standing.members.clone() });
     }
 
-    /// Ends sessions that are idle, if that is for this node to do. Waits for nothing: other groups have clients, too.
+    /// Ends idle sessions, if this node is the one that does so. It never waits, since other groups have clients, too.
     pub(super) fn expire(&self, watch: &mut Watch, now: Time) {
         if !self.standing().watches {
             *watch = Watch::default();
@@ -138,7 +138,7 @@ impl Station {
         watch.asked = None;
         let Ok(acts) = acts else { return };
         for (session, acts) in watch.idle.look(now, self.options.session_timeout, acts) {
-            // Whatever does not go now is looked at again.
+            // A session that is not ended now is looked at again.
             if let Err(error) = self.backend.try_send(Trailer::Expire { session, acts }) {
                 tracing::debug!(group = %self.name, %error, "an idle session was not ended");
             }
@@ -155,13 +155,13 @@ impl fmt::Debug for Station {
 /// All groups of a node that serve clients.
 pub(crate) struct Server {
     me: NodeId,
-    /// By the groups' names.
+    /// The groups by their names.
     stations: BTreeMap<String, (ShardId, Arc<Station>)>,
     pub(super) budget: Arc<Budget>,
     rounds: Arc<Rounds>,
 }
 
-/// When a node looks for clients that have gone, and whether it does so still.
+/// The rounds in which a node looks for clients that have gone, and whether they continue.
 #[derive(Debug, Default)]
 struct Rounds {
     stopped: Mutex<bool>,
@@ -169,7 +169,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Waits for the next. Returns whether there is one.
+    /// Waits for the next round. Returns whether there is one.
     fn rest(&self) -> bool {
         let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(stopped, ROUND, |stopped| !*stopped);
@@ -183,7 +183,7 @@ impl Rounds {
 }
 
 impl Server {
-    /// A node's clients, for whom it holds so many bytes at most.
+    /// Makes the server of a node, which holds at most this many bytes for clients.
     pub(crate) fn new(
         me: NodeId,
         stations: impl IntoIterator<Item = (ShardId, Station)>,
@@ -194,8 +194,8 @@ impl Server {
         Server { me, stations, budget: Budget::new(client_bytes), rounds: Arc::default() }
     }
 
-    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or when nobody
-    /// has the server any more.
+    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or
+    /// when the last handle to the server is dropped.
     pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
         let (server, rounds) = (Arc::downgrade(self), Arc::clone(&self.rounds));
         let watch = move || {
@@ -232,7 +232,7 @@ impl Server {
         }
     }
 
-    /// The place to which words for a client go that comes now.
+    /// Makes the outbox of a client that comes now.
     pub(crate) fn outbox(&self, now: Time) -> Arc<Outbox> {
         let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
         let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));
@@ -240,22 +240,22 @@ impl Server {
         outbox
     }
 
-    /// Waits until there is room for what a client says. None once it is hung up on.
+    /// Waits until there is room for a client's message. Returns None once its connection is closed.
     pub(crate) fn reserve(&self, bytes: usize, of: &Outbox) -> Option<Share> {
         self.budget.reserve(bytes, of)
     }
 
-    /// A view is in force here.
+    /// Reports that a view is in force here.
     pub(crate) fn install(&self, view: &View) {
         self.stations.values().for_each(|(shard, station)| station.install(self.me, *shard, view));
     }
 
-    /// This node can do nothing for clients until the next [`install`](Server::install), and why.
+    /// Reports that this node can do nothing for clients until the next [`install`](Server::install), for this reason.
     pub(crate) fn send_away(&self, why: &str) {
         self.stations.values().for_each(|(_, station)| station.send_away(why));
     }
 
-    /// Hangs up on all.
+    /// Hangs up on all clients.
     pub(crate) fn stop(&self) {
         self.send_away("the node stops");
         self.rounds.stop();

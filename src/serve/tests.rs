@@ -21,7 +21,7 @@ use crate::{
     control::{Caller, Contact, ControlStream, Service},
 };
 
-/// Adds, and tells the sum.
+/// A service that adds, and replies with the sum.
 struct Counter(i64);
 
 impl Replicated for Counter {
@@ -74,7 +74,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A stream to node 1, on which the client is played by hand.
+/// Opens a stream to node 1, over which the test acts as the client.
 fn dial(test: &str) -> ControlStream {
     let to = Contact { node: Some(NodeId(1)), addresses: Vec::new() };
     let caller = Caller::on_host(cluster(test), NodeId(99));
@@ -118,7 +118,7 @@ fn a_client_whose_member_fails_goes_on_at_another_and_nothing_is_applied_twice()
             }
             replies
         });
-        // Whichever it talks to, it must move on before the last.
+        // The first two members stop serving in turn, so the client must move on until it reaches the last.
         for (node, counter) in &mut nodes[..2] {
             let before = counter.peek(|counter| counter.0).wait().unwrap();
             until("the client is served", || counter.peek(|counter| counter.0).wait().unwrap() > before + 100);
@@ -153,7 +153,7 @@ fn a_session_ends_when_its_client_is_silent_and_not_while_it_is_there() {
     drop(gone);
     assert_eq!(sessions(), 2);
     until("the silent session ends", || sessions() == 1);
-    // The other has been as idle, but for its signs of life.
+    // The other session has been as idle, apart from its signs of life.
     assert!(counter.peek(move |counter| counter.sessions().acts().all(|(id, _)| id != session)).wait().unwrap());
     assert_eq!(there.submit(&1).wait(), Ok(2));
     drop(there);
@@ -204,11 +204,11 @@ fn bytes_of_strangers_disturb_nobody() {
         let mut bytes = vec![0; random.usize(..300)];
         random.fill(&mut bytes);
         if random.bool() {
-            // A length that is believed, so that what follows is looked at.
+            // The length is one that the node accepts, so that it looks at the bytes behind it.
             let len = bytes.len().saturating_sub(4) as u32;
             bytes.iter_mut().zip(len.to_le_bytes()).for_each(|(byte, of)| *byte = of);
         }
-        // It may be hung up on already.
+        // The node may have hung up already.
         let _ = stream.writer.write_all(&bytes);
         drop(stream);
         assert_eq!(client.submit(&1).wait(), Ok(seed as i64 + 1), "seed {seed}");

@@ -1,4 +1,4 @@
-//! What clients and nodes say to each other: [frames](crate::control::frame) of these, on a stream of
+//! The messages between clients and nodes: [frames](crate::control::frame) of these, on a stream of
 //! [`Service::Clients`](crate::control::Service).
 //!
 //! ```text
@@ -25,59 +25,60 @@ use crate::{
     session::{Answer, Refusal, SessionId},
 };
 
-/// The version of what is said.
+/// The version of these messages.
 pub(crate) const VERSION: u32 = 2;
 
-/// What a frame takes besides the command, query, reply or answer in it, in bytes; and the longest of all other frames.
+/// The size of a frame besides the command, query, reply or answer in it, in bytes; and the longest of all other
+/// frames.
 const OVERHEAD_BYTES: usize = 64 << 10;
 
-/// What a client says.
+/// A message of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// Which group it wants to talk to. The first.
+    /// The group that the client wants to talk to. The first message.
     Hello { version: u32, group: String },
     /// Opens a session.
     Open { key: u64 },
-    /// Answers of this session shall come here.
+    /// Asks that the answers of this session come here.
     Resume { session: SessionId },
     /// A command.
     Request { session: SessionId, number: u64, acknowledged: u64, command: Vec<u8> },
-    /// It is still there.
+    /// The client is still there.
     Touch { session: SessionId, acknowledged: u64 },
-    /// It leaves.
+    /// The client leaves.
     Close { session: SessionId },
-    /// Asks the node's replica. The number is the client's, and comes back.
+    /// A query for the node's replica. The number is the client's, and comes back with the answer.
     Query { number: u64, freshness: Freshness, query: Vec<u8> },
-    /// Is anybody there?
+    /// Asks for a sign of life.
     Ping,
 }
 
-/// What a node says.
+/// A message of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToClient {
-    /// It serves the group.
+    /// The node serves the group.
     Welcome {
         members: Members,
-        /// A session of which nothing comes for so long may end, in milliseconds.
+        /// The time without a message after which a session may end, in milliseconds.
         session_timeout_ms: u64,
         /// The longest command or query, in bytes.
         request_bytes: u64,
     },
-    /// The group's members are others now.
+    /// The group has other members now.
     Members(Members),
-    /// It does not serve the group now, and why. The last.
+    /// The node does not serve the group now, for this reason. The last message.
     Away { why: String, members: Members },
     /// A session is open.
     Opened { session: SessionId, window: u32 },
-    /// There are as many sessions as there may be.
+    /// As many sessions are open as may be.
     NotOpened { key: u64 },
     /// A request was delivered, now or before.
     Answered { number: u64, result: Outcome },
     /// A request was delivered and not applied.
     Refused { number: u64, why: Refusal },
-    /// A request could not be sent, by this node or any other: nobody delivers this copy of it.
+    /// A request could not be sent by this node or any other: no node delivers this copy of it.
     Rejected { number: u64, why: String },
-    /// What a query gave.
+    /// The answer to a query, or the reason for which there is none.
     Told { number: u64, answer: Result<Vec<u8>, String> },
     /// An answer to a ping.
     Pong,
@@ -103,22 +104,22 @@ impl From<&Answer> for Outcome {
     }
 }
 
-/// What an answer to a query must show.
+/// The requirement that an answer to a query must meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freshness {
-    /// Everything that anyone has been told before the query: a linearizable read.
+    /// The answer shows everything that any caller was told before the query: a linearizable read.
     #[default]
     Latest,
-    /// The replica as it is: it may be behind.
+    /// The answer shows the replica as it is: it may be behind.
     AsItIs,
 }
 
 /// The members that serve a group, as of a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Members {
-    /// The view's; 0 if the node has none.
+    /// The view's epoch; 0 if the node has none.
     pub(crate) epoch: u64,
-    /// By rank, each with where it listens, as `host:port`; nowhere on one host.
+    /// The members by rank, each with the addresses at which it listens, as `host:port`; none on one host.
     pub(crate) members: Vec<(u32, Vec<String>)>,
 }
 
@@ -132,7 +133,8 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, max: usize) -> Res
     frame::read(from, max.saturating_add(OVERHEAD_BYTES))
 }
 
-/// As [`read`]; what comes is not read before `reserve` has given a share of so many bytes. None if it gives none.
+/// Receives a message as [`read`] does, but only after `reserve` has given a share of as many bytes. Returns None if it
+/// gives none.
 pub(super) fn read_within<T: DeserializeOwned, S>(
     from: &mut impl Read,
     max: usize,

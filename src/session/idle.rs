@@ -1,4 +1,4 @@
-//! Which sessions have been idle for too long, on one node's clock.
+//! The detection of sessions that have been idle for too long on one node's clock.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,16 +6,16 @@ use squall_fabric::Time;
 
 use super::SessionId;
 
-/// What the lowest-ranked sender of a group remembers of its sessions.
+/// The memory that the lowest-ranked sender of a group has of its sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
-    /// How far each session was, and since when.
+    /// The count of acts of each session, and the time since which that count stands still.
     seen: BTreeMap<SessionId, (u64, Time)>,
 }
 
 impl Idle {
-    /// Looks at the sessions as they are now. Returns those that have not acted for `timeout`, with the acts that were seen of
-    /// them; these are not returned again before another `timeout` has passed.
+    /// Looks at the sessions as they are now. Returns the sessions that have not acted for `timeout`, each with the
+    /// number of acts seen. A session that was returned is not returned again before another `timeout` has passed.
     ///
     /// Time before the first look does not count: a node that has just become the lowest-ranked sender ends nothing.
     pub(crate) fn look(

@@ -1,8 +1,9 @@
-//! The table as bytes, in a copy of a group's state.
+//! The byte form of the table of sessions, in a copy of a group's state.
 //!
 //! ```text
 //!  version u8 = 1 │ opened u64 │ sessions u32 │ session …
-//!  session:  number u64 │ key u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │ answers u32 │ answer …
+//!   session:  number u64 │ key u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │ answers u32 │
+//!             answer …
 //!  answer:   number u64 │ kind u8 (0 reply, 1 no command, 2 no reply, 3 skipped) │ length u32 │ reply …
 //! ```
 //!
@@ -18,7 +19,7 @@ use super::table::{Answer, MAX_WINDOW, Session, Sessions};
 
 const VERSION: u8 = 1;
 
-/// Why a copy of the table can't be used.
+/// A reason for which a copy of the table can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     #[error("the sessions in a copy of the state could not be read: {0}")]

@@ -1,9 +1,9 @@
 //! Sessions of clients: a request that arrives twice is applied once.
 //!
-//! A client numbers its requests. The table of sessions is part of a group's replicated state: for each session it holds the
-//! replies that its client may not have yet, and from where on. It changes by delivered messages alone, so all replicas
-//! have the same one, a copy of the state has it too, and it does not matter through which member a request comes, or comes
-//! again.
+//! A client numbers its requests. The table of sessions is part of a group's replicated state. For each session it
+//! holds the replies that its client may not have yet, and the first number of such a reply. The table changes by
+//! delivered messages alone, so all replicas have the same one, and a copy of the state has it too. A request may come
+//! through any member, and come again through another.
 //!
 //! ```text
 //!   numbers   0 … 4   5    6    7    8    9   10 …
@@ -13,9 +13,10 @@
 //!     their replies
 //! ```
 //!
-//! A session ends only by a delivered message: its client's, or one that the lowest-ranked sender of the group sends when
-//! nothing of the session was delivered for a while on its clock. That one says up to where it had seen the session act, and
-//! does nothing if the session acted since. The number of a session is never given again, so what comes late for one that has
+//! A session ends only by a delivered message: its client's, or one of the group's lowest-ranked sender. That sender
+//! sends one when nothing of the session was delivered for a while on its clock. Its message names the count of acts
+//! that it had seen, and does nothing if the session has acted since. The number of a session is never given again. A
+//! late message for a session that has ended is refused, and never executed.
 //! ended is refused, and never executed.
 
 mod idle;

@@ -1,4 +1,4 @@
-//! The table.
+//! The table of sessions.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,41 +10,44 @@ use serde::{Deserialize, Serialize};
 /// The widest window that a session may have, in requests.
 pub(crate) const MAX_WINDOW: u32 = 1 << 16;
 
-/// Names a session.
+/// The name of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct SessionId {
-    /// How many sessions had been opened with it, since the group began.
+    /// The number of sessions that had been opened when this one was opened, itself included, since the group began.
     pub(crate) number: u64,
-    /// What its client drew at random: a session of a group that began anew is not taken for one of the same number.
+    /// A number that its client drew at random: a session of a group that began anew is not taken for one of the same
+    /// number.
     pub(crate) key: u64,
 }
 
-/// What opens a session. The limits come with it, so that replicas agree even where their configurations do not.
+/// The parameters with which a session opens. The limits come with the message, so that replicas agree even where their
+/// configurations do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
     /// The client's part of the name.
     pub(crate) key: u64,
-    /// So many sessions may be open with it.
+    /// The number of sessions that may be open, this one included.
     pub(crate) sessions: u32,
     /// The window, in requests.
     pub(crate) window: u32,
-    /// Once so many bytes of replies are kept, no further request is applied but the first that is missing. No longer reply is
-    /// kept. With both together a session keeps less than three times as much.
+    /// The limit of kept replies, in bytes. Once a session keeps that much, a further request is applied only if it is
+    /// the first that is missing. A longer reply is not kept. With both rules together a session keeps less than three
+    /// times as much.
     pub(crate) reply_bytes: u32,
 }
 
-/// There are as many sessions as there may be.
+/// The error that as many sessions are open as may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
-/// What a request led to.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Applied; the reply's bytes.
+    /// Applied, with the reply's bytes.
     Reply(Arc<[u8]>),
-    /// Not applied: it is no command.
+    /// Not applied: the bytes are no command.
     NoCommand,
-    /// Applied, but the reply is longer than what is kept, or could not be serialized.
+    /// Applied, but the reply is longer than a session may keep, or could not be serialized.
     NoReply,
     /// Not applied: an operator has said so.
     Skipped,
@@ -59,36 +62,36 @@ impl Answer {
     }
 }
 
-/// Why a request was not applied.
+/// A reason for which a request was not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
-    /// There is no such session, or no more.
+    /// The session is unknown, or has ended.
     Unknown,
-    /// Its number lies beyond the window.
+    /// The request's number lies beyond the window.
     Window,
-    /// The replies that are kept take too much, and requests before it are missing.
+    /// The kept replies take too many bytes, and requests before this one are missing.
     Replies,
 }
 
-/// What to do with a request.
+/// A decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Apply it, and [keep](Sessions::keep) what comes of it.
+    /// The request is to be applied, and its answer [kept](Sessions::keep).
     New,
-    /// It was applied before.
+    /// The request was applied before, with this answer.
     Known(Answer),
-    /// Its client has the reply, or does not want it any more: nobody is to be told.
+    /// The client has the reply, or does not want it any more: no answer is sent.
     Past,
-    /// It is not applied.
+    /// The request is not applied.
     Refused(Refusal),
 }
 
 /// The sessions of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sessions {
-    /// How many were ever opened.
+    /// The number of sessions that were ever opened.
     pub(super) opened: u64,
-    /// By number.
+    /// The open sessions, by number.
     pub(super) open: BTreeMap<u64, Session>,
 }
 
@@ -99,11 +102,11 @@ pub(super) struct Session {
     pub(super) reply_bytes: u32,
     /// The first number whose reply the client may not have.
     pub(super) acknowledged: u64,
-    /// By number, from `acknowledged` on. The last is there.
+    /// The answers by number, from `acknowledged` on. The last entry is always an answer.
     pub(super) answers: VecDeque<Option<Answer>>,
-    /// What the answers take, in bytes.
+    /// The size of the kept answers, in bytes.
     pub(super) kept_bytes: u64,
-    /// How many messages of it were delivered.
+    /// The number of the session's messages that were delivered.
     pub(super) acts: u64,
 }
 
@@ -124,13 +127,14 @@ impl Session {
         }
         match self.answers.get(index as usize) {
             Some(Some(answer)) => Admission::Known(answer.clone()),
-            // Were the first refused as well, nothing would ever be acknowledged again.
+            // If the first were refused as well, nothing would ever be acknowledged again.
             _ if index > 0 && self.kept_bytes >= u64::from(self.reply_bytes) => Admission::Refused(Refusal::Replies),
             _ => Admission::New,
         }
     }
 
-    /// Whether [`admit`](Session::admit) would find it new, once these are acknowledged.
+    /// Tells whether [`admit`](Session::admit) would find the request new, once the numbers before `acknowledged` are
+    /// acknowledged.
     fn would_admit(&self, number: u64, acknowledged: u64) -> bool {
         let Some(index) = number.checked_sub(self.acknowledged.max(acknowledged)) else { return false };
         let answer = self.answers.get((number - self.acknowledged) as usize);
@@ -144,7 +148,7 @@ impl Session {
 }
 
 impl Sessions {
-    /// How many there are.
+    /// Returns the number of open sessions.
     pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
@@ -168,7 +172,7 @@ impl Sessions {
         Ok(SessionId { number: self.opened, key: opening.key })
     }
 
-    /// Decides what to do with a request whose client has all replies before `acknowledged`.
+    /// Decides on a request whose client has all replies before `acknowledged`.
     pub(crate) fn admit(&mut self, id: SessionId, number: u64, acknowledged: u64) -> Admission {
         match self.act(id, acknowledged) {
             Some(session) => session.admit(number),
@@ -176,19 +180,19 @@ impl Sessions {
         }
     }
 
-    /// Whether [`admit`](Sessions::admit) would say that the request is new. If not, admitting it would do no more than
-    /// [`touch`](Sessions::touch) does.
+    /// Tells whether [`admit`](Sessions::admit) would say that the request is new. If not, admitting it would do no
+    /// more than [`touch`](Sessions::touch) does.
     pub(crate) fn would_admit(&self, id: SessionId, number: u64, acknowledged: u64) -> bool {
         let session = self.open.get(&id.number).filter(|session| session.key == id.key);
         session.is_some_and(|session| session.would_admit(number, acknowledged))
     }
 
-    /// Keeps what came of a request that was [new](Admission::New), and says what is kept: every copy of the request gets
-    /// the same answer.
+    /// Keeps the answer to a request that was [new](Admission::New), and returns the kept answer: every copy of the
+    /// request gets the same one.
     ///
     /// # Panics
     ///
-    /// If the request was not.
+    /// If the request was not new.
     pub(crate) fn keep(&mut self, id: SessionId, number: u64, answer: Answer) -> Answer {
         let session = self.open.get_mut(&id.number).expect("it was admitted");
         assert_eq!(session.admit(number), Admission::New, "request {number} is applied once");
@@ -205,19 +209,19 @@ impl Sessions {
         answer
     }
 
-    /// Notes that a client is alive and has all replies before `acknowledged`. Returns whether there is such a session.
+    /// Notes that a client is alive and has all replies before `acknowledged`. Returns whether the session exists.
     pub(crate) fn touch(&mut self, id: SessionId, acknowledged: u64) -> bool {
         self.act(id, acknowledged).is_some()
     }
 
-    /// Ends a session, as its client wishes.
+    /// Ends a session at its client's wish.
     pub(crate) fn close(&mut self, id: SessionId) {
         if self.find(id).is_some() {
             self.open.remove(&id.number);
         }
     }
 
-    /// Ends a session of which no message was delivered beyond the first `acts`. Returns whether that is so.
+    /// Ends a session if none of its messages was delivered beyond the first `acts`. Returns whether it was ended.
     pub(crate) fn expire(&mut self, id: SessionId, acts: u64) -> bool {
         let idle = self.find(id).is_some_and(|session| session.acts == acts);
         if idle {
@@ -226,7 +230,7 @@ impl Sessions {
         idle
     }
 
-    /// For each session how many of its messages were delivered.
+    /// Returns each session with the number of its messages that were delivered.
     pub(crate) fn acts(&self) -> impl Iterator<Item = (SessionId, u64)> {
         self.open.iter().map(|(&number, session)| (SessionId { number, key: session.key }, session.acts))
     }

@@ -17,7 +17,7 @@ fn reply(bytes: &[u8]) -> Answer {
     Answer::Reply(Arc::from(bytes))
 }
 
-/// Delivers a request. Returns whether it was applied, and what its client would be told.
+/// Delivers a request. Returns whether it was applied, and the admission that its client would be told.
 fn deliver(sessions: &mut Sessions, id: SessionId, number: u64, acknowledged: u64) -> (bool, Admission) {
     match sessions.admit(id, number, acknowledged) {
         Admission::New => {
@@ -164,7 +164,7 @@ proptest! {
         }
     }
 
-    /// So a log may keep a touch in place of a request that is not new.
+    /// A log may therefore keep a touch in place of a request that is not new.
     #[test]
     fn a_request_that_is_not_new_is_foretold_and_leaves_what_a_touch_leaves(
         acts in acts(), more in proptest::collection::vec((0..24u64, 0..24u64, 1..3u64), 1..20),

@@ -1,4 +1,4 @@
-//! What stands behind the command in a message of a group that serves clients.
+//! The trailer behind the command in a message of a group that serves clients.
 //!
 //! ```text
 //!  kind 0, plain     command…                                             │ 0
@@ -9,12 +9,12 @@
 //!  kind 5, expire    acts │ session │ key                                 │ 5
 //! ```
 //!
-//! Fields without a type are `u64`, the kind is a byte, all are little-endian. It stands behind so that the command
-//! begins where the message does, and is aligned.
+//! Fields without a type are `u64`, the kind is a byte, all are little-endian. The trailer stands behind the command so
+//! that the command begins where the message does, and is aligned.
 
 use super::{Opening, SessionId};
 
-/// What a message is.
+/// The kind of a message, with the fields that its trailer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trailer {
     /// A member's own command.
@@ -23,15 +23,15 @@ pub(crate) enum Trailer {
     Request { session: SessionId, number: u64, acknowledged: u64 },
     /// Opens a session.
     Open(Opening),
-    /// A client is alive.
+    /// A sign that a client is alive.
     Touch { session: SessionId, acknowledged: u64 },
-    /// A client leaves.
+    /// The end of a session, at its client's wish.
     Close(SessionId),
-    /// A session of which this many messages were delivered seems to be idle.
+    /// The end of a session that seems to be idle, if no more than `acts` of its messages were delivered.
     Expire { session: SessionId, acts: u64 },
 }
 
-/// The bytes do not end in a trailer.
+/// The error that a message's bytes do not end in a trailer.
 #[derive(Debug, thiserror::Error)]
 #[error("a message of {bytes} bytes does not end as one of a group that serves clients does")]
 pub(crate) struct BadTrailer {
@@ -42,7 +42,7 @@ pub(crate) struct BadTrailer {
 const LONGEST: usize = 4 * 8 + 1;
 
 impl Trailer {
-    /// Its bytes, and how many they are.
+    /// Returns the trailer's bytes, and their number.
     pub(crate) fn bytes(&self) -> ([u8; LONGEST], usize) {
         let mut bytes = [0; LONGEST];
         let mut len = 0;
@@ -78,14 +78,14 @@ impl Trailer {
         (bytes, len)
     }
 
-    /// Parts a message into the command, which only plain messages and requests have, and the trailer.
+    /// Splits a message into the command, which only plain messages and requests have, and the trailer.
     pub(crate) fn split(message: &[u8]) -> Result<(&[u8], Trailer), BadTrailer> {
         Trailer::parse(message).ok_or(BadTrailer { bytes: message.len() })
     }
 
     fn parse(message: &[u8]) -> Option<(&[u8], Trailer)> {
         let (&kind, mut rest) = message.split_last()?;
-        // From behind.
+        // Fields are read from the end backwards.
         let mut session = || -> Option<SessionId> {
             let key = u64::from_le_bytes(take_last(&mut rest)?);
             Some(SessionId { number: u64::from_le_bytes(take_last(&mut rest)?), key })

@@ -1,8 +1,8 @@
-//! Simulated clusters of nodes that multicast large messages: the real RDMC engine on machines that nobody here has.
+//! Simulated clusters of nodes that multicast large messages: the real RDMC engine on more machines than are at hand.
 //!
 //! Memory is [phantom](squall_fabric::RegionKind::Phantom), so hundreds of nodes with gigabytes each fit. A node is one
-//! thread, as a real one is: it looks at what has completed, and what follows from that is posted [one turn](BulkCluster::new)
-//! later.
+//! thread, as a real one is. It looks at what has completed, and posts what follows from that
+//! [one turn](BulkCluster::new) later.
 //!
 //! ```
 //! use std::time::Duration;
@@ -46,72 +46,73 @@ use squall_fabric::{
 };
 use squall_rdmc::{Buffer, Event, GroupConfig, GroupId, Rdmc, schedule::Algorithm};
 
-/// A member's first block has a number below this: in a pipeline of 2ˡ members, below l.
+/// The bound on the number of a member's first block, which is below it: in a pipeline of 2ˡ members, it is below l.
 const MOST_STEPS_TO_FIRST: usize = 32;
 
 /// A group of a [`BulkCluster`].
 #[derive(Clone, Debug)]
 pub struct BulkGroup {
-    /// By rank: the first is the root, and the only sender.
+    /// The members by rank: the first is the root, and the only sender.
     pub members: Vec<NodeId>,
-    /// How messages get from the root to the others.
+    /// The way that messages take from the root to the others.
     pub algorithm: Algorithm,
-    /// The size of a block.
+    /// The size of a block, in bytes.
     pub block_bytes: usize,
-    /// How far a member may be ahead of the step that it is in; none for the engine's own choice.
+    /// The bounds on how far a member may be ahead of the step that it is in. None leaves them to the engine.
     pub windows: Option<Windows>,
-    /// The largest message. Receivers have memory for two of these at any time, and never let the root wait for it.
+    /// The length of the largest message, in bytes. Receivers have memory for two of these at any time, and never let
+    /// the root wait for it.
     pub largest_bytes: usize,
 }
 
 /// The fields of the same names of a [`GroupConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// How many receives a member has posted at most.
+    /// The largest number of receives that a member has posted.
     pub receives_ahead: usize,
-    /// How many sends a member has outstanding at most.
+    /// The largest number of sends that a member has outstanding.
     pub sends_in_flight: usize,
-    /// How many steps a member's sends may be ahead.
+    /// The number of steps by which a member's sends may be ahead.
     pub steps_ahead: u64,
 }
 
-/// A message that everybody has.
+/// A message that all members of its group have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multicast {
     /// Its group, as numbered by [`BulkCluster::create`].
     pub group: u32,
     /// Its number in the group, from 0.
     pub message: u64,
-    /// Its length.
+    /// Its length, in bytes.
     pub bytes: usize,
-    /// When the root sent it.
+    /// The time at which the root sent it.
     pub sent: Time,
-    /// When the first receiver had all of it.
+    /// The time at which the first receiver had all of it.
     pub first: Time,
-    /// When the last receiver had all of it.
+    /// The time at which the last receiver had all of it.
     pub last: Time,
 }
 
 impl Multicast {
-    /// From the send to the last receiver.
+    /// The time from the send until the last receiver has it.
     pub fn latency(&self) -> Duration {
         self.last.since(self.sent)
     }
 
-    /// From the first receiver to the last.
+    /// The time from the first receiver to the last.
     pub fn skew(&self) -> Duration {
         self.last.since(self.first)
     }
 }
 
-/// What nodes sent and received, in bytes, whatever it was for.
+/// All bytes that nodes sent and received, data and control.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// By node.
+    /// The bytes that each node sent, by node.
     pub sent: Vec<u64>,
-    /// By node.
+    /// The bytes that each node received, by node.
     pub received: Vec<u64>,
-    /// From one rack to another; 0 where there are no racks.
+    /// The bytes from one rack to another; 0 where there are no racks.
     pub between_racks: u64,
 }
 
@@ -123,9 +124,9 @@ pub enum BulkError {
     Refused {
         /// The group's number.
         group: u32,
-        /// Where it was refused.
+        /// The node on which it was refused.
         node: NodeId,
-        /// What the engine said.
+        /// The engine's reason.
         reason: String,
     },
     /// A group failed.
@@ -133,15 +134,15 @@ pub enum BulkError {
     Failed {
         /// The group's number.
         group: u32,
-        /// Who noticed.
+        /// The node that noticed.
         node: NodeId,
-        /// What the engine said.
+        /// The engine's reason.
         reason: String,
     },
     /// Nothing is left to happen, but messages are missing: an error in the engine, since nothing is lost here.
     #[error("nothing more happens, and {missing} of the messages sent are not everywhere")]
     Stuck {
-        /// How many.
+        /// The number of messages that are missing somewhere.
         missing: usize,
     },
 }
@@ -167,15 +168,15 @@ pub struct BulkCluster {
 struct Node {
     fabric: SimFabric,
     rdmc: Rdmc,
-    /// A turn of it is on the agenda.
+    /// Set while a turn of it is on the agenda.
     scheduled: bool,
-    /// Until then its thread is busy, or does not run.
+    /// The time until which its thread is busy, or does not run.
     free_at: Time,
 }
 
 struct GroupState {
     spec: BulkGroup,
-    /// What the root sends: the same memory for all messages.
+    /// The memory that the root sends from, the same for all messages.
     source: Arc<Buffer>,
 }
 
@@ -187,8 +188,8 @@ struct UnderWay {
 }
 
 impl BulkCluster {
-    /// `nodes` nodes with ids from 0, on the network of `net`. A node's thread takes `turn` from the moment that something
-    /// completes to what it posts in answer.
+    /// A cluster of `nodes` nodes with ids from 0, on the network of `net`. A node's thread takes `turn` from the
+    /// moment that something completes to what it posts in answer.
     pub fn new(nodes: u32, net: SimConfig, turn: Duration, seed: u64) -> BulkCluster {
         let net = SimNet::new(net, seed);
         let node =
@@ -221,12 +222,12 @@ impl BulkCluster {
         self.net.now()
     }
 
-    /// Creates a group at all its members, and numbers it: 0, 1, .. It is ready for messages once [`settle`](Self::settle)
-    /// returns.
+    /// Creates a group at all its members, and numbers it: 0, 1, .. The group is ready for messages once
+    /// [`settle`](Self::settle) returns.
     ///
     /// # Panics
     ///
-    /// When a member is not one of this cluster's nodes.
+    /// If a member is not one of this cluster's nodes.
     pub fn create(&mut self, spec: BulkGroup) -> Result<u32, BulkError> {
         let group = self.groups.len() as u32;
         let refused = |node: NodeId, reason: String| BulkError::Refused { group, node, reason };
@@ -273,7 +274,8 @@ impl BulkCluster {
         Ok(message)
     }
 
-    /// How many blocks of a message all receivers of its group have, at least.
+    /// The number of blocks of a message that every receiver of its group has; `u32::MAX` if all have gone on to a
+    /// later one.
     pub fn held_by_all(&mut self, group: u32, message: u64) -> u32 {
         let receivers = &self.groups[group as usize].spec.members[1..];
         let held = receivers.iter().map(|id| {
@@ -288,13 +290,14 @@ impl BulkCluster {
         held.min().unwrap_or(0)
     }
 
-    /// Lets nothing run on a node for a while, from now. Its NIC goes on.
+    /// Stops a node's thread for a while, from now. Its NIC goes on.
     pub fn stall(&mut self, node: NodeId, time: Duration) {
         let node = &mut self.nodes[node.0 as usize];
         node.free_at = node.free_at.max(self.net.now() + time);
     }
 
-    /// Counts traffic from now on, from zero.
+    /// Counts traffic from now on, from zero. Node `n` is in rack `n / nodes_per_rack`; None means that there are no
+    /// racks.
     pub fn count_traffic(&mut self, nodes_per_rack: Option<u32>) {
         let zero = vec![0; self.nodes.len()];
         let traffic = Rc::new(RefCell::new(Traffic { sent: zero.clone(), received: zero, between_racks: 0 }));
@@ -312,12 +315,12 @@ impl BulkCluster {
         })));
     }
 
-    /// What was counted since [`count_traffic`](Self::count_traffic).
+    /// The traffic since [`count_traffic`](Self::count_traffic).
     pub fn traffic(&self) -> Traffic {
         self.traffic.as_ref().map(|traffic| traffic.borrow().clone()).unwrap_or_default()
     }
 
-    /// Runs until nothing is left to happen: groups are connected, messages are everywhere.
+    /// Runs until nothing is left to happen: groups are connected, and all members have all messages.
     pub fn settle(&mut self) -> Result<Vec<Multicast>, BulkError> {
         while self.advance(Time::MAX)? {}
         match self.under_way.len() {
@@ -326,7 +329,8 @@ impl BulkCluster {
         }
     }
 
-    /// Runs until at least one more message is everywhere. Returns those that have become so since this was last asked.
+    /// Runs until at least one more message is at all members. Returns the messages that have become so since the last
+    /// call.
     pub fn next_complete(&mut self) -> Result<Vec<Multicast>, BulkError> {
         while self.complete.is_empty() {
             if !self.advance(Time::MAX)? {
@@ -342,7 +346,7 @@ impl BulkCluster {
         Ok(())
     }
 
-    /// Goes on to the next thing that happens, at most to `limit`. False if nothing is left.
+    /// Goes on to the next thing that happens, at most to `limit`. Returns false if nothing is left.
     fn advance(&mut self, limit: Time) -> Result<bool, BulkError> {
         let due = self.agenda.peek().map_or(Time::MAX, |Reverse((at, ..))| *at);
         if due == Time::MAX && self.net.next_event().is_none() && limit == Time::MAX {
@@ -363,7 +367,7 @@ impl BulkCluster {
         self.failed.take().map_or(Ok(true), Err)
     }
 
-    /// A node has something to look at.
+    /// Schedules a turn of a node that has something to look at.
     fn wake(&mut self, node: usize) {
         let state = &mut self.nodes[node];
         if !std::mem::replace(&mut state.scheduled, true) {
@@ -439,7 +443,7 @@ fn group_id(group: u32) -> GroupId {
 
 /// Gives the engine memory for one more message.
 fn provide(node: &mut Node, group: u32, spec: &BulkGroup) -> Result<(), String> {
-    // So much that the first block has its place, whichever it is.
+    // So much that the first block has its place, whichever block it is.
     let blocks = spec.largest_bytes.div_ceil(spec.block_bytes).max(MOST_STEPS_TO_FIRST);
     let buffer = Buffer::phantom(&mut node.fabric, blocks * spec.block_bytes).map_err(|error| error.to_string())?;
     node.rdmc.group(group_id(group)).ok_or("it is gone")?.provide(buffer);

@@ -1,4 +1,4 @@
-//! What must hold of a run, whatever happened in it.
+//! Checks of what must hold of a run, whatever happened in it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,31 +9,33 @@ use squall_membership::{ClusterId, Epoch, View};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Applied {
     pub(super) sender: NodeId,
-    /// Which client at the sender; each counts its messages from 0.
+    /// The client at the sender. Each client counts its messages from 0.
     pub(super) client: u32,
     pub(super) number: u64,
-    /// Whether its bytes were those that were submitted.
+    /// Whether its bytes were the ones that were submitted.
     pub(super) intact: bool,
 }
 
-/// What one replica has seen, in one life of its node.
+/// The record of one replica, in one life of its node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Book {
-    /// What it applied, that before its state was captured elsewhere included.
+    /// The entries that it applied, including those that came with a state captured elsewhere.
     pub(super) entries: Vec<Applied>,
-    /// The group's time at each of them.
+    /// The group's time at each of the entries.
     pub(super) times: Vec<u64>,
-    /// How many entries it had when a view began.
+    /// The number of entries that it had when each view began.
     pub(super) views: BTreeMap<Epoch, usize>,
-    /// In a durable group, how many entries it has shown to anybody: the others may be undone.
+    /// In a durable group, the number of entries that it has shown to any client; the others may be undone. None in
+    /// other groups, where none may.
     pub(super) told: Option<usize>,
-    /// The first thing that it saw and must not.
+    /// The first error that it saw.
     pub(super) wrong: Option<String>,
 }
 
 impl Book {
-    /// Begins to take another's state in place of the own, which is returned, as far as it counts. It may be an older one: whoever
-    /// needs a state serves nobody until it has caught up.
+    /// Begins to take another replica's state in place of its own. Returns its own entries, as far as they must not be
+    /// undone. The other state may be an older one: a replica that needs a state serves no client until it has caught
+    /// up.
     pub(super) fn begin_replacing(&mut self, views: BTreeMap<Epoch, usize>) -> Vec<Applied> {
         let mut before = std::mem::take(&mut self.entries);
         before.truncate(self.told.unwrap_or(usize::MAX));
@@ -42,7 +44,7 @@ impl Book {
         before
     }
 
-    /// The other's state is there.
+    /// Compares the other replica's state, which is complete now, with the entries that were there before.
     pub(super) fn end_replacing(&mut self, before: &[Applied]) {
         let entries = &self.entries;
         if !entries.starts_with(before) && !before.starts_with(entries) {
@@ -60,7 +62,8 @@ impl Book {
     }
 }
 
-/// Of two logs, one must be the beginning of the other; and views begin at the same place in all.
+/// Checks that of two logs one is the beginning of the other, that times agree and rise, and that views begin at the
+/// same place in all logs.
 pub(super) fn same_order<'a>(books: impl Iterator<Item = (NodeId, &'a Book)> + Clone) -> Result<(), String> {
     let Some((longest, reference)) = books.clone().max_by_key(|(_, book)| book.entries.len()) else { return Ok(()) };
     let mut begins: BTreeMap<Epoch, (NodeId, usize)> = BTreeMap::new();
@@ -90,8 +93,8 @@ pub(super) fn same_order<'a>(books: impl Iterator<Item = (NodeId, &'a Book)> + C
     Ok(())
 }
 
-/// Each client's messages are applied in its order, each once, without a gap but for those that it `may_lack`, and as they were
-/// submitted.
+/// Checks that each client's messages are applied in its order, each once, and as they were submitted. No message may
+/// be missing before a later one, except the messages that the log `may_lack`.
 pub(super) fn order_of_clients(
     node: NodeId,
     log: &[Applied],
@@ -114,7 +117,7 @@ pub(super) fn order_of_clients(
     Ok(())
 }
 
-/// There is one view of each epoch of a life of the group.
+/// Checks that there is one view of each epoch of a life of the group, the one that was decided.
 pub(super) fn one_view_per_epoch<'a>(
     decided: impl Iterator<Item = &'a Arc<View>>,
     installed: impl Iterator<Item = (NodeId, &'a Arc<View>)>,
@@ -137,7 +140,7 @@ mod tests {
         Applied { sender: NodeId(sender), client: 0, number, intact: true }
     }
 
-    /// What a member applied, and at which of its entries its views began.
+    /// The entries that a member applied, and the number of entries at which each of its views began.
     type Log<'a> = (&'a [Applied], &'a [(u64, usize)]);
 
     fn order(logs: &[Log<'_>]) -> Result<(), String> {

@@ -5,18 +5,18 @@ use std::time::Duration;
 use fastrand::Rng;
 use squall_fabric::Time;
 
-/// A node's clock, which begins anywhere, and runs at its own rate since a moment.
+/// A node's clock, which begins at a random reading, and has run at its own rate since some moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// A time of the network, and what the clock says then.
+    /// A time of the network; `says` is the clock's reading then.
     since: Time,
     says: Time,
-    /// How fast it runs from there on; 0 if it stands still.
+    /// The rate at which it runs from there on, in millionths of the true one; 0 if it stands still.
     millionths: u64,
 }
 
 impl Clock {
-    /// One that is off by at most `drift` millionths, and begins within a minute.
+    /// A clock that is off by at most `drift` millionths, and begins with a reading within a minute.
     pub(super) fn random(drift: u32, rng: &mut Rng) -> Clock {
         let begins = Duration::from_nanos(rng.u64(0..60_000_000_000));
         Clock { since: Time::ZERO, says: Time::ZERO + begins, millionths: Clock::rate(drift, rng) }
@@ -28,18 +28,19 @@ impl Clock {
         1_000_000 - drift + rng.u64(0..=2 * drift)
     }
 
-    /// The same, at another rate from a time of the network on.
+    /// The same clock, at another rate from a time of the network on.
     pub(super) fn at_rate(self, now: Time, millionths: u64) -> Clock {
         Clock { since: now, says: self.at(now), millionths }
     }
 
-    /// What it says at a time of the network.
+    /// Its reading at a time of the network.
     pub(super) fn at(self, time: Time) -> Time {
         let run = u128::from(time.since(self.since).as_nanos() as u64) * u128::from(self.millionths) / 1_000_000;
         self.says + Duration::from_nanos(run as u64)
     }
 
-    /// The first time of the network at which it says so much, or one that is past.
+    /// The first time of the network at which the clock reads `says`, or a time before now if it has read that already.
+    /// [`Time::MAX`] if it never will.
     pub(super) fn when(self, says: Time) -> Time {
         let run = u128::from(says.since(self.says).as_nanos() as u64) * 1_000_000;
         match (says, self.millionths) {

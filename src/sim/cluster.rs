@@ -34,7 +34,7 @@ use crate::{
     sharded::Sharded,
 };
 
-/// Why a simulated cluster did not start.
+/// The reason for which a simulated cluster did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotStarted {
     /// The declared groups do not fit the configuration.
@@ -46,32 +46,33 @@ pub enum NotStarted {
     /// The first view took too long.
     #[error("the first view was not formed within {0:?}")]
     Late(Duration),
-    /// A durable group can't be taken up from the node's disk, for this reason.
+    /// A durable group can't be taken up from the node's disk, for the reason that is given.
     #[error("{node} can't start from its disk: {why}")]
     Disk {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// A cluster of simulated nodes that run real services over the real protocols; only time, the network and the order in
+/// A cluster of simulated nodes that run real services over the real protocols. Only time, the network and the order in
 /// which threads run are simulated, and all of it follows from one seed.
 ///
-/// Declare groups, [start](Cluster::start), then use the [`Group`] handles as in earnest; nothing moves until virtual time
-/// does, by [`run_for`](Cluster::run_for), [`run_until`](Cluster::run_until) or [`wait`](Cluster::wait). A blocking call
-/// such as `Submit::wait` would wait for ever.
+/// Declare groups, [start](Cluster::start), then use the [`Group`] handles as in a real cluster. Nothing moves until
+/// virtual time does, by [`run_for`](Cluster::run_for), [`run_until`](Cluster::run_until) or [`wait`](Cluster::wait). A
+/// blocking call such as `Submit::wait` would wait for ever.
 ///
-/// Nodes [crash](Cluster::crash), [leave](Cluster::leave) and come back, and others join: [declare](Cluster::declare) their
-/// groups, then [launch](Cluster::launch) them. What durable groups have on disk is there again.
+/// Nodes [crash](Cluster::crash), [leave](Cluster::leave) and come back, and others join: [declare](Cluster::declare)
+/// their groups, then [launch](Cluster::launch) them. A node that comes back finds what its durable groups have on
+/// disk.
 pub struct Cluster {
     pub(super) config: Config,
     pub(super) options: Options,
     pub(super) net: SimNet,
     pub(super) rng: Rng,
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
-    /// The servers of nodes that do not run yet.
+    /// The servers for clients of nodes that do not run yet.
     pub(super) stations: BTreeMap<NodeId, Vec<Station>>,
     pub(super) outsiders: Vec<Outsider>,
     desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
@@ -82,28 +83,28 @@ pub struct Cluster {
     pub(super) script: Option<Script>,
     pub(super) raft: Raft,
     pub(super) disks: Disks,
-    /// Nodes whose disks made them crash.
+    /// Nodes that lost power in the midst of a change to their disks, since they were last asked for.
     pub(super) fallen: Vec<NodeId>,
-    /// When the script looks again.
+    /// The time of the script's next look.
     look_at: Time,
-    /// Which nodes were started before.
+    /// The nodes that were started before.
     known: Vec<NodeId>,
-    /// By how much wall clocks are ahead, in nanoseconds.
+    /// The nanoseconds by which wall clocks are ahead of the true time.
     walls: BTreeMap<NodeId, i64>,
-    /// Where nodes stand.
+    /// The racks in which nodes stand.
     racks: BTreeMap<NodeId, String>,
-    /// What nodes had installed in lives that are over.
+    /// The views that nodes had installed in lives that are over.
     past: Vec<(NodeId, Arc<View>)>,
     ready: Vec<NodeId>,
     pub(super) effects: Vec<CoreEffect>,
     pub(super) steps: u64,
 }
 
-/// Whose turn it is where no node acts.
+/// The node of agenda entries for which no node acts.
 pub(super) const NOBODY: NodeId = NodeId(0);
 
 impl Cluster {
-    /// A cluster of the configuration's members, that has not started. The configuration's own id does not matter.
+    /// A cluster of the configuration's members, which has not started. The configuration's own id does not matter.
     pub fn new(config: Config, options: Options, seed: u64) -> Cluster {
         let mut rng = Rng::with_seed(seed);
         let net = SimNet::new(options.net.clone(), rng.u64(..));
@@ -149,7 +150,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If it runs.
+    /// If the node runs.
     pub fn declare<R: Replicated>(&mut self, node: NodeId, name: &str, service: R) -> Group<R> {
         assert!(!self.nodes.contains_key(&node), "groups are declared before a node starts");
         let (group, spec) = new_group(name, service, &self.config);
@@ -161,8 +162,8 @@ impl Cluster {
         self.specs.entry(node).or_default().push(spec);
     }
 
-    /// Declares a group of several shards, as many as the configuration says, with each member's replicas. Returns each member's
-    /// handles, in the order of the members.
+    /// Declares a group of several shards, as many as the configuration says, with each member's replicas. Returns each
+    /// member's handles, in the order of the members.
     ///
     /// # Panics
     ///
@@ -173,12 +174,12 @@ impl Cluster {
         members.into_iter().map(|node| Sharded::new(name, of(node))).collect()
     }
 
-    /// Declares a 1Pipe group of one node that does not run. What drives the group is the caller's: its own simulated
+    /// Declares a 1Pipe group of one node that does not run. The caller drives the group: with its own simulated
     /// network, and its own way to let time pass there.
     ///
     /// # Panics
     ///
-    /// If it runs.
+    /// If the node runs.
     pub fn onepipe(&mut self, node: NodeId, name: &str) -> Seat {
         assert!(!self.nodes.contains_key(&node), "groups are declared before a node starts");
         let seat = Seat::new(name);
@@ -203,7 +204,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Runs until each member that runs has installed a view.
+    /// Runs until each node that runs has installed a view, and knows the others' clocks.
     pub(super) fn wait_formed(&mut self) -> Result<(), NotStarted> {
         let limit = self.config.formation_timeout() + Duration::from_secs(1);
         let came = |node: &Node| node.installed.is_some() && node.core.bound().is_known() || node.ended.is_some();
@@ -215,12 +216,12 @@ impl Cluster {
         }
     }
 
-    /// Starts a node: for the first time, or again after it [crashed](Cluster::crash), as a process that knows nothing of its
-    /// earlier life. It joins the group that there is.
+    /// Starts a node: for the first time, or again after it [crashed](Cluster::crash), as a process that knows nothing
+    /// of its earlier life. It joins the group if there is one.
     ///
     /// # Panics
     ///
-    /// If it runs, or no group was declared for it.
+    /// If the node runs, or no group was declared for it.
     pub fn launch(&mut self, id: NodeId) -> Result<(), NotStarted> {
         assert!(!self.nodes.contains_key(&id), "{id} runs");
         let (specs, desks) = (self.specs.remove(&id), self.desks.remove(&id));
@@ -291,7 +292,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The server of a node's clients, if any of its groups has some.
+    /// The server of a node's clients, if any of its groups serves clients.
     fn server<'a>(
         &self,
         id: NodeId,
@@ -312,7 +313,7 @@ impl Cluster {
         let clock = Clock::random(self.options.clock_drift, &mut self.rng);
         let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
         let decider = (self.options.view_log, clock, now);
-        // It has no engine, so nobody needs its side of the log.
+        // It has no engine, so nothing needs its side of the log.
         drop(self.raft.start(&self.config, Layout::default(), me, decider, &mut self.rng));
         self.schedule_log(id);
     }
@@ -336,7 +337,7 @@ impl Cluster {
         })
     }
 
-    /// Takes away what a node's disk holds, as if it were a new one.
+    /// Takes away what a node's disk holds, as if the disk were new.
     ///
     /// # Panics
     ///
@@ -352,7 +353,7 @@ impl Cluster {
         DiskCopy { part: self.raft.copy_disk(node), logs: self.disks.copy(node) }
     }
 
-    /// Puts a copy of what some node had in the place of all that a node has on disk.
+    /// Puts a copy in the place of all that a node has on disk. The copy may come from another node.
     ///
     /// # Panics
     ///
@@ -363,12 +364,13 @@ impl Cluster {
         self.disks.put(node, &copy.logs, &mut self.rng);
     }
 
-    /// Says in which rack a node stands, from its next start on: replicas of a shard are spread over racks.
+    /// Sets the rack in which a node stands, from its next start on. Replicas of a shard are spread over racks.
     pub fn set_rack(&mut self, node: NodeId, rack: impl Into<String>) {
         self.racks.insert(node, rack.into());
     }
 
-    /// Sets a node's wall clock ahead of the true time by so many nanoseconds, or behind it. Every node's is right at first.
+    /// Sets a node's wall clock ahead of the true time by so many nanoseconds; behind it if negative. Every wall clock
+    /// is right at first.
     pub fn set_wall_clock(&mut self, node: NodeId, ahead: i64) {
         self.walls.insert(node, ahead);
         let now = self.net.now();
@@ -378,9 +380,9 @@ impl Cluster {
         }
     }
 
-    /// Lets a node's clock, which nobody sets, run at another rate from now on, in millionths of the true one. At 0 it stands still,
-    /// while the network goes on: as in a virtual machine whose host stops its clock, or the machine and its clock
-    /// ([`pause`](Cluster::pause)).
+    /// Lets a node's monotonic clock run at another rate from now on, in millionths of the true one. At 0 it stands
+    /// still, while the network goes on: as in a virtual machine whose host stops its clock. With
+    /// [`pause`](Cluster::pause), the host stops the machine and its clock.
     pub fn run_clock(&mut self, id: NodeId, millionths: u64) {
         let now = self.net.now();
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -390,7 +392,7 @@ impl Cluster {
             script.set_clock(id, clock);
         }
         self.raft.set_clock(id, clock);
-        // What is due by the clock is so at another time.
+        // The agenda is set anew: what is due by the clock is now due at another time of the network.
         self.schedule_log(id);
         self.schedule_deliveries(id);
         self.step_within(id, self.options.step_delay);
@@ -417,12 +419,12 @@ impl Cluster {
         &mut self.net
     }
 
-    /// How often any node was stepped.
+    /// The number of steps of all nodes.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Why a node's part in its groups is over, if it is.
+    /// The reason for which a node's part in its groups is over, if it is.
     pub fn end_reason(&self, node: NodeId) -> Option<&EndReason> {
         self.nodes.get(&node)?.ended.as_ref()
     }
@@ -432,7 +434,7 @@ impl Cluster {
         self.nodes.get(&node)?.installed.as_ref()
     }
 
-    /// Who forms the first view.
+    /// The nodes that form the first view.
     pub(super) fn founders(&self) -> &[NodeId] {
         self.config.members()
     }
@@ -442,19 +444,19 @@ impl Cluster {
         self.nodes.contains_key(&node)
     }
 
-    /// All views that nodes have installed, each with who did.
+    /// All views that nodes have installed, each with the node that did.
     pub(super) fn installed(&self) -> Vec<(NodeId, Arc<View>)> {
         let all =
             |(&id, node): (&NodeId, &Node)| node.views.iter().map(|view| (id, Arc::clone(view))).collect::<Vec<_>>();
         self.past.iter().cloned().chain(self.nodes.iter().flat_map(all)).collect()
     }
 
-    /// Whether a node runs, is a member with all that goes with it, and has been since it first was in this life.
+    /// Whether a node runs, is a member with all shards complete, and has not been disturbed in this life.
     pub(super) fn serves(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(Node::serves)
     }
 
-    /// Whether two nodes run, and what they send reaches each other.
+    /// Whether two nodes run, and what each sends reaches the other.
     pub(super) fn reach(&self, a: NodeId, b: NodeId) -> bool {
         let runs = |node| {
             let acts = self.nodes.get(&node).is_some_and(|node| node.state == State::Running);
@@ -484,8 +486,8 @@ impl Cluster {
         self.step_within(node, self.options.step_delay);
     }
 
-    /// Ends a node's process at once, by taking its power away. What its callers wait for fails; and what its disk had not synced
-    /// may be lost.
+    /// Ends a node's process at once, by taking its power away. What its callers wait for fails. What its disk had not
+    /// synced may be lost.
     pub fn crash(&mut self, node: NodeId) {
         self.kill(node);
         self.disks.lose_power(node);
@@ -505,17 +507,18 @@ impl Cluster {
         self.look();
     }
 
-    /// Asks a node to leave the group. Once it has, its part is over: [`end_reason`](Cluster::end_reason).
+    /// Asks a node to leave the group. Once it has left, its part is over: [`end_reason`](Cluster::end_reason).
     pub fn leave(&mut self, node: NodeId) {
         self.with_core(node, |core, effects| core.leave(effects));
     }
 
-    /// Asks a node to end the group, for all. Once it has, its part is over, and so is that of all others that it reached.
+    /// Asks a node to end the group for all members. Once it has, its part is over, and so is that of all members that
+    /// it reached.
     pub fn shutdown_group(&mut self, node: NodeId) {
         self.with_core(node, |core, effects| core.close(effects));
     }
 
-    /// Says to a node, as an operator does, that another is gone.
+    /// Tells a node, as an operator does, that another is gone.
     pub fn suspect(&mut self, node: NodeId, gone: NodeId) {
         self.with_core(node, |core, effects| core.suspect(gone, effects));
     }
@@ -525,7 +528,7 @@ impl Cluster {
         self.run_until(duration, |_| false);
     }
 
-    /// Lets virtual time pass until `done`, or for `limit` at most. Returns whether it is done.
+    /// Lets virtual time pass until `done` returns true, or for `limit` at most. Returns whether it is done.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Cluster) -> bool) -> bool {
         let until = self.net.now() + limit;
         loop {
@@ -538,7 +541,8 @@ impl Cluster {
         }
     }
 
-    /// Lets virtual time pass until `future` resolves, or for `limit` at most.
+    /// Lets virtual time pass until `future` resolves, or for `limit` at most. Returns its output, or None if it has
+    /// none in time.
     pub fn wait<T>(&mut self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let until = self.net.now() + limit;
         let mut future = pin!(future);
@@ -553,7 +557,7 @@ impl Cluster {
         }
     }
 
-    /// Does the next thing that there is to do until `until`. Returns false if there is none; then it is `until`.
+    /// Does the next thing that is due by `until`. Returns false if there is none; then the time is `until`.
     fn turn(&mut self, until: Time) -> bool {
         self.take_pokes();
         let next = self.agenda.peek().map_or(Time::MAX, |Reverse((at, ..))| *at);
@@ -634,7 +638,7 @@ impl Cluster {
             return;
         }
         match act {
-            // A step came before it, that found all that this one would.
+            // An earlier step found all that this one would.
             Act::Step if node.step_at > self.net.now() => {}
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
@@ -673,14 +677,14 @@ impl Cluster {
         }
     }
 
-    /// After something that may have asked the script for something.
+    /// Lets the script look, if something was asked of it.
     pub(super) fn look_if_asked(&mut self) {
         if self.script.as_ref().is_some_and(Script::is_fresh) {
             self.look();
         }
     }
 
-    /// The shards of a view that a node is to get the state of, and from whom.
+    /// The members that a node can get a shard's state from: complete members that it reaches, itself excluded.
     pub(super) fn sources(&self, node: NodeId, shard: ShardId) -> Vec<NodeId> {
         let view = self.nodes.get(&node).and_then(|node| node.core.view());
         let complete = view.and_then(|view| view.shard(shard)).map_or(&[][..], |shard| &shard.complete);

@@ -1,4 +1,5 @@
-//! What a simulated cluster has decided, and whether it could decide more, as one sees it who knows all.
+//! The decisions of a simulated cluster, and whether it could decide more, as seen by an observer that knows every
+//! node.
 
 use std::sync::Arc;
 
@@ -9,17 +10,17 @@ use squall_view_log::Standing;
 use super::{cluster::Cluster, node::Node, view_log::Script};
 
 impl Cluster {
-    /// What the view log has decided, in order.
+    /// The decisions of the view log, in order.
     pub(super) fn history(&self) -> Vec<Proposal> {
         self.script.as_ref().map_or_else(|| self.raft.history(), Script::history)
     }
 
-    /// The last view that was decided, whoever has heard of it.
+    /// The last view that was decided, whichever nodes have heard of it.
     pub fn decided(&self) -> Option<Arc<View>> {
         self.history().last().map(|last| Arc::clone(&last.view))
     }
 
-    /// Whether this life of a node goes on, as a member.
+    /// Whether the life of a node that `member` names goes on.
     pub fn lives(&self, member: &Member) -> bool {
         let me = match &self.script {
             Some(script) => script.me(member.node),
@@ -35,25 +36,27 @@ impl Cluster {
         takes_part && self.raft.me(member.node).is_some_and(|me| me.voter == member.voter)
     }
 
-    /// Who leads the last view that a node has installed, or the log that decides on views, as some node that runs knows it.
+    /// The leader of the last view that a node has installed, or of the log that decides on views, as some running node
+    /// knows it. Only a leader whose process exists is returned.
     pub(super) fn leader(&self, of_log: bool) -> Option<NodeId> {
         let known =
             |(&id, node): (&NodeId, &Node)| if of_log { self.raft.leader(id) } else { node.core.membership().leader() };
         self.nodes.iter().filter_map(known).find(|leader| self.nodes.contains_key(leader))
     }
 
-    /// Of those who could lead the log, the one that knows most. None: nobody could, or a script decides.
+    /// The standing of the node that knows most, of the nodes that could lead the log. None if no node could, or if a
+    /// script decides.
     pub(super) fn log_leader(&self) -> Option<Standing> {
         let leaders = self.raft.leaders(|a, b| self.reach(a, b));
         leaders.into_iter().map(|(_, standing)| standing).max_by_key(Standing::last)
     }
 
-    /// Whether the configuration says who votes.
+    /// Whether the configuration says which nodes vote.
     pub(super) fn has_fixed_voters(&self) -> bool {
         self.config.voters().is_some()
     }
 
-    /// How many vote in the first view.
+    /// The number of voters in the first view.
     pub(super) fn count_of_voters(&self) -> usize {
         let members = self.config.members().len().min(5);
         self.config.voters().map_or(members - usize::from(members.is_multiple_of(2)), <[_]>::len)
@@ -64,7 +67,7 @@ impl Cluster {
         self.raft.contradiction()
     }
 
-    /// Whether those who decide on views reach each other, and know what was decided.
+    /// Whether the nodes that decide on views reach each other, and know what was decided.
     pub fn has_quorum(&self) -> bool {
         match &self.script {
             Some(script) => script.has_quorum(|a, b| self.reach(a, b)),
@@ -72,11 +75,11 @@ impl Cluster {
         }
     }
 
-    /// Whether a node can't find the group, having nothing of its log: nor has any of those that it was configured with and that
-    /// run. A script finds everybody.
+    /// Whether a node can't find the group. It has nothing of the group's log, and neither has any running node that it
+    /// was configured with. With a script, every node finds the group.
     pub(super) fn is_adrift(&self, node: NodeId) -> bool {
         let knows = |node: NodeId| (self.is_up(node) || self.is_witness_up(node)) && self.raft.has_part(node);
-        // Only those of the list were configured with the witnesses.
+        // Only the members of the list were configured with the witnesses.
         let witnesses = if self.founders().contains(&node) { self.config.witnesses() } else { &[] };
         let mut asked = self.founders().iter().chain(witnesses);
         self.script.is_none() && !knows(node) && !asked.any(|&other| knows(other))

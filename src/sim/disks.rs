@@ -1,4 +1,4 @@
-//! The disks that simulated nodes keep durable groups' logs on. They outlive the nodes' processes.
+//! The disks on which simulated nodes keep durable groups' logs. They outlive the nodes' processes.
 
 use std::{
     collections::BTreeMap,
@@ -30,27 +30,27 @@ use crate::{
     scrub::{Pace, Scrubbing},
 };
 
-/// What the shards of a cluster's nodes have on disk.
+/// The disks of a cluster's nodes, with the logs of their shards.
 #[derive(Default)]
 pub(super) struct Disks(BTreeMap<NodeId, NodeDisk>);
 
 /// A node's disk.
 struct NodeDisk {
     shards: BTreeMap<ShardId, OnDisk>,
-    /// A write and its sync take up to this, at random.
+    /// The longest time that a write and its sync take; the time is random.
     pace: Duration,
-    /// None ends, as long as this holds.
+    /// Whether no write ends now.
     hangs: bool,
 }
 
-/// What a shard has on its node's disk.
+/// A shard's log on its node's disk.
 struct OnDisk {
     storage: SimStorage,
-    /// What the node's store remembers of its log.
+    /// The record that the node's store keeps of the log.
     remembered: Option<Remembered>,
 }
 
-/// All that a node had on disk at some moment.
+/// A copy of all that a node had on disk at some moment.
 #[derive(Clone, Debug)]
 pub struct DiskCopy {
     pub(super) part: Option<SimDisk>,
@@ -60,16 +60,16 @@ pub struct DiskCopy {
 /// A copy of a node's logs: the files, and what its store remembered of each log.
 pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<Remembered>)>;
 
-/// A disk's usual pace.
+/// The pace of a disk, until another one is set.
 const PACE: Duration = Duration::from_micros(50);
 
-/// How long an image rests before its next step, at most, in nanoseconds.
+/// The longest pause of an image before its next step, in nanoseconds.
 const IMAGE_PACE: u64 = 2_000_000;
 
-/// The pause of a log that was read again, and of a node that can't read it now.
+/// The pause of scrubbing after a log was read again, and of a node that can't read its log now.
 const REST: Duration = Duration::from_millis(50);
 
-/// How long a log rests before it notes by itself how far it was acknowledged.
+/// The pause of a log before it notes by itself how far it was acknowledged.
 const QUIET: Duration = Duration::from_millis(20);
 
 impl Default for NodeDisk {
@@ -116,12 +116,12 @@ impl Disks {
         Ok(opened)
     }
 
-    /// A node has lost power: what was not synced may be lost.
+    /// Takes away a node's power: what was not synced may be lost.
     pub(super) fn lose_power(&mut self, node: NodeId) {
         self.storages(node).for_each(SimStorage::restart);
     }
 
-    /// Whether a node's disk has failed in the midst of a change, and with it its power.
+    /// Whether a node's disk has failed in the midst of a change, and the node's power with it.
     pub(super) fn has_crashed(&self, node: NodeId) -> bool {
         self.storages(node).any(SimStorage::has_crashed)
     }
@@ -139,7 +139,7 @@ impl Disks {
     }
 }
 
-/// A log, as the thread that writes it would have it, and what others have of it.
+/// A log, as the thread that writes it would have it, and its journal, which other threads use.
 #[derive(Clone)]
 pub(super) struct Logging {
     log: Arc<Mutex<DiskLog>>,
@@ -147,7 +147,7 @@ pub(super) struct Logging {
 }
 
 impl Logging {
-    /// `writer` is called when there is something to write.
+    /// Takes an opened log. `writer` is called when there is something to write.
     pub(super) fn new(log: DiskLog, rebuilt: &Rebuilt, is_kept: bool, writer: Waker) -> Logging {
         let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), writer));
         journal.set_stale(!rebuilt.is_whole());
@@ -174,7 +174,7 @@ fn lock(log: &Mutex<DiskLog>) -> MutexGuard<'_, DiskLog> {
 }
 
 impl Cluster {
-    /// Opens what a node has of its durable groups, and takes their replicas to where it ends.
+    /// Opens the logs of a node's durable groups, and takes their replicas to the logs' ends.
     pub(super) fn open_logs(
         &mut self,
         me: &Member,
@@ -198,42 +198,43 @@ impl Cluster {
     }
 }
 
-/// What befalls disks.
+/// Faults and operations on disks.
 impl Cluster {
-    /// From now on, a write to a node's disk takes up to so long. 50 µs if nothing is said.
+    /// Lets a write to a node's disk take up to `pace` from now on. It is 50 µs at first.
     pub fn slow_disk(&mut self, node: NodeId, pace: Duration) {
         self.disks.0.entry(node).or_default().pace = pace;
     }
 
-    /// Lets no write to the logs on a node's disk end, from now on until it is said otherwise.
+    /// Lets no write to the logs on a node's disk end while `hangs` is set.
     pub fn hang_disk(&mut self, node: NodeId, hangs: bool) {
         self.disks.0.entry(node).or_default().hangs = hangs;
         self.schedule_writes(node);
     }
 
-    /// Has a node lose power in the midst of a change to its disk: of all that are to come, the one with this number, from 0, in
-    /// one of its shards. See [`fallen`](Cluster::fallen).
+    /// Lets a node lose power in the midst of a change to its disk. Of the changes to one of its shards that are to
+    /// come, it is the one with the number `change`, from 0. See [`fallen`](Cluster::fallen).
     pub fn crash_in_write(&mut self, node: NodeId, shard: u32, change: u64) {
         if let Some(storage) = self.storage(node, shard) {
             storage.crash_at(storage.changes() + change);
         }
     }
 
-    /// Lets a node's disk take only so many bytes more for a shard; or any number.
+    /// Lets a node's disk take only `more` bytes more for a shard; any number if None.
     pub fn limit_disk(&mut self, node: NodeId, shard: u32, more: Option<u64>) {
         if let Some(storage) = self.storage(node, shard) {
             storage.limit(more.map_or(u64::MAX, |more| storage.used() + more));
         }
     }
 
-    /// Fails one of the syncs that are to come for a shard of a node: the one with this number, from 0.
+    /// Fails one of the syncs that are to come for a shard of a node: the one with the number `nth`, from 0.
     pub fn fail_sync(&mut self, node: NodeId, shard: u32, nth: u64) {
         if let Some(storage) = self.storage(node, shard) {
             storage.fail_sync(nth);
         }
     }
 
-    /// Flips a bit of what a node that does not run has on disk of a shard, at random. Says which; None if it has nothing.
+    /// Flips a random bit of what a node that does not run has on disk of a shard. Returns which bit it was; None if
+    /// the node has nothing.
     ///
     /// # Panics
     ///
@@ -244,21 +245,22 @@ impl Cluster {
         let image = storage.image();
         let files: Vec<_> = image.iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
         let &(name, bytes) = files.get(self.rng.usize(0..files.len().max(1)))?;
-        // Rather where something is than in the space for what is to come.
+        // Rather in the used part than in the space for what is to come.
         let used = bytes.iter().rposition(|&byte| byte != 0).map_or(bytes.len(), |last| last + 1);
         let (offset, bit) = (self.rng.u64(0..used as u64), self.rng.u8(0..8));
         storage.flip(name, offset, bit);
         Some(format!("bit {bit} of byte {offset} of {name}"))
     }
 
-    /// Flips a bit of the records that a node which runs has on disk of a shard, at random. Says which; None if it has none.
+    /// Flips a random bit of the records of a shard that a node has on disk. The node may run. Returns which bit it
+    /// was; None if the node has no records.
     pub fn rot_record(&mut self, node: NodeId, shard: u32) -> Option<String> {
         let storage = self.storage(node, shard)?;
         let is_segment = |name: &str| name.starts_with("segment-") && !name.ends_with(".new");
         let image = storage.image();
         let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
         let segments = image.iter().filter(|(name, _)| is_segment(name)).map(|(name, bytes)| (name, used(bytes)));
-        // Their first blocks are kept twice.
+        // The first blocks of segments are kept twice.
         let segments: Vec<_> = segments.filter(|(_, used)| *used > 4096).collect();
         let &(name, used) = segments.get(self.rng.usize(0..segments.len().max(1)))?;
         let (offset, bit) = (self.rng.u64(4096..used), self.rng.u8(0..8));
@@ -266,13 +268,14 @@ impl Cluster {
         Some(format!("bit {bit} of byte {offset} of {name}"))
     }
 
-    /// The version of the last message that a node whose process exists has on disk of a shard.
+    /// The version of the last message of a shard that a node has on disk. None if its process does not exist.
     pub fn last_version(&self, node: NodeId, shard: u32) -> Option<u64> {
         let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
         Some(logging.journal.on_disk().version)
     }
 
-    /// The damages that are in the log of a node that runs, of a shard, and those that it has repaired while it runs.
+    /// The damages that are in the log of a shard of a node that runs, and the number of those that it has repaired
+    /// while it runs.
     pub fn damages(&self, node: NodeId, shard: u32) -> Option<(Vec<String>, u64)> {
         let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
         let found = logging.log().verify(|_| {}).ok()?;
@@ -280,8 +283,8 @@ impl Cluster {
         Some((damage, logging.journal.scrubbed().repaired))
     }
 
-    /// Zeroes the end of the newest segment that a node which does not run has of a shard: at most so many bytes that are in use. Says
-    /// which; None if it has nothing.
+    /// Zeroes the end of the newest used segment that a node which does not run has of a shard: at most `bytes` bytes
+    /// that are in use. Returns which ones; None if the node has none.
     ///
     /// # Panics
     ///
@@ -293,14 +296,15 @@ impl Cluster {
         let image = storage.image();
         let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
         let segments = image.iter().filter(is_segment).map(|(name, bytes)| (name, used(bytes)));
-        // Its first block stays.
+        // The first block of a segment stays.
         let (name, used) = segments.rev().find(|&(_, used)| used > 4096)?;
         let from = used.saturating_sub(bytes).max(4096);
         storage.zero(name, from..used);
         Some(format!("bytes {from} to {used} of {name}"))
     }
 
-    /// An operator repairs what a node that does not run has of a shard from all other nodes' logs; as `squall log repair` does.
+    /// Repairs what a node that does not run has of a shard from all other nodes' logs, as an operator does with
+    /// `squall log repair`.
     pub fn repair_log(&mut self, node: NodeId, shard: u32) -> Result<log::Repaired, log::OfflineError> {
         let others: Vec<NodeId> = self.disks.0.keys().copied().filter(|other| *other != node).collect();
         let others: Vec<SimStorage> = others.into_iter().filter_map(|other| self.storage(other, shard)).collect();
@@ -308,14 +312,15 @@ impl Cluster {
         log::repair(storage, others, &mut self.rng)
     }
 
-    /// An operator cuts what a node that does not run has of a shard before its first damage, as `squall log cut` does; and perhaps
-    /// accepts that what was acknowledged behind it is lost.
+    /// Cuts what a node that does not run has of a shard before its first damage, as an operator does with
+    /// `squall log cut`. With `accepts_loss`, the operator accepts that what was acknowledged behind it is lost.
     pub fn cut_log(&mut self, node: NodeId, shard: u32, accepts_loss: bool) -> Result<(), log::OfflineError> {
         let Some(storage) = self.storage(node, shard) else { return Ok(()) };
         log::cut(storage, log::CutAt::Damage, accepts_loss, &mut self.rng).map(|_| ())
     }
 
-    /// An operator has nobody apply a command that a node which does not run has in its log of a shard, as `squall log skip` does.
+    /// Has no node apply a command that a node which does not run has in its log of a shard, as an operator does with
+    /// `squall log skip`.
     pub fn skip_command(
         &mut self,
         node: NodeId,
@@ -327,7 +332,8 @@ impl Cluster {
         log::skip(storage, version, self.true_time(), reason, &mut self.rng).map(drop)
     }
 
-    /// The nodes that lost power by themselves, [in the midst of a change](Cluster::crash_in_write), since the last call.
+    /// The nodes that lost power by themselves, [in the midst of a change](Cluster::crash_in_write), since the last
+    /// call.
     pub fn fallen(&mut self) -> Vec<NodeId> {
         std::mem::take(&mut self.fallen)
     }
@@ -349,8 +355,8 @@ impl Cluster {
         group.and_then(|group| group.control.history().status()?.image).unwrap_or(0)
     }
 
-    /// The messages that a node that runs has on disk of a shard: of each its version, its sender and its bytes. Returns the last
-    /// version.
+    /// The messages of a shard that a running node has on disk: `each` gets the version, the sender and the bytes of
+    /// each. Returns the last version.
     pub(super) fn logged(
         &self,
         node: NodeId,
@@ -361,7 +367,7 @@ impl Cluster {
         let logging = logging.ok_or_else(|| format!("{node} has no log of {shard}"))?;
         let log = logging.log();
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
-        // A start reads only what is behind the newest image. What is damaged before that is for scrubbing to find.
+        // A start reads only what is behind the newest image. Scrubbing has to find what is damaged before that.
         let (image, mut read) = (self.newest_image(node, shard), log.begin().version);
         loop {
             match reader.next_record() {
@@ -427,7 +433,7 @@ impl Cluster {
         self.step_within(id, self.options.step_delay);
     }
 
-    /// Goes on with an image of the state, as the thread would that takes it.
+    /// Goes on with an image of the state, as the thread that takes it would.
     pub(super) fn take_image(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.images = false;
@@ -436,7 +442,7 @@ impl Cluster {
         self.step_within(id, self.options.step_delay);
     }
 
-    /// Begins to look after the logs of a node that starts.
+    /// Begins to scrub the logs of a node that starts.
     pub(super) fn begin_scrubs(&mut self, id: NodeId) {
         let (now, bytes_per_second) = (self.net.now(), self.options.scrub_bytes_per_second);
         if bytes_per_second == 0 {
@@ -483,7 +489,7 @@ impl Cluster {
         self.step_within(id, self.options.step_delay);
     }
 
-    /// Cuts a log, on a thread of its own.
+    /// Cuts a log, as a thread of its own would.
     pub(super) fn cut(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.cuts = false;

@@ -1,7 +1,7 @@
 //! A replica's state on its way from one simulated node to another, one chunk after the other.
 //!
-//! Both ends are functions that run to their end: one writes out, one reads. Each has a thread of its own, which runs only while the
-//! simulated cluster waits for it, so a run with the same seed does the same.
+//! Both ends are functions that run to their end: one writes out, one reads. Each has a thread of its own, which runs
+//! only while the simulated cluster waits for it. So a run with the same seed does the same.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -20,19 +20,19 @@ use crate::{
     state::RestoreError,
 };
 
-/// A thread that has done nothing for so long waits for something that does not come.
+/// The time after which a thread that has done nothing is taken to wait for something that does not come.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// A thread's word, each time that it stops.
+/// The message of a thread, each time that it stops.
 enum Said<T> {
-    /// It goes on when it is told to.
+    /// The thread goes on when it is told to. The bytes are what it hands over.
     Stopped(Vec<u8>),
     Ended(T),
 }
 
-/// A function on a thread of its own, that stops now and then. When this is dropped, it ends with an error.
+/// A function on a thread of its own, which stops now and then. When this is dropped, the function ends with an error.
 struct Stepped<T> {
-    /// Lets it go on, with these bytes.
+    /// Lets the thread go on, with these bytes.
     go_on: Option<Sender<Vec<u8>>>,
     says: Receiver<Said<T>>,
     thread: Option<JoinHandle<()>>,
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Stepped<T> {
         let thread = thread::Builder::new().name("sim-transfer".to_owned()).spawn(move || {
             let pipe = Pipe { goes_on, say: say.clone() };
             let ended = body(pipe);
-            // Nobody listens if it was given up.
+            // Nothing listens if the function was given up.
             let _ = say.send(Said::Ended(ended));
         })?;
         Ok(Stepped { go_on: Some(go_on), says, thread: Some(thread) })
@@ -52,7 +52,7 @@ impl<T: Send + 'static> Stepped<T> {
 
     fn go_on(&mut self, with: Vec<u8>) -> Said<T> {
         if let Some(go_on) = &self.go_on {
-            // It has ended then, and has said so.
+            // On an error the thread has ended, and has said so.
             let _ = go_on.send(with);
         }
         self.listen()
@@ -74,13 +74,13 @@ impl<T> Drop for Stepped<T> {
     fn drop(&mut self) {
         self.go_on = None;
         if let Some(thread) = self.thread.take() {
-            // What it panics with after its end was given up is not seen.
+            // A panic after the function was given up is not seen.
             let _ = thread.join();
         }
     }
 }
 
-/// The inner side of a function that is stepped.
+/// The thread's side of a function that is stepped.
 struct Pipe<T> {
     goes_on: Receiver<Vec<u8>>,
     say: Sender<Said<T>>,
@@ -94,10 +94,11 @@ impl<T> Pipe<T> {
     }
 }
 
-/// Each chunk is longer than the one before by so large a part of it, so that the largest state comes through in a hundred.
+/// The divisor of a chunk's growth: each chunk is longer than the one before by an eighth. So the largest state comes
+/// through in a hundred chunks.
 const GROWS: usize = 8;
 
-/// Stops behind each chunk.
+/// A writer that stops behind each chunk.
 struct Writing {
     pipe: Pipe<io::Result<()>>,
     chunk: Vec<u8>,
@@ -120,7 +121,7 @@ impl Write for Writing {
     }
 }
 
-/// Stops before each chunk. An empty one is the end.
+/// A reader that stops before each chunk. An empty chunk is the end.
 struct Reading {
     pipe: Pipe<Result<(), RestoreError>>,
     chunk: Vec<u8>,
@@ -144,12 +145,12 @@ impl Read for Reading {
 pub(super) struct Flow {
     source: Stepped<io::Result<()>>,
     sink: Stepped<Result<(), RestoreError>>,
-    /// The source has written all.
+    /// Whether the source has written all.
     is_written: bool,
 }
 
 impl Flow {
-    /// From what a source has captured, to a node's replica.
+    /// Begins a transfer from what a source has captured to a node's replica. The first chunk has `chunk_bytes` bytes.
     pub(super) fn begin(captured: Captured, to: Arc<dyn GroupControl>, chunk_bytes: usize) -> io::Result<Flow> {
         let Captured { gift, write, .. } = captured;
         let mut flow = Flow {
@@ -163,7 +164,8 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Moves the next chunk. Returns what came of it, once it is over: None if the source can't write it out.
+    /// Moves the next chunk. Returns None until the transfer is over, then its result: None within if the source can't
+    /// write the state out.
     pub(super) fn step(&mut self) -> Option<Option<Result<(), RestoreError>>> {
         let chunk = match self.is_written {
             true => Vec::new(),

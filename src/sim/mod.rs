@@ -1,7 +1,7 @@
-//! Whole clusters in virtual time: for tests of your own service, and of Squall itself.
+//! Whole clusters in virtual time, for tests of your own service and of Squall itself.
 //!
-//! A [`Cluster`] runs real services over the real protocols, on a network that does the worst that the fabric's contract
-//! permits, in one thread and from one seed; a run with the same seed does the same, to the last step.
+//! A [`Cluster`] runs real services over the real protocols, on a network that does the worst that the fabric's
+//! contract permits. It runs in one thread and from one seed: a run with the same seed does the same, to the last step.
 //!
 //! ```
 //! use std::time::Duration;
@@ -32,11 +32,11 @@
 //! # }
 //! ```
 //!
-//! Views are decided by a script, or by Raft as in earnest: [`Options::view_log`]. Durable groups need [`Decider::RaftOnDisks`]: the
-//! disks lose what was not synced, tear what was being written, fill up, fail and rot, as a test asks for, and nodes start again
-//! with what is left.
+//! Views are decided by a script, or by Raft as in a real cluster: [`Options::view_log`]. Durable groups need
+//! [`Decider::RaftOnDisks`]. As a test asks for, the disks lose what was not synced, tear what was being written, fill
+//! up, fail and rot. Nodes start again with what is left.
 //!
-//! [`scenario`] is what Squall is tested with: random clusters, loads and faults, and what must hold after each.
+//! Squall itself is tested with [`scenario`]: random clusters, loads and faults, and what must hold after each.
 
 pub mod bulk;
 mod check;

@@ -1,4 +1,4 @@
-//! One simulated node: its core, its applications, and when they act.
+//! One simulated node: its core, its applications, and the times at which they act.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,20 +30,20 @@ use crate::{
     transfer::Standing,
 };
 
-/// What is on the agenda.
+/// An entry of the agenda.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Act {
     Step,
     Deliver(ShardId),
-    /// Ask another node for a shard's state.
+    /// A node asks another one for a shard's state.
     Fetch(ShardId),
-    /// It has come.
+    /// A shard's state has come, or the next chunk of it.
     Restore(ShardId),
     /// A node's part of the view log does what is due.
     Log,
-    /// A message for it arrives.
+    /// A message for a node's part of the view log arrives.
     Letter(u64),
-    /// What was appended to a shard's log is written.
+    /// The records that were appended to a shard's log are written.
     Write(ShardId),
     /// A shard's log that had nothing to write for a while notes how far it was acknowledged.
     Note(ShardId),
@@ -68,69 +68,69 @@ pub(super) enum State {
 pub(super) struct Node {
     pub(super) core: NodeCore<SimFabric>,
     pub(super) groups: BTreeMap<ShardId, Home>,
-    /// The server of clients from outside, if there are any.
+    /// The server of clients from outside, if the node serves any.
     pub(super) server: Option<Arc<Server>>,
-    /// It has durable groups, and a disk for them.
+    /// Whether it has a disk, for its part of the view log and for durable groups.
     has_disk: bool,
-    /// Somebody woke its engine from outside.
+    /// Set when its engine was woken from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: State,
-    /// The shards of which the calls of applications, which have threads of their own, don't return.
+    /// The shards for which the calls of applications don't return. Applications have threads of their own.
     pub(super) hung: BTreeSet<ShardId>,
-    /// What it would have done while it was paused.
+    /// The acts that fell due while it was paused.
     pub(super) missed: Vec<Act>,
-    /// When its next step is on the agenda, at the latest.
+    /// The time at which its next step is on the agenda, at the latest.
     pub(super) step_at: Time,
     /// The view that is in operation here.
     pub(super) installed: Option<Arc<View>>,
-    /// All that were, in this life.
+    /// All views that were installed here, in this life.
     pub(super) views: Vec<Arc<View>>,
     pub(super) ended: Option<EndReason>,
     pub(super) clock: Clock,
-    /// What its clock says, for the threads of its applications.
+    /// Its clock's reading, for the threads of its applications.
     reads: Arc<AtomicU64>,
     /// Its wall clock's reading.
     wall: Arc<AtomicU64>,
-    /// By how much that is ahead of the true time, in nanoseconds.
+    /// The nanoseconds by which its wall clock is ahead of the true time.
     pub(super) wall_ahead: i64,
-    /// What its engine read from the clock just before it was paused.
+    /// The time that its engine read from the clock just before it was paused.
     stale: Option<Time>,
-    /// Nothing can be decided here for now, as its operators are told.
+    /// Whether nothing can be decided here for now, as its operators are told.
     pub(super) is_stalled: bool,
-    /// Callers were told that it can't serve: it was dropped, leaves, or nothing could be decided.
+    /// Whether callers were told that it can't serve: it was dropped, leaves, or nothing could be decided.
     disturbed: bool,
 }
 
 pub(super) struct Home {
     task: Box<dyn Task>,
     pub(super) control: Arc<dyn GroupControl>,
-    /// A delivery is on the agenda at this time.
+    /// The time for which a delivery is on the agenda.
     due_at: Option<Time>,
-    /// It ended, or goes no further.
+    /// Whether it has ended, or goes no further.
     over: bool,
-    /// State is on its way to it.
+    /// State that is on its way to it.
     pub(super) cargo: Option<Cargo>,
-    /// A fetch is on the agenda.
+    /// Whether a fetch is on the agenda.
     pub(super) fetches: bool,
-    /// Its log is another one than its last source's.
+    /// Whether its log differs from its last source's.
     pub(super) differs: bool,
     /// The log, of a durable group.
     pub(super) logging: Option<Logging>,
-    /// A write is on the agenda.
+    /// Whether a write is on the agenda.
     pub(super) writes: bool,
-    /// It is on the agenda to note how far the log was acknowledged.
+    /// Whether it is on the agenda to note how far the log was acknowledged.
     pub(super) notes: bool,
-    /// A step of an image is on the agenda.
+    /// Whether a step of an image is on the agenda.
     pub(super) images: bool,
-    /// Looks after its log.
+    /// The scrubber that looks after its log.
     pub(super) scrubbing: Option<Scrubbing>,
-    /// Where its log is to be cut, and whether its replica must then be what is left.
+    /// The place at which its log is to be cut, and whether its replica must then be rebuilt from what is left.
     pub(super) cut: Option<(End, bool)>,
-    /// That is on the agenda.
+    /// Whether the cut is on the agenda.
     pub(super) cuts: bool,
 }
 
-/// What was found on a durable group's disk.
+/// The contents of a durable group's disk, as a node's start finds them.
 pub(super) struct Found {
     pub(super) log: DiskLog,
     pub(super) is_kept: bool,
@@ -138,7 +138,7 @@ pub(super) struct Found {
     pub(super) held: Option<Held>,
 }
 
-/// What a node is launched with.
+/// The parts that a node is launched with.
 pub(super) struct Launch {
     pub(super) fabric: SimFabric,
     pub(super) now: Time,
@@ -150,16 +150,16 @@ pub(super) struct Launch {
     pub(super) view_log: Box<dyn ViewLog>,
     /// Whether its part of the view log is on a disk.
     pub(super) has_disk: bool,
-    /// In the order of the groups' names.
+    /// The groups, in the order of their names.
     pub(super) specs: Vec<Box<dyn GroupSpec>>,
-    /// In the order of their names.
+    /// The desks, in the order of their names.
     pub(super) desks: Vec<Arc<Desk>>,
-    /// Of durable groups.
+    /// The logs of durable groups.
     pub(super) logs: BTreeMap<ShardId, Found>,
     pub(super) server: Option<Arc<Server>>,
 }
 
-/// The time of day in a simulated world, in nanoseconds since 1970: it begins in 2026.
+/// The time of day in a simulated world, in nanoseconds since 1970. It begins in 2026.
 pub(super) fn true_time(now: Time) -> u64 {
     1_795_000_000_000_000_000 + now.as_nanos()
 }
@@ -235,21 +235,21 @@ impl Node {
         }
     }
 
-    /// Its threads stop where they are.
+    /// Stops its threads where they are.
     pub(super) fn pause(&mut self, now: Time) {
         self.state = State::Paused;
         // It may stop anywhere, so also between a look at the clock and what follows from it.
         self.stale = Some(self.clock.at(now));
     }
 
-    /// Its process is gone, so those who wait in it need not any more.
+    /// Ends its groups, since its process is gone: callers that wait in it need not wait any more.
     pub(super) fn crash(mut self) {
         for group in self.groups.values_mut().filter(|group| !group.over) {
             group.task.end(Vec::new(), &EndReason::ShutDown);
         }
     }
 
-    /// Whether it is a member that may do all, and nothing has ever kept it from it in this life.
+    /// Whether it is a member with all shards complete, and has not been disturbed in this life.
     pub(super) fn serves(&self) -> bool {
         let id = self.core.membership().me().node;
         let may_send = |view: &Arc<View>| view.shards.iter().all(|shard| shard.is_complete(id));
@@ -283,7 +283,7 @@ impl Node {
                     self.server.iter().for_each(|server| server.install(&view));
                     self.installed = Some(view);
                 }
-                // What is due is found by asking.
+                // What is due is found by asking the tasks.
                 CoreEffect::Deliver(_) => {}
                 CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
@@ -346,12 +346,12 @@ impl Node {
         }
     }
 
-    /// It can do nothing for clients until the next view.
+    /// Sends its clients away: it can do nothing for them until the next view.
     fn send_away(&self, why: &str) {
         self.server.iter().for_each(|server| server.send_away(why));
     }
 
-    /// Rings the deadlines of callers whose shards hang, and says when the next is due.
+    /// Rings the deadlines of callers whose shards hang. Returns the time of the next one.
     fn ring_for_hung(&self) -> Option<Time> {
         let now = Time::from_nanos(self.reads.load(Ordering::Relaxed));
         let hung = || self.hung.iter().filter_map(|shard| self.groups.get(shard));
@@ -359,7 +359,8 @@ impl Node {
         hung().filter_map(|group| group.control.rings_at()).min()
     }
 
-    /// Ends its part if a disk has failed, if it can't go on with what is on it, or if its group lacks that: then this says so.
+    /// Ends its part if a disk has failed, if the node can't go on with what is on it, or if the group lacks what is on
+    /// it. Returns true in the last case.
     fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) -> bool {
         let journals = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.journal));
         if let Some(why) =
@@ -377,7 +378,7 @@ impl Node {
         false
     }
 
-    /// Says which shards are complete here that the view does not know to be.
+    /// Tells the core which shards are complete here.
     fn complete(&mut self, effects: &mut Vec<CoreEffect>) {
         for (&shard, group) in self.groups.iter().filter(|(_, group)| !group.over) {
             if group.control.standing() == Standing::Complete {
@@ -471,13 +472,13 @@ impl Cluster {
         self.schedule_writes(id);
     }
 
-    /// Lets no call of a node's applications return, from now on until it is said otherwise; its engine goes on.
+    /// Lets no call of a node's applications return while `hangs` is set. Its engine goes on.
     pub fn hang_application(&mut self, id: NodeId, hangs: bool) {
         let shards: Vec<ShardId> = self.nodes.get(&id).iter().flat_map(|node| node.groups.keys().copied()).collect();
         shards.into_iter().for_each(|shard| self.hang_shard(id, shard.0, hangs));
     }
 
-    /// The same of one shard.
+    /// Lets no call of the application of one shard return while `hangs` is set.
     pub fn hang_shard(&mut self, id: NodeId, shard: u32, hangs: bool) {
         if let Some(node) = self.nodes.get_mut(&id) {
             if hangs {

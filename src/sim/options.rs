@@ -1,45 +1,48 @@
-//! What a simulated cluster is like.
+//! The settings of a simulated cluster.
 
 use std::time::Duration;
 
 use squall_fabric::sim::SimConfig;
 
-/// What a simulated cluster is like.
+/// The settings of a simulated cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The network.
     pub net: SimConfig,
-    /// A node acts on what it sees within this time, at random: threads don't run at once.
+    /// The longest time within which a node acts on what it sees; the time is random. Threads don't run at once.
     pub step_delay: Duration,
-    /// An application is called within this time after a message may be delivered, at random.
+    /// The longest time from when a message may be delivered until the application is called; the time is random.
     pub delivery_delay: Duration,
-    /// The first bytes of a replica's state take within this time from one node to another, at random; each further chunk within a
-    /// quarter of that.
+    /// The longest time that the first bytes of a replica's state take from one node to another; the time is random.
+    /// Each further chunk takes up to a quarter of that.
     pub transfer_delay: Duration,
-    /// By how much the rate of a node's clock is off at most, in millionths; clocks also begin anywhere within a minute.
+    /// The largest error of the rate of a node's clock, in millionths. A clock also begins at a random reading within a
+    /// minute.
     pub clock_drift: u32,
-    /// The view log takes within this time for a question or an answer, at random.
+    /// The longest time that the view log takes for a question or an answer; the time is random.
     pub log_delay: Duration,
-    /// What decides on views.
+    /// The mechanism that decides on views.
     pub view_log: Decider,
-    /// The size of a segment of a durable group's log, in bytes: as [`squall_ordered::log::Options`].
+    /// The size of a segment of a durable group's log, in bytes: as in [`squall_ordered::log::Options`].
     pub segment_bytes: u64,
-    /// How much of such a log is written at once, in bytes.
+    /// The number of bytes of such a log that are written at once.
     pub batch_bytes: usize,
-    /// The bytes of such logs that a node reads again per second, to find and repair what its disk has damaged; 0: none.
+    /// The bytes of such logs that a node reads again per second, to find and repair what its disk has damaged. With 0,
+    /// it reads none.
     pub scrub_bytes_per_second: u64,
 }
 
-/// What decides on views in a simulated cluster.
+/// The mechanism that decides on views in a simulated cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decider {
-    /// A script, that decides as long as a majority of voters reach each other: cheap, and harsher than Raft in what it tells
-    /// to whom and when.
+    /// A script, which decides as long as a majority of voters reach each other. It is cheap, and harsher than Raft in
+    /// what it tells to which node, and at which time.
     #[default]
     Scripted,
-    /// Raft, as in earnest. A node's part ends with its process.
+    /// Raft, as in a real cluster. A node's part ends with its process.
     Raft,
-    /// Raft. Each node has a disk, which loses what it had not synced when the node crashes. Durable groups need it.
+    /// Raft, with a disk for each node, which loses what it had not synced when the node crashes. Durable groups need
+    /// it.
     RaftOnDisks,
 }
 

@@ -1,5 +1,5 @@
-//! Clients from outside in a simulated cluster: the real client's rules, and the members' side of its connection, with messages that
-//! take their time and are lost with the connection.
+//! Clients from outside in a simulated cluster: the real client's rules, and the members' side of its connection. Their
+//! messages take their time, and are lost with the connection.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,10 +26,10 @@ use crate::{
     },
 };
 
-/// A message between a client and a node takes within this time.
+/// The longest time that a message between a client and a node takes.
 const DELAY: Duration = Duration::from_micros(200);
 
-/// A client notices within this time that its connection has broken, if it notices.
+/// The time within which a client notices that its connection has broken, if it notices.
 const NOTICED: Duration = Duration::from_millis(5);
 
 /// A program that uses a simulated cluster's group and is no member of it. See [`Cluster::client`].
@@ -38,15 +38,15 @@ pub struct Client<R> {
     service: PhantomData<fn() -> R>,
 }
 
-/// A client, as it is simulated.
+/// The simulator's side of a client: its core, its calls and its connections.
 pub(super) struct Outsider {
     core: Core,
     calls: BTreeMap<CallId, Resolve>,
     made: u64,
     link: ClientLink,
-    /// Connections that the client has let go, on which nodes still read what was sent.
+    /// Connections that the client has let go. Their nodes still read what was sent on them.
     old: Vec<Connection>,
-    /// When its next turn is on the agenda, at the latest.
+    /// The time at which its next turn is on the agenda, at the latest.
     due_at: Time,
 }
 
@@ -55,29 +55,29 @@ enum ClientLink {
     /// The connection comes about, or does not, at this time.
     Dialing(NodeId, Time),
     Up(Box<Connection>),
-    /// It broke, which the client notices at this time.
+    /// The connection broke. The client notices at this time.
     Broken(Time),
 }
 
-/// A connection between a client and a node, in one life of that.
+/// A connection between a client and a node, in one life of the node.
 struct Connection {
     node: NodeId,
     server: Arc<Server>,
     outbox: Arc<Outbox>,
-    /// None before it was let in.
+    /// The client as the server has let it in; None before.
     guest: Option<Guest>,
     to_node: VecDeque<(Time, ToNode)>,
     to_client: VecDeque<(Time, ToClient)>,
-    /// The answer that the node's group is to take before anything else is read.
+    /// The message that the node's group is to take before anything else is read.
     passing: Option<Passing>,
-    /// The node reads nothing more.
+    /// Set once the node reads nothing more.
     is_over: bool,
-    /// Nor does it say anything more.
+    /// Set once the node says nothing more either.
     is_closed: bool,
 }
 
 impl Connection {
-    /// The node's side: reads what has arrived, and says what there is to say.
+    /// Does the node's side: reads what has arrived, and sends what there is to send.
     fn serve(&mut self, now: Time, delay: Duration) {
         while !self.is_over && (self.passing.is_some() || self.to_node.front().is_some_and(|(at, _)| *at <= now)) {
             if let Some(Passing { sending, number, .. }) = &mut self.passing {
@@ -130,12 +130,12 @@ impl Connection {
 }
 
 impl Cluster {
-    /// Declares a group of one node that does not run, as [`declare`](Cluster::declare) does, which serves [clients](Cluster::client)
-    /// besides.
+    /// Declares a group of one node that does not run, as [`declare`](Cluster::declare) does, which serves
+    /// [clients](Cluster::client) besides.
     ///
     /// # Panics
     ///
-    /// If it runs.
+    /// If the node runs.
     pub fn serve<R: Answers>(
         &mut self,
         node: NodeId,
@@ -152,7 +152,7 @@ impl Cluster {
         group
     }
 
-    /// A client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
+    /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
     pub fn client<R: Answers>(&mut self, group: &str) -> Client<R> {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
@@ -169,7 +169,8 @@ impl Cluster {
         Client { number: self.outsiders.len() as u32 - 1, service: PhantomData }
     }
 
-    /// Breaks a client's connection, if it has one. Some of what the client has sent still reaches the node; its answers are lost.
+    /// Breaks a client's connection, if it has one. Some of what the client has sent still reaches the node; the
+    /// answers to it are lost.
     pub fn break_connection<R>(&mut self, client: &Client<R>) {
         let number = client.number as usize;
         let at = self.net.now() + self.random(NOTICED);
@@ -188,7 +189,7 @@ impl Cluster {
         }
     }
 
-    /// A client lets a connection go. The node reads what arrives of what was sent.
+    /// Lets a client's connection go. The node still reads as much of what was sent as arrives: a random part.
     fn let_go(&mut self, number: usize) {
         let Outsider { link, old, .. } = &mut self.outsiders[number];
         let mut connection = match std::mem::replace(link, ClientLink::Broken(Time::MAX)) {
@@ -213,7 +214,7 @@ impl Cluster {
         }
     }
 
-    /// A node has done something: its connections say what there is to say.
+    /// Lets the connections of a node that has done something say what there is to say.
     pub(super) fn serve_connections_of(&mut self, node: NodeId) {
         for number in 0..self.outsiders.len() {
             let Outsider { link, old, .. } = &self.outsiders[number];
@@ -249,7 +250,7 @@ impl Cluster {
             ClientLink::Up(connection) => {
                 let first = |queue: Option<Time>| queue.unwrap_or(Time::MAX);
                 let heard = connection.to_client.front().map(|(at, _)| *at);
-                // What a node that stands still has not read it reads when it goes on.
+                // A node that stands still reads what has arrived once it goes on.
                 let told = arrives(connection);
                 let closed = (connection.is_closed && heard.is_none()).then_some(now);
                 Some(first(heard).min(first(told)).min(first(closed)))
@@ -262,7 +263,7 @@ impl Cluster {
         }
     }
 
-    /// A client does what is due.
+    /// Does what is due for a client.
     pub(super) fn client_turn(&mut self, number: u32) {
         let (number, now) = (number as usize, self.net.now());
         if self.outsiders[number].due_at > now {
@@ -298,7 +299,7 @@ impl Cluster {
         self.schedule_client(number);
     }
 
-    /// The client hears what has arrived, and that its connection has ended.
+    /// Lets the client hear what has arrived, and that its connection has ended.
     fn listen(&mut self, number: usize) {
         let now = self.net.now();
         loop {
@@ -323,7 +324,7 @@ impl Cluster {
         }
     }
 
-    /// A connection to a node, if that runs and serves clients.
+    /// Opens a connection to a node, if the node runs and serves clients.
     fn connect(&self, node: NodeId) -> Option<Connection> {
         let is_there = |node: &&Node| node.state == State::Running;
         let server = Arc::clone(self.nodes.get(&node).filter(is_there)?.server.as_ref()?);
@@ -384,7 +385,7 @@ impl Cluster {
 }
 
 impl<R: Answers> Client<R> {
-    /// Submits a command, which has so long.
+    /// Submits a command, which has the time `limit` for its answer.
     pub fn submit(&self, cluster: &mut Cluster, command: &R::Command, limit: Duration) -> Call<R::Reply> {
         match encode(command) {
             Ok(command) => cluster.call(self.number, Ask::Command(command), limit),

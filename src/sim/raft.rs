@@ -1,5 +1,5 @@
-//! The real view log in a simulated cluster: each node runs its part, on its own clock, and their messages go through the
-//! cluster's network, whose cuts and slow links are theirs too.
+//! The real view log in a simulated cluster. Each node runs its part, on its own clock. The parts' messages go through
+//! the cluster's network, whose cuts and slow links affect them too.
 
 use std::{
     collections::BTreeMap,
@@ -21,23 +21,23 @@ use crate::{config::Config, view_log::end_reason};
 #[derive(Default)]
 pub(super) struct Raft {
     seats: BTreeMap<NodeId, Seat>,
-    /// They outlive the lives of their nodes.
+    /// The disks of the parts, which outlive the lives of their nodes.
     disks: BTreeMap<NodeId, SimDisk>,
-    /// Messages on their way.
+    /// Messages on their way, by number.
     letters: BTreeMap<u64, Letter>,
     sent: u64,
     decided: Arc<Mutex<Decided>>,
-    /// By node, what came of the last force.
+    /// The results of each node's last force.
     forces: BTreeMap<NodeId, Came>,
 }
 
-/// What came of a force, once that is known.
+/// The result of a force, once it is known.
 type Came = Arc<Mutex<Option<Result<(), NotForced>>>>;
 
 struct Seat {
     log: Arc<Mutex<SimLog>>,
     clock: Clock,
-    /// When it next runs, at the latest.
+    /// The time at which it next runs, at the latest.
     runs_at: Time,
 }
 
@@ -47,12 +47,12 @@ struct Letter {
     message: Vec<u8>,
 }
 
-/// What any node was told of.
+/// All decisions that any node was told of.
 #[derive(Default)]
 struct Decided {
-    /// By the life of the group, and in it by epoch.
+    /// The decisions, by the life of the group, and in it by epoch.
     history: BTreeMap<(ClusterId, Epoch), Proposal>,
-    /// What contradicts it, if anything ever did.
+    /// Two decisions on the same epoch, if there ever were.
     contradiction: Option<String>,
 }
 
@@ -86,14 +86,14 @@ impl Raft {
         self.seats.contains_key(&node)
     }
 
-    /// A node's clock runs otherwise from now on.
+    /// Lets a node's clock run as `clock` says from now on.
     pub(super) fn set_clock(&mut self, node: NodeId, clock: Clock) {
         if let Some(seat) = self.seats.get_mut(&node) {
             (seat.clock, seat.runs_at) = (clock, Time::MAX);
         }
     }
 
-    /// A node's process has ended.
+    /// Ends the part of a node whose process has ended.
     pub(super) fn crash(&mut self, node: NodeId) {
         // The power fails first: a log that is dropped in order would still write to its disk.
         if let Some(disk) = self.disks.get_mut(&node) {
@@ -103,7 +103,7 @@ impl Raft {
         self.letters.retain(|_, letter| letter.to != node);
     }
 
-    /// A node that does not run loses what its disk holds.
+    /// Takes away what the disk of a node that does not run holds.
     pub(super) fn wipe(&mut self, node: NodeId) {
         self.disks.remove(&node);
     }
@@ -121,12 +121,12 @@ impl Raft {
         }
     }
 
-    /// A running node's sentence about a group that has gone back.
+    /// The sentences that a running node has about a group that has gone back, from nodes that know more of it.
     pub(super) fn went_back(&self, node: NodeId) -> Vec<String> {
         self.seats.get(&node).map(|seat| lock(&seat.log).status().went_back).unwrap_or_default()
     }
 
-    /// A node tells the others that their group lacks what it has.
+    /// Lets a node tell the others that their group lacks what it has.
     pub(super) fn say_went_back(&self, node: NodeId) {
         if let Some(seat) = self.seats.get(&node) {
             lock(&seat.log).say_went_back();
@@ -138,7 +138,7 @@ impl Raft {
         self.seats.get(&node).is_some_and(|seat| !lock(&seat.log).status().forced.is_empty())
     }
 
-    /// A node that runs, as it is known to the log or asks to be.
+    /// A node that runs, as it is known to the log or as it asks to be.
     pub(super) fn me(&self, node: NodeId) -> Option<Member> {
         Some(lock(&self.seats.get(&node)?.log).me())
     }
@@ -149,12 +149,12 @@ impl Raft {
         standing.is_some_and(|standing| !standing.voters().is_empty())
     }
 
-    /// Who leads, as a node knows it.
+    /// The leader of the log, as a node knows it.
     pub(super) fn leader(&self, node: NodeId) -> Option<NodeId> {
         lock(&self.seats.get(&node)?.log).status().leader
     }
 
-    /// What was decided, in order.
+    /// The decisions, in order.
     pub(super) fn history(&self) -> Vec<Proposal> {
         lock(&self.decided).history.values().cloned().collect()
     }
@@ -164,7 +164,7 @@ impl Raft {
         lock(&self.decided).contradiction.clone()
     }
 
-    /// Of those who run and reach each other, who could lead the log.
+    /// The nodes that could lead the log, of those that run and reach each other, with their standings.
     pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Standing)> {
         let standing = |(&node, seat): (&NodeId, &Seat)| {
             let log = lock(&seat.log);
@@ -179,7 +179,8 @@ impl Raft {
     }
 }
 
-/// What a part is started with. It keeps time by the failure timeout: as the default settings do by the default one.
+/// The settings that a part is started with. Its timing is scaled by the failure timeout: the default timing belongs to
+/// a failure timeout of one second.
 fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
     let contacts = |nodes: &[NodeId]| -> Vec<Contact> {
         nodes.iter().map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect()
@@ -197,7 +198,7 @@ fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
     let timing = Timing {
         heartbeat: scale(usual.heartbeat),
         election: (scale(usual.election.0).max(2 * MILLI), scale(usual.election.1).max(3 * MILLI)),
-        // Less than the log's own beat would only have it forget who has called.
+        // Hellos more often than the log's own beat would only make the log forget which nodes have called.
         hello: scale(usual.hello).max(20 * MILLI),
         no_quorum: scale(usual.no_quorum),
         withdraw: scale(usual.withdraw),
@@ -209,7 +210,7 @@ fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
 
 const MILLI: Duration = Duration::from_millis(1);
 
-/// A node's side of its part: the log itself runs on a thread of its own.
+/// A node's side of its part. The log itself runs on a thread of its own.
 struct Side {
     log: Arc<Mutex<SimLog>>,
     decided: Arc<Mutex<Decided>>,
@@ -251,7 +252,7 @@ impl ViewLog for Side {
 }
 
 impl Cluster {
-    /// A node's part of the log does what it was asked for, and what is due.
+    /// Lets a node's part of the log do what it was asked for, and what is due.
     pub(super) fn run_log(&mut self, id: NodeId) {
         let now = self.net.now();
         let Some(seat) = self.raft.seats.get_mut(&id) else { return };
@@ -278,14 +279,15 @@ impl Cluster {
         self.schedule_log(id);
     }
 
-    /// A node's sentences about its group if that has gone back, as another knows: `squall status` shows them.
+    /// The sentences that a node has about its group, if the group has gone back, from nodes that know more of it.
+    /// `squall status` shows them.
     pub fn went_back(&self, node: NodeId) -> Vec<String> {
         self.raft.went_back(node)
     }
 
-    /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns the numbers of the shards that start
-    /// empty in the group's new life, or the reason for a refusal. What comes of it shows a second later, in
-    /// [`recovered`](Cluster::recovered) and the node's [view](Cluster::view).
+    /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns the numbers of the
+    /// shards that start empty in the group's new life, or the reason for a refusal. The result shows a second later,
+    /// in [`recovered`](Cluster::recovered) and the node's [view](Cluster::view).
     pub fn recover(&mut self, id: NodeId, reason: &str) -> Result<Vec<u32>, String> {
         let node = self.nodes.get(&id).ok_or_else(|| format!("{id} does not run"))?;
         let seat = self.raft.seats.get(&id).ok_or("its views are decided by a script")?;
@@ -312,19 +314,19 @@ impl Cluster {
         lock(&self.raft.seats.get(&node)?.log).status().cluster.map(|ClusterId(life)| life)
     }
 
-    /// What came of the last [force](Cluster::recover) of a node. None as long as it asks whether it may.
+    /// The result of the last [force](Cluster::recover) of a node. None as long as the node asks whether it may.
     pub fn recovered(&self, node: NodeId) -> Option<Result<(), String>> {
         let came = lock(self.raft.forces.get(&node)?).clone()?;
         Some(came.map_err(|why| why.to_string()))
     }
 
-    /// Whether nothing can be decided at a node for now, as it tells its operators.
+    /// Whether nothing can be decided at a node for now, as the node tells its operators.
     pub fn is_stalled(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.is_stalled)
     }
 
-    /// A node in another life of the group, that an operator has forced and that this node does not go over to by itself, as it tells
-    /// its operators.
+    /// A node in another life of the group, as this node tells its operators. An operator has forced that life, and
+    /// this node does not go over to it by itself.
     pub fn other_life(&self, node: NodeId) -> Option<NodeId> {
         lock(&self.raft.seats.get(&node)?.log).status().other_life
     }
@@ -340,7 +342,8 @@ impl Cluster {
         self.put(self.net.now() + delay, to, Act::Letter(number));
     }
 
-    /// A message for a node's part of the log arrives, if it does. A node that is paused takes it later.
+    /// Lets a message for a node's part of the log arrive, unless the link is cut or the part does not run. A node that
+    /// is paused takes it later.
     pub(super) fn take_letter(&mut self, to: NodeId, number: u64) {
         let Some(Letter { from, message, .. }) = self.raft.letters.remove(&number) else { return };
         let Some(seat) = self.raft.seats.get(&to).filter(|_| !self.net.is_cut(from, to)) else { return };
@@ -357,7 +360,7 @@ impl Cluster {
             (log.has_inputs(), log.next_run(), seat.clock)
         };
         let at = match next {
-            // What its engine asks for reaches its thread a little later.
+            // A request of its engine reaches the log's thread a little later.
             _ if has_inputs => now + self.random(self.options.step_delay),
             Some(at) => clock.when(at).max(now),
             None => return,

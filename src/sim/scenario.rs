@@ -1,28 +1,31 @@
 //! Random clusters, loads and faults, and what must hold after each.
 //!
-//! One seed makes one scenario: how many members, who sends, how large the rings and the messages are, how bad the network is,
-//! what clients do, who crashes, comes back, joins, leaves, is paused or cut off, and when. After it, and during it:
+//! Each seed makes one scenario. It decides the number of members, the nodes that send, and the sizes of the rings and
+//! the messages. It also decides how bad the network is, what clients do, and which nodes crash, come back, join,
+//! leave, are paused or cut off, and at which times. During the scenario and after it, the following must hold:
 //!
-//! - there is one view of each epoch, and the members of a view that go on to the next have delivered the same before it;
-//! - all replicas applied the same messages in the same order, as far as each came: no gap, no repetition; one that joined
-//!   goes on from the state that it was given;
-//! - each client's messages are applied in its order, byte for byte;
-//! - no linearizable read is older than what was complete, anywhere, before it began;
-//! - what was acknowledged, or said to be delivered, is in the log, what was said not to be delivered is not, and nothing that a
-//!   member submitted is lost while it stays one;
-//! - whatever waits gets an answer;
-//! - once the faults are over, a group that has a quorum and its state serves again, in bounded virtual time.
+//! - There is one view of each epoch, and the members of a view that go on to the next have delivered the same before
+//!   it.
+//! - All replicas applied the same messages in the same order, as far as each came: no gap, no repetition. One that
+//!   joined goes on from the state that it was given.
+//! - Each client's messages are applied in its order, byte for byte.
+//! - No linearizable read is older than what was complete, anywhere, before it began.
+//! - What was acknowledged, or said to be delivered, is in the log, and what was said not to be delivered is not.
+//!   Nothing that a member submitted is lost while it stays one.
+//! - Every operation that waits gets an answer.
+//! - Once the faults are over, a group that has a quorum and its state serves again, in bounded virtual time.
 //!
-//! Some groups have a witness, or fixed voters; in some, a member or the witness dies while the first view forms; on some hosts
-//! connections take so long that a view needs several failure timeouts until it is connected. Clocks run at other rates from random
-//! moments on; where nobody reads under a lease, they also stand still for a while.
+//! Some groups have a witness, or fixed voters. In some, a member or the witness dies while the first view forms. On
+//! some hosts connections take so long that a view needs several failure timeouts until it is connected. Clocks run at
+//! other rates from random moments on; where no member reads under a lease, they also stand still for a while.
 //!
-//! About half of the ordered groups are durable. Then all nodes also lose power at once, in the midst of writes too, and come back in
-//! any order, some late, some never; and one disk fills up, fails a sync, rots, or is replaced. After that:
+//! About half of the ordered groups are durable. Then all nodes also lose power at once, in the midst of writes too,
+//! and come back in any order, some late, some never. One disk fills up, fails a sync, rots, or is replaced. After
+//! that, the following must hold:
 //!
-//! - what was acknowledged, or shown by a linearizable read, is in every replica;
-//! - all logs on disk agree with each other, version by version, and with the replicas;
-//! - a group comes back by itself if enough disks do.
+//! - What was acknowledged, or shown by a linearizable read, is in every replica.
+//! - All logs on disk agree with each other, version by version, and with the replicas.
+//! - A group comes back by itself if enough disks do.
 
 mod client;
 mod disks;
@@ -57,38 +60,39 @@ use super::{
 };
 use crate::{config::Config, group::Group, sim::SimConfig};
 
-/// What a run did, if everything held.
+/// The results of a run in which everything held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// How many members the cluster had.
+    /// The number of members that the cluster had at first.
     pub members: usize,
-    /// Messages acknowledged.
+    /// The number of messages that were acknowledged.
     pub messages: usize,
-    /// Linearizable reads answered.
+    /// The number of linearizable reads that were answered.
     pub reads: usize,
-    /// The views that were decided after the first.
+    /// The number of views that were decided after the first.
     pub views: usize,
-    /// Whatever went wrong on purpose: nodes that crashed, left or joined, pauses, cuts.
+    /// The number of faults that were carried out: nodes that crashed, left or joined, pauses, cuts and the like. The
+    /// end of a fault does not count.
     pub faults: usize,
-    /// How far virtual time came.
+    /// The virtual time at the run's end, from 0.
     pub virtual_time: Duration,
-    /// How often a node was stepped.
+    /// The number of steps of all nodes.
     pub steps: u64,
     /// A number over all that was applied and read: equal seeds give equal ones.
     pub digest: u64,
 }
 
-/// Something that must hold did not.
+/// A violation of something that must hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}, at {at}: {what}")]
 pub struct Violation {
     /// The scenario's seed.
     pub seed: u64,
-    /// When, in virtual time.
+    /// The virtual time of the violation.
     pub at: Time,
-    /// What did not hold.
+    /// A description of what did not hold.
     pub what: String,
 }
 
@@ -97,8 +101,8 @@ pub fn run(seed: u64) -> Result<Report, Violation> {
     Scenario::new(seed, false, None).run()
 }
 
-/// Runs the scenario of a seed as [`run`] does, and tells each operation and fault as it happens; with `network` also what
-/// the network does.
+/// Runs the scenario of a seed as [`run`] does, and tells each operation and fault as it happens; with `network` also
+/// what the network does.
 pub fn replay(seed: u64, network: bool, tell: &mut dyn FnMut(Time, &str)) -> Result<Report, Violation> {
     Scenario::new(seed, network, Some(tell)).run()
 }
@@ -106,10 +110,10 @@ pub fn replay(seed: u64, network: bool, tell: &mut dyn FnMut(Time, &str)) -> Res
 /// Takes the lines of a readable trace.
 type Trace<'a> = &'a mut dyn FnMut(Time, &str);
 
-/// Tells what happens, if somebody listens.
+/// A writer of a readable trace, if there is a listener.
 struct Teller<'a> {
     trace: Option<Trace<'a>>,
-    /// What the network did and was not told yet.
+    /// The events of the network that were not told yet.
     network: Arc<Mutex<Vec<(Time, String)>>>,
 }
 
@@ -139,7 +143,7 @@ struct Peer {
     log: Log,
     is_up: bool,
     is_paused: bool,
-    /// It was asked to leave.
+    /// Whether it was asked to leave.
     leaves: bool,
 }
 
@@ -148,60 +152,64 @@ struct Scenario<'a> {
     rng: Rng,
     cluster: Cluster,
     peers: Vec<Peer>,
-    /// The logs of those lives of nodes that are over.
+    /// The logs of nodes' lives that are over.
     past: Vec<(NodeId, Log)>,
     senders: Vec<NodeId>,
-    /// The group keeps a log on disk.
+    /// Whether the group keeps a log on disk.
     durable: bool,
-    /// Members read under leases, so their clocks must run.
+    /// Whether members read under leases. If so, their clocks must run.
     leases: bool,
-    /// In ordered mode; else each sender's messages have only their own order, there are no reads, and nobody joins.
+    /// Whether the group is in ordered mode. Else each sender's messages have only their own order, there are no reads,
+    /// and no node joins.
     ordered: bool,
-    /// By sender and client: the next number.
+    /// The next number of each client, by sender and client.
     numbers: BTreeMap<(NodeId, u32), u64>,
     waiting: Vec<Waiting>,
-    /// Acknowledged: where each message is in the log.
+    /// The acknowledged messages, each with its place in the log.
     acknowledged: Vec<(u64, Applied)>,
-    /// Without a reply, and delivered, as their submitters were told, in this order; and what was answered later.
+    /// The messages that have no reply and are delivered, as their submitters were told, in the order of the answers.
+    /// `later` has the answers to operations that began after such an answer.
     delivered: Vec<Applied>,
     later: Vec<Later>,
-    /// Not delivered, as their submitters were told; and those of which they were told nothing certain.
+    /// The messages that are not delivered, as their submitters were told. `unknown` has the messages of which their
+    /// submitters were told nothing certain.
     refused: BTreeSet<Applied>,
     unknown: BTreeSet<Applied>,
-    /// The longest log that any completed operation has shown.
+    /// The length of the longest log that any completed operation has shown.
     seen: u64,
-    /// In durable mode, that log.
+    /// In durable mode, the longest log that was shown.
     shown: Vec<Applied>,
     reads: usize,
     faults: Faults,
-    /// Nothing is expected to break, so everything must come through.
+    /// Whether no fault is expected to break anything, so that everything must come through.
     calm: bool,
     sizes: Sizes,
     teller: Teller<'a>,
     digest: squall_sst::Fingerprint,
-    /// What is drawn for the group's formation and its witness, apart from all else.
+    /// The random choices of the group's formation and its witness, drawn apart from all else.
     forming: Rng,
 }
 
-/// Of a seed, whether its group is durable.
+/// The mask that turns a scenario's seed into the one for the choices about a durable group.
 const DURABLE: u64 = 0xd1_5c00_0000;
 
-/// Of a seed, how its group forms, and who votes.
+/// The mask that turns a scenario's seed into the one for the choices about the group's formation and its voters.
 const FORMING: u64 = 0xf0_4e00_0000;
 
 /// The node that votes and is no member, where there is one.
 const WITNESS: NodeId = NodeId(100);
 
-/// The one group's shard.
+/// The shard of the only group.
 const SHARD: ShardId = ShardId(0);
 
-/// Whatever waits must have an answer, and whoever can serve must, within this time after the last fault.
+/// The time after the last fault within which every operation that waits must have an answer, and every node that can
+/// serve must do so.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Nodes of a durable group that come back wait so long for the others. Not all come before.
+/// The time for which nodes of a durable group that come back wait for the others. Not all come before it is over.
 const RESTART_WAIT: Duration = Duration::from_millis(50);
 
-/// How often nodes are asked, in this time, whether they serve.
+/// The number of times that nodes are asked within [`PATIENCE`] whether they serve.
 const ATTEMPTS: u32 = 50;
 
 impl<'a> Scenario<'a> {
@@ -210,7 +218,7 @@ impl<'a> Scenario<'a> {
         let members = rng.usize(2..=9);
         let ids: Vec<u32> = (1..=members as u32).collect();
         let ring_bytes = 1usize << rng.u32(10..=15);
-        // None, one that is often full, and one that takes several of the largest messages of most runs.
+        // None, one that is often full, and larger ones that take several of the large messages of most runs.
         let reserve = [0, 4 << 10, 16 << 10, 64 << 10][rng.usize(0..4)];
         let threshold = [0, 300, 1000, 10 << 10][rng.usize(0..4)];
         let sizes = Sizes::random(ring_bytes, threshold, reserve, &mut rng);
@@ -218,7 +226,7 @@ impl<'a> Scenario<'a> {
         if senders.is_empty() {
             senders.push(ids[rng.usize(0..members)]);
         }
-        // With a list, who joins may not send.
+        // With a list, a node that joins may not send.
         let all_send = rng.bool();
         if all_send {
             senders = (1..=faults::LAST_JOINER).collect();
@@ -245,7 +253,8 @@ impl<'a> Scenario<'a> {
             net.connect_time = Duration::from_micros(forming.u64(0..=10_000));
         }
         let options = Options { net, view_log, segment_bytes, batch_bytes, ..Options::default() };
-        // Images are taken as often as may be, or never; and take most of the log with them, or none.
+        // Images are taken as often as possible, or never. They take all of the log before them along, most of it, or
+        // none.
         let images = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
         let retain = [None, Some(0), Some(64 << 10)][apart.usize(0..3)];
         let has_log = view_log != Decider::Scripted;
@@ -334,7 +343,7 @@ impl<'a> Scenario<'a> {
     }
 
     fn run(mut self) -> Result<Report, Violation> {
-        // A failed assertion of the protocols counts as what it is.
+        // A failed assertion of the protocols counts as a violation.
         let played = panic::catch_unwind(AssertUnwindSafe(|| self.play()));
         let result = played.unwrap_or_else(|panic| Err(format!("panicked: {}", words(&*panic))));
         self.teller.tell_network();
@@ -382,7 +391,8 @@ impl<'a> Scenario<'a> {
         self.peers.iter_mut().find(|peer| peer.node == node)
     }
 
-    /// Waits until the faults are over, everything has an answer, and all that can serve have come to the same.
+    /// Waits until the faults are over, every operation has an answer, and all nodes that can serve have come to the
+    /// same.
     fn settle(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
         while waited < PATIENCE {
@@ -390,7 +400,7 @@ impl<'a> Scenario<'a> {
             self.answer()?;
             let over = self.faults.are_over();
             if !over {
-                // Clients go on while somebody is cut off: he must not answer from what is over elsewhere.
+                // Clients go on while a member is cut off: it must not answer from what is over elsewhere.
                 self.begin();
             }
             if over && self.waiting.is_empty() && self.is_settled() {
@@ -409,7 +419,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// How far each node is.
+    /// A description of how far each node is.
     fn standings(&self) -> String {
         let one = |peer: &Peer| {
             let view = self.cluster.view(peer.node).map(|view| view.epoch.0);
@@ -422,7 +432,8 @@ impl<'a> Scenario<'a> {
         format!("{peers}; the last view: {last:?}; its log: {log:?}")
     }
 
-    /// Whether nobody can serve: too few of those who decide are left, or less than half of the view, or nobody has the state.
+    /// Whether the group cannot serve: too few voters are left to decide, or less than half of the view, or no node has
+    /// the state.
     fn is_lost(&self) -> bool {
         let Some(view) = self.last_view() else { return !self.cluster.has_quorum() };
         let left = view.members.iter().filter(|member| self.cluster.lives(member)).count();
@@ -443,7 +454,8 @@ impl<'a> Scenario<'a> {
         2 * back > view.members.len()
     }
 
-    /// Whether a suspended state must go on: all who had it last, or before, run, and none of their disks was lost.
+    /// Whether a suspended state must go on: all nodes that had it last, or before, run, and none of their disks was
+    /// lost.
     fn reopens(&self, waits_for: &[NodeId]) -> bool {
         let has_lost = |node: NodeId| self.faults.has_lost && self.faults.victim == Some(node);
         waits_for.iter().all(|&node| self.cluster.is_up(node) && !has_lost(node))
@@ -476,7 +488,7 @@ impl<'a> Scenario<'a> {
                 || self.cluster.log_leader().is_none_or(|leader| voters_follow(&leader, &last)))
     }
 
-    /// Asks every node for one thing more, until each has served.
+    /// Asks every node for one thing more, until each has served or the group is lost.
     fn serve_again(&mut self) -> Result<(), String> {
         let (mut asked, mut answered) = (0, 0);
         for _ in 0..ATTEMPTS {
@@ -499,21 +511,21 @@ impl<'a> Scenario<'a> {
             if answered >= asked {
                 return Ok(());
             }
-            // Somebody may just have come back to a group that did not notice that he was away.
+            // A node may just have come back to a group that did not notice that it was away.
             self.cluster.run_for(PATIENCE / ATTEMPTS);
         }
         Err(format!("after the faults, {answered} of {asked} operations were served: {}", self.standings()))
     }
 }
 
-/// What a panic says.
+/// The text of a panic.
 fn words(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")
 }
 
-/// Whether those vote who should: as many members as make an odd number up to five. Two members keep the third voter that there
-/// was.
+/// Whether the right members vote: as many as make an odd number up to five. Two members keep the third voter that
+/// there was.
 fn voters_follow(leader: &Standing, view: &View) -> bool {
     let voters = leader.voters();
     let are_members = voters.iter().all(|voter| view.members.iter().any(|member| member.voter == *voter));

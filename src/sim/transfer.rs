@@ -1,5 +1,5 @@
-//! Replicas' states on their way between simulated nodes. They move in chunks, each of which takes its time; between two of them
-//! anything may happen to both nodes, and a transfer is lost with its source.
+//! Replicas' states on their way between simulated nodes. They move in chunks, each of which takes its time. Between
+//! two chunks anything may happen to both nodes, and a transfer is lost with its source.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,7 +19,7 @@ use crate::{
     transfer::Standing,
 };
 
-/// What a source answers, once it has.
+/// The answer of a source; None until there is one.
 type Answer = Arc<Mutex<Option<Result<Captured, String>>>>;
 
 /// State that is on its way.
@@ -27,25 +27,25 @@ pub(super) struct Cargo {
     source: NodeId,
     /// The source's replica, in that life of its node.
     from: Arc<dyn GroupControl>,
-    /// Which of the node's needs it is for.
+    /// The number of the node's fetch that it is for.
     fetch: u32,
     way: Way,
 }
 
 enum Way {
-    /// The source has not captured it, as often as this was looked at.
+    /// The source has not answered yet; the number counts the looks at the answer.
     Asked(Answer, u32),
-    /// So much of it is on its way at a time.
+    /// The state is on its way, a chunk at a time.
     Flows(Flow),
 }
 
-/// When a node that found no source, or whose source was lost, looks for one again.
+/// The pause before a node that found no source, or whose source was lost or has not answered, looks again.
 const AGAIN: Duration = Duration::from_micros(500);
 
-/// A source that has not answered by then is given up.
+/// The number of looks after which a source that has not answered is given up.
 const TOO_LATE: u32 = 20;
 
-/// A transfer moves so many bytes at a time: from a few records to all that a scenario has.
+/// The possible sizes of a transfer's first chunk, in bytes: from a few records to all that a scenario has.
 const CHUNK_BYTES: [usize; 4] = [200, 2 << 10, 16 << 10, 1 << 20];
 
 impl Cluster {
@@ -66,7 +66,7 @@ impl Cluster {
             self.nodes.get(&source).and_then(|node| node.groups.get(&shard)).map(|group| Arc::clone(&group.control));
         let Some(from) = from else { return self.fetch_again(id, shard) };
         let Some(have) = self.prepare(id, source, shard) else { return self.fetch_again(id, shard) };
-        // Sometimes a state, where the end of the log would do.
+        // Sometimes it takes a state, where the end of the log would do.
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
         match recovery::Plan::new(&*from, have) {
@@ -80,7 +80,7 @@ impl Cluster {
                 from.capture(wanted, Box::new(reply));
             }
         }
-        // Its delivering thread is woken by its engine.
+        // Its engine wakes its delivering thread.
         self.step_within(source, self.options.step_delay);
         let at = self.net.now() + self.random(self.options.transfer_delay);
         let group = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)).expect("it asks");
@@ -88,7 +88,8 @@ impl Cluster {
         self.put(at, id, Act::Restore(shard));
     }
 
-    /// Takes a replica to the end of its log, with the help of the source. What is there then; None if nothing can be.
+    /// Takes a replica to the end of its log, with the help of the source. Returns the log's end as far as the replica
+    /// has come, if another log could go on from there. None on an error.
     fn prepare(&mut self, id: NodeId, source: NodeId, shard: ShardId) -> Option<Option<LogEnd>> {
         let control = |id| self.nodes.get(&id).and_then(|node| node.groups.get(&shard)).map(|group| &group.control);
         let (own, source) = (control(id)?, control(source)?);
@@ -112,7 +113,7 @@ impl Cluster {
         }
     }
 
-    /// Takes what has come of a state, unless its source was lost on the way.
+    /// Goes on with a state that is on its way, unless its source was lost or the state is not wanted any more.
     pub(super) fn restore(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         let Some(cargo) = group.cargo.take() else { return };
@@ -133,7 +134,8 @@ impl Cluster {
         self.put(self.net.now() + wait, id, Act::Restore(shard));
     }
 
-    /// Lets the thread that delivers have the replica, if it wants it: whoever else takes it waits for that.
+    /// Lets the delivering thread have the replica first, if it wants it: another thread that takes the replica waits
+    /// for that.
     pub(super) fn let_deliver(&mut self, id: NodeId, shard: ShardId) {
         let group = self.nodes.get(&id).and_then(|node| node.groups.get(&shard));
         if group.is_some_and(|group| group.control.wants_delivery()) {
@@ -141,13 +143,14 @@ impl Cluster {
         }
     }
 
-    /// Whether the source is there, in the same life.
+    /// Whether the source runs in the same life, and can be reached.
     fn comes_from(&self, id: NodeId, shard: ShardId, cargo: &Cargo) -> bool {
         let source = self.nodes.get(&cargo.source).and_then(|node| node.groups.get(&shard));
         source.is_some_and(|group| Arc::ptr_eq(&group.control, &cargo.from)) && self.reach(id, cargo.source)
     }
 
-    /// Looks whether a source has captured its state. Returns what is to be done then, and after which time.
+    /// Checks whether a source has captured its state. Returns the next thing to do, and the time until then; None if
+    /// the state is to be fetched again.
     fn begin(&mut self, id: NodeId, shard: ShardId, answer: Answer, late: u32) -> Option<(Way, Duration)> {
         let given = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match given {
@@ -169,7 +172,7 @@ impl Cluster {
         None
     }
 
-    /// Moves a chunk. Returns what is to be done then, and after which time, if there are more.
+    /// Moves a chunk. Returns the next thing to do, and the time until then, if there are more chunks.
     fn flow(&mut self, id: NodeId, shard: ShardId, mut flow: Flow) -> Option<(Way, Duration)> {
         let Some(over) = flow.step() else {
             let wait = self.random(self.options.transfer_delay / 4);
@@ -177,7 +180,8 @@ impl Cluster {
         };
         drop(flow);
         if let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) {
-            // A source that can't read its log, or whose state is too old: it is still lacking, and is fetched anew.
+            // The source may be unable to read its log, or its state too old. The replica then still lacks its state,
+            // and fetches it anew.
             group.differs = matches!(over, Some(Err(RestoreError::Differs(_))));
         }
         self.schedule_deliveries(id);

@@ -1,8 +1,9 @@
-//! A view log that is scripted: one [`Register`] for all nodes, that changes while a majority of voters can reach each other.
+//! A view log that is scripted: one [`Register`] for all nodes, which changes while a majority of voters can reach each
+//! other.
 //!
-//! It does what the real one may do, at random: questions and news take their time, a node that is out of reach hears of
-//! nothing and is told later, in part of what it missed or only of the last; leaders change; without a majority nothing is
-//! decided.
+//! It does at random what the real view log may do. Questions and news take their time. A node that is out of reach
+//! hears of nothing; later it is told a part of what it missed, or only the last of it. Leaders change. Without a
+//! majority, nothing is decided.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,27 +20,27 @@ use squall_membership::{
 
 use super::clock::Clock;
 
-/// How often the script looks again while something is pending.
+/// The longest time between two looks of the script while something is pending.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Who asks to join and can't be reached for so long asks no more.
+/// The time after which a node that asks to join and can't be reached asks no more.
 const WITHDRAWN_AFTER: Duration = Duration::from_millis(40);
 
-/// The most voters that there are.
+/// The largest number of voters.
 const MAX_VOTERS: usize = 5;
 
-/// What the script is like.
+/// The times that the script takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// A message takes at most this.
+    /// The longest time that a message takes.
     pub(super) delay: Duration,
-    /// So does the choice of a new leader.
+    /// The longest time that the choice of a new leader takes.
     pub(super) election: Duration,
-    /// A proposal that is not decided within this time has no quorum.
+    /// The time after which a proposal that is not decided has no quorum.
     pub(super) patience: Duration,
 }
 
-/// What all nodes' view logs of one cluster share.
+/// The script, which all nodes' view logs of one cluster share.
 #[derive(Debug)]
 pub(super) struct Script {
     shared: Arc<Mutex<Shared>>,
@@ -54,16 +55,16 @@ struct Shared {
     register: Register,
     history: BTreeMap<Epoch, Proposal>,
     voters: Vec<(NodeId, VoterId)>,
-    /// The leader, and when it has been chosen.
+    /// The leader, and the time from which it leads.
     leader: Option<(NodeId, Time)>,
-    /// Changes of who asks to join.
+    /// The number of changes of the nodes that ask to join.
     candidacies: u64,
-    /// Changes of who is back, and which shards are reopened.
+    /// The number of changes of the nodes that are back, and of the shards that are reopened.
     returns: u64,
     seats: BTreeMap<NodeId, Seat>,
     /// Reports that were sent since the last look.
     reports: Vec<(NodeId, Vec<NodeId>, Report)>,
-    /// Something was asked since the last look.
+    /// Whether anything was asked since the last look.
     is_fresh: bool,
 }
 
@@ -72,19 +73,20 @@ struct Shared {
 struct Seat {
     clock: Clock,
     me: Member,
-    /// What it asks for, and when the leader gets it; None before the script has looked.
+    /// The member that it asks to be, and the time at which the leader gets that; the time is None before the script
+    /// has looked.
     joins: Option<(Option<Time>, Member)>,
     proposes: Option<(Option<Time>, Proposal)>,
-    /// That it is back, and the shards that it reopens.
+    /// The entries that say that it is back, with the shards that it reopens. The times are as in `joins`.
     returns: Vec<(Option<Time>, Entry)>,
-    /// Since when it waits for a decision.
+    /// The time since which it waits for a decision.
     waits_since: Time,
     /// The last time that the leader reached it.
     reached: Time,
     told: Option<Epoch>,
     told_candidacies: u64,
     told_returns: u64,
-    /// When it hears the last of what is on its way to it.
+    /// The time at which it hears the last of what is on its way to it.
     last_news: Time,
     news: VecDeque<(Time, ViewEvent)>,
 }
@@ -110,7 +112,7 @@ impl Script {
         Script { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// The side of one node that starts, which has this clock. It is to be a member.
+    /// The side of one node that starts, which has this clock. The node asks to be a member.
     pub(super) fn log(&self, me: Member, clock: Clock, now: Time) -> Box<dyn ViewLog> {
         let node = me.node;
         let seat = Seat {
@@ -133,25 +135,25 @@ impl Script {
         Box::new(ScriptedLog { node, shared: Arc::clone(&self.shared) })
     }
 
-    /// A node's clock runs otherwise from now on.
+    /// Lets a node's clock run as `clock` says from now on.
     pub(super) fn set_clock(&self, node: NodeId, clock: Clock) {
         if let Some(seat) = lock(&self.shared).seats.get_mut(&node) {
             seat.clock = clock;
         }
     }
 
-    /// A node's process is gone.
+    /// Forgets the side of a node whose process is gone.
     pub(super) fn crash(&self, node: NodeId) {
         lock(&self.shared).seats.remove(&node);
     }
 
-    /// Whether somebody asked for something since the last look.
+    /// Whether anything was asked since the last look.
     pub(super) fn is_fresh(&self) -> bool {
         lock(&self.shared).is_fresh
     }
 
-    /// Looks at what is pending. `reach` says whether two nodes run and reach each other. Returns when it must look again, and
-    /// appends when which nodes hear of something.
+    /// Looks at what is pending. `reach` says whether two nodes run and reach each other. Returns the time of the next
+    /// look, and appends the nodes that hear of something, each with the time at which it does.
     pub(super) fn look(
         &self,
         now: Time,
@@ -166,12 +168,12 @@ impl Script {
         lock(&self.shared).history.values().cloned().collect()
     }
 
-    /// A node that runs, as it is known to the log or asks to be.
+    /// A node that runs, as it is known to the log or as it asks to be.
     pub(super) fn me(&self, node: NodeId) -> Option<Member> {
         lock(&self.shared).seats.get(&node).map(|seat| seat.me.clone())
     }
 
-    /// Whether those who decide can reach each other.
+    /// Whether the voters that decide can reach each other. True before the first view.
     pub(super) fn has_quorum(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> bool {
         let shared = lock(&self.shared);
         shared.register.view().is_none() || shared.voters.iter().any(|&(node, _)| shared.can_lead(node, &reach))
@@ -212,7 +214,7 @@ impl Shared {
         Duration::from_nanos(self.rng.u64(1..=most.as_nanos().max(1) as u64))
     }
 
-    /// The first view, once all founders are there and ask.
+    /// Decides the first view, once all founders are there and ask.
     fn begin(&mut self, reach: &dyn Fn(NodeId, NodeId) -> bool) {
         if self.register.view().is_some() {
             return;
@@ -267,7 +269,7 @@ impl Shared {
         };
     }
 
-    /// Says when the leader gets what a node has just asked for.
+    /// Sets the times at which the leader gets what a node has just asked for.
     fn schedule(&mut self, now: Time, node: NodeId) {
         let delays = [(); 3].map(|()| self.random(self.pace.delay));
         let Some(seat) = self.seats.get_mut(&node) else { return };
@@ -282,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// Takes what the leader has got.
+    /// Applies what the leader has got by now.
     fn take(&mut self, now: Time, leader: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) {
         for node in self.seats.keys().copied().collect::<Vec<_>>() {
             if !reach(leader, node) {
@@ -306,13 +308,13 @@ impl Shared {
 
     fn take_candidate(&mut self, me: Member) {
         let node = me.node;
-        // It goes on asking until it has been told: it may be dropped again before.
+        // It goes on asking until it has been told that it is a member: it may be dropped again before.
         let members = self.register.view().map_or(&[][..], |view| &view.members);
         if members.contains(&me) || self.register.candidates().contains(&me) {
             return;
         }
         if let Applied::Refused(Refused::Rule(_)) = self.apply(Entry::Candidate(me)) {
-            // It has been known in a later life: one beyond that asks in its place.
+            // It has been known in a later life: an incarnation beyond that one asks in its place.
             let candidates = self.register.candidates().iter().filter(|member| member.node == node);
             let known = candidates.map(|member| member.incarnation).chain(self.register.newest(node));
             let beyond = known.map(|incarnation| incarnation.0).max().map_or(1, |last| last + 1);
@@ -334,7 +336,8 @@ impl Shared {
         }
     }
 
-    /// A voter that is no member any more gives way to a member that is no voter.
+    /// Gives the place of a voter that is no member any more to a member that is no voter. If every voter is a member,
+    /// it adds two voters where the view has room for them.
     fn reconcile(&mut self, reach: &dyn Fn(NodeId, NodeId) -> bool, leader: NodeId) {
         let Some(view) = self.register.view().cloned() else { return };
         let fresh = |voters: &[(NodeId, VoterId)]| {
@@ -418,7 +421,7 @@ impl Shared {
         }
     }
 
-    /// Tells those whose proposals wait for too long.
+    /// Tells the nodes whose proposals wait for too long.
     fn complain(&mut self, now: Time, wakes: &mut Vec<(Time, NodeId)>) {
         let patience = self.pace.patience;
         for node in self.seats.keys().copied().collect::<Vec<_>>() {
@@ -496,7 +499,7 @@ impl ViewLog for ScriptedLog {
         });
     }
 
-    /// Another may be elected, also where the leader is there and only this node does not reach it.
+    /// May have another leader elected, even where the leader is there and only this node does not reach it.
     fn peer_gone(&mut self, node: NodeId) {
         let mut shared = lock(&self.shared);
         if shared.leader.is_some_and(|(leader, _)| leader == node) && shared.rng.bool() {

@@ -1,4 +1,4 @@
-//! The way of a message, from a blocking sender to its reply, takes no memory from the heap.
+//! Checks that the way of a message, from a blocking sender to its reply, takes no memory from the heap.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 
-/// The system's allocator, that counts what each thread asks of it.
+/// The system's allocator, with a count of each thread's requests.
 struct PerThread;
 
 thread_local! {
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for PerThread {
 #[global_allocator]
 static ALLOCATOR: PerThread = PerThread;
 
-/// How often `work` asks for memory once everything is warm.
+/// The number of requests for memory by 100 runs of `work`, once everything is warm.
 fn allocations(mut work: impl FnMut()) -> u64 {
     for _ in 0..10 {
         work();
@@ -84,7 +84,7 @@ fn a_message_and_its_reply_take_no_memory() {
         0,
         "try_submit, and a future that is polled"
     );
-    // Its replica keeps the text, which takes one; everything else takes none.
+    // Its replica keeps the text, which takes one request; everything else takes none.
     let kept = allocations(|| {
         solo.group.send(&text).wait().unwrap();
         solo.settle();
@@ -96,7 +96,7 @@ fn a_message_and_its_reply_take_no_memory() {
 fn a_thread_that_waits_for_room_takes_no_memory() {
     let mut solo = Solo::new(|group| _ = group.ring_bytes(1024));
     let filler = solo.group.clone();
-    // The first who waits takes memory for the list of those who do.
+    // The first waiter takes memory for the list of waiters.
     while filler.try_send(&Entry::Add(1)).is_ok() {}
     let mut first = solo.group.submit(&Entry::Add(1));
     while poll(&mut first).is_pending() {

@@ -9,7 +9,7 @@ use crate::{Node, disk::faults, error::SubmitError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tells where each message is in the log.
+/// Replies with the place of each message in the log.
 struct Versions;
 
 impl Replicated for Versions {
@@ -69,7 +69,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What is safe in a node's log: the sender of each version.
+/// The safe messages in a node's log: the sender of each version.
 fn senders((node, group): &(Node, Group<Versions>), upto: u64) -> Vec<(u64, Option<NodeId>)> {
     until("it is known to be safe", || {
         let log = node.status().and_then(|status| status.groups.into_iter().next()?.log);
@@ -117,7 +117,7 @@ fn a_node_whose_disk_fails_to_sync_leaves_and_what_it_acknowledged_stays() {
         let lost = versions.iter().find(|&&version| !all.contains(&(version, Some(sender))));
         assert_eq!(lost, None, "of {} versions acknowledged to {sender}", versions.len());
     }
-    // With a disk that does as it is told, it has all of it again.
+    // With a disk that works again, the node has all of it.
     nodes.pop();
     faults::heal(&scratch.of(3));
     assert_eq!(senders(&scratch.start(3), last), all);

@@ -1,4 +1,4 @@
-//! Durable groups: what is on disk before anybody is told.
+//! Durable groups: messages must be on disk before any caller hears of them.
 
 use std::{sync::mpsc::TryRecvError, thread, time::Instant};
 
@@ -30,7 +30,7 @@ fn solo() -> Solo<Ledger> {
     Solo::new(|group| _ = group.mode(Mode::Durable))
 }
 
-/// What a log holds: for a view its epoch, for a message its version and time.
+/// The records of a log: for a view its epoch, for a message its version and time.
 fn records(log: &DiskLog) -> Vec<(u64, u64)> {
     let mut reader = log.read(Position::START, Position::MAX).unwrap();
     let mut records = Vec::new();
@@ -261,7 +261,7 @@ fn a_log_on_disk_tells_how_far_it_was_acknowledged_and_catches_up_when_it_is_qui
         let at = Position::new(Epoch(1), Seq(version));
         journal.append().message(at, Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
         journal.write(&mut log);
-        // As a member does that can't know better.
+        // As at a member that knows no better.
         journal.set_safe(version);
     }
     let marked = || open(disk.clone(), 4096).1.acknowledged();

@@ -69,7 +69,7 @@ fn an_end_that_knows_of_no_message_forgets_none() {
     let mut fresh = solo.group.submit(&Entry::Add(1));
     let (mut read, dropped) = (solo.group.read(|_| ()), solo.group.submit(&Entry::Add(1)));
     drop(dropped);
-    // As when a delivering thread panics.
+    // As after a panic of the delivering thread.
     let Solo { task: delivery, .. } = solo;
     drop(delivery);
     assert_eq!(task.count(), 1);
@@ -91,7 +91,7 @@ fn who_meets_a_closed_ring_before_the_reason_is_known_waits_for_it() {
     assert_eq!(poll(&mut sending), Poll::Ready(Err(ended(Outcome::NotAccepted))));
 }
 
-/// Holds the replica of `solo` until what is returned is dropped and joined.
+/// Holds the replica of `solo` until the returned sender is dropped and the thread joined.
 fn look_on(solo: &Solo<Ledger>) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
     let group = solo.group.clone();
     let (looking, looks) = std::sync::mpsc::channel();

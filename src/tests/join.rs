@@ -1,4 +1,4 @@
-//! A node that joins a group gets its state, and what is delivered meanwhile.
+//! A node that joins a group gets its state, and all that is delivered meanwhile.
 
 use std::sync::{Mutex, mpsc};
 
@@ -38,7 +38,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The old one in a view of its own.
+    /// The old node in a view of its own.
     fn new() -> Pair {
         let (net, config) = (SimNet::new(SimConfig::fast(), 1), config(|_| ()));
         let shard_config = crate::plan::shard_config(&config.group("ledger"), BulkPath::Network, config.read_lease());
@@ -59,7 +59,7 @@ impl Pair {
         pair
     }
 
-    /// A view of both, in which the new one may have to get the state.
+    /// Installs a view of both, in which the new node may have to get the state.
     fn install(&mut self, complete: &[NodeId], fell_short: bool) {
         let nodes = [OLD, NEW];
         let mut view = first_view(&nodes, complete);
@@ -72,7 +72,7 @@ impl Pair {
         self.settle();
     }
 
-    /// Lets all that can happen come to an end.
+    /// Steps both until nothing happens any more.
     fn settle(&mut self) {
         for _ in 0..100 {
             let until = self.net.now() + Duration::from_micros(5);
@@ -82,7 +82,7 @@ impl Pair {
         }
     }
 
-    /// Both replicas are alike, and this is their sum.
+    /// Checks that both replicas are alike, and returns their sum.
     fn sum(&self) -> u64 {
         let look = |half: &Half| half.group.peek(|ledger| (ledger.sum, ledger.applied, ledger.views.clone())).wait();
         let (old, new) = (look(&self.old).unwrap(), look(&self.new).unwrap());
@@ -129,7 +129,7 @@ impl Half {
         }
     }
 
-    /// What the state is written as.
+    /// Captures the state, and returns its epoch and its bytes.
     fn captured(&mut self) -> Result<(Epoch, Vec<u8>), CaptureError> {
         capture(&*self.control, &mut *self.task)
     }
@@ -231,7 +231,7 @@ fn a_gap_makes_older_states_useless() {
     assert_eq!(pair.sum(), 0);
 }
 
-/// A view of two in which this node needs a state, and the other never shows up.
+/// Installs a view of two in which this node needs a state, and the other never shows up.
 fn joiner<S: Service>(solo: &mut Solo<S>) {
     solo.shard.wedge();
     solo.task.outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) });
@@ -337,7 +337,7 @@ impl Replicated for Halves {
 fn who_has_its_state_takes_no_second_one_that_may_break_off() {
     let mut solo = Solo::with(Halves::default(), |_| ());
     joiner(&mut solo);
-    // It is of a view to come, so the node lacks something still.
+    // It is of a view to come, so the node still lacks something.
     solo.control.restore(STATE, &mut state(4, &ledger(7)).as_slice()).unwrap();
     let second = state(4, &ledger(9));
     for settled in [false, true] {
@@ -351,7 +351,7 @@ fn who_has_its_state_takes_no_second_one_that_may_break_off() {
     assert_eq!(solo.group.peek(|halves| (halves.0, halves.1)).wait(), Ok((7, 0)));
 }
 
-/// Does as it is told instead of carrying a state.
+/// A replica that carries no state, and panics if its text is `panic`.
 struct Told(&'static str);
 
 impl Replicated for Told {

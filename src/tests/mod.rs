@@ -41,7 +41,7 @@ use crate::{
     service::Service,
 };
 
-/// A fabric on which nobody else is ever met.
+/// A fabric without any other node.
 #[derive(Default)]
 struct Alone {
     made: u64,
@@ -74,13 +74,13 @@ impl Fabric for Alone {
     fn poll(&mut self, _now: Time, _out: &mut Vec<Completion>) {}
 }
 
-/// Adds numbers up, and remembers what it was asked to remember.
+/// A replica that adds numbers up, and remembers texts.
 #[derive(Debug, Default)]
 struct Ledger {
     sum: u64,
     applied: usize,
     texts: Vec<String>,
-    /// The views that it was told of, each with how much had been applied before.
+    /// The views that it was told of, each with the number of messages applied before.
     views: Vec<(Epoch, usize)>,
     /// Called in the middle of `apply`.
     inside: Option<fn(&Group<Ledger>)>,
@@ -148,21 +148,21 @@ struct Solo<S: Service> {
     control: Arc<dyn GroupControl>,
     group: Group<S>,
     now: Time,
-    /// How often the engine was woken.
+    /// The number of times that the engine was woken.
     woken: Arc<AtomicUsize>,
-    /// A durable group's log, and the disk that it is on.
+    /// A durable group's log, and its disk.
     log: Option<(Arc<Journal>, DiskLog, SimStorage)>,
 }
 
 const SHARD: ShardId = ShardId(0);
 
 fn config(set: impl FnOnce(&mut GroupBuilder<'_>)) -> Config {
-    // Without a lease every read takes the long way; some tests are about the short one.
+    // Without a lease every read asks the other members. Some tests are about reads under a lease.
     let built = Config::builder("test", 1).members([1]).read_lease(Duration::ZERO).group("ledger", set);
     built.storage("nowhere").build().unwrap()
 }
 
-/// The first view of some members, all of whom hold the state.
+/// The first view of `members`, all of which hold the state.
 fn first_view(members: &[NodeId], senders: &[NodeId]) -> View {
     View {
         life: ClusterId(1),
@@ -257,7 +257,8 @@ impl<S: Service> Solo<S> {
         self.settle();
     }
 
-    /// Ends the view as the node's core does: delivers all that this node has received, and returns what it has not.
+    /// Ends the view as the node's core does: delivers all messages that this node has received, and returns the
+    /// others.
     fn end_view(&mut self) -> Vec<Undelivered> {
         let trim = self.shard.wedge();
         self.shard.clean_up(trim, true);
@@ -314,7 +315,7 @@ fn with_fate(messages: Vec<Undelivered>, fate: Fate) -> Vec<(Undelivered, Fate)>
     messages.into_iter().map(|message| (message, fate)).collect()
 }
 
-/// A task that counts how often it is woken.
+/// A task that counts its wake-ups.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -335,7 +336,7 @@ fn poll_for<F: Future + Unpin>(future: &mut F, task: &Arc<Counting>) -> Poll<F::
     Pin::new(future).poll(&mut Context::from_waker(&TaskWaker::from(Arc::clone(task))))
 }
 
-/// Polls once, for nobody.
+/// Polls once, without a task.
 fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(TaskWaker::noop()))
 }

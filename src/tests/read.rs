@@ -130,7 +130,7 @@ fn a_read_before_the_start_fails_at_once() {
     assert_eq!(group.peek(|_| ()).wait(), Err(ReadError::NotStarted));
 }
 
-/// Columns only grow, and `u64::MAX` is what no clock says: a peer that echoes it is faulty, and nobody becomes alone by it.
+/// Columns only grow, and no clock says `u64::MAX`: a peer that echoes it is faulty, and no member becomes alone by it.
 #[test]
 fn a_peer_that_echoes_too_much_makes_nobody_alone() {
     let config = Config::builder("test", 1).members([1]).build().unwrap();
@@ -150,7 +150,7 @@ fn a_peer_that_echoes_too_much_makes_nobody_alone() {
     assert!(poll(&mut read).is_pending(), "ten leases later, and the other one has vouched for nothing");
 }
 
-/// Somebody looks while this runs; what it returns is when he is done.
+/// Runs `then` while a reader looks, and returns its result once the reader is done.
 fn while_one_looks<R>(solo: &mut Solo<Ledger>, then: impl FnOnce(&mut Solo<Ledger>) -> R) -> R {
     let group = solo.group.clone();
     std::thread::scope(|scope| {

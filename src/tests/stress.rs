@@ -1,11 +1,11 @@
-//! Real threads, against one that steps the node.
+//! Threads that submit and read, against one that steps the node.
 
 use std::{sync::atomic::AtomicBool, thread, time::Instant};
 
 use super::*;
 use crate::SubmitError;
 
-/// Steps the node until told to stop, as an engine would that never sleeps.
+/// Steps the node until told to stop, as an engine that never sleeps.
 fn drive(mut solo: Solo<Ledger>, stop: &AtomicBool) -> Solo<Ledger> {
     while !stop.load(Ordering::Relaxed) {
         if !solo.step() {
@@ -50,8 +50,8 @@ fn blocking_producers_share_a_tiny_ring_and_few_slots() {
     assert_eq!(solo.control.counts().applied, (PRODUCERS * EACH) as u64);
 }
 
-/// Views follow each other while threads submit, send, read and wait for room: each message is applied once, in its thread's
-/// order, and each read sees what was acknowledged before.
+/// Views follow each other while threads submit, send, read and wait for room. Each message is applied once, in its
+/// thread's order, and each read sees all messages that were acknowledged before.
 #[test]
 fn threads_work_on_while_views_change() {
     const PRODUCERS: u64 = 3;
@@ -108,8 +108,8 @@ fn threads_work_on_while_views_change() {
     });
 }
 
-/// The group ends at some moment, with or without knowledge of what was not delivered, while threads submit, read and wait
-/// for room: none of them waits for ever, and what got a reply was applied.
+/// The group ends at some moment, with or without knowledge of the undelivered messages, while threads submit, read and
+/// wait for room. None of them waits for ever, and each message that got a reply was applied.
 #[test]
 fn nobody_is_forgotten_at_the_end() {
     for round in 0..200u64 {
@@ -149,7 +149,7 @@ fn nobody_is_forgotten_at_the_end() {
     }
 }
 
-/// Returns how many replies came.
+/// Returns the number of replies.
 fn submit_until_the_end(group: &Group<Ledger>) -> u64 {
     let mut replies = 0;
     loop {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Outcome, ReadError, SubmitError, Unavailable};
 
-/// What the replica was told of views.
+/// The views of which the replica was told.
 fn views(solo: &Solo<Ledger>) -> Vec<(Epoch, usize)> {
     solo.group.peek(|ledger| ledger.views.clone()).wait().unwrap()
 }
@@ -57,7 +57,8 @@ fn new_messages_wait_until_all_old_ones_are_sent() {
     };
     let mut sent = fill(&solo, 0);
     let undelivered = solo.end_view();
-    // The ring of the next view takes as many, and its first message is not delivered before the one after it begins.
+    // The ring of the next view takes as many messages. Its first message is not delivered before the view after that
+    // begins.
     solo.install_next(undelivered, |_| ());
     sent += fill(&solo, sent);
     let mut undelivered = solo.end_view();

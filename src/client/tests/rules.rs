@@ -1,4 +1,4 @@
-//! What must hold whatever happens. A failure names its seed.
+//! The rules that must hold in every run. A failure names its seed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 
 const WIDE: Limits = Limits { window: 16, reply_bytes: 1 << 20 };
 
-/// Commands and trouble of some kinds, and then calm.
+/// Runs commands with trouble of some kinds, and then calm.
 fn run(seed: u64, limits: Limits, trouble: u32, limit: Duration) -> World {
     let mut world = World::new(seed, limits);
     let mut made = 0;
@@ -42,7 +42,7 @@ fn applied(world: &World) -> BTreeMap<Vec<u8>, usize> {
     applied
 }
 
-/// Every command is applied at most once; what its call says of it is true.
+/// Checks that every command is applied at most once, and that the result of its call is true.
 fn check(seed: u64, world: &World) {
     let applied = applied(world);
     assert!(applied.values().all(|&times| times == 1), "seed {seed}: {applied:?}");

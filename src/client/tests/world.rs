@@ -1,5 +1,5 @@
-//! A pretended group, in virtual time: one order of messages, members that deliver it each at its own pace, and one client
-//! that is connected to one of them at a time.
+//! A simulated group, in virtual time: one order of messages, members that deliver it each at its own pace, and one
+//! client that is connected to one of them at a time.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,7 +19,7 @@ use crate::{
     session::{Admission, Answer, Opening, SessionId, Sessions},
 };
 
-/// What is in the group's order.
+/// An entry of the group's order.
 #[derive(Clone, Debug)]
 enum Entry {
     Open(u64),
@@ -33,15 +33,15 @@ enum Entry {
 #[derive(Default)]
 struct Member {
     sessions: Sessions,
-    /// So much of the order it has delivered.
+    /// The number of entries of the order that it has delivered.
     delivered: usize,
-    /// Commands that it has applied.
+    /// The commands that it has applied.
     applied: Vec<Vec<u8>>,
-    /// Which session's answers go to the client, if it is connected here.
+    /// The session whose answers go to the client, if it is connected here.
     attached: Option<u64>,
-    /// What was accepted here, and is not ordered yet: it dies with the member.
+    /// Entries that were accepted here and are not ordered yet: they are lost with the member.
     accepted: VecDeque<Entry>,
-    /// On its way to the client.
+    /// Messages on their way to the client.
     said: VecDeque<ToClient>,
 }
 
@@ -59,12 +59,12 @@ pub(super) struct World {
     limits: Limits,
     order: Vec<Entry>,
     members: Vec<Member>,
-    /// To which member the client is connected.
+    /// The member to which the client is connected.
     at: Option<usize>,
-    /// Which member the client is about to reach.
+    /// The member that the client is about to reach.
     dialing: Option<usize>,
     effects: Vec<Effect>,
-    /// What became of each call.
+    /// The result of each call, and its time.
     pub(super) results: BTreeMap<CallId, (Time, Result<Vec<u8>, ClientError>)>,
 }
 
@@ -101,7 +101,7 @@ impl World {
         self.call(id, Ask::Query(Default::default(), id.to_le_bytes().to_vec()), limit);
     }
 
-    /// One thing that may happen happens.
+    /// Takes one random step.
     pub(super) fn step(&mut self) {
         match self.random.u32(..100) {
             0..30 => self.order_one(),
@@ -113,7 +113,7 @@ impl World {
         self.pass(pass);
     }
 
-    /// All that is under way arrives, and nothing else happens.
+    /// Lets everything arrive that is under way, and nothing else happen.
     pub(super) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.reach();
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The client's connection breaks. If its member dies with it, so does what that has not sent.
+    /// Breaks the client's connection. If its member dies with it, the entries that it has not sent are lost.
     pub(super) fn cut(&mut self, dies: bool) {
         let Some(at) = self.at.take() else { return };
         self.members[at].said.clear();
@@ -142,7 +142,7 @@ impl World {
         self.carry_out();
     }
 
-    /// The client's member can do nothing for it.
+    /// Lets the client's member refuse to serve it.
     pub(super) fn send_away(&mut self) {
         if let Some(at) = self.at {
             let away = ToClient::Away { why: "no quorum".to_owned(), members: Members::default() };
@@ -150,12 +150,12 @@ impl World {
         }
     }
 
-    /// All sessions end.
+    /// Ends all sessions.
     pub(super) fn expire(&mut self) {
         self.order.push(Entry::Expire);
     }
 
-    /// What the group has applied, by the member that is furthest.
+    /// Returns the commands that the group has applied, by the member that is furthest.
     pub(super) fn applied(&self) -> &[Vec<u8>] {
         &self.members.iter().max_by_key(|member| member.delivered).expect("there are some").applied
     }

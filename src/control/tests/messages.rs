@@ -31,7 +31,7 @@ impl Member {
         self.came.recv_timeout(PATIENCE).expect("a message")
     }
 
-    /// Sends until one arrives, as one does who copes with losses.
+    /// Sends a message until one copy arrives, as a protocol does that copes with losses.
     fn send_until_it_comes(&self, to: &Member, message: &[u8]) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -77,7 +77,7 @@ fn a_node_known_by_its_address_alone_becomes_known_by_its_id() {
     let [one, other] = [1, 2].map(|id| Member::start(Way::Port, &cluster, id));
     one.messenger.send(&Contact { node: None, ..other.node.contact.clone() }, b"who?".to_vec());
     assert_eq!(other.receive(), (NodeId(1), b"who?".to_vec()));
-    // No address: it goes by the stream that is there.
+    // The contact has no address, so the message uses the stream that exists.
     one.messenger.send(&Contact { node: Some(NodeId(2)), addresses: Vec::new() }, b"you".to_vec());
     assert_eq!(other.receive().1, b"you");
 }
@@ -122,7 +122,7 @@ fn all_to_all_at_once_arrives() {
     }
 }
 
-/// How long a message and its answer take. By `cargo test --release -- --ignored --nocapture a_round_trip`.
+/// Measures the time of a message and its answer. Run `cargo test --release -- --ignored --nocapture a_round_trip`.
 #[test]
 #[ignore = "a figure, not a rule"]
 #[allow(clippy::print_stdout)]

@@ -17,16 +17,16 @@ use squall_fabric::{
 
 use super::*;
 
-/// Nothing here takes so long unless it is broken.
+/// A limit that nothing here reaches unless it is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A cluster's name that no other test has.
+/// Returns a cluster's name that no other test has.
 fn fresh_cluster() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-control-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What carries the streams.
+/// The transport of the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Host,
@@ -42,7 +42,7 @@ const WAYS: &[Way] = &[
     Way::Tls,
 ];
 
-/// What protects a node's port; None without one.
+/// Returns the protection of a node's port; None without a port.
 fn security(way: Way, cluster: &str, id: u32) -> Option<Security> {
     let _ = (cluster, id);
     match way {
@@ -53,7 +53,7 @@ fn security(way: Way, cluster: &str, id: u32) -> Option<Security> {
     }
 }
 
-/// The keys of a node, of the one authority that its cluster has.
+/// Returns the keys of a node, of the one authority that its cluster has.
 #[cfg(feature = "keys")]
 fn identity(cluster: &str, node: NodeId) -> squall_fabric::net::Identity {
     use std::{collections::BTreeMap, sync::Mutex};
@@ -94,7 +94,7 @@ impl Node {
     }
 }
 
-/// As who dials.
+/// Returns a caller with a node's identity.
 fn caller(way: Way, cluster: &str, id: u32) -> Caller {
     match security(way, cluster, id) {
         None => Caller::on_host(cluster, NodeId(id)),

@@ -1,4 +1,4 @@
-//! States on their way.
+//! Transfers of states.
 
 use std::{
     io::{self, Read, Write},
@@ -15,11 +15,11 @@ use super::{
 const ASK: Ask = Ask { shard: ShardId(7), want: Want::State { epoch: Epoch(3), have: None } };
 const STATE: Gift = Gift::State { epoch: Epoch(3), seq: Seq(42), chain: None };
 
-/// What a source gives.
+/// The state that a source gives.
 #[derive(Clone)]
 enum State {
     Whole(Vec<u8>),
-    /// These bytes, then the application fails.
+    /// The application fails behind these bytes.
     Fails(Vec<u8>),
     Refused,
 }
@@ -33,7 +33,7 @@ impl StateSource for State {
         };
         let total = bytes.len() as u64;
         let write = move |to: &mut dyn Write| {
-            // In pieces that are no chunks.
+            // The pieces are not aligned with chunks.
             bytes.chunks(10_007).try_for_each(|piece| to.write_all(piece))?;
             if fails { Err(io::Error::other("the disk is full of holes")) } else { Ok(()) }
         };
@@ -50,7 +50,7 @@ fn state(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-/// What was received, and the error that ended it.
+/// Returns the bytes that were received, and the error that ended the transfer.
 fn fetch(way: Way, cluster: &str, from: &Node) -> (Vec<u8>, Result<(), TransferError>) {
     let mut received = Vec::new();
     let begun = Fetch::begin(&caller(way, cluster, 9), &from.contact, ASK, |_| {});
@@ -106,7 +106,7 @@ fn a_source_that_fails_is_followed_by_another() {
     }
 }
 
-/// What a source says for a state of so many bytes, as it is on the wire.
+/// Returns the bytes that a source sends for a state of this many bytes.
 fn recorded(bytes: usize) -> Vec<u8> {
     let cluster = fresh_cluster();
     let node = source(Way::Host, &cluster, 1, State::Whole(state(bytes)));
@@ -117,11 +117,11 @@ fn recorded(bytes: usize) -> Vec<u8> {
     said
 }
 
-/// A source that says these bytes, whatever it is asked.
+/// Starts a source that sends these bytes, whatever the request.
 fn says(cluster: &str, bytes: Vec<u8>) -> Node {
     let handler: Handler = Arc::new(move |mut stream| {
         frame::read::<Ask>(&mut stream.reader, 100).unwrap();
-        // Who found an error has hung up.
+        // A receiver that found an error has hung up.
         let _ = stream.writer.write_all(&bytes);
     });
     Node::start(Way::Host, cluster, 1, vec![(Service::State, handler)])
@@ -186,6 +186,6 @@ fn who_hangs_up_ends_the_transfer_at_both_sides() {
     fetch.read_exact(&mut some).unwrap();
     fetch.hang_up().now();
     assert!(fetch.read_to_end(&mut some).is_err());
-    // Waits until its threads have returned.
+    // The drop waits until the node's threads have returned.
     drop(node);
 }

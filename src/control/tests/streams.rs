@@ -14,11 +14,11 @@ use crossbeam::channel::unbounded;
 
 use super::*;
 
-/// Sends back what comes, with who sent it, until the end.
+/// Returns a handler that reads to the end, and then sends the bytes back, followed by the caller's id.
 fn echo() -> Handler {
     Arc::new(|mut stream| {
         let mut all = Vec::new();
-        // Who hangs up wants no echo.
+        // A caller that hangs up gets no echo.
         if stream.reader.read_to_end(&mut all).is_ok() {
             all.extend(stream.peer.0.to_le_bytes());
             let _ = stream.writer.write_all(&all);
@@ -97,7 +97,7 @@ fn what_is_no_hello_is_hung_up_on_and_harms_nobody() {
         stranger.write_all(bytes).unwrap();
         stranger.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = Vec::new();
-        // What it did not read makes it a reset.
+        // Bytes that the node did not read turn the end into a reset.
         let _ = stranger.read_to_end(&mut answer);
         assert_eq!(answer, b"", "to {bytes:?}");
     }
@@ -124,7 +124,7 @@ fn streams_of_a_service_are_limited() {
         let error = dial().unwrap_err();
         assert!(matches!(error, ControlError::Busy { node: NodeId(1) }), "{way:?}: {error}");
         converse(held.pop().unwrap(), b"bye");
-        // Its thread is still to end.
+        // The thread of the stream may still have to end.
         let until = Instant::now() + PATIENCE;
         while matches!(dial(), Err(ControlError::Busy { .. })) {
             assert!(Instant::now() < until, "{way:?}: there is no room again");

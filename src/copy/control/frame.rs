@@ -13,7 +13,7 @@ use rkyv::{
 
 use super::super::manifest::MANIFEST_BYTES;
 
-/// The version of what is said.
+/// The version of the messages.
 const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"squallcp";
@@ -21,7 +21,7 @@ const MAGIC: [u8; 8] = *b"squallcp";
 /// The longest frame, in bytes: a manifest, and what goes with it.
 pub(crate) const FRAME_BYTES: usize = MANIFEST_BYTES + (1 << 20);
 
-/// Why a conversation can't go on.
+/// A reason for which a conversation can't continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("the connection is closed")]
@@ -38,14 +38,14 @@ pub(crate) enum FrameError {
     Malformed(String),
 }
 
-/// Says who this is.
+/// Sends this side's greeting.
 pub(crate) fn greet(to: &mut impl Write) -> Result<(), FrameError> {
     let mut greeting = MAGIC.to_vec();
     greeting.extend_from_slice(&VERSION.to_le_bytes());
     Ok(to.write_all(&greeting)?)
 }
 
-/// Checks who the other side is.
+/// Checks the other side's greeting.
 pub(crate) fn expect_greeting(from: &mut impl Read) -> Result<(), FrameError> {
     let (mut magic, mut version) = ([0; 8], [0; 4]);
     exactly(from, &mut magic)?;

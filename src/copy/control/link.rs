@@ -1,4 +1,4 @@
-//! One conversation, for a thread that must not wait: another thread reads, and writes have a limit of time.
+//! One conversation, for a thread that must not wait: another thread reads, and writes have a time limit.
 
 use std::{
     fmt,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::control::StreamWriter;
 
-/// What came from whom. `peer` is the caller's number for the conversation; an error is its end.
+/// A message and its sender. `peer` is the caller's number for the conversation; an error is its end.
 #[derive(Debug)]
 pub(crate) struct Heard<T> {
     pub(crate) peer: usize,
@@ -37,7 +37,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Greets, and starts a thread that reads messages of type `T` until the end, hands them on, and wakes who waits.
+    /// Greets, and starts a reading thread. That thread hands on messages of type `T` until the end, and wakes the
+    /// waiting thread.
     pub(crate) fn start<T>(
         stream: Stream,
         peer: usize,
@@ -81,7 +82,7 @@ impl Link {
     }
 }
 
-/// Says one thing to somebody, and hangs up.
+/// Sends one message, and hangs up.
 pub(crate) fn refuse(stream: Stream, message: &ToSource) {
     let mut to = BufWriter::new(stream.to);
     let said = frame::greet(&mut to).and_then(|()| frame::write(&mut to, message)).and_then(|()| Ok(to.flush()?));

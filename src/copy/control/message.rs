@@ -1,4 +1,4 @@
-//! The messages.
+//! The messages between sources and receivers.
 
 use rkyv::{Archive, Deserialize, Serialize};
 
@@ -7,35 +7,35 @@ use super::super::{
     sink::{Outcome, SinkOptions, Verdict},
 };
 
-/// What a source says.
+/// A message of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) enum ToReceiver {
-    /// What it would like to send. The first message.
+    /// The transfer that it would like to send. The first message.
     Offer(Offer),
     /// Take part in a group.
     Join(Join),
-    /// What files turned out to be, by entry.
+    /// The verdicts on files, by entry.
     Verdicts(Vec<(u32, Verdict)>),
     /// All contents and verdicts are sent.
     Finish,
-    /// There will be no more, and why.
+    /// The source sends no more, for this reason.
     Abort(String),
 }
 
-/// What a receiver says.
+/// A message of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) enum ToSource {
-    /// It takes part, and holds this already.
+    /// The receiver takes part, and holds this already.
     Ready(Holding),
-    /// It does not, and why.
+    /// The receiver does not take part, for this reason.
     Refused(String),
-    /// So many bytes of the stream are written.
+    /// The number of bytes of the stream that are written.
     Progress { written: u64 },
-    /// A group is over for it.
+    /// A group is over for the receiver.
     Over(Over),
-    /// It can't write any more, and why: it leaves.
+    /// The receiver can't write any more, for this reason: it leaves.
     Failed(String),
-    /// It has finished.
+    /// The receiver has finished.
     Done(Report),
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct Offer {
     pub(crate) entries: Vec<RawEntry>,
     pub(crate) segment_bytes: u64,
     pub(crate) options: SinkOptions,
-    /// Over a network: where each receiver is found, as the source found it.
+    /// Over a network: the address of each receiver, as the source found it.
     pub(crate) receivers: Vec<Address>,
-    /// Go on where an earlier attempt stopped.
+    /// Whether to continue where an earlier attempt stopped.
     pub(crate) resume: bool,
 }
 
-/// Where a node is found.
+/// The address of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) node: u32,
@@ -63,15 +63,15 @@ pub(crate) struct Address {
 pub(crate) struct Join {
     pub(crate) group: u32,
     pub(crate) instance: u64,
-    /// By rank; the source first.
+    /// The members by rank; the source first.
     pub(crate) members: Vec<u32>,
     pub(crate) algorithm: Layer,
-    /// The members are on several hosts.
+    /// Whether the members are on several hosts.
     pub(crate) network: bool,
     pub(crate) block_bytes: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,
-    /// Some members hold blocks of the one segment: only what is missing moves.
+    /// Whether some members hold blocks of the one segment: then only missing blocks move.
     pub(crate) partial: bool,
 }
 
@@ -83,27 +83,27 @@ pub(crate) struct Layer {
     pub(crate) racks: Vec<u32>,
 }
 
-/// What a receiver holds.
+/// The part of a transfer that a receiver holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) struct Holding {
-    /// So many segments, from the first.
+    /// The number of segments, from the first.
     pub(crate) segments: u64,
     /// Segments beyond those, of which it holds some blocks.
     pub(crate) partial: Vec<u64>,
-    /// It needs no verdicts of entries before this one.
+    /// The entry before which it needs no verdicts.
     pub(crate) first_open: u32,
 }
 
-/// How a group ended.
+/// The end of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) struct Over {
     pub(crate) instance: u64,
     pub(crate) holding: Holding,
-    /// Why it failed, if it did, and who is thought to be the cause.
+    /// The reason of its failure, if it failed, and the node that is thought to be the cause.
     pub(crate) failure: Option<(Option<u32>, String)>,
 }
 
-/// How a transfer went at a receiver.
+/// The outcome of a transfer at a receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) outcome: Outcome,

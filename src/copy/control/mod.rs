@@ -1,4 +1,4 @@
-//! What source and receivers say to each other besides the contents.
+//! The conversation of source and receivers besides the contents.
 //!
 //! # The format
 //!
@@ -12,8 +12,9 @@
 //!   8 bytes  u32 LE     u32 LE   `bytes` long, at most FRAME_BYTES
 //! ```
 //!
-//! An archive is a [`ToReceiver`] or a [`ToSource`]. It is validated before anything in it is used, and a frame that is too
-//! long, cut off or invalid ends the conversation. Memory is allocated as bytes arrive, not as they are announced.
+//! An archive is a [`ToReceiver`] or a [`ToSource`]. It is validated before anything in it is used, and a frame that is
+//! too long, cut off or invalid ends the conversation. Memory is allocated as bytes arrive, not by the announced
+//! length.
 //!
 //! # The conversation
 //!
@@ -30,7 +31,8 @@
 //!   ◀───────────────────────── Done
 //! ```
 //!
-//! Either side may end it: the source with `Abort`, or both by closing the connection. What was received is kept.
+//! Either side may end the conversation: the source with `Abort`, or both by closing the connection. Received contents
+//! are kept.
 
 mod frame;
 mod link;

@@ -1,7 +1,7 @@
-//! How source and receivers find each other over a network: by addresses, each receiver at its node's one port.
+//! The meeting of source and receivers over a network: by addresses, each receiver at its node's one port.
 //!
-//! A receiver's node id is that of its certificate, and random where nobody has one; whoever calls learns it. A source
-//! listens nowhere: it dials all receivers, and tells each where the others are.
+//! A receiver's node id is that of its certificate, and random without certificates; a caller learns it. A source
+//! listens nowhere: it dials all receivers, and tells each the addresses of the others.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use squall_fabric::{
 
 use super::stream::Stream;
 
-/// How long a receiver may take to answer a call.
+/// The time that a receiver has to answer a call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What copies are among the services of a port.
+/// The id of the service of copies at a port.
 const COPIES: ServiceId = ServiceId(1);
 
-/// Where a receiver listens, and what protects it.
+/// The addresses at which a receiver listens, and their protection.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// `host:port`, one or more.
+    /// The addresses, `host:port`, one or more.
     pub listen: Vec<String>,
-    /// What protects the port. Without TLS a receiver listens on loopback addresses only, unless told otherwise; whoever
-    /// reaches it, any user of this host, can send files.
+    /// The protection of the port. Without TLS a receiver listens on loopback addresses only, unless told otherwise;
+    /// any user of this host that reaches it can send files.
     pub security: Security,
 }
 
@@ -41,7 +41,7 @@ fn config(cluster: &str, security: &Security) -> NetConfig {
     config
 }
 
-/// A receiver's fabric, and those who call it.
+/// Opens a receiver's fabric, and returns it with the calls that come in.
 pub(crate) fn open_receiver(
     cluster: &str,
     network: &Network,
@@ -54,7 +54,7 @@ pub(crate) fn open_receiver(
     Ok((MixedFabric::new(node, Transport::Tcp).with_tcp(fabric), calls))
 }
 
-/// How a source calls receivers.
+/// The identity and the security with which a source calls receivers.
 pub(crate) struct Caller {
     cluster: String,
     node: NodeId,

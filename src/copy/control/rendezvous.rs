@@ -1,8 +1,8 @@
-//! How a receiver's name leads to its process, on one host.
+//! The way from a receiver's name to its process, on one host.
 //!
-//! A name is that of a socket in the abstract namespace, `squall-cp/USER/CLUSTER/NAME`, on this host; only processes
-//! of the same user are talked to. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under the
-//! context `squall cp 1 node id`, little-endian.
+//! A name is that of a socket in the abstract namespace, `squall-cp/USER/CLUSTER/NAME`, on this host. Only processes of
+//! the same user are admitted. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under
+//! the context `squall cp 1 node id`, little-endian.
 
 use std::{io, os::unix::net::UnixStream};
 
@@ -13,33 +13,33 @@ use crate::{
     control::local::{self, LocalError, LocalListener},
 };
 
-/// The kind of a receiver's name.
+/// The prefix of a receiver's name.
 const KIND: &str = "squall-cp";
 
 /// The longest name of a cluster or receiver, in bytes: both are part of a socket's name, which the system limits.
 const NAME_BYTES: usize = 32;
 
-/// Why a receiver can't be reached, or can't be one.
+/// A reason for which a receiver can't be reached, or can't be one.
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
     /// A name breaks the rule of [`check_name`](crate::config::check_name), here with at most 32 bytes.
     #[error("{name:?} can't be the name of a {what}: {rule}")]
     Name {
-        /// What it should name.
+        /// The kind of the name: of a cluster, or of a receiver.
         what: &'static str,
         /// The name.
         name: String,
         /// The rule that it breaks.
         rule: NameError,
     },
-    /// Nobody has the name.
+    /// No process has the name.
     #[error(
         "no receiver {name:?} runs on this host: start it with `squall cp serve --dir DIRECTORY --name {name} --cluster {cluster}`"
     )]
     Absent {
         /// The receiver's name.
         name: String,
-        /// The cluster's.
+        /// The cluster's name.
         cluster: String,
     },
     /// Another process has the name.
@@ -47,10 +47,10 @@ pub enum RendezvousError {
     Taken {
         /// The receiver's name.
         name: String,
-        /// The cluster's.
+        /// The cluster's name.
         cluster: String,
     },
-    /// The process that has the name belongs to somebody else.
+    /// The process that has the name belongs to another user.
     #[error("the receiver {name:?} belongs to another user, and is not trusted")]
     Stranger {
         /// The receiver's name.
@@ -61,23 +61,23 @@ pub enum RendezvousError {
     System {
         /// The receiver's name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// Whether a name can be one.
+/// Checks the name of a cluster or a receiver.
 pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), RendezvousError> {
     check_name_within(name, NAME_BYTES).map_err(|rule| RendezvousError::Name { what, name: name.to_owned(), rule })
 }
 
-/// The node id that goes with a name.
+/// Returns the node id of a name.
 pub(crate) fn node_id(cluster: &str, name: &str) -> NodeId {
     let hash = blake3::derive_key("squall cp 1 node id", format!("{cluster}\0{name}").as_bytes());
     NodeId(u32::from_le_bytes([hash[0], hash[1], hash[2], hash[3]]))
 }
 
-/// The fabric's cluster: those who copy meet nobody else.
+/// Returns the fabric's cluster name, so that sources and receivers of copies meet no other nodes.
 pub(crate) fn fabric_cluster(cluster: &str) -> String {
     format!("cp/{cluster}")
 }
@@ -99,7 +99,7 @@ fn no_rendezvous(error: LocalError, cluster: &str, name: &str) -> RendezvousErro
     }
 }
 
-/// A name that sources can connect to.
+/// A name to which sources can connect.
 #[derive(Debug)]
 pub(crate) struct Listener(LocalListener);
 
@@ -117,7 +117,7 @@ impl Listener {
         self.0.close();
     }
 
-    /// Waits for the next source of the same user; strangers are hung up on.
+    /// Waits for the next source of the same user; the connections of other users are closed.
     pub(crate) fn accept(&self) -> io::Result<UnixStream> {
         self.0.accept()
     }

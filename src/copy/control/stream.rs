@@ -1,4 +1,4 @@
-//! A conversation's two halves, whatever carries it.
+//! The two halves of a conversation, over any transport.
 
 use std::{io, os::unix::net::UnixStream, time::Duration};
 
@@ -6,7 +6,7 @@ use squall_fabric::{NodeId, net::ServiceStream};
 
 use crate::control::{ControlStream, StreamReader, StreamWriter};
 
-/// A peer that reads nothing for so long is given up: its thread that reads never waits for anything else.
+/// The time after which a peer that reads nothing is given up: a peer's reading thread never waits for anything else.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A connection before anything was said.
@@ -20,7 +20,7 @@ impl TryFrom<UnixStream> for Stream {
     type Error = io::Error;
 
     fn try_from(stream: UnixStream) -> io::Result<Stream> {
-        // On one host, receivers go by names.
+        // On one host, receivers are known by names.
         let stream = ControlStream::local(NodeId(0), stream)?;
         stream.writer.set_timeout(Some(WRITE_LIMIT))?;
         Ok(Stream { from: stream.reader, to: stream.writer })
@@ -30,7 +30,7 @@ impl TryFrom<UnixStream> for Stream {
 impl From<ServiceStream> for Stream {
     fn from(call: ServiceStream) -> Stream {
         let stream = ControlStream::port(call);
-        // Without the limit, a peer that reads nothing is given up later.
+        // If the limit can't be set, a peer that reads nothing is given up later.
         let _ = stream.writer.set_timeout(Some(WRITE_LIMIT));
         Stream { from: stream.reader, to: stream.writer }
     }

@@ -1,4 +1,4 @@
-//! The source: finds files, and sends them to all receivers at once.
+//! The source, which finds files, and sends them to all receivers at once.
 
 mod peers;
 mod reader;
@@ -29,40 +29,41 @@ use super::{
 };
 use crate::{bulk::Bulk, config::Spin};
 
-/// The size of a segment, in bytes: one multicast. Nodes have three or four of them in memory, and on a shared-memory fabric
-/// map those of their neighbours, so this bounds what they take.
+/// The size of a segment, in bytes: one multicast. Nodes have three or four segments in memory, and map those of their
+/// neighbours on a shared-memory fabric, so this bounds their memory.
 const SEGMENT_BYTES: usize = 8 << 20;
 
 /// The size of a block, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Over a network: a pipeline fills and drains with each segment, so it should have many blocks.
+/// The size of a segment over a network, in bytes. A pipeline fills and drains with each segment, so a segment should
+/// have many blocks.
 const NETWORK_SEGMENT_BYTES: usize = 16 << 20;
 const NETWORK_BLOCK_BYTES: usize = 256 << 10;
 
-/// What to copy, to whom and how.
+/// The files to copy, the receivers, and the options.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
     /// Files and directories. Each is copied under its own name.
     pub paths: Vec<PathBuf>,
     /// The receivers' names; over a network their addresses, as `host:port`.
     pub to: Vec<String>,
-    /// The cluster that they are in.
+    /// The receivers' cluster.
     pub cluster: String,
-    /// Over a network: what protects it. None: the receivers are on this host.
+    /// The protection of the network. None: the receivers are on this host.
     pub network: Option<Security>,
-    /// How contents travel, unless racks are given.
+    /// The algorithm by which contents travel, unless racks are given.
     pub algorithm: Algorithm,
-    /// Which receivers stand together, the first rack being the source's (it may be empty): contents then cross from rack
+    /// The receivers of each rack, the first rack being the source's (it may be empty): contents then cross from rack
     /// to rack once. Receivers that are not named are in the first.
     pub racks: Option<Vec<Vec<String>>>,
-    /// Go on where an earlier push of the same files was interrupted.
+    /// Whether to continue an interrupted push of the same files.
     pub resume: bool,
-    /// Replace files of the same name.
+    /// Whether to replace files of the same name.
     pub clobber: bool,
-    /// Receivers write files to their disks before they put them in place.
+    /// Whether receivers write files to their disks before they put them in place.
     pub sync: bool,
-    /// A receiver from which nothing was heard for so long is given up.
+    /// The time of silence after which a receiver is given up.
     pub silence: Duration,
     /// The size of a segment in bytes. Small ones are for tests.
     #[doc(hidden)]
@@ -73,7 +74,7 @@ pub struct PushOptions {
 }
 
 impl PushOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new(paths: Vec<PathBuf>, to: Vec<String>, cluster: impl Into<String>) -> PushOptions {
         PushOptions {
             paths,
@@ -91,7 +92,7 @@ impl PushOptions {
         }
     }
 
-    /// The defaults for receivers at addresses, `host:port`.
+    /// Returns the defaults for receivers at addresses, `host:port`.
     pub fn over_network(
         paths: Vec<PathBuf>,
         to: Vec<String>,
@@ -108,17 +109,17 @@ impl PushOptions {
     }
 }
 
-/// Why nothing was copied.
+/// A reason for which nothing was copied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// What was named can't be copied.
+    /// A named path can't be copied.
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// A receiver can't be reached.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// Receivers and racks make no sense together.
+    /// The receivers and racks do not fit together.
     #[error("{0}")]
     Usage(String),
     /// Source and receivers can't be a group.
@@ -138,10 +139,10 @@ pub enum PushError {
     Call {
         /// Its address.
         address: String,
-        /// Why.
+        /// The cause.
         cause: DialError,
     },
-    /// Memory for the contents can't be had.
+    /// Memory for the contents can't be allocated.
     #[error(transparent)]
     Memory(#[from] RegisterError),
     /// The system refused a thread.
@@ -150,7 +151,7 @@ pub enum PushError {
 }
 
 impl PushError {
-    /// Whether what was asked for makes no sense, so that no further attempt could succeed.
+    /// Tells whether the options are wrong, so that no further attempt could succeed.
     pub fn is_usage(&self) -> bool {
         match self {
             PushError::Usage(_) | PushError::Rendezvous(RendezvousError::Name { .. }) => true,
@@ -160,49 +161,49 @@ impl PushError {
     }
 }
 
-/// How far a push is.
+/// The progress of a push.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PushProgress {
-    /// How many bytes there are to copy, to each receiver.
+    /// The number of bytes to copy, to each receiver.
     pub bytes: u64,
     /// Each receiver, in the order in which they were named.
     pub receivers: Vec<ReceiverProgress>,
 }
 
-/// How far a receiver is.
+/// The progress of a receiver.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReceiverProgress {
     /// Its name.
     pub name: String,
-    /// How many bytes it held before.
+    /// The number of bytes that it held before.
     pub held: u64,
-    /// How many bytes it has written, those among them.
+    /// The number of bytes that it has written, including the bytes that it held before.
     pub written: u64,
-    /// What became of it, if its part is over.
+    /// The outcome, if its part is over.
     pub over: Option<String>,
 }
 
-/// How a push went.
+/// The outcome of a push.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PushReport {
     /// The transfer's id: the same for the same files.
     pub transfer: String,
-    /// How many files there were.
+    /// The number of files.
     pub files: usize,
-    /// Their bytes.
+    /// The number of their bytes.
     pub bytes: u64,
-    /// How many multicasts that took.
+    /// The number of multicasts that it took.
     pub multicasts: u64,
-    /// How many groups: one, if nothing failed and nobody was behind.
+    /// The number of groups: one, if nothing failed and no receiver was behind.
     pub groups: u64,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
-    /// What has no contents to copy: pipes, sockets, devices.
+    /// Pipes, sockets and devices, which have no contents to copy.
     pub skipped: Vec<String>,
-    /// What could not be read, and links that lead out.
+    /// Files that could not be read, and links that lead out.
     pub refused: Vec<String>,
     /// Each receiver, in the order in which they were named.
     pub receivers: Vec<ReceiverReport>,
@@ -211,14 +212,14 @@ pub struct PushReport {
 }
 
 impl PushReport {
-    /// Whether every receiver has everything that was named.
+    /// Tells whether every receiver has everything that was named.
     pub fn is_complete(&self) -> bool {
         let complete = |receiver: &ReceiverReport| receiver.error.is_none() && receiver.failures == 0;
         !self.interrupted && self.refused.is_empty() && self.receivers.iter().all(complete)
     }
 }
 
-/// How it went at a receiver.
+/// The outcome at a receiver.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReceiverReport {
@@ -226,24 +227,24 @@ pub struct ReceiverReport {
     pub name: String,
     /// Files and links that are in place there, and verified.
     pub placed: u64,
-    /// Names that were there, and were kept.
+    /// Names that existed, and were kept.
     pub kept: u64,
     /// Bytes that it held before.
     pub held: u64,
     /// Bytes that it fetched, as its fabric counted them; 0 if it did not finish.
     pub moved: u64,
-    /// How many files failed.
+    /// The number of files that failed.
     pub failures: u64,
-    /// The first of them, each with a reason.
+    /// The first failures, each with a reason.
     pub failed: Vec<String>,
-    /// Why it did not finish.
+    /// The reason for which it did not finish.
     pub error: Option<String>,
 }
 
 /// Copies files to all receivers. Returns when all are done or given up, or soon after `stop` is set.
 ///
-/// `watch` is called some ten times a second. What became of each receiver is in the report; an error means that nothing
-/// was copied to anybody.
+/// `watch` is called some ten times a second. The outcome of each receiver is in the report; an error means that
+/// nothing was copied to any receiver.
 pub fn push(
     options: &PushOptions,
     stop: &AtomicBool,
@@ -270,15 +271,15 @@ pub fn push(
     Ok(PushReport { transfer, files, bytes, multicasts, groups, took, skipped, refused, receivers, interrupted })
 }
 
-/// How a source finds receivers.
+/// The way to find receivers.
 enum Finder {
-    /// By name, on this host.
+    /// The receivers' names, on this host.
     Names,
-    /// By address.
+    /// The receivers' addresses.
     Network(Caller),
 }
 
-/// A source has any id that nobody uses.
+/// Opens the fabric of a source, whose node id is any that no node uses.
 fn open_fabric(options: &PushOptions) -> Result<(MixedFabric, Finder), PushError> {
     if let Some(security) = &options.network {
         let (fabric, caller) = Caller::open(&options.cluster, security)?;

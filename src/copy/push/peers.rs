@@ -1,4 +1,4 @@
-//! The receivers, as a source knows them.
+//! The receivers, as the source knows them.
 
 use std::{
     collections::HashSet,
@@ -21,15 +21,15 @@ use super::{
     Finder, PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
 };
 
-/// So many verdicts go in one message.
+/// The number of verdicts in one message.
 const VERDICTS: usize = 4096;
 
-/// What a receiver is about.
+/// The state of a receiver.
 #[derive(Debug)]
 enum State {
-    /// It was offered the transfer.
+    /// The transfer was offered to it.
     Offered,
-    /// It takes part, and holds this.
+    /// The receiver takes part, and holds this.
     Ready(Holding),
     Done(Report),
     Gone(String),
@@ -43,12 +43,12 @@ struct Peer {
     link: Option<Link>,
     state: State,
     heard: Instant,
-    /// So much of the stream it held before, in bytes.
+    /// The number of bytes of the stream that it held before.
     held: u64,
     written: u64,
 }
 
-/// What matters to a group.
+/// An event that matters to a group.
 #[derive(Debug)]
 pub(super) enum Word {
     /// A member is gone.
@@ -58,7 +58,7 @@ pub(super) enum Word {
 }
 
 impl Finder {
-    /// A receiver's id, and a conversation with it.
+    /// Returns a receiver's id, and a conversation with it.
     fn find(&self, cluster: &str, name: &str) -> Result<(NodeId, Stream), PushError> {
         match self {
             Finder::Names => {
@@ -77,7 +77,7 @@ impl Finder {
 pub(super) struct Peers {
     peers: Vec<Peer>,
     heard: Receiver<Heard<ToSource>>,
-    /// Those given up since the last time that anybody was listened to.
+    /// The receivers given up since messages were last taken.
     lost: Vec<usize>,
     silence: Duration,
     bytes: u64,
@@ -86,7 +86,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Connects to all; fails if one is not there, before anything is done.
+    /// Connects to all receivers. It fails if one is not there, before anything is done.
     pub(super) fn dial(options: &PushOptions, finder: &Finder, me: NodeId, waker: Waker) -> Result<Peers, PushError> {
         let usage = |text: String| Err(PushError::Usage(text));
         if options.to.is_empty() {
@@ -142,12 +142,12 @@ impl Peers {
         })
     }
 
-    /// Where the receivers are found, if over a network.
+    /// Returns the addresses of the receivers, if over a network.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (NodeId, &str)> {
         self.peers.iter().filter(|_| self.network).map(|peer| (peer.node, peer.name.as_str()))
     }
 
-    /// Sends to all who take part. Who can't be reached is given up.
+    /// Sends a message to all that take part. A receiver that can't be reached is given up.
     pub(super) fn tell(&mut self, message: &ToReceiver) {
         (0..self.peers.len()).for_each(|peer| self.tell_one(peer, message));
     }
@@ -158,7 +158,7 @@ impl Peers {
             && let Err(error) = link.send(message)
         {
             match error {
-                // Why it hung up may be on its way here, and comes before the end.
+                // The reason for which it hung up may be on its way here, and comes before the end.
                 FrameError::System(cause)
                     if matches!(cause.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
                 error => self.lose(peer, format!("it does not listen: {error}")),
@@ -166,7 +166,7 @@ impl Peers {
         }
     }
 
-    /// Sends what files turned out to be.
+    /// Sends the verdicts on files.
     pub(super) fn tell_verdicts(&mut self, verdicts: Verdicts) {
         for chunk in verdicts.chunks(VERDICTS) {
             self.tell(&ToReceiver::Verdicts(chunk.to_vec()));
@@ -184,12 +184,13 @@ impl Peers {
         }
     }
 
-    /// Gives up a receiver that says what it can't say.
+    /// Gives up a receiver that breaks the protocol.
     pub(super) fn lose_breaker(&mut self, peer: usize) {
         self.lose(peer, "it broke the protocol: update it".to_owned());
     }
 
-    /// Takes note of what came. Returns what concerns the current group.
+    /// Handles the received messages, and adds the events of the current group to `words`. Returns whether anything
+    /// happened.
     pub(super) fn hear(&mut self, stream_begin: impl Fn(u64) -> u64, words: &mut Vec<Word>) -> bool {
         let mut busy = false;
         while let Ok(Heard { peer, message }) = self.heard.try_recv() {
@@ -240,12 +241,12 @@ impl Peers {
         busy
     }
 
-    /// Whether somebody has not answered the offer.
+    /// Tells whether a receiver has not answered the offer.
     pub(super) fn await_answers(&self) -> bool {
         self.peers.iter().any(|peer| matches!(peer.state, State::Offered))
     }
 
-    /// Whether somebody takes part and is not done.
+    /// Tells whether a receiver takes part and is not done.
     pub(super) fn any_at_work(&self) -> bool {
         self.peers.iter().any(|peer| matches!(peer.state, State::Offered | State::Ready(_)))
     }
@@ -257,17 +258,17 @@ impl Peers {
         })
     }
 
-    /// The first entry whose verdict somebody needs.
+    /// Returns the first entry whose verdict a receiver needs.
     pub(super) fn first_open(&self) -> usize {
         self.ready().map(|(_, holding)| holding.first_open as usize).min().unwrap_or(usize::MAX)
     }
 
-    /// What to move next.
+    /// Returns the next stage to move.
     pub(super) fn next_stage(&self, segments: u64) -> Option<Stage> {
         next_stage(self.ready(), segments)
     }
 
-    /// What all who take part hold together, which grows unless a group achieved nothing.
+    /// Returns the sum of what all that take part hold, which grows unless a group achieved nothing.
     pub(super) fn achieved(&self) -> u64 {
         self.ready()
             .map(|(_, holding)| {
@@ -276,24 +277,24 @@ impl Peers {
             .fold(0, u64::saturating_add)
     }
 
-    /// A receiver's node id.
+    /// Returns a receiver's node id.
     pub(super) fn node(&self, peer: usize) -> u32 {
         self.peers[peer].node.0
     }
 
-    /// Who has a node id.
+    /// Returns the receiver with a node id.
     pub(super) fn by_node(&self, node: u32) -> Option<usize> {
         self.peers.iter().position(|peer| peer.node.0 == node)
     }
 
-    /// The nodes of a group, the source first; and how contents travel among them.
+    /// Returns the nodes of a group, the source first, and the algorithm by which contents travel among them.
     pub(super) fn group(&self, me: NodeId, members: &[usize]) -> (Vec<u32>, Layer) {
         let nodes = [me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
         let racks = [0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].rack));
         (nodes, Layer::of(&self.layer.0, self.layer.1.then(|| racks.collect())))
     }
 
-    /// How many bytes there are to write.
+    /// Sets the number of bytes to write.
     pub(super) fn set_bytes(&mut self, bytes: u64) {
         self.bytes = bytes;
     }

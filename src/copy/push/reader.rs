@@ -14,24 +14,24 @@ use squall_rdmc::Buffer;
 
 use super::super::feed::{Feed, Verdicts};
 
-/// What the thread is told. There are never more reads than buffers.
+/// An order for the thread. There are never more reads than buffers.
 enum Order {
     Read { segment: u64, len: usize, buffer: Buffer, attempt: u64 },
     Finish,
 }
 
-/// What the thread has read.
+/// A report of the thread.
 #[derive(Debug)]
 pub(super) enum Said {
     /// A segment is in the buffer.
     Read { segment: u64, len: usize, buffer: Buffer, attempt: u64 },
-    /// What files turned out to be.
+    /// The verdicts on files.
     Verdicts(Verdicts),
     /// All files are hashed, and all verdicts given.
     Finished,
 }
 
-/// The thread, from outside. It ends soon after this is dropped.
+/// The handle of the thread. The thread ends soon after this is dropped.
 #[derive(Debug)]
 pub(super) struct Reader {
     orders: Option<Sender<Order>>,
@@ -58,7 +58,7 @@ impl Reader {
                         Said::Finished
                     }
                 };
-                // Who does not listen any more has given up.
+                // A source that no longer listens has given up.
                 let told = say.send(Said::Verdicts(verdicts)).and_then(|()| say.send(read));
                 waker.wake();
                 if told.is_err() {
@@ -82,7 +82,7 @@ impl Reader {
 
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // It ends only when this is dropped.
+            // The thread ends only when this is dropped.
             let _ = orders.send(order);
         }
     }

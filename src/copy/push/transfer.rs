@@ -28,13 +28,13 @@ use super::{
 };
 use crate::bulk::Bulk;
 
-/// How many segments a source has in memory.
+/// The number of segments that a source has in memory.
 const BUFFERS: usize = 4;
 
-/// How often the caller is told how far it is.
+/// The interval at which the caller is told the progress.
 const WATCH: Duration = Duration::from_millis(100);
 
-/// So many groups in a row may fail without anybody being gone or anything achieved.
+/// The number of groups in a row that may fail without a receiver being lost or anything achieved.
 const STRIKES: u32 = 3;
 
 /// The group that moves a stage.
@@ -43,19 +43,19 @@ struct Current {
     join: Join,
     id: GroupId,
     attempt: u64,
-    /// It was created here.
+    /// Whether it was created here.
     created: bool,
-    /// It is over here.
+    /// Whether it is over here.
     over: bool,
-    /// For whom it is not over.
+    /// The members for which it is not over.
     members: HashSet<usize>,
     /// The next segment to be read.
     next_read: u64,
     /// The next segment to be sent.
     next_send: u64,
-    /// What is being sent, in order.
+    /// The segments that are being sent, in order.
     sending: VecDeque<Arc<Buffer>>,
-    /// Why it failed, and who is suspected, if it did.
+    /// The reason of its failure, and the suspected node, if it failed.
     failure: Option<(Option<u32>, String)>,
     somebody_left: bool,
 }
@@ -75,7 +75,7 @@ pub(super) struct Transfer<'o> {
     group: u32,
     instance: u64,
     strikes: u32,
-    /// The most that was achieved since somebody was lost.
+    /// The most that was achieved since a receiver was lost.
     best: u64,
     multicasts: u64,
     finishing: bool,
@@ -105,7 +105,7 @@ impl<'o> Transfer<'o> {
             pool,
             block_bytes,
             current: None,
-            // Receivers outlive sources, which must not be mistaken for each other.
+            // The number is random: receivers outlive sources, which must not be mistaken for each other.
             group: fastrand::u32(..),
             instance: 0,
             strikes: 0,
@@ -146,9 +146,9 @@ impl<'o> Transfer<'o> {
         Ok(false)
     }
 
-    /// How it went at each receiver; and how many multicasts and groups it took.
+    /// Returns the outcome at each receiver, and the numbers of multicasts and groups that it took.
     pub(super) fn end(mut self) -> (Vec<ReceiverReport>, u64, u64) {
-        // Who is still in a group shall hear that it is over, and not find out.
+        // A receiver that is still in a group must be told that it is over, not find out by itself.
         let until = Instant::now() + Duration::from_secs(1);
         while !self.bulk.is_quiet() && Instant::now() < until {
             if !self.bulk.turn(&mut Vec::new()) {
@@ -167,7 +167,7 @@ impl<'o> Transfer<'o> {
         self.peers.tell(&ToReceiver::Offer(offer));
     }
 
-    /// Begins what can begin.
+    /// Starts everything that can start.
     fn advance(&mut self) -> Result<(), PushError> {
         if self.peers.await_answers() {
             return Ok(());
@@ -249,7 +249,7 @@ impl<'o> Transfer<'o> {
         Ok(())
     }
 
-    /// The current group is over for everybody.
+    /// Handles the end of the current group for all its members.
     fn conclude(&mut self) {
         let Some(current) = self.current.take() else { return };
         let Some((suspect, reason)) = current.failure else {
@@ -313,14 +313,14 @@ impl<'o> Transfer<'o> {
         } else if let Some(group) = self.bulk.group(current.id) {
             current.sending.push_back(Arc::clone(&buffer));
             if let Err(error) = group.send(buffer, len) {
-                // The group has failed, and will say so.
+                // The group has failed, and will report that.
                 tracing::debug!(%error, "a segment came too late");
             }
         }
         if self.current.as_ref().is_some_and(|current| current.next_send == current.stage.end)
             && let Some(group) = self.bulk.group(id)
         {
-            // A group that has failed says so.
+            // A group that has failed reports that.
             let _ = group.destroy();
         }
         Ok(())
@@ -351,7 +351,8 @@ impl<'o> Transfer<'o> {
         }
         let Some(current) = &mut self.current else { return };
         match word {
-            // Also one for whom it is over, as long as it is not here: others may wait for it.
+            // A lost member counts even if the group is over for it, as long as it is not over here: others may wait
+            // for it.
             Word::Lost(peer)
                 if current.members.remove(&peer) || !current.over && current.stage.receivers.contains(&peer) =>
             {
@@ -362,13 +363,13 @@ impl<'o> Transfer<'o> {
             Word::Over(peer, over) if over.instance == current.id.instance => {
                 current.members.remove(&peer);
                 if over.failure.is_none() && over.holding.segments != current.stage.end {
-                    // It would be sent the same again, for ever.
+                    // The receiver would be sent the same again, for ever.
                     current.somebody_left = true;
                     current.failure.get_or_insert((None, "a receiver left too early".to_owned()));
                     self.peers.lose_breaker(peer);
                     self.leave();
                 } else if let Some((suspect, reason)) = over.failure {
-                    // Who names nobody could not take part itself.
+                    // A receiver that names no suspect could not take part itself.
                     let suspect = suspect.unwrap_or(self.peers.node(peer));
                     current.failure.get_or_insert((Some(suspect), reason));
                     self.leave();
@@ -378,14 +379,14 @@ impl<'o> Transfer<'o> {
         }
     }
 
-    /// Leaves the current group. For those that are still in it, it fails.
+    /// Leaves the current group. It fails for the members that are still in it.
     fn leave(&mut self) {
         let Some(current) = self.current.as_mut().filter(|current| !current.over) else { return };
         current.over = true;
         if current.created {
             self.bulk.remove(current.id);
         } else {
-            // Nobody was asked to join.
+            // No receiver was asked to join.
             current.members.clear();
         }
         for buffer in current.sending.drain(..) {

@@ -1,4 +1,4 @@
-//! A receiver: waits for sources, takes one transfer after the other.
+//! A receiver, which waits for sources, and takes one transfer after the other.
 
 mod transfer;
 mod turn;
@@ -35,10 +35,10 @@ use super::{
 };
 use crate::{bulk::Bulk, config::Spin};
 
-/// How often a receiver that waits looks whether it shall stop.
+/// The interval at which a waiting receiver checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Where a receiver puts files, and how sources find it.
+/// The directory into which a receiver puts files, and the way for sources to find it.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// The directory to write into, which exists. Nothing outside it is ever written.
@@ -47,11 +47,11 @@ pub struct ServeOptions {
     pub name: String,
     /// The cluster's name.
     pub cluster: String,
-    /// Where sources on other hosts find it. None: it is found by its name, on this host.
+    /// The addresses at which sources on other hosts find it. None: it is found by its name, on this host.
     pub network: Option<Network>,
 }
 
-/// Why a receiver can't work.
+/// A reason for which a receiver can't work.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The directory can't be used.
@@ -71,7 +71,7 @@ pub enum ServeError {
     Thread(#[from] io::Error),
 }
 
-/// What a receiver tells about its work.
+/// An event in a receiver's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServeEvent {
@@ -79,32 +79,32 @@ pub enum ServeEvent {
     Began {
         /// Its id: the name of its directory in `.squall-cp`.
         transfer: String,
-        /// How many files it has.
+        /// The number of its files.
         files: usize,
-        /// How many bytes they have together.
+        /// The number of their bytes, in total.
         bytes: u64,
-        /// How many of them are here from an earlier attempt.
+        /// The number of bytes that are here from an earlier attempt.
         held: u64,
     },
-    /// So many bytes are written.
+    /// The number of written bytes has grown.
     Progress {
-        /// Bytes written, those of an earlier attempt among them.
+        /// The number of written bytes, including those of an earlier attempt.
         written: u64,
     },
-    /// The transfer is over, and everything that could be is in place.
+    /// The transfer is over, and everything that could be put in place is.
     Finished {
         /// Files and links that are in place and verified.
         placed: u64,
-        /// Names that were there, and were kept.
+        /// Names that existed, and were kept.
         kept: u64,
-        /// What failed, each with its name and a reason; at most 100 of them.
+        /// The failures, each with its name and a reason; at most 100 of them.
         failed: Vec<String>,
-        /// How many failed.
+        /// The number of failures.
         failures: u64,
     },
-    /// The transfer ended before that. What came of it is kept, for a push with `--resume`.
+    /// The transfer ended before that. The received contents are kept, for a push with `--resume`.
     Interrupted {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -116,14 +116,14 @@ pub struct Receiver {
     bulk: Bulk<MixedFabric>,
     calls: channel::Receiver<Stream>,
     turn: Arc<Turn>,
-    /// The name, if it is found by that.
+    /// The listener of its name, if it is found by that.
     listener: Option<Arc<Listener>>,
-    /// Blocks of segments that were interrupted.
+    /// Blocks of interrupted segments.
     kept: Option<Kept>,
 }
 
 impl Receiver {
-    /// Takes the name, or the port, and the directory.
+    /// Opens a receiver: takes the name, or the port, and the directory.
     pub fn open(options: &ServeOptions) -> Result<Receiver, ServeError> {
         let ServeOptions { directory, name, cluster, network } = options;
         let (fabric, doorway) = match network {
@@ -140,7 +140,7 @@ impl Receiver {
         };
         let root = Arc::new(Root::open(directory)?);
         let me = Fabric::node(&fabric);
-        // There is a source at least.
+        // A group has at least the source and this receiver.
         let bulk = Bulk::new(fabric, Spin::Auto, 2);
         let (call, calls) = channel::unbounded();
         let turn = Arc::new(Turn::default());
@@ -156,18 +156,18 @@ impl Receiver {
         Ok(Receiver { root, me, bulk, calls, turn, listener, kept: None })
     }
 
-    /// Where it listens, if it is found over a network.
+    /// Returns the addresses at which it listens, if it is found over a network.
     pub fn addresses(&mut self) -> Vec<SocketAddr> {
         self.bulk.fabric().tcp().map(|tcp| tcp.local_addrs().to_vec()).unwrap_or_default()
     }
 
-    /// Transfers that were interrupted, by their ids: the names of their directories in `.squall-cp`. A push with `--resume`
-    /// goes on with one if its source is unchanged; else its directory may be removed.
+    /// Returns interrupted transfers, by their ids: the names of their directories in `.squall-cp`. A push with
+    /// `--resume` continues one if its source is unchanged; else its directory may be removed.
     pub fn partial(&self) -> Vec<String> {
         self.root.partial()
     }
 
-    /// Waits for a source, and takes what it sends, until that transfer is over. Returns false if `stop` was set.
+    /// Waits for a source, and takes its transfer until that is over. Returns false if `stop` was set.
     ///
     /// One transfer is taken at a time: another source waits a moment, and is then told that this receiver is busy.
     pub fn receive(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
@@ -175,7 +175,7 @@ impl Receiver {
             let call = match self.calls.recv_timeout(LOOK) {
                 Ok(call) => call,
                 Err(RecvTimeoutError::Timeout) => {
-                    // Others may still have to hear of a group's end from here.
+                    // Other members may still have to hear from here that a group has ended.
                     self.bulk.turn(&mut Vec::new());
                     continue;
                 }
@@ -206,14 +206,14 @@ impl fmt::Debug for Receiver {
     }
 }
 
-/// Where calls come in.
+/// The entrance of calls: a name's listener, or a port.
 enum Doorway {
     Name(Arc<Listener>),
     Port(channel::Receiver<ServiceStream>),
 }
 
 impl Doorway {
-    /// Waits for the next call; None when there will be no more.
+    /// Waits for the next call; None when no further call can come.
     fn next(&self) -> io::Result<Option<Stream>> {
         match self {
             Doorway::Port(calls) => Ok(calls.recv().ok().map(Stream::from)),
@@ -227,14 +227,14 @@ impl Doorway {
     }
 }
 
-/// Takes calls, one at a time; refuses others.
+/// Accepts calls, one at a time, and refuses others.
 fn accept(doorway: &Doorway, turn: &Turn, name: &str, calls: &Sender<Stream>) {
     loop {
         let stream = match doorway.next() {
             Ok(Some(stream)) => stream,
             Ok(None) => return,
             Err(error) => {
-                // Too many open files, say: that may pass.
+                // Too many open files, for example: that may pass.
                 tracing::warn!(%error, "a call could not be taken");
                 thread::sleep(LOOK);
                 continue;

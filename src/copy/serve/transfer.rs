@@ -28,7 +28,7 @@ use super::{
 };
 use crate::bulk::Bulk;
 
-/// How many segments a receiver has in memory, besides those that were interrupted.
+/// The number of segments that a receiver has in memory, besides the interrupted ones.
 const BUFFERS: usize = 3;
 
 /// The largest segment that a receiver takes, in bytes: with [`BUFFERS`], it bounds its memory.
@@ -37,16 +37,16 @@ const MAX_SEGMENT_BYTES: u64 = 32 << 20;
 /// The most receivers of a push over a network, whose addresses are remembered.
 const MAX_RECEIVERS: usize = 4096;
 
-/// How often a receiver gives a sign of life.
+/// The interval of a receiver's signs of life.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
-/// How often it tells how far it is, at most.
+/// The shortest interval of a receiver's progress reports.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// How long a source may take to say what it wants.
+/// The time that a source has to make its offer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Blocks of segments that were interrupted, for another attempt at the same transfer.
+/// Blocks of interrupted segments, for another attempt at the same transfer.
 #[derive(Debug)]
 pub(super) struct Kept {
     id: TransferId,
@@ -60,7 +60,7 @@ struct Partial {
     buffer: Arc<Buffer>,
 }
 
-/// Why a transfer ended early.
+/// A reason for which a transfer ended early.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("this receiver was stopped")]
@@ -81,23 +81,23 @@ enum End {
 struct Current {
     id: GroupId,
     join: Join,
-    /// For so many of its messages there is memory.
+    /// The number of its messages for which memory was given.
     given: u64,
-    /// Buffers that are in the group, and have not come back as a whole message.
+    /// The number of buffers that are in the group, and have not come back as a whole message.
     inside: usize,
-    /// Messages that have begun to come, and wait for memory.
+    /// Messages that have begun to arrive, and wait for memory.
     waiting: VecDeque<u64>,
 }
 
-/// What is known of a transfer once it was offered.
+/// The state of a transfer once it was offered.
 struct Accepted {
     id: TransferId,
     layout: Layout,
     writer: Writer,
     pool: Pool,
-    /// So many segments are whole, here or on the disk.
+    /// The number of segments that are whole, here or on the disk.
     received: u64,
-    /// So many are written.
+    /// The number of segments that are written.
     written: u64,
     partials: BTreeMap<u64, Partial>,
     /// The block size of the partials.
@@ -112,7 +112,7 @@ pub(super) struct Transfer<'r> {
     kept: Option<Kept>,
     accepted: Option<Accepted>,
     current: Option<Current>,
-    /// The next group, which begins when the current one is over, and there is memory for it.
+    /// The next group, which begins when the current one is over and there is memory for it.
     next: Option<Join>,
     received_before: u64,
     link: Option<Link>,
@@ -143,7 +143,7 @@ impl<'r> Transfer<'r> {
         }
     }
 
-    /// Takes part until the transfer is over. Returns false if a caller wanted nothing.
+    /// Takes part until the transfer is over. Returns false if a caller made no offer.
     pub(super) fn run(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
         let ended = self.converse(call, stop, tell);
         self.turn.end_soon();
@@ -165,7 +165,7 @@ impl<'r> Transfer<'r> {
                     End::Gone(_) | End::Aborted(_) => None,
                 };
                 if let Some(word) = word {
-                    // Who is gone can't be told.
+                    // A source that has gone can't be told.
                     let _ = self.say(&word);
                 }
                 self.collect();
@@ -176,7 +176,7 @@ impl<'r> Transfer<'r> {
         offered
     }
 
-    /// What another attempt can use.
+    /// Returns the blocks that another attempt can use.
     pub(super) fn kept(self) -> Option<Kept> {
         let Some(Accepted { id, block_bytes, partials, outcome, .. }) = self.accepted else { return self.kept };
         (outcome.is_none() && !partials.is_empty()).then_some(Kept { id, block_bytes, partials })
@@ -219,7 +219,7 @@ impl<'r> Transfer<'r> {
             self.report(tell)?;
             if let Some(outcome) = self.accepted.as_ref().and_then(|accepted| accepted.outcome.clone()) {
                 let moved = self.bulk.fabric().bytes_received() - self.received_before;
-                // All is in place, whether or not somebody is there to hear it.
+                // All files are in place, whether or not the source is there to hear it.
                 let _ = self.say(&ToSource::Done(Report { outcome: outcome.clone(), moved }));
                 return Ok(outcome);
             }
@@ -361,7 +361,7 @@ impl<'r> Transfer<'r> {
         created.or_else(|error: CreateError| self.over(Some((None, error.to_string()))))
     }
 
-    /// What is here of an interrupted segment; None if there is no memory for it now.
+    /// Returns the received part of an interrupted segment; None if there is no memory for it now.
     fn interrupted(&mut self, join: &Join) -> Result<Option<Interrupted>, End> {
         let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
         let len = accepted.layout.len(join.first);
@@ -397,13 +397,13 @@ impl<'r> Transfer<'r> {
                 current.inside -= 1;
                 accepted.received += 1;
                 if let Some(Partial { buffer, .. }) = accepted.partials.remove(&segment) {
-                    // It came again from the first block.
+                    // The segment came again from the first block.
                     accepted.pool.give_shared(buffer);
                 }
                 accepted.writer.write(segment, buffer, len);
                 Ok(())
             }
-            // Buffers come back by the writer.
+            // Buffers come back through the writer.
             Event::Released { .. } => Ok(()),
             Event::Failed(failure) => {
                 let why = (failure.suspect.map(|node| node.0), failure.reason.clone());
@@ -430,7 +430,7 @@ impl<'r> Transfer<'r> {
         }
     }
 
-    /// The current group is over.
+    /// Handles the end of the current group.
     fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), End> {
         let Some(current) = self.current.take() else { return Ok(()) };
         self.bulk.remove(current.id);
@@ -460,7 +460,7 @@ impl<'r> Transfer<'r> {
             match current.waiting.pop_front() {
                 Some(message) => {
                     if let Err(error) = group.accept(message, buffer) {
-                        // The group has failed, and will say so.
+                        // The group has failed, and will report that.
                         tracing::debug!(%error, "memory came too late");
                         accepted.pool.lost(1);
                         return Ok(());
@@ -474,7 +474,7 @@ impl<'r> Transfer<'r> {
         Ok(())
     }
 
-    /// Tells both sides how far the files are, now and then.
+    /// Reports the files' progress to both sides, at most once an interval.
     fn report(&mut self, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), End> {
         let Some(accepted) = &self.accepted else { return Ok(()) };
         let written = accepted.layout.begin(accepted.written);
@@ -487,13 +487,14 @@ impl<'r> Transfer<'r> {
         self.say(&ToSource::Progress { written }).map_err(End::Gone)
     }
 
-    /// After an early end: what the group has received is kept, and what was received whole is written.
+    /// After an early end, keeps the blocks that the group has received, and writes the segments that were received
+    /// whole.
     fn collect(&mut self) {
         self.link = None;
         let mut events = Vec::new();
         self.bulk.turn(&mut events);
         for (id, event) in events {
-            // Nobody is there to be told of a group's end.
+            // The source is not there to be told of a group's end.
             let _ = self.on_event(id, event);
         }
         if let Some(id) = self.current.as_ref().map(|current| current.id) {

@@ -1,14 +1,16 @@
-//! Whose turn it is: a receiver takes one transfer at a time.
+//! The turns of callers: a receiver takes one transfer at a time.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// How long a caller waits for a transfer that goes on. Its source may be gone, which takes a moment to be noticed.
+/// The time for which a caller waits for a transfer that continues. That transfer's source may have gone, which takes a
+/// moment to be noticed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long it waits for one that is about to end: less than it would wait to be listened to.
+/// The time for which it waits for a transfer that is about to end: less than the time for which it waits for an
+/// answer.
 const ENDING: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,11 +18,11 @@ enum State {
     #[default]
     Free,
     Taken,
-    /// The transfer is over, and what came of it is being written.
+    /// The transfer is over, and its contents are being written.
     Ending,
 }
 
-/// Lets one caller in at a time.
+/// A lock that lets one caller in at a time.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     state: Mutex<State>,
@@ -49,12 +51,12 @@ impl Turn {
         true
     }
 
-    /// The transfer whose turn it is will be over soon.
+    /// Notes that the transfer whose turn it is will be over soon.
     pub(super) fn end_soon(&self) {
         self.set(State::Ending);
     }
 
-    /// The next may come.
+    /// Ends the turn, so that the next caller may come.
     pub(super) fn end(&self) {
         self.set(State::Free);
     }
@@ -65,7 +67,7 @@ impl Turn {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done under this lock.
+        // A panic leaves no partial change under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

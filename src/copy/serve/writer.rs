@@ -1,4 +1,5 @@
-//! The thread that writes a receiver's files: disks are slow, and who moves contents must not wait for them.
+//! The thread that writes a receiver's files. Disks are slow, and the thread that moves contents must not wait for
+//! them.
 
 use std::{sync::Arc, thread};
 
@@ -13,19 +14,19 @@ use super::super::{
     sink::{Outcome, Sink, SinkError, Verdict, Written},
 };
 
-/// What the thread is told. There are never more writes than buffers.
+/// An order for the thread. There are never more writes than buffers.
 enum Order {
     Write { segment: u64, buffer: Arc<Buffer>, len: usize },
     Verdicts(Vec<(u32, Verdict)>),
     Finish,
 }
 
-/// What the thread says.
+/// A report of the thread.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// It has looked at what was there.
+    /// The thread has read the state of an earlier attempt.
     Opened(Written),
-    /// A segment is written, and its buffer free; so many are now.
+    /// A segment is written, and its buffer free. `segments` is the new count of written segments.
     Wrote { buffer: Arc<Buffer>, segments: u64 },
     /// Nothing more can be written.
     Failed(SinkError),
@@ -33,7 +34,7 @@ pub(super) enum Said {
     Done(Outcome),
 }
 
-/// The thread, from outside. It ends, with all that it was told done, when this is dropped.
+/// The handle of the thread. When it is dropped, the thread carries out all its orders, and ends.
 #[derive(Debug)]
 pub(super) struct Writer {
     orders: Option<Sender<Order>>,
@@ -53,7 +54,7 @@ impl Writer {
         let (segment_bytes, options, resume) = (offer.segment_bytes as usize, offer.options, offer.resume);
         let body = move || {
             let tell = |what| {
-                // Who does not listen any more has given the transfer up.
+                // A receiver that no longer listens has given the transfer up.
                 let _ = say.send(what);
                 waker.wake();
             };
@@ -81,7 +82,7 @@ impl Writer {
 
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // A thread that failed has said so.
+            // A thread that failed has reported it.
             let _ = orders.send(order);
         }
     }

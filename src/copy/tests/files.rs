@@ -1,4 +1,4 @@
-//! What is read, packed, written and put in place.
+//! The reading, packing, writing and placing of files.
 
 use std::{
     fs,
@@ -87,7 +87,7 @@ fn copy(pair: &Pair, options: SinkOptions) -> Outcome {
     sink.finish().unwrap()
 }
 
-/// All that two trees must have in common.
+/// Checks everything that two trees must have in common.
 pub(super) fn assert_same(a: &Path, b: &Path) {
     let (left, right) = (fs::symlink_metadata(a).unwrap(), fs::symlink_metadata(b).unwrap());
     let look = |meta: &fs::Metadata| (meta.file_type(), meta.permissions().mode(), meta.mtime(), meta.mtime_nsec());
@@ -109,7 +109,7 @@ pub(super) fn assert_same(a: &Path, b: &Path) {
     }
 }
 
-/// Directories, files of many sizes, an empty one of each, links, odd modes, names that are no UTF-8.
+/// Makes directories, files of many sizes, empty ones of each, links, odd modes, and names that are not UTF-8.
 fn make_tree(pair: &Pair) {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
     let tree = pair.from("tree");
@@ -398,7 +398,7 @@ fn a_source_that_breaks_the_order_is_stopped() {
 
 #[test]
 fn a_full_disk_ends_the_transfer_with_advice() {
-    // Writes to /dev/full fail as those to a full disk do.
+    // Writes to /dev/full fail as writes to a full disk do.
     let error = SinkError::Contents { attempt: "write", path: "a".to_owned(), cause: rustix::io::Errno::NOSPC };
     let text = error.to_string();
     assert!(text.contains("\"a\"") && text.contains("free some space there, and push again with --resume"), "{text}");

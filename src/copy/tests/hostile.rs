@@ -1,4 +1,4 @@
-//! Sources that are no sources, at a real receiver.
+//! Hostile sources at a real receiver.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn offer(entries: Vec<RawEntry>) -> ToReceiver {
     ToReceiver::Offer(Offer { entries, segment_bytes: 4096, options, receivers: Vec::new(), resume: false })
 }
 
-/// The first answer that is no sign of life.
+/// Returns the first answer that is no sign of life.
 fn answer(stream: &mut UnixStream) -> Result<ToSource, FrameError> {
     loop {
         match read(stream) {
@@ -38,12 +38,12 @@ fn answer(stream: &mut UnixStream) -> Result<ToSource, FrameError> {
     }
 }
 
-/// Offers entries to receiver `a`, and returns its answer. It may still be busy with who came before.
+/// Offers entries to receiver `a`, and returns its answer. The receiver may still be busy with an earlier caller.
 fn call(cluster: &Cluster, entries: &[RawEntry]) -> (UnixStream, ToSource) {
     loop {
         let mut stream = dial(cluster.name(), "a").unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // Who is busy may have hung up already.
+        // A busy receiver may have hung up already.
         let _ = greet(&mut stream).and_then(|()| write(&mut stream, &offer(entries.to_vec())));
         expect_greeting(&mut stream).unwrap();
         match answer(&mut stream).unwrap() {
@@ -53,7 +53,7 @@ fn call(cluster: &Cluster, entries: &[RawEntry]) -> (UnixStream, ToSource) {
     }
 }
 
-/// After whatever a stranger did, an honest source is served, and nothing lies outside the directory.
+/// Checks that an honest source is served after a stranger, and nothing lies outside the directory.
 fn assert_well(cluster: &Cluster) {
     fs::write(cluster.from("honest"), "honest").unwrap();
     // The receiver may not have noticed yet that the stranger is gone.
@@ -108,7 +108,7 @@ fn a_second_source_is_told_that_a_receiver_is_busy() {
     let cluster = Cluster::new(1);
     let (first, ready) = call(&cluster, &[file("f", 5000)]);
     assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
-    // Their names fill the connection, so that it is hung up on in the middle of the offer.
+    // Their names fill the connection, so that it is closed in the middle of the offer.
     (0..3000).for_each(|i| fs::write(cluster.from(&format!("{i:0>200}")), "").unwrap());
     let error = cluster.push(&cluster.options()).receivers.remove(0).error.unwrap();
     assert!(error.contains("a is busy with another transfer: push again when that is over"), "{error}");
@@ -116,7 +116,8 @@ fn a_second_source_is_told_that_a_receiver_is_busy() {
     assert!(cluster.push(&cluster.options()).is_complete(), "it comes once the first is gone");
 }
 
-/// A receiver `b` that claims to hold nothing, and says `over` of its n-th group, as long as it is listened to.
+/// Starts a receiver `b` that claims to hold nothing, and reports `over` of its n-th group, as long as the source
+/// listens.
 fn liar(cluster: &Cluster, over: fn(u64) -> (Holding, Option<String>)) -> thread::JoinHandle<()> {
     let listener = Listener::bind(cluster.name(), "b").unwrap();
     thread::spawn(move || {
@@ -207,7 +208,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
         let answered = answer(&mut stream).unwrap();
         assert!(matches!(answered, ToSource::Failed(_)), "{join:?}: {answered:?}");
     }
-    // Not a member of its own group: told as that group's end, which the source may mend.
+    // The receiver is not a member of its own group: it reports the group's end, so that the source may recover.
     let (mut stream, ready) = call(&cluster, &[file("f", 5000)]);
     assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
     write(&mut stream, &ToReceiver::Join(join)).unwrap();
@@ -222,7 +223,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
             let mut stream = dial(cluster.name(), "a").unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             let _ = stream.write_all(garbage);
-            // It hangs up; with a reset, if something was left unread.
+            // The receiver hangs up; with a reset, if bytes were left unread.
             let _ = stream.read_to_end(&mut said);
         }
     }

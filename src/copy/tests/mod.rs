@@ -1,4 +1,4 @@
-//! From a source's directory to a receiver's: without a network, over one, and with sources that lie.
+//! The path from a source's directory to a receiver's: without a network, over one, and with sources that lie.
 
 mod files;
 mod hostile;

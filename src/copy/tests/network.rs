@@ -30,7 +30,7 @@ pub(super) struct Cluster {
 /// A receiver that serves.
 struct Served {
     name: &'static str,
-    /// What sources call it.
+    /// The name or address by which sources call it.
     to: String,
     thread: JoinHandle<Vec<ServeEvent>>,
 }
@@ -40,7 +40,7 @@ impl Cluster {
         Cluster::on(false, receivers)
     }
 
-    /// On this host, and over a network.
+    /// Starts one cluster on this host, and one over a network.
     fn both(receivers: usize) -> [Cluster; 2] {
         [false, true].map(|network| Cluster::on(network, receivers))
     }
@@ -93,12 +93,12 @@ impl Cluster {
         self.threads.iter().map(|served| served.name)
     }
 
-    /// What sources call some receivers.
+    /// Returns the names or addresses by which sources call some receivers.
     fn to(&self, names: &[&str]) -> Vec<String> {
         self.threads.iter().filter(|served| names.contains(&served.name)).map(|served| served.to.clone()).collect()
     }
 
-    /// Small segments and blocks, so that little data takes many.
+    /// Returns options with small segments and blocks, so that little data takes many.
     pub(super) fn options(&self) -> PushOptions {
         let mut paths: Vec<PathBuf> =
             fs::read_dir(self.base.path().join("from")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -156,7 +156,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Bytes that differ everywhere.
+/// Returns bytes that differ everywhere.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
@@ -205,7 +205,7 @@ fn nothing_but_empty_files_and_directories_takes_no_group() {
 #[test]
 fn a_push_that_was_stopped_resumes_with_what_is_missing() {
     for cluster in Cluster::both(3) {
-        // One of these sizes is at no receiver before it is stopped. No half file ever bears the final name.
+        // With one of these sizes no receiver has finished before it is stopped. No half file ever has the final name.
         let (options, first) = [40_000_000, 160_000_000, 640_000_000]
             .into_iter()
             .map(|bytes| {

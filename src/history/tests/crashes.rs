@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 
-/// What is done, and where it was when the disk crashed.
+/// Takes images and trims, and records the states up to the crash of the disk.
 fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
     let mut safe = world.journal.safe();
     for round in 0..6 {
@@ -17,7 +17,7 @@ fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
         let Ok(end) = world.journal.ask(|log| log.persisted()).recv() else { return safe };
         world.journal.set_safe(end.version);
         safe = end.version;
-        // Fails once the disk has crashed.
+        // It fails once the disk has crashed.
         let _ = world.history.snapshot();
     }
     safe
@@ -52,7 +52,7 @@ fn a_crash_at_any_change_leaves_all_that_was_safe() {
         assert_eq!(world.now(), recorded[end as usize], "crash at change {change}");
         world.journal.set_safe(end);
         let first = world.journal.begin().version + 1;
-        // Every state that a reader may ask for is there, or is said not to be, from one version on.
+        // Every state that a reader may ask for is there from one version on, and reported as missing before.
         let mut is_there = false;
         for version in 1..=end {
             match world.at(Moment::Version(version)) {
@@ -65,7 +65,7 @@ fn a_crash_at_any_change_leaves_all_that_was_safe() {
             }
         }
         assert!(is_there || end == 0, "crash at change {change}: nothing from {first} to {end}");
-        // And it goes on.
+        // The group continues.
         world.deliver(7, 10);
         world.settle();
         world.history.snapshot().unwrap_or_else(|error| panic!("crash at change {change}: {error}"));

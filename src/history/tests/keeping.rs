@@ -1,4 +1,4 @@
-//! Images are taken, and the log is let go of, as the policy says, and never more.
+//! Images are taken and the log is trimmed as the policy says, and no more.
 
 use std::{thread, time::Duration};
 
@@ -25,7 +25,7 @@ fn images_come_by_themselves_and_the_log_goes() {
     }
     let status = world.history.status().expect("it is durable");
     assert!(status.first > 1 && status.image.is_some_and(|image| image >= status.first), "{status:?}");
-    // What is retained, two distances between images, and whole segments at both ends.
+    // The retained part, two distances between images, and whole segments at both ends.
     assert!(disk.used() <= (64 + 2 * 33 + 3 * 8) << 10, "{} used", disk.used());
     assert_eq!(status.last, world.journal.on_disk().version);
 }
@@ -38,7 +38,7 @@ fn an_image_waits_until_its_version_is_safe() {
     world.deliver(5, 10);
     thread::scope(|scope| {
         let takes = scope.spawn(|| world.history.snapshot());
-        // It comes behind the job with which the image has the log written.
+        // The call is queued behind the job with which the image has the log written.
         while world.journal.on_disk().version < 6 {
             thread::yield_now();
         }
@@ -64,7 +64,7 @@ fn an_image_that_is_not_there_when_the_next_is_due_is_told() {
         assert!(number < 1000, "it is not told");
         world.deliver(number, 500);
     }
-    // The first is due a little earlier, by the log's own heads.
+    // The first is due a little earlier, since the log's own headers count.
     assert!(world.journal.counts().bytes > 56 << 10 && status().image == Some(0), "{:?}", status());
     world.settle();
     while status().image_late {
@@ -88,7 +88,7 @@ fn a_log_that_is_cut_meanwhile_gets_no_image_of_what_was_cut_off() {
         let view = world.journal.view();
         let end = world.journal.change_end(move |log| log.cut_to(cut).map(|_| view)).recv().expect("the disk is well");
         assert_eq!(end.version, 5);
-        // Another history, which comes to that version, too.
+        // Another history reaches that version, too.
         world.journal.set_safe(100);
         assert!(matches!(takes.join().expect("no panic"), Err(HistoryError::Overtaken)));
     });
@@ -102,7 +102,7 @@ fn a_disk_that_is_full_gets_no_image_and_the_log_goes_on() {
     world.live.replica().filling = 100 << 10;
     world.fill(0..10, 100);
     let used = disk.used();
-    // Room for the log's next segments, and for a part of the image.
+    // There is room for the log's next segments, and for a part of the image.
     disk.limit(used + 2 * SEGMENT_BYTES + (20 << 10));
     let error = world.history.snapshot().expect_err("there is no room");
     assert!(error.to_string().contains("for the log: make room"), "{error}");
@@ -131,7 +131,7 @@ fn what_is_trimmed_by_hand_can_be_done_without() {
         assert_eq!(world.at(Moment::Version(version)).expect("it is there").0.applied, version);
     }
     assert!(matches!(world.at(Moment::Version(199)), Err(HistoryError::Trimmed { asked: 199, first: 200, .. })));
-    // The two newest images stay, and all behind the older one.
+    // The two newest images stay, and the log behind the older one.
     world.history.trim(u64::MAX).expect("the disk is well");
     assert_eq!(world.images(), [300, 400]);
     assert_eq!(world.at(Moment::Version(301)).expect("it is there").0.applied, 301);

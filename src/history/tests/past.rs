@@ -82,7 +82,7 @@ fn many_may_ask_at_once() {
     }
 }
 
-/// Random questions, while commands come, images are taken and the log is trimmed, on a disk of this kind.
+/// Asks random questions while commands come, images are taken and the log is trimmed, on a disk of this kind.
 fn random_questions(disk: Disk, seed: u64, commands: u64) {
     let world = World::open(disk, Policy { snapshot_bytes: 40 << 10, retain: Some(60 << 10) });
     let recorded = Mutex::new(vec![(Tape::default(), Hlc(0))]);

@@ -11,7 +11,7 @@ use crate::{
     history::{Entry, EntryBody, Next},
 };
 
-/// Longer than anything takes.
+/// A time longer than any of the tests takes.
 const LONG: Duration = Duration::from_secs(30);
 
 fn number(entry: &Entry<'_>) -> u64 {

@@ -1,4 +1,4 @@
-//! What clients do in a scenario, and what they are told.
+//! The operations of a scenario's clients, and the answers that they get.
 
 use std::{
     future::Future,
@@ -17,16 +17,16 @@ use crate::{
     sim::check::Applied,
 };
 
-/// How many clients submit at each sender, each one message at a time.
+/// The number of clients that submit at each sender, each one message at a time.
 const CLIENTS: u32 = 10;
 
-/// Why an operation has no answer.
+/// The reason for which an operation has no answer.
 pub(super) struct Failed {
     fate: Fate,
     why: String,
 }
 
-/// What its error says of an operation that has no answer.
+/// The fate of an operation that has no answer, as its error tells it.
 enum Fate {
     /// Members apply it.
     Delivered,
@@ -58,24 +58,25 @@ type Answer = Pin<Box<dyn Future<Output = Result<u64, Failed>>>>;
 pub(super) struct Waiting {
     pub(super) node: NodeId,
     pub(super) what: What,
-    /// The longest log that anybody had seen when it began.
+    /// The length of the longest log that any client had seen when it began.
     floor: u64,
-    /// How many messages were [said to be delivered](Scenario::delivered) then: it shows them all.
+    /// The number of messages that were [said to be delivered](Scenario::delivered) then. Its answer must show them
+    /// all.
     behind: usize,
     answer: Answer,
-    /// What the replica that answers has applied.
+    /// The record of the replica that answers.
     log: Log,
-    /// Its node was a member like any other when it began, and has been since.
+    /// Whether its node was a member like any other when it began, and had not been disturbed before.
     served: bool,
 }
 
-/// An answer to an operation that began after messages were said to be delivered, of which it was not said where they are.
+/// An answer to an operation that began after messages were said to be delivered without a word on where they are.
 pub(super) struct Later {
     pub(super) node: NodeId,
     pub(super) what: What,
-    /// How many.
+    /// The number of those messages.
     pub(super) behind: usize,
-    /// The log that it showed.
+    /// The length of the log that it showed.
     pub(super) len: u64,
 }
 
@@ -116,7 +117,7 @@ impl Scenario<'_> {
 
     /// Returns whether the client was free to submit something.
     pub(super) fn append(&mut self, node: NodeId, client: u32) -> bool {
-        // A client that waits for room must not submit the next: that one could be accepted first.
+        // A client that waits for room must not submit the next message: that one could be accepted first.
         let waits = |w: &Waiting| w.node == node && matches!(w.what, What::Append { client: c, .. } if c == client);
         if self.waiting.iter().any(waits) {
             return false;
@@ -160,14 +161,14 @@ impl Scenario<'_> {
             (_, Err(Failed { why, .. })) if self.calm => {
                 return Err(format!("{node}: {what:?} failed without a fault: {why}"));
             }
-            // A view change is nothing that callers notice.
+            // Callers must not notice a view change.
             (_, Err(Failed { why, .. })) if self.ordered && waiting.served && self.cluster.serves(node) => {
                 return Err(format!("{node}: {what:?} failed at a member that stayed: {why}"));
             }
             (What::Append { client, number }, Err(Failed { fate, .. })) => {
                 let entry = entry(client, number);
                 match fate {
-                    // An acknowledgement, but for the place.
+                    // An acknowledgement without the place.
                     Fate::Delivered => self.delivered.push(entry),
                     Fate::NotApplied => _ = self.refused.insert(entry),
                     Fate::Unknown => _ = self.unknown.insert(entry),
@@ -191,8 +192,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// A durable group's answer shows a log of so many entries: nothing may undo it, so it is part of all that others were shown, or
-    /// goes on from that.
+    /// Takes note that a durable group's answer shows a log of `len` entries. Nothing may undo that log, so it must be
+    /// part of all that other clients were shown, or go on from that.
     fn show(&mut self, Waiting { node, log, .. }: &Waiting, len: u64) -> Result<(), String> {
         if !self.durable {
             return Ok(());
@@ -204,7 +205,7 @@ impl Scenario<'_> {
             return Err(format!("{node} showed a log of {len} entries, and has only {has}"));
         };
         let both = len.min(self.shown.len());
-        // Each was compared with the one before when it came.
+        // Each entry was compared with the one before when it came.
         if both > 0 && entries[both - 1] != self.shown[both - 1] {
             let (other, this) = (self.shown[both - 1], entries[both - 1]);
             return Err(format!("{node} showed {this:?} at {}, where {other:?} had been shown", both - 1));

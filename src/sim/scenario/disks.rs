@@ -1,7 +1,7 @@
-//! What befalls the disks of a durable scenario's nodes, and all nodes at once.
+//! The faults of the disks of a durable scenario's nodes, and power losses of all nodes at once.
 //!
-//! Any number of nodes lose power, in the midst of a write too, and come back with what was synced. One at most, the *victim*, loses
-//! more: its disk fills up, fails a sync, rots or is replaced.
+//! Any number of nodes lose power, in the midst of a write too, and come back with what was synced. One node at most,
+//! the *victim*, loses more: its disk fills up, fails a sync, rots or is replaced.
 
 use std::time::Duration;
 
@@ -11,33 +11,33 @@ use squall_membership::EndReason;
 
 use super::{Scenario, faults::Fault};
 
-/// What befalls a disk.
+/// A fault of a disk, or of all.
 #[derive(Clone, Debug)]
 pub(super) enum DiskFault {
     /// All nodes lose power at once.
     PowerLoss,
-    /// A node loses power in the midst of a change to its disk: after so many more.
+    /// A node loses power in the midst of a change to its disk. The number is that of the changes before it.
     CrashInWrite(NodeId, u64),
     /// A disk has room for so many bytes more.
     Full(NodeId, u64),
-    /// One of the next syncs fails.
+    /// A sync fails. The number is that of the syncs before it.
     FailSync(NodeId, u64),
     /// Writes take up to so many microseconds.
     Slow(NodeId, u64),
-    /// No write to a log ends, or they do again.
+    /// No write to a log ends any more; or, if false, writes end again.
     Hang(NodeId, bool),
-    /// Some bit of a disk flips, while its node is down.
+    /// A random bit of a disk flips, while its node is down.
     Rot(NodeId),
 }
 
-/// Of a seed, whether all disks hang.
+/// The mask that turns a scenario's seed into the one for the choices about a hang of all disks.
 const HANG: u64 = 0xd1_5c00_0001;
 
-/// The one group's shard.
+/// The number of the only group's shard.
 const SHARD: u32 = 0;
 
 impl Scenario<'_> {
-    /// Plans random ones from now on, within a time.
+    /// Plans random disk faults, from `begin` on and within a time.
     pub(super) fn plan_disk_faults(&mut self, begin: Time, within: Duration) {
         for _ in 0..self.rng.usize(0..=2) {
             let (node, at, micros) = (self.any_node(), begin + self.within(within), self.rng.u64(100..=5000));
@@ -81,8 +81,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// All lose power at once; they come back in any order, some late, some not at all. One may have written more than all others
-    /// could, and come back when these have gone on without it.
+    /// Plans that all nodes lose power at once. They come back in any order, some late, some not at all. One may have
+    /// written more than all others could, and come back when these have gone on without it.
     fn plan_power_loss(&mut self, at: Time, victim: NodeId) {
         let nodes: Vec<NodeId> = self.peers.iter().map(|peer| peer.node).collect();
         let ahead = (self.rng.u8(0..3) == 0).then(|| self.any_node());
@@ -95,7 +95,7 @@ impl Scenario<'_> {
             self.faults.plan(at, Fault::Disk(DiskFault::Slow(node, 0)));
         }
         self.faults.plan(at, Fault::Disk(DiskFault::PowerLoss));
-        // Some start while others still do.
+        // Some start while others are still starting.
         let spread = [1, 20, 60][self.rng.usize(0..3)];
         for node in nodes {
             let is_late = ahead == Some(node) || self.rng.u8(0..6) == 0;
@@ -116,8 +116,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Sometimes all disks hang while the group gives up a member that some others can't reach; then all lose power, and nothing of
-    /// that time is on any disk.
+    /// Sometimes plans that all disks hang while the group gives up a member that some others can't reach. Then all
+    /// nodes lose power, and nothing of that time is on any disk.
     fn plan_hang(&mut self, begin: Time, within: Duration) {
         // Drawn apart, so that the other faults don't depend on it.
         let mut rng = Rng::with_seed(self.seed ^ HANG);
@@ -169,7 +169,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Takes note of nodes that their disks have ended, and has them start again.
+    /// Takes note of nodes whose disks have ended them, and has them start again.
     pub(super) fn bury(&mut self) {
         for node in self.cluster.fallen() {
             self.tell(|| format!("{node} loses power in the midst of a write"));

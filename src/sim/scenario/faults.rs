@@ -1,4 +1,4 @@
-//! What goes wrong in a scenario, and when.
+//! The faults of a scenario, and the times at which they happen.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,24 +17,24 @@ pub(super) const LAST_JOINER: u32 = 9;
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     Pause(NodeId),
-    /// Only its engine stands still: its clients go on.
+    /// Only the node's engine stands still; its clients go on.
     PauseEngine(NodeId),
     Resume(NodeId),
-    /// An operator tells the first that the second is gone.
+    /// An operator tells the first node that the second is gone.
     Suspect(NodeId, NodeId),
-    /// What the first of each pair sends does not reach the second.
+    /// Messages from the first node of each pair do not reach the second.
     Cut(Vec<(NodeId, NodeId)>),
     Heal(Vec<(NodeId, NodeId)>),
-    /// What the first sends to the second takes so much longer.
+    /// Messages from the first node to the second take this time.
     Slow(NodeId, NodeId, Duration),
     Crash(NodeId),
-    /// Who leads the view then, or decides on views.
+    /// The node that leads the view then crashes; with `of_log`, the node that leads the log that decides on views.
     CrashLeader {
         of_log: bool,
     },
     /// A node starts, for the first time or again.
     Launch(NodeId),
-    /// All that crashed start again.
+    /// All nodes that crashed start again.
     LaunchAll,
     /// A node that is down loses its disk.
     Wipe(NodeId),
@@ -43,7 +43,7 @@ pub(super) enum Fault {
     /// A node's clock stands still, while the network and its threads go on.
     StopClock(NodeId),
     Leave(NodeId),
-    /// The process of a node ends, if it has left.
+    /// The process of a node ends, if its part in the group is over.
     Exit(NodeId),
     Disk(DiskFault),
     CrashWitness,
@@ -55,31 +55,31 @@ pub(super) enum Fault {
 pub(super) struct Faults {
     planned: Vec<(Time, Fault)>,
     injected: usize,
-    /// Nodes that crashed, left, stood still, or could not be reached.
+    /// The nodes that crashed, left, stood still, or could not be reached.
     met: BTreeSet<NodeId>,
     /// In a durable scenario, the one node whose disk may lose what was synced.
     pub(super) victim: Option<NodeId>,
-    /// It has.
+    /// Whether the victim's disk has lost anything.
     pub(super) has_lost: bool,
 }
 
 impl Faults {
-    /// How many there were.
+    /// The number of faults that were carried out, without the ends of faults.
     pub(super) fn injected(&self) -> usize {
         self.injected
     }
 
-    /// Whether there are none to come, and none that will be over.
+    /// Whether no fault is still to come, nor the end of one.
     pub(super) fn are_over(&self) -> bool {
         self.planned.is_empty()
     }
 
-    /// How many nodes something befell.
+    /// The number of nodes that were disturbed.
     pub(super) fn have_met(&self) -> usize {
         self.met.len()
     }
 
-    /// Whether something befell a node, in any life.
+    /// Whether a node was disturbed, in any life.
     pub(super) fn has_met(&self, node: NodeId) -> bool {
         self.met.contains(&node)
     }
@@ -88,7 +88,7 @@ impl Faults {
         self.planned.push((at, fault));
     }
 
-    /// When the last is planned for.
+    /// The time for which the last fault is planned.
     pub(super) fn last(&self) -> Time {
         self.planned.iter().map(|(at, _)| *at).max().unwrap_or(Time::ZERO)
     }
@@ -103,7 +103,7 @@ impl Scenario<'_> {
         Duration::from_micros(self.rng.u64(from * 1000..=to * 1000))
     }
 
-    /// Plans random ones from now on. While all is calm, only such as must not harm.
+    /// Plans random faults from now on. A calm scenario gets only faults that must not harm.
     pub(super) fn plan_faults(&mut self, within: Duration) {
         let begin = self.cluster.now();
         for _ in 0..self.rng.usize(0..=2) {
@@ -160,7 +160,7 @@ impl Scenario<'_> {
                     }
                 }
             }
-            // Many at some step of what the group does about the one before.
+            // Many faults strike at some step of what the group does about the one before.
             at = if self.rng.bool() { at + self.millis(0, 5) } else { begin + self.within(lasts) };
         }
         if self.durable {
@@ -169,8 +169,8 @@ impl Scenario<'_> {
         self.plan_clocks(begin, lasts);
     }
 
-    /// Clocks run at other rates from some moment on; or, where no reads depend on them, stand still for a while, some with their
-    /// nodes' threads.
+    /// Plans that clocks run at other rates from some moment on. Where no reads depend on them, some clocks also stand
+    /// still for a while, some of these with their nodes' threads.
     fn plan_clocks(&mut self, begin: Time, lasts: Duration) {
         for _ in 0..self.rng.usize(0..=4) {
             let (node, at) = (self.any_node(), begin + self.within(lasts));
@@ -188,7 +188,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// One leader after the other, as each takes over.
+    /// Plans crashes of one leader after the other, as each takes over.
     fn plan_crashes_of_leaders(&mut self, mut at: Time) {
         for _ in 0..self.rng.usize(1..=3) {
             let of_log = self.rng.bool();
@@ -205,7 +205,7 @@ impl Scenario<'_> {
         Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
     }
 
-    /// Sometimes somebody is told that a node is gone, before he could have found out.
+    /// Sometimes plans that a node is told that another is gone, before it could have found out.
     fn plan_suspicion(&mut self, at: Time, gone: NodeId) {
         let by = self.any_node();
         if by != gone && self.rng.u8(0..4) == 0 {
@@ -214,7 +214,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Some links are cut, in one direction or both, once or again and again.
+    /// Plans that some links are cut, in one direction or both, once or again and again.
     fn plan_cut(&mut self, at: Time, node: NodeId) {
         let nodes: Vec<NodeId> = self.peers.iter().map(|peer| peer.node).collect();
         let other = self.any_node();
@@ -278,7 +278,7 @@ impl Scenario<'_> {
                 }
                 self.cluster.resume(node);
             }
-            // Within the fault model's bound, so nobody may come to harm.
+            // Within the fault model's bound, so no member may come to harm.
             Fault::Drift(node) => self.cluster.drift_clock(node),
             Fault::StopClock(node) => {
                 self.faults.met.insert(node);
@@ -298,7 +298,7 @@ impl Scenario<'_> {
                 let link = Link { latency: Some(by), ..Link::default() };
                 self.cluster.net().set_link(a, b, link);
             }
-            // Of half of the processes only: what they wrote and did not sync is still there.
+            // In half of the cases only the process ends: what it wrote and did not sync is still there.
             Fault::Crash(node) if self.durable && self.rng.bool() => {
                 if self.note_crash(node) {
                     self.cluster.kill(node);
@@ -346,7 +346,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Nodes of the list that are all new and know of no group begin another one, as they must.
+    /// Whether all nodes of the list would run and know of no group once this node starts. They would then begin
+    /// another one, as they must.
     fn would_found_anew(&self, node: NodeId) -> bool {
         // At least one disk still has its part of the view log.
         if self.durable {
@@ -395,7 +396,7 @@ impl Scenario<'_> {
             if self.faults.victim != Some(node) {
                 return Err(format!("{node} did not start: {error}"));
             }
-            // As an operator would who reads that.
+            // An operator who reads that error would do the same.
             self.cluster.wipe(node);
             (group, log) = declare(&mut self.cluster);
             self.cluster.launch(node).map_err(|error| format!("{node} did not start with an empty disk: {error}"))?;

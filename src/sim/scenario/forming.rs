@@ -1,11 +1,11 @@
-//! How a scenario's group comes into being, and what befalls its witness.
+//! The formation of a scenario's group, and the faults of its witness.
 
 use std::time::Duration;
 
 use super::{Scenario, WITNESS, faults::Fault};
 use crate::sim::options::Decider;
 
-/// A first view takes about so long.
+/// The time that a first view takes, roughly.
 const FORMATION: Duration = Duration::from_millis(120);
 
 impl Scenario<'_> {
@@ -24,7 +24,7 @@ impl Scenario<'_> {
                 self.cluster.run_for(pause);
                 self.cluster.launch_witness(WITNESS);
             } else {
-                // The founder most often.
+                // The founder of the log most often.
                 let any = if self.forming.bool() { 0 } else { self.forming.usize(0..self.peers.len()) };
                 let node = self.peers[any].node;
                 self.tell(|| format!("{node} dies while the group forms"));
@@ -37,7 +37,8 @@ impl Scenario<'_> {
         self.cluster.wait_formed().map_err(failed)
     }
 
-    /// Whether a group can form though one of its nodes forgets its vote: the others are a majority, or nothing is forgotten.
+    /// Whether a group can form though one of its nodes forgets its vote: the others are a majority, or nothing is
+    /// forgotten.
     fn may_lose_a_voter(&self) -> bool {
         let count = self.cluster.count_of_voters();
         match self.cluster.options.view_log {
@@ -48,7 +49,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Lets the witness die, and sometimes come again.
+    /// Plans that the witness dies, and sometimes starts again.
     pub(super) fn plan_faults_of_the_witness(&mut self, within: Duration) {
         if self.calm || !self.cluster.is_witness_up(WITNESS) || self.forming.u8(0..3) > 0 {
             return;

@@ -1,4 +1,4 @@
-//! The replica that scenarios run: it keeps a log of all that it applied. And the messages for it, of all lengths.
+//! The replica that scenarios run, which keeps a log of all that it applied, and the messages for it, of all lengths.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     view_change::ViewChange,
 };
 
-/// What a client submits.
+/// The command that a client submits.
 #[derive(Archive, Serialize, Deserialize)]
 pub(super) struct Append {
     pub(super) client: u32,
@@ -26,19 +26,19 @@ pub(super) struct Append {
     pub(super) padding: Vec<u8>,
 }
 
-/// The bytes of a message, which follow from whose it is.
+/// The padding of a message, which follows from its sender, client and number.
 pub(super) fn padding(sender: NodeId, client: u32, number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     Rng::with_seed(u64::from(sender.0) << 48 ^ u64::from(client) << 40 ^ number).fill(&mut bytes);
     bytes
 }
 
-/// Everything that one replica has seen; it outlives the replica.
+/// The record of all that one replica has seen. It outlives the replica.
 #[derive(Clone)]
 pub(super) struct Log(Arc<Mutex<Book>>);
 
 impl Log {
-    /// Of a group that is durable or not.
+    /// An empty record, for a group that is durable or not.
     pub(super) fn new(durable: bool) -> Log {
         Log(Arc::new(Mutex::new(Book { told: durable.then_some(0), ..Book::default() })))
     }
@@ -51,7 +51,7 @@ impl Log {
 pub(super) struct Ledger(pub(super) Log);
 
 impl Ledger {
-    /// How many entries it has.
+    /// The number of entries that it has.
     pub(super) fn len(&self) -> u64 {
         self.0.book().entries.len() as u64
     }
@@ -59,7 +59,7 @@ impl Ledger {
 
 impl Replicated for Ledger {
     type Command = Append;
-    /// How many entries the log has, this one included.
+    /// The number of entries of the log, this one included.
     type Reply = u64;
 
     fn apply(&mut self, append: &Archived<Append>, at: &replicated::Applied) -> u64 {
@@ -111,21 +111,21 @@ impl Replicated for Ledger {
     }
 }
 
-/// What lengths messages have, in bytes.
+/// The lengths of messages, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Small ones have at most this.
+    /// The largest length of small messages.
     small: usize,
-    /// Around this, they become bulk messages.
+    /// The length around which messages become bulk messages.
     threshold: usize,
-    /// None has more; as much as the small ones have if there are no bulk messages.
+    /// The largest length of any message. It is that of small messages if there are no bulk messages.
     largest: usize,
-    /// Of 256, so many are drawn from all lengths, and as many from around the threshold.
+    /// The share of messages, of 256, with a length drawn from all lengths. As many have one from around the threshold.
     bulk: u8,
 }
 
 impl Sizes {
-    /// Of a group with rings of so many bytes, and a reserve.
+    /// The lengths for a group with rings of `ring_bytes` bytes and a bulk reserve of `reserve` bytes.
     pub(super) fn random(ring_bytes: usize, threshold: usize, reserve: usize, rng: &mut Rng) -> Sizes {
         let quarter = ring_bytes / 4 - ENVELOPE;
         let (small, bulk) = (SMALL.min(quarter), [2, 20, 100][rng.usize(0..3)]);
@@ -144,8 +144,8 @@ impl Sizes {
     }
 }
 
-/// What a message takes besides its padding, at most, in bytes.
+/// The bytes that a message takes besides its padding, at most.
 const ENVELOPE: usize = 64;
 
-/// Small messages are at most this long, whatever the ring takes, so that runs stay short. In bytes.
+/// The largest length of small messages, in bytes, whatever the ring takes. It keeps runs short.
 const SMALL: usize = 2000;

@@ -1,4 +1,4 @@
-//! What must hold once a scenario is over.
+//! The checks of what must hold once a scenario is over.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{
 use crate::sim::check::{self, Applied, Book};
 
 impl Scenario<'_> {
-    /// All that can be said when everything is over.
+    /// Checks all that can be said when everything is over.
     pub(super) fn verify(&mut self) -> Result<(), String> {
         for peer in &self.peers {
             match self.cluster.end_reason(peer.node) {
@@ -65,10 +65,10 @@ impl Scenario<'_> {
         none_applied(reference, &self.refused)
     }
 
-    /// What was said to be delivered is in the log, unless that is lost with all who had it; and whatever was answered to an
-    /// operation that began afterwards shows it.
+    /// Checks that the messages that were said to be delivered are in the log, unless they are lost with all nodes that
+    /// had them. An answer to an operation that began afterwards must show them.
     fn verify_delivered(&self, reference: &[Applied]) -> Result<(), String> {
-        // How long a log is that shows the first so many of them.
+        // The length of a log that shows the first `i` of them, at index `i`.
         let mut shows = vec![0];
         for entry in &self.delivered {
             let place = reference.iter().position(|other| other == entry);
@@ -88,8 +88,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// What a durable group's members applied, and showed to nobody, may be undone when all lose power: only those that are members at
-    /// the end are sure to have nothing of that.
+    /// Removes what may be undone from the records of a durable group. What its members applied and showed to no client
+    /// may be undone when all lose power. Only nodes that are members at the end are sure to have nothing of that.
     fn forget_what_is_void(&self, books: &mut [(NodeId, Book)]) {
         let goes_on = !self.is_lost();
         let present = books.len() - self.peers.len();
@@ -104,7 +104,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// What all disks have of a durable group at the end.
+    /// Checks the replicas and the logs on disk of a durable group at the end. Each replica has all that was shown, and
+    /// each log agrees with its replica, version by version, to the end.
     pub(super) fn verify_disks(&mut self) -> Result<(), String> {
         if self.is_lost() {
             return Ok(());
@@ -137,7 +138,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Of three or more, one that is disturbed does not have others dropped, whatever he holds against them.
+    /// Checks that, of three or more members, a single one that is disturbed does not have others dropped, whatever it
+    /// holds against them.
     fn verify_members(&self, history: &[Proposal]) -> Result<(), String> {
         for (before, after) in history.iter().zip(&history[1..]) {
             let dropped = |member: &&Member| !self.faults.has_met(member.node) && !after.view.members.contains(member);
@@ -151,7 +153,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// A state is given up only where all who had it were disturbed.
+    /// Checks that a state is given up only where all members that had it were disturbed.
     fn verify_suspensions(&self, history: &[Proposal]) -> Result<(), String> {
         let state = |next: &Proposal| next.view.shard(SHARD).map(|shard| shard.state.clone());
         for (before, after) in history.iter().zip(&history[1..]) {
@@ -169,8 +171,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// In unordered mode: what was acknowledged has reached every other member, and is applied by those who could go on; what was
-    /// said not to be delivered is applied by nobody.
+    /// Checks arrival in unordered mode. What was acknowledged is applied by every member that could go on. What was
+    /// said not to be delivered is applied by none.
     fn verify_arrival(&self, books: &[(NodeId, Book)]) -> Result<(), String> {
         books.iter().try_for_each(|(_, book)| none_applied(&book.entries, &self.refused))?;
         if self.is_lost() {
@@ -186,7 +188,7 @@ impl Scenario<'_> {
     }
 }
 
-/// Nothing of what was said not to be delivered is in a log.
+/// Checks that no message that was said not to be delivered is in a log.
 fn none_applied(log: &[Applied], refused: &BTreeSet<Applied>) -> Result<(), String> {
     match log.iter().find(|entry| refused.contains(entry)) {
         Some(entry) => Err(format!("{entry:?} was said not to be delivered, and is applied")),
