@@ -81,15 +81,18 @@ fn an_idle_replica_is_small_and_sleeps() {
         let bytes = process::resident_bytes(replica.pid());
         assert!(bytes < 64 << 20, "replica {} has {} MiB of memory", replica.port, bytes >> 20);
     }
-    // Waits until the start's work is over, then measures the CPU time that idle processes use.
-    thread::sleep(Duration::from_millis(500));
-    let before: Vec<_> = cluster.replicas.iter().map(|replica| process::cpu_time(replica.pid())).collect();
+    // The start's work takes some time, the more on a busy host. So one of three looks must find the replicas idle.
     let idle = Duration::from_secs(5);
-    thread::sleep(idle);
-    for (replica, before) in cluster.replicas.iter().zip(before) {
-        let used = process::cpu_time(replica.pid()) - before;
-        assert!(used * 100 < idle, "an idle replica used {used:?} of {idle:?}");
-    }
+    let cpu_times = || cluster.replicas.iter().map(|replica| process::cpu_time(replica.pid())).collect::<Vec<_>>();
+    let look = || {
+        let before = cpu_times();
+        thread::sleep(idle);
+        let used = cpu_times().into_iter().zip(before).map(|(after, before)| after - before);
+        used.max().expect("there are replicas")
+    };
+    thread::sleep(Duration::from_millis(500));
+    let used: Vec<Duration> = (0..3).map(|_| look()).take_while(|used| *used * 100 >= idle).collect();
+    assert!(used.len() < 3, "an idle replica used {used:?}, each time of {idle:?}");
     cluster.stop();
 }
 
