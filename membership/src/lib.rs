@@ -14,7 +14,7 @@
 //! 4. *Decide*: the leader of the members that stay proposes the next view and the trims, once all of them are wedged.
 //! 5. *Clean up* to the committed trims, once no dropped member can read any more; then install the next.
 //!
-//! Where less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their
+//! If less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their
 //! disks. Each says what it has, and a [`restart`] follows from that.
 //!
 //! Safety is the view log's: [`check`] holds for every successor, whichever member proposed it, and the final counts of

@@ -2,30 +2,20 @@
 
 use std::{
     fs,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
-fn squall(arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
-}
+use crate::{number, squall, text};
 
 /// The lines of JSON that the command prints.
 fn figures(arguments: &str) -> Vec<Value> {
     let output = squall(arguments);
     assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
-}
-
-fn number(row: &Value, field: &str) -> f64 {
-    row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
 }
 
 #[test]

@@ -9,3 +9,28 @@ mod log_service;
 mod network;
 mod onepipe;
 mod rdmc;
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the command with these arguments, which spaces separate.
+fn squall(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
+}
+
+/// The output of the command, which must succeed.
+fn printed(arguments: &str) -> String {
+    let output = squall(arguments);
+    assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// A figure of a row of JSON.
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
+}

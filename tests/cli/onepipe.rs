@@ -1,23 +1,8 @@
 //! `squall sim onepipe` and `squall bench onepipe`, as a user runs them, and the findings of the 1Pipe paper.
 
-use std::process::{Command, Output};
-
 use serde_json::Value;
 
-fn squall(arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
-}
-
-/// The output of the command, which must succeed.
-fn printed(arguments: &str) -> String {
-    let output = squall(arguments);
-    assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
+use crate::{number, printed, squall, text};
 
 /// The rows of an experiment's quick run, and its findings.
 fn experiment(name: &str) -> (Vec<Value>, Vec<Value>) {
@@ -26,10 +11,6 @@ fn experiment(name: &str) -> (Vec<Value>, Vec<Value>) {
     let (findings, rows): (Vec<Value>, Vec<Value>) = objects.partition(|object| object.get("claim").is_some());
     assert!(!rows.is_empty() && !findings.is_empty(), "{lines}");
     (rows, findings)
-}
-
-fn number(row: &Value, field: &str) -> f64 {
-    row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
 }
 
 fn check_findings(findings: &[Value]) {

@@ -1,28 +1,11 @@
 //! `squall rdmc` and `squall sim rdmc`, as a user runs them; and with the latter, the findings of the RDMC papers.
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::{Command, Output},
-};
+use std::{fs, path::PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn squall(arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
-}
-
-/// The output of the command, which must succeed.
-fn printed(arguments: &str) -> String {
-    let output = squall(arguments);
-    assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
+use crate::{number, printed, squall, text};
 
 /// The rows of an experiment's quick run, and its findings.
 fn experiment(name: &str) -> (Vec<Value>, Vec<Value>) {
@@ -32,10 +15,6 @@ fn experiment(name: &str) -> (Vec<Value>, Vec<Value>) {
     assert!(!rows.is_empty() && !findings.is_empty(), "{lines}");
     assert!(rows.iter().chain(&findings).all(|object| object["experiment"] == name), "{lines}");
     (rows, findings)
-}
-
-fn number(row: &Value, field: &str) -> f64 {
-    row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
 }
 
 /// A file in a directory that is removed after the test.

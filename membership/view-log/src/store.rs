@@ -217,7 +217,7 @@ impl Store {
     }
 
     /// Whether this log, which has applied entries up to one, can be the beginning of a leader's log that has these.
-    /// What was applied was decided, and stays.
+    /// An entry that was applied was decided, and stays.
     pub(crate) fn agrees_with(&self, applied: Option<LogId>, mut entries: impl Iterator<Item = LogId>) -> bool {
         let inner = self.lock();
         let differs = |other: LogId| {

@@ -82,7 +82,7 @@ impl Shard {
     /// Returns whether every message that will be delivered in this view has been. In durable mode it need not be on
     /// any disk: in the next view, this member publishes nothing before it has all of them on its own.
     ///
-    /// Where the log has failed, or has no room, this never becomes true: such a member ends without it, or is given
+    /// If the log has failed, or has no room, this never becomes true: such a member ends without it, or is given
     /// up. A member that is abandoned does not wait for room. If some comes all the same, its
     /// [`Deliverer`](crate::Deliverer) may deliver more until it is told.
     pub fn is_ended(&self) -> bool {
