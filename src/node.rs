@@ -333,8 +333,7 @@ impl Node {
     /// at most.
     ///
     /// A process that is asked to end (SIGTERM) should call it, whether it is the only one or all are. If all members
-    /// leave, in whatever order, the group ends ([`EndReason::Dissolved`]), as by
-    /// [`shutdown_group`](Node::shutdown_group).
+    /// leave, in whatever order, the group ends, as by [`shutdown_group`](Node::shutdown_group).
     ///
     /// Returns whether it has left. If not, no other node can go on with the state that this one has, or too few of the
     /// nodes that decide can be reached. Perhaps all others ended while this node was cut off from them. It is still a

@@ -110,7 +110,7 @@ impl Admin for Operator {
 
     fn wait_left(&self) -> Result<(), String> {
         match self.wait_left(None) {
-            Some(EndReason::Left | EndReason::Dissolved) => Ok(()),
+            Some(EndReason::Left) => Ok(()),
             Some(reason) => Err(format!("it did not leave, since it ended before: {reason}")),
             None => Err("it has not left".into()),
         }

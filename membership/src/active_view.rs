@@ -34,8 +34,6 @@ pub(crate) enum Phase {
     /// The next view is decided; a dropped member may still read.
     Waiting,
     CleaningUp,
-    /// Cleaned up, as one of all members, which all leave: the others are to know that, too.
-    Parting,
     /// Cleaned up.
     Over,
 }
@@ -75,16 +73,12 @@ pub(crate) struct ActiveView {
     cleaning: BTreeMap<ShardId, Option<Waits>>,
     /// A member says that all are to leave.
     pub(crate) closes: bool,
-    /// The time until which this node waits for others that leave, too.
-    parts_by: Option<Time>,
     /// Members that closed their endpoints in an orderly way, or whose processes are gone.
     departed: BTreeSet<usize>,
     /// Members whose endpoints broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
     /// The reports of nodes that come back.
     pub(crate) backs: Vec<Back>,
-    /// Nodes ask to join.
-    pub(crate) expects: bool,
     /// The time since which there is a reason to ask for another view.
     pub(crate) wanted: Option<Time>,
     /// Whether something came in since the last step.
@@ -125,11 +119,9 @@ impl ActiveView {
             committed: None,
             cleaning: BTreeMap::new(),
             closes: false,
-            parts_by: None,
             departed: BTreeSet::new(),
             lost: Vec::new(),
             backs: Vec::new(),
-            expects: false,
             wanted: None,
             touched: true,
             view,
@@ -228,21 +220,25 @@ impl ActiveView {
         }
     }
 
-    /// Whether all other members have ended, or gone on, so that none tells this one what follows. They may have ended
-    /// the group while a view was decided of which only this one heard. Or one ended in the view before, and never came
-    /// to this one.
-    pub(crate) fn is_deserted(&self) -> bool {
+    /// Whether all other members have ended, or gone on, so that none tells this one what follows. One may have ended
+    /// in the view before, and never come to this one.
+    ///
+    /// A member that leaves, and knows no decision, counts as gone once nothing was decided for long: those who left
+    /// before may have taken the votes along that a decision needs.
+    pub(crate) fn is_deserted(&self, now: Time, settings: &Settings) -> bool {
+        let in_vain = self.proposer.waits_in_vain(now, settings);
         let has_gone = |member: usize| {
             member == self.me
                 || self.departed.contains(&member)
                 || !self.table.was_reached(member) && self.is_suspicion_pending(member)
+                || in_vain && (self.closes || self.table.is_leaving(member)) && !self.table.has_decided(member)
         };
-        self.proposer.is_stalled() && (0..self.table.len()).all(has_gone)
+        !self.is_decided() && (in_vain || self.proposer.is_stalled()) && (0..self.table.len()).all(has_gone)
     }
 
     /// Whether the decision on the next view is known.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Parting | Phase::Over)
+        matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Over)
     }
 
     /// Suspects a member because an operator says so, here and in the views that follow until one is without it.
@@ -317,7 +313,7 @@ impl ActiveView {
     fn look_whether_frozen(&mut self) {
         if self.is_frozen() {
             // The flag follows the final counts: a member that sees the flag sees them, too.
-            self.table.wedge(self.expects);
+            self.table.wedge();
         }
     }
 
@@ -391,7 +387,6 @@ impl ActiveView {
             }
             Phase::Wedged if signal || now >= self.proposer.deadline() => self.decide(now, settings, candidates, out),
             Phase::Waiting if now >= self.leases_over() => self.clean_up(out),
-            Phase::Parting => self.part(now, settings),
             _ => {}
         }
         self.table.push(fabric);
@@ -410,7 +405,6 @@ impl ActiveView {
             Phase::Running => self.wanted.map_or(Time::MAX, |since| self.may_ask_at(since, settings)),
             Phase::Wedged => self.proposer.deadline(),
             Phase::Waiting => self.leases_over(),
-            Phase::Parting => self.parts_by.unwrap_or(Time::ZERO),
             Phase::CleaningUp | Phase::Over => Time::MAX,
         };
         due.min(self.next_beat)
@@ -510,7 +504,7 @@ impl ActiveView {
             }
         }
         self.cleaning = trims.keys().map(|&shard| (shard, None)).collect();
-        self.phase = if trims.is_empty() { self.cleaned_up() } else { Phase::CleaningUp };
+        self.phase = if trims.is_empty() { Phase::Over } else { Phase::CleaningUp };
         self.touched = true;
         out.push(Effect::CleanUp { trims, counted });
     }
@@ -534,22 +528,6 @@ impl ActiveView {
             self.table.set_waits(index, None);
         }
         if self.phase == Phase::CleaningUp && self.cleaning.is_empty() {
-            self.phase = self.cleaned_up();
-        }
-    }
-
-    fn cleaned_up(&self) -> Phase {
-        let goes_on = self.committed.as_ref().is_none_or(|next| !next.view.members.is_empty());
-        if goes_on { Phase::Over } else { Phase::Parting }
-    }
-
-    /// Goes on once all others know that all leave, or are gone: a member that does not know it would wait for this
-    /// one.
-    fn part(&mut self, now: Time, settings: &Settings) {
-        let by = *self.parts_by.get_or_insert(now + settings.failure_timeout);
-        let is_gone = |member| self.lost.iter().any(|(node, _)| *node == self.table.node(member));
-        let knows = |member| member == self.me || self.table.has_decided(member) || is_gone(member);
-        if now >= by || (0..self.table.len()).all(knows) {
             self.phase = Phase::Over;
         }
     }

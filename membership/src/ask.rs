@@ -81,18 +81,6 @@ impl ActiveView {
         })
     }
 
-    /// Whether all members leave, as far as is known: then no member goes on.
-    pub(crate) fn all_leave(&self) -> bool {
-        // A member that has not appeared in this view may have said so in the one before.
-        let before = |member: usize| {
-            let node = self.table.node(member);
-            let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));
-            previous.and_then(|previous| Some(previous.is_leaving(previous.rank_of(node)?))).unwrap_or_default()
-        };
-        let leaves = |member: usize| self.table.is_leaving(member) || (member != self.me && before(member));
-        self.table.is_closing() || (0..self.table.len()).all(leaves)
-    }
-
     pub(crate) fn leave(&mut self, out: &mut Vec<Effect>) {
         if !self.is_decided() && !self.table.is_leaving(self.me) {
             self.table.leave();

@@ -31,12 +31,9 @@ pub enum EndReason {
     /// This node's disk failed: its data may not survive a crash here.
     #[error("this node's disk failed: {0}")]
     Storage(String),
-    /// This node has left, as it was asked to.
+    /// This node has left: it was asked to, or all members were.
     #[error("this node has left the group")]
     Left,
-    /// All members have left.
-    #[error("all members have left the group, and it is over")]
-    Dissolved,
     /// This node's application panicked, so its replica is like no other.
     #[error("this node's application panicked")]
     Panicked,

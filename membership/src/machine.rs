@@ -193,7 +193,6 @@ impl Membership {
         self.me = view.members[rank as usize].clone();
         let mut active = ActiveView::new(view, table, before, &self.settings);
         active.backs = self.returning.backs(active.view.epoch);
-        active.expects = !self.candidates.is_empty();
         self.active = Some(active);
     }
 
@@ -238,7 +237,6 @@ impl Membership {
             (Input::ViewLog(ViewEvent::Candidates(candidates)), active) => {
                 self.candidates = candidates;
                 if let Some(active) = active {
-                    active.expects = !self.candidates.is_empty();
                     active.touch();
                 }
             }
@@ -274,7 +272,7 @@ impl Membership {
                 for next in std::mem::take(&mut self.later) {
                     self.on_committed(next, out);
                 }
-                self.leave(out);
+                self.leave(now, out);
             }
         }
         if self.ended {
@@ -311,11 +309,11 @@ impl Membership {
     }
 
     /// Takes the next step of leaving that is due, if this node is to leave, or all are.
-    fn leave(&mut self, out: &mut Vec<Effect>) {
+    fn leave(&mut self, now: Time, out: &mut Vec<Effect>) {
         let Some(active) = &mut self.active else { return };
         self.closing |= active.closes;
         self.leaving |= self.closing;
-        if self.leaving && active.is_deserted() {
+        if self.leaving && active.is_deserted(now, &self.settings) {
             return self.end(EndReason::Left, out);
         }
         if self.closing {
@@ -421,8 +419,6 @@ impl Membership {
         let Some(next) = self.active.as_mut().and_then(ActiveView::next) else { return };
         if next.view.members.contains(&self.me) {
             self.prepare(next, out);
-        } else if next.view.members.is_empty() {
-            self.end(EndReason::Dissolved, out);
         } else {
             self.end(EndReason::Left, out);
         }

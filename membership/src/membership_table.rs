@@ -42,9 +42,6 @@ pub(crate) struct MembershipTable {
     /// By shard, 1 once the member holds its state, on its disk too. A counter, so that a member that sees `wedged`
     /// sees it.
     complete: Counters,
-    /// 1 if the member knew of a node that asks to join when it wedged. A counter, so that a member that sees `wedged`
-    /// sees it.
-    expects: Counter,
     /// By shard, the thing for which the member's clean-up of it waits: the remainder of a division by 3. Each change
     /// adds to it.
     waits: Counters,
@@ -75,7 +72,6 @@ impl MembershipTable {
         let clock = layout.counters("clock", 2);
         let frozen = layout.counters("frozen", view.shards.len());
         let complete = layout.counters("complete", view.shards.len());
-        let expects = layout.counter("expects");
         let waits = layout.counters("waits", view.shards.len());
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
@@ -105,7 +101,6 @@ impl MembershipTable {
             clock,
             frozen,
             complete,
-            expects,
             waits,
             suspected,
             asks,
@@ -304,17 +299,11 @@ impl MembershipTable {
         (0..self.len()).any(|member| self.table.is_set(member, self.closing))
     }
 
-    /// Shows that this node is wedged, and whether it `expects` nodes that ask to join.
-    pub(crate) fn wedge(&mut self, expects: bool) {
+    /// Shows that this node is wedged.
+    pub(crate) fn wedge(&mut self) {
         if !self.is_wedged(self.me()) {
-            self.table.set(self.expects, u64::from(expects));
             self.table.raise(self.wedged);
         }
-    }
-
-    /// Whether a member that is wedged knew of a node that asks to join.
-    pub(crate) fn expects(&self, member: usize) -> bool {
-        self.table.get(member, self.expects) != 0
     }
 
     pub(crate) fn is_wedged(&self, member: usize) -> bool {

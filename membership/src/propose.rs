@@ -7,7 +7,6 @@ use squall_fabric::{NodeId, Time};
 use crate::{
     active_view::{ActiveView, Phase},
     input::{Effect, Settings},
-    layout::Counts,
     lead::{Accusations, staying, staying_with},
     reopen::reopening,
     rules,
@@ -18,6 +17,10 @@ use crate::{
 /// The number of failure timeouts for which members that hold a shard's state, and may come back, are waited for. After
 /// that the others go on without the state.
 const LOSES_STATE_AFTER: u32 = 16;
+
+/// The number of failure timeouts for which members that all leave wait for a decision. It may be that a node was taken
+/// in, with which the group goes on.
+const LEAVES_AFTER: u32 = 4;
 
 /// A member's progress towards a wedged view's successor.
 #[derive(Debug)]
@@ -77,6 +80,11 @@ impl Proposer {
         self.stalled
     }
 
+    /// Whether nothing was decided for so long that members which all leave wait no longer.
+    pub(crate) fn waits_in_vain(&self, now: Time, settings: &Settings) -> bool {
+        self.since.is_some_and(|since| now >= since + settings.failure_timeout * LEAVES_AFTER)
+    }
+
     pub(crate) fn deadline(&self) -> Time {
         self.wake
     }
@@ -91,12 +99,6 @@ impl ActiveView {
     /// through the view log, and propose the members that have reported.
     pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
         let Some(since) = self.proposer.since.filter(|_| self.phase == Phase::Wedged) else { return };
-        if let Some(last) = self.dissolution(since, now, settings) {
-            tracing::info!(epoch = self.view.epoch.0, "all members leave: the group ends");
-            // A member that ended may have told this one that all leave, and not the others.
-            self.table.close();
-            return self.commit(last);
-        }
         let timeout = settings.failure_timeout;
         self.report(since, now, settings, out);
         let accusations = self.table.accusations();
@@ -246,36 +248,6 @@ impl ActiveView {
         let ends = |shard: &ShardView| (shard.shard, own.get(&shard.shard).copied().into_iter().collect());
         let finals = self.view.shards.iter().map(ends).collect();
         Some(rules::alone(&self.view, &settings.layout, self.member().node, &finals))
-    }
-
-    /// The end of a group that all members leave. It has no members, and no view log decides it.
-    ///
-    /// Once all are wedged, each delivers up to the smallest final count of all. Another member may act on a successor
-    /// that was decided in the same moment: that goes at least as far, since fewer stay in it. Where some have ended,
-    /// or do not answer, nothing more is delivered: all members have received what was delivered so far. The same holds
-    /// of a shard whose end is the greatest count.
-    ///
-    /// A node that asks to join may be a member already, with which the group goes on. Where any row tells of such a
-    /// node, all wait for that decision, and equally long: so none of them ends the group while others decide on a
-    /// successor.
-    fn dissolution(&self, since: Time, now: Time, settings: &Settings) -> Option<Proposal> {
-        let all = 0..self.table.len();
-        let is_wedged = |member: &usize| self.table.is_wedged(*member);
-        let is_known = |member: usize| self.table.suspects(self.me, member) || is_wedged(&member);
-        let expects = all.clone().any(|member| self.table.expects(member));
-        let patience = settings.failure_timeout * if expects { 4 } else { 2 };
-        let is_due = now >= since + patience || !expects && all.clone().all(is_known);
-        if !is_due || !self.all_leave() {
-            return None;
-        }
-        let (layout, nodes) = (&settings.layout, self.view.nodes());
-        let finals = self.finals_of_rows(&all.collect::<Vec<_>>());
-        let mut last = rules::successor(&self.view, layout, self.member().node, &nodes, &[], &finals);
-        let is_whole = (0..self.table.len()).all(|member| is_wedged(&member));
-        last.trims.retain(|shard, _| is_whole && layout.counts(*shard) == Counts::Received);
-        let view = Arc::make_mut(&mut last.view);
-        (view.members, view.shards, view.left) = (Vec::new(), Vec::new(), nodes);
-        Some(last)
     }
 
     fn report(&mut self, since: Time, now: Time, settings: &Settings, out: &mut Vec<Effect>) {

@@ -246,7 +246,7 @@ fn one_call_ends_the_group(backend: Backend) {
     write_for(&nodes[2].1, 10);
     assert!(nodes[1].0.shutdown_group(PATIENCE), "{:?}", nodes[1].0.status());
     for (node, group) in &nodes {
-        assert_eq!(node.wait_ended(), EndReason::Dissolved);
+        assert_eq!(node.wait_ended(), EndReason::Left);
         assert_eq!(group.peek(|sum| sum.0).wait(), Ok(10), "at {}", node.id());
     }
 }

@@ -4,7 +4,6 @@
 
 mod clocks;
 mod damaged_logs;
-mod dissolution;
 mod durable_shards;
 mod forced_lives;
 mod leases;
@@ -21,6 +20,7 @@ mod sessions;
 #[path = "../support/shards.rs"]
 mod shards;
 mod stalls;
+mod stop_all;
 #[path = "../support/sum.rs"]
 mod sum;
 mod suspicion;

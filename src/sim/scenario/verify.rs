@@ -18,7 +18,7 @@ impl Scenario<'_> {
     pub(super) fn verify(&mut self) -> Result<(), String> {
         for peer in &self.peers {
             match self.cluster.end_reason(peer.node) {
-                Some(reason) if !peer.leaves || !matches!(reason, EndReason::Left | EndReason::Dissolved) => {
+                Some(reason) if !peer.leaves || !matches!(reason, EndReason::Left) => {
                     return Err(format!("{} has ended: {reason}", peer.node));
                 }
                 _ => {}

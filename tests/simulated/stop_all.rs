@@ -1,11 +1,12 @@
 //! All members of a simulated durable group leave at once, in the midst of work and of trouble: crashes, pauses, cut
-//! links and slow disks. All nodes that run end, in bounded time, except for a few that can't know that no other node
-//! is left. When they are started again, the group goes on with all that was acknowledged.
+//! links and slow disks. Processes end once their node's part is over. All nodes end, in bounded time, except for a few
+//! that can't know that no other node is left. When they are started again, the group goes on with all that was
+//! acknowledged.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     pin::Pin,
     sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Poll, Waker},
@@ -52,6 +53,8 @@ struct Run {
     troubles: Vec<(Duration, Trouble)>,
     /// Whether nodes were stopped or cut off in this round.
     out_of_reach: bool,
+    /// The nodes whose processes ended in this round once their part was over, and the reasons.
+    exited: BTreeMap<NodeId, EndReason>,
 }
 
 enum Trouble {
@@ -64,20 +67,33 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let members = rng.u32(2..=5);
-        let config = Config::builder("dissolution", 1)
+        let mut config = Config::builder("stop-all", 1)
             .members(1..=members)
             .failure_timeout(FAILURE_TIMEOUT)
             .restart_wait(Duration::from_millis(50))
             .storage("simulated")
-            .group("numbers", |group| _ = group.mode(Mode::Durable))
-            .build()
-            .expect("the configuration is valid");
+            .group("numbers", |group| _ = group.mode(Mode::Durable));
+        if rng.u8(0..3) == 0 {
+            // Those who leave first may take most of the votes along.
+            let others = rng.choose_multiple(2..=members, if members > 2 { 2 } else { 0 });
+            config = config.voters([1].into_iter().chain(others));
+        }
+        let config = config.build().expect("the configuration is valid");
         let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.group("numbers", |_| Numbers::default());
-        let (waiting, troubles) = (Vec::new(), Vec::new());
-        let (acknowledged, refused, out_of_reach) = (BTreeSet::new(), BTreeSet::new(), false);
-        Run { rng, cluster, groups, waiting, acknowledged, refused, numbers: 0, troubles, out_of_reach }
+        Run {
+            rng,
+            cluster,
+            groups,
+            waiting: Vec::new(),
+            acknowledged: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            numbers: 0,
+            troubles: Vec::new(),
+            out_of_reach: false,
+            exited: BTreeMap::new(),
+        }
     }
 
     fn nodes(&self) -> Vec<NodeId> {
@@ -116,6 +132,18 @@ impl Run {
                 self.submit();
             }
             self.answer();
+            self.exit();
+        }
+    }
+
+    /// Ends processes whose part is over, sooner or later.
+    fn exit(&mut self) {
+        for node in self.nodes() {
+            let over = self.cluster.end_reason(node).cloned();
+            if let Some(reason) = over.filter(|_| self.rng.u8(0..8) == 0) {
+                self.cluster.kill(node);
+                self.exited.insert(node, reason);
+            }
         }
     }
 
@@ -212,7 +240,7 @@ impl Run {
     fn is_stranded(&self) -> bool {
         let up: Vec<NodeId> = self.nodes().into_iter().filter(|&node| self.cluster.is_up(node)).collect();
         let members = up.iter().filter_map(|&node| self.cluster.view(node)).map(|view| view.members.len()).max();
-        up.len() < self.groups.len()
+        up.len() + self.exited.len() < self.groups.len()
             && (members.is_none_or(|members| 2 * up.len() <= members) || !self.cluster.has_quorum())
     }
 
@@ -248,8 +276,8 @@ impl Run {
             }
         }
         for node in self.nodes() {
-            let reason = self.cluster.end_reason(node);
-            if !matches!(reason, None | Some(EndReason::Left | EndReason::Dissolved)) {
+            let reason = self.cluster.end_reason(node).or(self.exited.get(&node));
+            if !matches!(reason, None | Some(EndReason::Left)) {
                 return Err(format!("{node} has ended: {reason:?}"));
             }
         }
@@ -342,6 +370,7 @@ impl Run {
         self.cluster.start().map_err(|error| error.to_string())?;
         for _ in 0..self.rng.usize(1..=3) {
             self.out_of_reach = false;
+            self.exited.clear();
             self.pass(Duration::from_millis(20), true);
             if self.rng.u8(0..4) == 0 {
                 self.trouble();
@@ -368,7 +397,6 @@ fn all_end_who_leave_at_once_and_nothing_acknowledged_is_lost() {
     let seeds = seeds::seeds(SEEDS);
     seeds::run_all(seeds.clone(), |seed| Run::new(seed).play());
     let (seeds, left) = (seeds.count(), LEFT_BEHIND.load(Ordering::Relaxed));
-    // None of the seeds that run by default leaves one behind; and a seed that runs alone shows it.
-    let most = if seeds as u64 <= SEEDS { 0 } else { seeds.div_ceil(500) };
-    assert!(left <= most, "a node is left behind in {left} of {seeds} seeds");
+    let most = seeds.div_ceil(25);
+    assert!(left <= most, "a node is left behind in {left} of {seeds} seeds, and at most {most} can be expected");
 }
