@@ -2,22 +2,10 @@
 
 mod world;
 
-use std::sync::mpsc;
-
 use squall_fabric::NodeId;
 use squall_membership::ViewLog;
-use squall_view_log::{Failure, NotForced};
+use squall_view_log::Failure;
 use world::{MS, World};
-
-/// Lets an operator force a node to go on alone, and waits until it does.
-fn force(world: &mut World, id: u32) {
-    let (done, answer) = mpsc::channel::<Result<(), NotForced>>();
-    let proposal = world.successor(id, &[id]);
-    // The caller may have gone.
-    world.log(id).force(proposal, "test".into(), move |result| _ = done.send(result));
-    world.run_until(5000 * MS, "a view", |world| world.members(id) == [id]);
-    assert_eq!(answer.try_recv(), Ok(Ok(())));
-}
 
 /// Of five members, node 1 was cut off before the others had their second view, and was forced; its life has node 5
 /// since then. Of the others, node 2 alone still runs, and waits for a decision.
@@ -30,7 +18,7 @@ fn second_life(seed: u64) -> World {
     world.run_until(3000 * MS, "a view without node 1", |world| world.members(2) == [2, 3, 4, 5]);
     [3, 4, 5].into_iter().for_each(|id| world.crash(id));
     world.propose(2, &[2, 3]);
-    force(&mut world, 1);
+    world.force(1);
     world.cut.retain(|pair| ![(1, 5), (5, 1)].contains(pair));
     world.cut.extend([(2, 5), (5, 2)]);
     world.start(5);
@@ -46,7 +34,7 @@ fn a_survivor_whose_view_is_of_no_life_before_stays_though_the_last_life_has_lat
         let mut world = second_life(seed);
         world.crash(1);
         world.log(5).peer_gone(NodeId(1));
-        force(&mut world, 5);
+        world.force(5);
         assert!(world.epoch(5) > world.epoch(2), "it was forced twice, and counts on");
         world.cut.clear();
         world.run(9000 * MS);
@@ -61,10 +49,10 @@ fn a_life_that_is_none_before_the_last_one_ends_though_both_were_not_forced_from
         let mut world = second_life(seed);
         // A rival of node 1's life, which then is forced once more.
         world.cut.extend([(2, 1), (1, 2)]);
-        force(&mut world, 2);
+        world.force(2);
         world.crash(1);
         world.log(5).peer_gone(NodeId(1));
-        force(&mut world, 5);
+        world.force(5);
         let lives = [2, 5].map(|id| world.log(id).status().cluster);
         world.cut.clear();
         world.run(5000 * MS);

@@ -222,6 +222,29 @@ fn old_copies_of_most_end_if_the_third_is_there() {
     }
 }
 
+/// The same node leads both lives by the same vote, and probes the other's log at a place up to which that was
+/// acknowledged in the life that is over.
+#[test]
+fn a_node_that_comes_to_its_leaders_next_life_has_no_old_copy() {
+    for seed in seeds() {
+        let mut world = formed(seed);
+        world.has_two_lives = true;
+        let leader = world.log(1).status().leader.expect("one leads").0;
+        let mut others: Vec<u32> = (1..4).filter(|id| *id != leader).collect();
+        let before = world.rng.u64(2..12);
+        views(&mut world, &[1, 2, 3], before);
+        others.iter().for_each(|&id| world.crash(id));
+        world.force(leader);
+        let since = world.rng.u64(0..30);
+        views(&mut world, &[leader], since);
+        world.rng.shuffle(&mut others);
+        for id in others {
+            world.start(id);
+            world.run_until(6000 * MS, "a candidate", |world| world.candidates(leader).contains(&id));
+        }
+    }
+}
+
 /// Crashes, restarts and a network that delays and repeats messages are no old copies.
 #[test]
 fn no_storage_is_taken_for_an_old_copy_that_is_none() {

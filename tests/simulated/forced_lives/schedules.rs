@@ -12,6 +12,9 @@ const MS: Duration = Duration::from_millis(1);
 /// The time after a view within which its members become those that decide on the next one.
 const VOTERS_FOLLOW: Duration = Duration::from_millis(100);
 
+/// The time after which a node that was dropped is no part of the log any more.
+const FORGOTTEN: Duration = Duration::from_secs(8);
+
 /// The only node that votes, where there is only one.
 pub(crate) const VOTER: NodeId = NodeId(1);
 
@@ -155,6 +158,7 @@ impl World {
         self.cut_off(forced, true);
         self.wait("the others go on", |world| world.share_view(&[voter, third]))?;
         self.work(1..=5, 5 * MS)?;
+        self.pass(FORGOTTEN)?;
         [third, voter].into_iter().for_each(|node| self.end(node));
         self.force_alone(forced)?;
         self.work(1..=5, 5 * MS)?;

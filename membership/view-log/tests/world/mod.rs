@@ -1,7 +1,11 @@
 //! Clusters of logs in virtual time, with a network that delays, loses and repeats messages, and nodes that crash.
 #![allow(unreachable_pub, dead_code, reason = "each test uses a part of it")]
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
@@ -195,6 +199,16 @@ impl World {
     pub fn propose(&mut self, by: u32, members: &[u32]) {
         let proposal = self.successor(by, members);
         self.log(by).propose(proposal);
+    }
+
+    /// Lets an operator force a node to go on alone, and waits until it does.
+    pub fn force(&mut self, id: u32) {
+        let (done, answer) = mpsc::channel();
+        let proposal = self.successor(id, &[id]);
+        // The caller may have gone.
+        self.log(id).force(proposal, "test".into(), move |result| _ = done.send(result));
+        self.run_until(5000 * MS, "a view", |world| world.members(id) == [id]);
+        assert_eq!(answer.try_recv(), Ok(Ok(())));
     }
 
     pub fn run(&mut self, duration: Duration) {
