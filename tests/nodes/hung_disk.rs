@@ -1,5 +1,6 @@
 //! A durable group of five processes. One member's log hangs in the kernel, as on a disk that does not answer, while
-//! another member is killed. The others go on without both, and the first comes back once its disk answers.
+//! another member is killed. The others go on without both, and the first comes back once its disk answers. And disks
+//! that hang at members which have just come back, while all lose power.
 //!
 //! Skipped, with a message, where `strace` is missing or may not attach to a process, unless `SQUALL_FORBID_SKIPS` is
 //! set.
@@ -12,6 +13,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::process::Signal;
 
 use crate::process::{self, Cluster, FAILURE_TIMEOUT, PATIENCE, Process};
 
@@ -44,7 +47,7 @@ impl HungDisk {
     }
 
     fn attach(node: &Process) -> Option<HungDisk> {
-        let calls = "pwrite64,pwritev,pwritev2,write,fdatasync,fsync";
+        let calls = "pwrite64,pwritev,pwritev2,fdatasync,fsync";
         let child = Command::new("strace")
             .args(["-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")])
             .args(["-e", &format!("inject={calls}:delay_enter=600000000")])
@@ -135,4 +138,41 @@ fn callers_of_all_shards_go_on_while_one_disk_hangs_and_another_member_is_killed
         assert!(sums.iter().all(|sum| *sum == sums[0]), "shard {shard} is {sums:?}");
         assert!((2..=2 + failed).contains(&sums[0]), "shard {shard} is {sums:?}, and {failed} submits failed");
     }
+}
+
+/// Two members come back to one that has gone on alone. What they are sent stays in their memories, since their disks
+/// hang. All lose power, and the two come back first: their logs do not count, and they wait for the third.
+#[test]
+fn who_comes_back_is_complete_only_once_its_disk_has_the_log() {
+    let cluster = Cluster::durable("joiners", "tcp", 3);
+    let mut nodes = cluster.start();
+    (1..=5).for_each(|sum| assert_eq!(nodes[0].add(1), Ok(sum)));
+    nodes.remove(1).kill();
+    nodes[0].wait_members(&[1, 3]);
+    cluster.admin(3).and_then(|mut admin| admin.leave(PATIENCE)).expect("it leaves");
+    nodes.remove(1).kill();
+    nodes[0].wait_members(&[1]);
+    (6..=10).for_each(|sum| assert_eq!(nodes[0].add(1), Ok(sum)));
+    // They become members only once their disks hang.
+    nodes[0].signal("-STOP");
+    nodes.extend([2, 3].map(|id| cluster.launch(id)));
+    let Some(hung) = nodes[1..].iter().map(HungDisk::of).collect::<Option<Vec<_>>>() else { return };
+    nodes[0].signal("-CONT");
+    cluster.wait_report(1, "they are members", |report| report.members.len() == 3);
+    thread::sleep(TIMEOUT / 2);
+    // The writes that hang never come to the disks. A process that is traced ends only once its tracer has.
+    nodes.iter().for_each(|node| node.send(Signal::KILL));
+    drop(hung);
+    process::kill_all(nodes);
+    let mut nodes = [2, 3].map(|id| cluster.launch(id));
+    nodes.iter_mut().for_each(Process::ready);
+    for _ in 0..20 {
+        nodes[0].read_of(0).expect_err("nothing is read");
+        nodes[1].add(1).expect_err("nothing is accepted");
+        thread::sleep(process::RESTART_WAIT / 10);
+    }
+    let mut nodes: Vec<_> = nodes.into_iter().chain([cluster.launch(1)]).collect();
+    nodes[2].ready();
+    assert_eq!(cluster.read_all(&mut nodes, 0), [10; 3], "all have what was acknowledged");
+    assert_eq!(nodes[0].add(1), Ok(11));
 }

@@ -66,6 +66,8 @@ struct Trial {
     numbers: u64,
     /// Whether the logs are at rest when they are damaged.
     quiet: bool,
+    /// Whether one of them does not note all that was acknowledged.
+    lags: bool,
     /// Whether a log does not open at all.
     is_lost: bool,
     /// The damages that were done to disks.
@@ -99,6 +101,7 @@ impl Trial {
             acknowledged: BTreeSet::new(),
             numbers: 0,
             quiet: true,
+            lags: false,
             is_lost: false,
             damage: Vec::new(),
         }
@@ -154,17 +157,24 @@ impl Trial {
         });
     }
 
-    /// Damages a disk.
-    fn hurt(&mut self, node: NodeId) {
-        // Zeros in place of the last records, and of the marks that acknowledged them, are the same as a log's end.
-        let what = match self.rng.u8(if self.quiet { 0 } else { 2 }..3) {
-            0 => {
-                let bytes = self.rng.u64(1..=20_000);
-                self.cluster.zero_end(node, 0, bytes)
-            }
-            1 => {
-                // The last record, or bytes close to it.
-                let bytes = self.rng.u64(1..=16);
+    /// Has more numbers acknowledged, of which one member's log does not note that. The others' logs will.
+    fn lag(&mut self) -> Result<(), String> {
+        self.work(false)?;
+        self.cluster.run_for(Duration::from_millis(1));
+        let node = NodeId(self.rng.u32(1..=self.groups.len() as u32));
+        self.cluster.hang_disk(node, true);
+        Ok(())
+    }
+
+    /// Damages a disk: the `only` one that is damaged, or one of several.
+    fn hurt(&mut self, node: NodeId, only: bool) {
+        // Zeros in place of the last records, and of the marks that acknowledged them, are the same as a log's end. If
+        // no log has noted the mark, only longer logs tell what was lost. All majorities have one if one log is hurt.
+        let what = match self.rng.u8(if self.quiet || only { 0 } else { 2 }..3) {
+            0 | 1 => {
+                // The last record, or bytes close to it, or many.
+                let most = [16, 2_000, 20_000][self.rng.usize(0..if self.quiet { 3 } else { 2 })];
+                let bytes = self.rng.u64(1..=most);
                 self.cluster.zero_end(node, 0, bytes)
             }
             _ => self.cluster.rot(node, 0),
@@ -196,15 +206,23 @@ impl Trial {
         }
         self.quiet = self.rng.bool();
         match self.quiet {
-            true => self.cluster.run_for(QUIET),
+            true => {
+                self.lags = self.groups.len() > 1 && self.rng.u8(0..4) > 0;
+                if self.lags {
+                    self.lag()?;
+                }
+                self.cluster.run_for(QUIET);
+                self.answer();
+            }
             false => self.work(false)?,
         }
         self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
+        self.nodes().into_iter().for_each(|node| self.cluster.hang_disk(node, false));
         let mut nodes = self.nodes();
         self.rng.shuffle(&mut nodes);
-        let hurt = self.rng.usize(0..=nodes.len());
+        let hurt = if self.lags && self.rng.bool() { nodes.len() } else { self.rng.usize(0..=nodes.len()) };
         for &node in &nodes[..hurt] {
-            (0..self.rng.usize(1..=2)).for_each(|_| self.hurt(node));
+            (0..self.rng.usize(1..=2)).for_each(|_| self.hurt(node, hurt == 1));
         }
         // The damaged nodes start first, or in any order.
         if self.rng.bool() {
@@ -224,7 +242,8 @@ impl Trial {
         // No disk is good, so an operator may be needed; but nothing is lost in silence.
         self.cluster.run_for(PATIENCE);
         if let Some(shard) = self.holders() {
-            return self.shows(&shard).map(|_| ());
+            // One of more than half of the logs at least knows what was acknowledged, if they were at rest.
+            return if self.quiet { self.is_whole() } else { self.shows(&shard).map(|_| ()) };
         }
         self.says_so()?;
         self.nodes().into_iter().for_each(|node| self.cluster.kill(node));

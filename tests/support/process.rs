@@ -17,7 +17,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use squall::{
     Config, Mode, Node, NodeId, Sharded,
-    admin::{AdminClient, ShardCondition, ShardReport, StatusReport, Target},
+    admin::{AdminClient, AdminError, ShardCondition, ShardReport, StatusReport, Target},
     client::ClientConfig,
     config::{Backend, ConfigBuilder},
 };
@@ -207,16 +207,21 @@ impl Cluster {
         1..=self.addresses.len() as u32
     }
 
-    /// A node's report of the cluster to operators.
-    pub(crate) fn report(&self, id: u32) -> Result<StatusReport, String> {
+    /// A connection to a node as an operator's.
+    pub(crate) fn admin(&self, id: u32) -> Result<AdminClient, AdminError> {
         let target = match self.backend {
             "shm" => Target::on_host(&self.name, id),
             _ => {
-                let address = self.addresses[id as usize - 1].parse().map_err(|error| format!("{error}"))?;
+                let address = self.addresses[id as usize - 1].parse().expect("an address");
                 Target::at(&self.name, &address, Security::LoopbackOnly)
             }
         };
-        let report = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
+        AdminClient::connect(&target, PATIENCE)
+    }
+
+    /// A node's report of the cluster to operators.
+    pub(crate) fn report(&self, id: u32) -> Result<StatusReport, String> {
+        let report = self.admin(id).and_then(|mut admin| admin.status());
         report.map_err(|error| error.to_string())
     }
 
@@ -415,12 +420,18 @@ impl Process {
         }
     }
 
-    /// The id of the thread of this name, as the kernel knows it.
+    /// Waits for the thread of this name. Returns its id, as the kernel knows it.
     pub(crate) fn thread(&self, name: &str) -> u32 {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
         let is_named = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
-        let path = threads.flatten().map(|thread| thread.path()).find(is_named).expect("it has such a thread");
-        path.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("its number")
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
+            if let Some(path) = threads.flatten().map(|thread| thread.path()).find(is_named) {
+                return path.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("its number");
+            }
+            assert!(Instant::now() < deadline, "node {} has no thread called {name}", self.id);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn is_stopped(&self) -> bool {

@@ -35,7 +35,8 @@ use tracing_subscriber::EnvFilter;
     name = "squall",
     version,
     after_help = "RUST_LOG sets what is logged to standard error, for example \
-    RUST_LOG=squall=debug. The exit code is 0, 1 if the work failed, 2 if the arguments make no sense."
+    RUST_LOG=squall=debug. The exit code is 0, 1 if the work failed, 2 if the arguments make no sense, \
+    3 if `log verify` found nothing wrong and could not check all."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -253,6 +253,10 @@ impl Simulation {
         let left = |cluster: &Cluster, node: NodeId| cluster.end_reason(node).is_some();
         let until = self.now() + RECOVERY;
         loop {
+            for (&node, _) in self.replicas.iter().filter(|(_, replica)| !replica.leaves) {
+                let why = self.cluster.end_reason(node);
+                assert!(why.is_none(), "{node} has ended: {why:?}");
+            }
             let nodes: Vec<NodeId> = self.replicas.keys().copied().filter(|&node| !left(&self.cluster, node)).collect();
             let mut states = Vec::new();
             for &node in &nodes {
