@@ -61,10 +61,11 @@ impl Operator {
     /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
     pub(crate) fn wait_left(&self, limit: Option<Duration>) -> Option<EndReason> {
         let reason = self.outside.wait_ended(limit)?;
-        // Others must be able to decide without it: the change of the voters follows a moment later.
+        // Others, if there are any, must be able to decide without it: the change of the voters follows a moment later.
+        let has_others = self.outside.view().is_some_and(|view| view.members.len() > 1);
         let votes = || self.monitor.status().voters.iter().any(|(node, _)| *node == self.id);
         let until = Instant::now() + limit.map_or(VOTE_PATIENCE, |limit| limit.min(VOTE_PATIENCE));
-        while reason == EndReason::Left && votes() && Instant::now() < until {
+        while reason == EndReason::Left && has_others && votes() && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
         }
         Some(reason)

@@ -220,20 +220,28 @@ impl ActiveView {
         }
     }
 
-    /// Whether all other members have ended, or gone on, so that none tells this one what follows. One may have ended
-    /// in the view before, and never come to this one.
-    ///
-    /// A member that leaves, and knows no decision, counts as gone once nothing was decided for long: those who left
-    /// before may have taken the votes along that a decision needs.
+    /// Whether no other member tells this one, which leaves, what follows: all have ended or gone on, and nothing can be
+    /// decided; or all leave, too, and nothing was decided for long. Those who left before may have taken the votes along
+    /// that a decision needs.
     pub(crate) fn is_deserted(&self, now: Time, settings: &Settings) -> bool {
-        let in_vain = self.proposer.waits_in_vain(now, settings);
-        let has_gone = |member: usize| {
-            member == self.me
-                || self.departed.contains(&member)
-                || !self.table.was_reached(member) && self.is_suspicion_pending(member)
-                || in_vain && (self.closes || self.table.is_leaving(member)) && !self.table.has_decided(member)
+        let leaves = |member| self.closes || self.table.is_leaving(member) || self.left_before(member);
+        // A member that has closed its endpoints has ended, or gone on to the next view, which may need this one.
+        let has_departed = |member| {
+            self.departed.contains(&member) || !self.table.was_reached(member) && self.is_suspicion_pending(member)
         };
-        !self.is_decided() && (in_vain || self.proposer.is_stalled()) && (0..self.table.len()).all(has_gone)
+        let has_ended = |member| has_departed(member) && (leaves(member) || !self.table.has_decided(member));
+        let ends = |member| leaves(member) && (has_departed(member) || !self.table.has_decided(member));
+        let mut others = (0..self.table.len()).filter(|&member| member != self.me);
+        !self.is_decided()
+            && (self.proposer.is_stalled() && others.clone().all(has_ended)
+                || self.proposer.waits_in_vain(now, settings) && others.all(ends))
+    }
+
+    /// Whether a member that may not have come to this view said in the one before that it leaves.
+    fn left_before(&self, member: usize) -> bool {
+        let node = self.table.node(member);
+        let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));
+        previous.and_then(|previous| Some(previous.is_leaving(previous.rank_of(node)?))).unwrap_or_default()
     }
 
     /// Whether the decision on the next view is known.
@@ -432,6 +440,7 @@ impl ActiveView {
         let mut silent = self.detector.look(now, evidence);
         if self.detector.has_stalled() {
             self.coming.wait_anew(now);
+            self.proposer.wait_anew(now);
         }
         let joined = &self.view.joined;
         // No clock runs against a member that has never been heard.

@@ -288,6 +288,12 @@ impl Membership {
         };
         self.backoff.is_member(now);
         let changed = active.step(fabric, (now, wall), &self.settings, &self.candidates, out);
+        if self.leaving && active.is_deserted(now, &self.settings) {
+            // Another member that waits may not have heard that all leave.
+            active.table.close();
+            active.table.push(fabric);
+            self.end(EndReason::Left, out);
+        }
         self.go_on(out);
         changed
     }
@@ -313,9 +319,6 @@ impl Membership {
         let Some(active) = &mut self.active else { return };
         self.closing |= active.closes;
         self.leaving |= self.closing;
-        if self.leaving && active.is_deserted(now, &self.settings) {
-            return self.end(EndReason::Left, out);
-        }
         if self.closing {
             active.table.close();
         } else if !self.leaving || !active.may_leave() {
@@ -324,7 +327,7 @@ impl Membership {
         if active.is_open() && active.table.len() == 1 {
             // No member is left to which it could matter.
             self.end(EndReason::Left, out);
-        } else if active.is_open() || self.candidates.is_empty() {
+        } else if active.is_open() || self.candidates.is_empty() || active.proposer.waits_in_vain(now, &self.settings) {
             // Not while others may join instead.
             active.leave(out);
         }

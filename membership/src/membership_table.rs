@@ -77,8 +77,7 @@ impl MembershipTable {
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
         let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
         let layout = layout.build();
-        // A member that leaves looks whether all others know the view's successor.
-        let all = suspected.iter().chain([&asks, &leaving, &closing, &wedged, &decided]);
+        let all = suspected.iter().chain([&asks, &leaving, &closing, &wedged]);
         let flags = all.fold(ColumnSet::EMPTY, |set, &flag| set.union(layout.flag_set(flag)));
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, nodes.len()))?;
         let mut agreed = Fingerprint::default();

@@ -1,6 +1,6 @@
 //! The proposal of a wedged view's successor: the members whose turn it is, and the time of each turn.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use squall_fabric::{NodeId, Time};
 
@@ -18,15 +18,17 @@ use crate::{
 /// that the others go on without the state.
 const LOSES_STATE_AFTER: u32 = 16;
 
-/// The number of failure timeouts for which members that all leave wait for a decision. It may be that a node was taken
-/// in, with which the group goes on.
-const LEAVES_AFTER: u32 = 4;
+/// The number of failure timeouts for which members that all leave wait for a decision, and the least such time: a view
+/// log of which a majority is there decides in it. It may be that a node was taken in, with which the group goes on.
+const LEAVES_AFTER: (u32, Duration) = (4, Duration::from_secs(3));
 
 /// A member's progress towards a wedged view's successor.
 #[derive(Debug)]
 pub(crate) struct Proposer {
     /// The time at which its own shards had reported their final counts.
     since: Option<Time>,
+    /// The time since which it has waited for a decision without a pause.
+    waits_since: Option<Time>,
     /// The time of the next look, if nothing changes.
     wake: Time,
     proposed: Option<(Plan, Time)>,
@@ -51,6 +53,7 @@ impl Default for Proposer {
     fn default() -> Proposer {
         Proposer {
             since: None,
+            waits_since: None,
             wake: Time::MAX,
             proposed: None,
             reports: BTreeMap::new(),
@@ -66,7 +69,7 @@ impl Proposer {
     /// Notes that this member's final counts are known.
     pub(crate) fn begin(&mut self, now: Time) {
         if self.since.is_none() {
-            (self.since, self.wake) = (Some(now), now);
+            (self.since, self.waits_since, self.wake) = (Some(now), Some(now), now);
         }
     }
 
@@ -82,7 +85,16 @@ impl Proposer {
 
     /// Whether nothing was decided for so long that members which all leave wait no longer.
     pub(crate) fn waits_in_vain(&self, now: Time, settings: &Settings) -> bool {
-        self.since.is_some_and(|since| now >= since + settings.failure_timeout * LEAVES_AFTER)
+        let (timeouts, least) = LEAVES_AFTER;
+        let limit = least.max(settings.failure_timeout * timeouts);
+        self.waits_since.is_some_and(|since| now >= since + limit)
+    }
+
+    /// Begins that wait anew: this node did not run for a while, and others may have decided meanwhile.
+    pub(crate) fn wait_anew(&mut self, now: Time) {
+        if self.since.is_some() {
+            self.waits_since = Some(now);
+        }
     }
 
     pub(crate) fn deadline(&self) -> Time {

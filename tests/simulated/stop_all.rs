@@ -27,7 +27,7 @@ const SEEDS: u64 = 100;
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The time within which all nodes have ended, once nothing goes wrong any more; and within which all serve again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The number of times that a node was left behind.
 static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
