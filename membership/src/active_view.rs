@@ -220,9 +220,9 @@ impl ActiveView {
         }
     }
 
-    /// Whether no other member tells this one, which leaves, what follows: all have ended or gone on, and nothing can be
-    /// decided; or all leave, too, and nothing was decided for long. Those who left before may have taken the votes along
-    /// that a decision needs.
+    /// Whether no other member tells this one, which leaves, what follows: all have ended or gone on, and nothing can
+    /// be decided; or all leave, too, and nothing was decided for long. Those who left before may have taken the votes
+    /// along that a decision needs.
     pub(crate) fn is_deserted(&self, now: Time, settings: &Settings) -> bool {
         let leaves = |member| self.closes || self.table.is_leaving(member) || self.left_before(member);
         // A member that has closed its endpoints has ended, or gone on to the next view, which may need this one.

@@ -351,8 +351,8 @@ fn all_may_leave_one_soon_after_the_other_though_nothing_is_decided_any_more() {
     }
 }
 
-/// A member stops between two views, of which the second has the last two. Nothing is decided any more, since the others
-/// have left.
+/// A member stops between two views, of which the second has the last two. Nothing is decided any more, since the
+/// others have left.
 #[test]
 fn who_said_that_it_leaves_is_not_waited_for_where_it_never_comes_to_the_next_view() {
     let mut waited = 0;
