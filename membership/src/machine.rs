@@ -328,7 +328,7 @@ impl Membership {
             // No member is left to which it could matter.
             self.end(EndReason::Left, out);
         } else if active.is_open() || self.candidates.is_empty() || active.proposer.waits_in_vain(now, &self.settings) {
-            // Not while others may join instead.
+            // Not while others may join instead, as long as anything is decided.
             active.leave(out);
         }
     }

@@ -1,6 +1,6 @@
 //! A durable group of five processes. One member's log hangs in the kernel, as on a disk that does not answer, while
-//! another member is killed. The others go on without both, and the first comes back once its disk answers. And disks
-//! that hang at members which have just come back, while all lose power.
+//! another member is killed. The others go on without both, and the first comes back once its disk answers. In a group
+//! of three the disks of two members hang that have just come back, and all lose power.
 //!
 //! Skipped, with a message, where `strace` is missing or may not attach to a process, unless `SQUALL_FORBID_SKIPS` is
 //! set.

@@ -397,6 +397,7 @@ fn all_end_who_leave_at_once_and_nothing_acknowledged_is_lost() {
     let seeds = seeds::seeds(SEEDS);
     seeds::run_all(seeds.clone(), |seed| Run::new(seed).play());
     let (seeds, left) = (seeds.count(), LEFT_BEHIND.load(Ordering::Relaxed));
-    let most = seeds.div_ceil(25);
+    // A seed that runs alone shows it.
+    let most = if seeds == 1 { 0 } else { seeds.div_ceil(25) };
     assert!(left <= most, "a node is left behind in {left} of {seeds} seeds, and at most {most} can be expected");
 }
