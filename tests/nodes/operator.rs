@@ -123,32 +123,27 @@ fn who_is_told_to_leave_says_that_it_has() {
 
 #[test]
 fn a_survivor_goes_on_if_an_operator_forces_it() {
-    // Whichever of the other two ends first, the third has no majority.
-    let mut started = start_all((1..=3).map(|id| config("recover", id, 3).voters(1..=3)).collect());
-    started[0].1.submit(&5).wait().expect("it is applied");
-    let mut client = ask("recover", 3);
-    let refusal = client.recover("by me, for fun").expect_err("it works").to_string();
+    let cluster = process::Cluster::new("recover", "shm", 3);
+    let mut started = cluster.start();
+    assert_eq!(started[0].add(5), Ok(5));
+    let refusal = cluster.admin(3).expect("it runs").recover("by me, for fun").expect_err("it works").to_string();
     assert!(refusal.contains("can go on"), "{refusal}");
-    let (_, group) = started.pop().map(|(node, group)| (Box::leak(Box::new(node)), group)).expect("three");
-    // Together, so that neither helps the third to go on without the other.
-    thread::scope(|scope| started.into_iter().for_each(|(node, _)| drop(scope.spawn(|| node.shutdown()))));
-    let standing = |client: &mut AdminClient| client.status().expect("it answers").standing;
-    until("it can't go on", || matches!(standing(&mut client), Standing::Stalled(_)));
-    let Standing::Stalled(why) = standing(&mut client) else { panic!("it can't go on") };
+    let mut survivor = started.pop().expect("three");
+    process::kill_all(started);
+    let report = cluster.wait_report(3, "it can't go on", |report| matches!(report.standing, Standing::Stalled(_)));
+    let Standing::Stalled(why) = report.standing else { panic!("it was waited for") };
     assert!(why.contains("squall recover --force"), "{why}");
-    let error = group.submit(&1).wait().expect_err("nobody can decide").to_string();
+    let error = survivor.add(1).expect_err("nobody can decide");
     assert!(error.contains("squall recover --force"), "{error}");
-    let done = squall(&format!("recover --cluster {} --node 3 --force --yes --reason fire", cluster("recover")));
-    assert!(says(&done).contains("node 3 goes on"));
-    assert_eq!(group.submit(&1).wait(), Ok(6), "with its state");
-    let report = client.status().expect("it answers");
+    assert!(says(&recover(&cluster.name, 3, "fire")).contains("node 3 goes on"));
+    assert_eq!(survivor.add(1), Ok(6), "with its state");
+    let report = cluster.report(3).expect("it answers");
     assert_eq!((nodes(&report), report.forced.len()), (vec![3], 1));
     assert!(report.forced[0].contains("fire"), "{:?}", report.forced);
     // Nodes of the old life join as new ones.
-    let (back, sum) = start(config("recover", 1, 3)).expect("it joins");
-    let complete = |view: &squall::View| view.shards[0].is_complete(NodeId(1));
-    assert!(back.wait_view(PATIENCE, complete).expect("it goes on").is_some());
-    assert_eq!(sum.submit(&1).wait(), Ok(7));
+    let mut back = cluster.launch(1);
+    back.ready();
+    assert_eq!((back.serves(), back.add(1)), (6, Ok(7)));
 }
 
 /// Two processes of five, 4 and 5, whose members 1 to 3 are lost for ever, as both report. The sum is 5.
