@@ -279,9 +279,10 @@ fn read(log: &mut LogClient, from: u64, upto: u64) -> Result<Vec<LogRecord>, Box
 
 struct Rounds {
     layout: Layout,
+    /// Before the cluster, whose directories go when it is dropped.
+    nodes: BTreeMap<u32, Running>,
     cluster: Cluster,
     rng: fastrand::Rng,
-    nodes: BTreeMap<u32, Running>,
     news: Receiver<(u32, News)>,
     tell: Sender<(u32, News)>,
     next_writer: u32,
@@ -304,9 +305,9 @@ impl Rounds {
         let Layout { nodes, shards, replicas } = layout;
         Rounds {
             layout,
+            nodes: BTreeMap::new(),
             cluster: Cluster::durable(&format!("kill-{seed}-{shards}"), backend, nodes).with_shards(shards, replicas),
             rng: fastrand::Rng::with_seed(seed),
-            nodes: BTreeMap::new(),
             news,
             tell,
             next_writer: FIRST_PROCESS,

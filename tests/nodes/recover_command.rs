@@ -28,19 +28,17 @@ fn cluster(test: &str) -> String {
     format!("recover-{test}-{}", std::process::id())
 }
 
-/// Starts nodes with a group whose shards have at most `replicas` replicas. Three of the nodes vote.
-fn start_all(test: &str, members: u32, replicas: u32) -> Vec<(Node, Sharded<Sum>)> {
+/// Starts three nodes with a group.
+fn start_all(test: &str) -> Vec<(Node, Sharded<Sum>)> {
     let start = |id: u32| {
-        let config = Config::builder(cluster(test), id).members(1..=members).voters(1..=3);
-        let config: ConfigBuilder = config.failure_timeout(Duration::from_millis(500)).group("sums", |group| {
-            group.shards(members).replicas(1, Some(replicas));
-        });
+        let config = Config::builder(cluster(test), id).members(1..=3).voters(1..=3);
+        let config: ConfigBuilder = config.failure_timeout(Duration::from_millis(500)).group("sums", |_| {});
         let mut node = Node::builder(config.build().expect("the configuration is valid"));
         let group = node.sharded("sums", |_| Sum::default());
         (node.start().expect("it starts"), group)
     };
     thread::scope(|scope| {
-        let starting: Vec<_> = (1..=members).map(|id| scope.spawn(move || start(id))).collect();
+        let starting: Vec<_> = (1..=3).map(|id| scope.spawn(move || start(id))).collect();
         starting.into_iter().map(|node| node.join().expect("no panic")).collect()
     })
 }
@@ -64,43 +62,42 @@ fn recover(cluster: &str, node: u32) -> Output {
     command.output().expect("it can be started")
 }
 
-/// Ends all nodes in the same moment, so that none helps another to go on without the third.
+/// Ends all nodes in the same moment.
 fn end(nodes: impl IntoIterator<Item = (Node, Sharded<Sum>)>) {
     thread::scope(|scope| nodes.into_iter().for_each(|(node, _)| drop(scope.spawn(|| node.shutdown()))));
 }
 
 #[test]
 fn the_command_names_the_shards_that_start_empty_and_who_held_them() {
-    let mut started = start_all("empty", 4, 1);
-    let view = started[0].0.view();
-    let (survivor, sums) = started.pop().expect("four");
-    end(started);
-    let mut client = ask("empty", 4);
-    until("it can't go on", || matches!(client.status().expect("it answers").standing, Standing::Stalled(_)));
-    let output = recover(&cluster("empty"), 4);
+    let cluster = process::Cluster::new("recover-empty", "shm", 4).with_shards(4, 1);
+    let mut nodes = cluster.start();
+    let holders = cluster.wait_whole(1);
+    let mut survivor = nodes.pop().expect("four");
+    process::kill_all(nodes);
+    cluster.wait_report(4, "it can't go on", |report| matches!(report.standing, Standing::Stalled(_)));
+    let output = recover(&cluster.name, 4);
     let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("node 4 goes on"), "{said}{warned}");
-    for shard in &view.shards {
-        let (number, holder) = (shard.shard.0, shard.complete[0]);
+    for (shard, holders) in holders.iter().enumerate() {
+        let holder = NodeId(holders[0]);
         let line = format!(
-            "shard {number} of \"sums\" starts empty: this node did not hold its state, which {holder} held last\n"
+            "shard {shard} of \"sum\" starts empty: this node did not hold its state, which {holder} held last\n"
         );
         assert_eq!(said.contains(&line), holder != NodeId(4), "{said}");
         let before = format!(
-            "node 4 does not hold shard {number} of \"sums\", and it would start empty, or from an earlier place\n"
+            "node 4 does not hold shard {shard} of \"sum\", and it would start empty, or from an earlier place\n"
         );
         assert_eq!(warned.contains(&before), holder != NodeId(4), "before it is done: {warned}");
     }
-    assert!(view.shards.iter().any(|shard| shard.complete == [NodeId(4)]), "it holds one: {view:?}");
-    assert_eq!(sums[0].submit(&1).wait(), Ok(1), "all of them take work");
-    let forced = client.status().expect("it answers").forced;
+    assert!(holders.contains(&vec![4]), "it holds one: {holders:?}");
+    assert_eq!(survivor.add(1), Ok(1), "all of them take work");
+    let forced = cluster.report(4).expect("it answers").forced;
     assert!(forced[0].contains("starts empty"), "it is recorded: {forced:?}");
-    survivor.shutdown();
 }
 
 #[test]
 fn a_node_that_was_dropped_before_its_group_was_lost_is_refused_with_a_reason_and_a_remedy() {
-    let mut started = start_all("dropped", 3, 3);
+    let mut started = start_all("dropped");
     let (dropped, _sums) = started.pop().expect("three");
     let (mut client, mut others) = (ask("dropped", 3), ask("dropped", 1));
     let refusal = client.recover("for fun").expect_err("it works").to_string();
