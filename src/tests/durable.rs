@@ -75,6 +75,28 @@ fn a_read_waits_until_what_it_saw_is_on_disk() {
     assert_eq!(poll(&mut before), Poll::Ready(Ok(5)), "as it was when it was seen");
 }
 
+/// A log that ends before a view has nothing to say of that view: by its end alone it would be an older copy than the
+/// logs of those that have the view's record.
+#[test]
+fn a_member_says_what_it_has_on_disk_once_the_view_s_record_is_there() {
+    let mut solo = solo();
+    solo.group.send(&Entry::Add(5)).wait().unwrap();
+    solo.settle();
+    solo.write();
+    solo.settle();
+    solo.next_view();
+    solo.settle();
+    let journal = Arc::clone(&solo.log.as_ref().unwrap().0);
+    assert_eq!((journal.on_disk().position, journal.on_disk().version), (Position::new(Epoch(1), Seq(1)), 1));
+    let mut read = solo.group.read(|ledger| ledger.sum);
+    solo.settle();
+    assert_eq!(poll(&mut read), Poll::Pending, "its disk has all messages, and not the view's record");
+    solo.write();
+    solo.settle();
+    assert_eq!(journal.on_disk().position, Position::new(Epoch(2), Seq(0)));
+    assert_eq!(poll(&mut read), Poll::Ready(Ok(5)));
+}
+
 #[test]
 fn who_reads_by_itself_does_not_see_what_a_crash_could_undo() {
     let config = Config::builder("test", 1).members([1]).read_lease(Duration::from_millis(10)).storage("nowhere");
