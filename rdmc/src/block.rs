@@ -10,7 +10,7 @@
 //! the right with the message's size.
 //!
 //! In shared memory every member copies straight from the root's memory, and a block is only the amount that is copied
-//! between two looks at everything else. Its size was measured (`squall bench bulk --sweep`): see
+//! between two looks at everything else. Its size was measured (`squall-bench bulk --sweep`): see
 //! `docs/performance.md`.
 
 use std::time::Duration;

@@ -389,8 +389,8 @@ fn peak(process: u32) -> Option<u64> {
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
-/// `cargo test --release --test cli copy:: -- --ignored`: 10,000 small files and one of 2 GiB, with at most 256 MiB of
-/// memory.
+/// 10,000 small files and one of 2 GiB, with at most 256 MiB of memory:
+/// `cargo test --release -p squall-cli --test cli copy:: -- --ignored`
 #[test]
 #[ignore = "takes 8 GiB of disk"]
 fn large_transfers_take_little_memory() {

@@ -1,18 +1,15 @@
 //! The `squall` command, as a user runs it.
 
 mod admin;
-mod command;
 mod copy;
 mod copy_network;
-mod log_bench;
+#[path = "../support/drawing.rs"]
+mod drawing;
 mod log_service;
 mod network;
-mod onepipe;
 mod rdmc;
 
 use std::process::{Command, Output};
-
-use serde_json::Value;
 
 /// Runs the command with these arguments, which spaces separate.
 fn squall(arguments: &str) -> Output {
@@ -28,9 +25,4 @@ fn printed(arguments: &str) -> String {
     let output = squall(arguments);
     assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
     text(&output.stdout)
-}
-
-/// A figure of a row of JSON.
-fn number(row: &Value, field: &str) -> f64 {
-    row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
 }

@@ -1,4 +1,4 @@
-//! The command's part in clusters on networks, as a user runs it: benchmarks over sockets, keys, and the doctor.
+//! The command's part in clusters on networks, as a user runs it: keys, and the doctor.
 
 use std::{
     fs,
@@ -17,17 +17,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
 }
 
-/// The rows of a benchmark.
-fn rows(bench: &str, options: &str) -> Vec<Value> {
-    let arguments: Vec<&str> =
-        ["bench", bench, "--bare"].into_iter().chain(options.split_whitespace()).chain(["--json"]).collect();
-    let output = squall(&arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-    let figures =
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect::<Vec<Value>>();
-    figures.into_iter().filter(|figure| figure["bench"] == bench).collect()
-}
-
 /// A directory that is removed after the test.
 struct Directory(TempDir);
 
@@ -39,45 +28,6 @@ impl Directory {
     fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().expect("a readable path").to_owned()
     }
-}
-
-#[test]
-fn benchmarks_run_over_sockets_with_and_without_tls() {
-    for (bench, options, figure) in [
-        ("ordered", "--nodes 3 --size 100,20000 --seconds 0.3 --window 8", "messages_per_second"),
-        ("calls", "--nodes 2 --reads 50 --seconds 0.3", "calls_per_second"),
-        ("bulk", "--nodes 4 --size 1000001 --iterations 2 --warm-up 0", "bytes_per_second"),
-    ] {
-        for tls in [false, true] {
-            let options = format!("{options} --fabric tcp {}", if tls { "--tls" } else { "" });
-            let rows = rows(bench, &options);
-            assert!(!rows.is_empty());
-            for row in rows {
-                assert_eq!((&row["fabric"], &row["tls"]), (&"tcp".into(), &tls.into()), "{row}");
-                assert!(row[figure].as_f64() > Some(0.0), "{row}");
-            }
-        }
-    }
-}
-
-#[test]
-fn over_sockets_bulk_data_goes_by_the_pipeline() {
-    let rows = rows("bulk", "--nodes 2 --size 64KiB --iterations 1 --warm-up 0 --fabric tcp");
-    assert_eq!(rows[0]["algorithm"], "pipeline");
-}
-
-#[test]
-fn nodes_can_be_started_through_a_command() {
-    // `env` starts the command behind it, as `ip netns exec NAME` does, which only root may.
-    let arguments = "bench ordered --bare --nodes 2 --seconds 0.2 --fabric tcp --json --wrap";
-    let mut arguments: Vec<&str> = arguments.split_whitespace().collect();
-    arguments.push("env SQUALL_HOST={host}");
-    let output = squall(&arguments);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    *arguments.last_mut().expect("the wrapper") = "no-such-wrapper {host}";
-    let output = squall(&arguments);
-    let said = text(&output.stderr);
-    assert!(!output.status.success() && said.contains("no-such-wrapper") && said.contains("--wrap"), "{said}");
 }
 
 #[test]
@@ -142,7 +92,6 @@ fn help_teaches_by_example() {
         (&["keys", "--help"][..], "squall keys add --dir keys --node 1,2,3"),
         (&["keys", "add", "--help"], "--force"),
         (&["doctor", "--help"], "squall doctor --config squall.toml --id 2"),
-        (&["bench", "ordered", "--help"], "--wrap 'ip netns exec host{host}'"),
     ] {
         let output = squall(arguments);
         let help = text(&output.stdout);

@@ -2,8 +2,8 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 command -v redis-cli >/dev/null || fail "redis-cli is missing (Debian: redis-tools)"
-[ -x "$bin/replicated_kv" ] && [ -x "$bin/squall" ] ||
-    fail "there is no release build: run \`cargo build --release -p squall -p replicated_kv --bins\`"
+[ -x "$bin/squall-redis" ] && [ -x "$bin/squall" ] ||
+    fail "there is no release build: run \`cargo build --release -p squall-cli -p squall-redis --bins\`"
 
 readonly REPLICAS=5
 # Where clients run that have a host of their own.
@@ -33,7 +33,7 @@ start_replicas() {
     printf '[groups.kv]\nbulk_reserve = "64MiB"\n' >>"$scratch/cluster.toml"
     "$hosts" up $CLIENT --rate 200mbit
     for ((k = 1; k <= REPLICAS; k++)); do
-        "$hosts" run "$k" "$bin/replicated_kv" --id "$k" --config "$scratch/cluster.toml" --port 7001 \
+        "$hosts" run "$k" "$bin/squall-redis" --id "$k" --config "$scratch/cluster.toml" --port 7001 \
             --listen "10.77.0.$k" >"$scratch/replica$k.log" 2>&1 &
         replicas+=($!)
         # `hosts down` kills them, of which bash shall not speak.

@@ -5,8 +5,8 @@
 //! large group takes the whole machine:
 //!
 //! ```text
-//! SQUALL_ROUNDS=50 cargo test --release --test nodes forming:: -- --nocapture
-//! taskset -c 0,1 cargo test --release --test nodes forming::sixty_four -- --ignored --nocapture
+//! SQUALL_ROUNDS=50 cargo test --release -p squall-cli --test nodes forming:: -- --nocapture
+//! taskset -c 0,1 cargo test --release -p squall-cli --test nodes forming::sixty_four -- --ignored --nocapture
 //! ```
 #![expect(clippy::print_stderr, reason = "it says how long it took")]
 

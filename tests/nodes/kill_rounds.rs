@@ -9,7 +9,7 @@
 //! each test, `SQUALL_SEED` the seed of the first cluster:
 //!
 //! ```text
-//! SQUALL_ROUNDS=200 cargo test --release --test nodes kill_rounds:: -- --nocapture
+//! SQUALL_ROUNDS=200 cargo test --release -p squall-cli --test nodes kill_rounds:: -- --nocapture
 //! ```
 #![expect(
     clippy::print_stdout,

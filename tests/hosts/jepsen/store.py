@@ -32,7 +32,7 @@ def binary(name):
     if not path.exists():
         raise SystemExit(
             f"jepsen: {path} is missing: run "
-            "`cargo build --release -p squall -p replicated_kv --bins`"
+            "`cargo build --release -p squall-cli -p squall-redis --bins`"
         )
     return str(path)
 
@@ -177,7 +177,7 @@ class Replica:
         command = self.cluster.hosts.command(
             self.number, "unshare", "--time", "--boottime", offset, "--monotonic", offset,
             "env", "RUST_LOG=info", *[f"{name}={value}" for name, value in environment.items()],
-            binary("replicated_kv"), "--id", self.number, "--config", self.cluster.directory / "cluster.toml",
+            binary("squall-redis"), "--id", self.number, "--config", self.cluster.directory / "cluster.toml",
             "--port", FIRST_PORT, "--listen", f"10.77.0.{self.number}",
         )  # fmt: skip
         with open(self.log, "ab") as log:

@@ -1,0 +1,137 @@
+//! The job of each node of `squall-bench bulk`, and the measurements that it reports.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use squall::{
+    Config,
+    rdmc::{
+        GroupConfig, GroupId,
+        schedule::{Algorithm, Outer, Racks},
+    },
+};
+use squall_fabric::NodeId;
+
+use super::touch::{Touch, Touched};
+use crate::{
+    job::Spinning,
+    places::{Place, configure},
+};
+
+/// A route of blocks from the root to the receivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Way {
+    /// The root sends the whole message to each receiver in turn
+    Sequential,
+    /// The root sends each block to all receivers, then the next
+    Interleaved,
+    /// Each node hands every block on to the next
+    Chain,
+    /// Each node that has the whole message sends it on to one that does not
+    Tree,
+    /// The binomial pipeline
+    Pipeline,
+    /// A binomial pipeline in each half of the nodes, behind one between the halves
+    Hybrid,
+}
+
+impl Way {
+    pub(crate) fn of(algorithm: &Algorithm) -> Way {
+        match algorithm {
+            Algorithm::Sequential => Way::Sequential,
+            Algorithm::Interleaved => Way::Interleaved,
+            Algorithm::Chain => Way::Chain,
+            Algorithm::BinomialTree => Way::Tree,
+            Algorithm::BinomialPipeline => Way::Pipeline,
+            Algorithm::Hybrid(_) => Way::Hybrid,
+        }
+    }
+
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn algorithm(self, nodes: u32) -> Algorithm {
+        match self {
+            Way::Sequential => Algorithm::Sequential,
+            Way::Interleaved => Algorithm::Interleaved,
+            Way::Chain => Algorithm::Chain,
+            Way::Tree => Algorithm::BinomialTree,
+            Way::Pipeline => Algorithm::BinomialPipeline,
+            Way::Hybrid => {
+                let halves: Vec<bool> = (0..nodes).map(|node| node >= nodes.div_ceil(2)).collect();
+                Algorithm::Hybrid(Racks::new(&halves, Outer::default()).expect("there are nodes"))
+            }
+        }
+    }
+}
+
+/// The job of one worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BulkJob {
+    /// Unique to the run, so that nodes of different runs never connect.
+    pub(crate) cluster: String,
+    /// This worker's node, from 0.
+    pub(crate) node: u32,
+    pub(crate) nodes: u32,
+    /// Groups of all nodes. Their roots are the first `roots` nodes, in turn.
+    pub(crate) groups: u32,
+    pub(crate) roots: u32,
+    pub(crate) way: Way,
+    pub(crate) size_bytes: usize,
+    pub(crate) block_bytes: usize,
+    pub(crate) receives_ahead: usize,
+    pub(crate) sends_in_flight: usize,
+    pub(crate) steps_ahead: u64,
+    /// Node 0 shares its pages; the algorithm and its settings are not used.
+    pub(crate) share: bool,
+    /// The receivers' use of each message that counts.
+    pub(crate) touch: Touch,
+    /// Rounds before those that count, besides the one in which every byte is compared.
+    pub(crate) warm_up: u32,
+    pub(crate) iterations: u32,
+    pub(crate) spin: Spinning,
+    /// None in shared memory.
+    pub(crate) place: Option<Place>,
+}
+
+impl BulkJob {
+    pub(crate) fn root(&self, group: u32) -> u32 {
+        group % self.roots
+    }
+
+    /// The configuration that the fabric is opened with.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
+    }
+
+    /// The RDMC group with this number, for this job's messages.
+    pub(crate) fn group(&self, group: u32) -> GroupConfig {
+        let members = (0..self.nodes).map(|rank| NodeId((self.root(group) + rank) % self.nodes)).collect();
+        GroupConfig {
+            algorithm: self.way.algorithm(self.nodes),
+            block_bytes: self.block_bytes,
+            receives_ahead: self.receives_ahead,
+            sends_in_flight: self.sends_in_flight,
+            steps_ahead: self.steps_ahead,
+            ..GroupConfig::new(GroupId { group, instance: 1 }, members)
+        }
+    }
+}
+
+/// One node's measurements of a round, in which every group moves one message. Times are nanoseconds of the host's boot
+/// clock.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Round {
+    /// The time of its send, if it is a root.
+    pub(crate) sent: Option<u64>,
+    /// The time at which the shared message was sealed. Sealing begins at `sent`.
+    pub(crate) sealed: Option<u64>,
+    /// By group: the time at which it had the message. None for a group whose root it is.
+    pub(crate) received: Vec<Option<u64>>,
+    /// Processor time that its process took, in seconds.
+    pub(crate) cpu_seconds: f64,
+    /// The cost of using its messages, if it used any.
+    pub(crate) touched: Option<Touched>,
+}

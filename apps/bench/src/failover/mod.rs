@@ -1,0 +1,163 @@
+//! `squall-bench failover`: the time for which callers wait when a member dies.
+
+mod client;
+mod rounds;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+use serde::{Deserialize, Serialize};
+use squall_command::CommandError;
+
+use self::rounds::Round;
+use super::{
+    places::{Place, PlaceArgs, fabric_of, fresh_cluster},
+    report::{FailoverRow, Report},
+};
+
+pub(crate) use client::run as run_client;
+
+const HELP: &str = "\
+Examples:
+  squall-bench failover --nodes 3 --victim leader
+  squall-bench failover --fabric tcp --nodes 5 --victim follower --rounds 20 --json
+
+Every node is a process of its own, with one caller that submits a message of 100 bytes, waits for the answer, and submits
+the next. In each round one node is killed (SIGKILL), and comes back as a new process once the others go on; the next round begins
+when it is a full member again.
+
+What the figures mean, in milliseconds:
+  pause    from the kill until a surviving node's caller has its first answer of the new view: one for each survivor and round
+  detect   from the kill until the node suspects somebody, or sees that another does; it stops sending and receiving at once
+  wedge    from there until it sees that all who stay have stopped, or hears of the decision of one who saw it sooner
+  decide   from there until it hears that the next view is committed
+  install  from there until that is in operation: who was dropped reads no more, what was decided is delivered, and all are
+           connected anew
+  answer   from there until the caller's first answer
+
+Of each survivor and round the phases add up to its pause; the medians of phases need not add up to that of pauses.";
+
+/// Measures how long callers wait when a member is killed.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct FailoverArgs {
+    #[command(flatten)]
+    places: PlaceArgs,
+    /// The number of nodes
+    #[arg(long, value_name = "N", default_value = "3", value_parser = value_parser!(u32).range(3..=16))]
+    nodes: u32,
+    /// The member to kill
+    #[arg(long, value_enum, default_value = "follower")]
+    victim: Victim,
+    /// The number of kills
+    #[arg(long, value_name = "N", default_value = "10", value_parser = value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// A member that is silent for so long is suspected; one whose process ends is noticed at once
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = value_parser!(u64).range(20..=60_000))]
+    failure_timeout_ms: u64,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The member that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Victim {
+    /// The member of the lowest rank, which leads view changes
+    Leader,
+    /// The member of the highest rank
+    Follower,
+}
+
+/// The job of one node of the benchmark.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FailoverJob {
+    /// Unique to the run.
+    pub(crate) cluster: String,
+    /// This worker's node, from 0.
+    pub(crate) node: u32,
+    pub(crate) nodes: u32,
+    pub(crate) failure_timeout_ms: u64,
+    /// None in shared memory.
+    pub(crate) place: Option<Place>,
+}
+
+/// A command to a worker.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Told {
+    /// Say [`Settled`](super::job::Said::Settled) once all nodes are full members of one view.
+    Settle,
+    /// Say [`Recovered`](super::job::Said::Recovered) once the caller has an answer of a view after this epoch.
+    Recover { after: u64 },
+}
+
+/// A settled view.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Settled {
+    pub(crate) epoch: u64,
+    /// The nodes, by rank.
+    pub(crate) nodes: Vec<u32>,
+}
+
+/// The times of a view change at one node, in nanoseconds of the host's boot clock.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Recovered {
+    pub(crate) suspected: u64,
+    pub(crate) wedged: u64,
+    pub(crate) decided: u64,
+    pub(crate) installed: u64,
+    pub(crate) answered: u64,
+}
+
+impl FailoverArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        self.places.check(self.nodes).map_err(CommandError::Usage)?;
+        let cluster = fresh_cluster();
+        let places = self.places.find(&cluster, self.nodes).map_err(CommandError::Failed)?;
+        let job = |node| FailoverJob {
+            cluster: cluster.clone(),
+            node,
+            nodes: self.nodes,
+            failure_timeout_ms: self.failure_timeout_ms,
+            place: places.place.clone(),
+        };
+        let jobs: Vec<_> = (0..self.nodes).map(job).collect();
+        let patience = Duration::from_secs(30) + 10 * Duration::from_millis(self.failure_timeout_ms);
+        let rounds = rounds::run(&jobs, &places, self.victim, self.rounds, patience)
+            .map_err(|error| CommandError::Failed(error.to_string()))?;
+        Report::new(self.json).failover(&self.row(places.place.as_ref(), &rounds))
+    }
+
+    fn row(&self, place: Option<&Place>, rounds: &[Round]) -> FailoverRow {
+        let all = || rounds.iter().flat_map(|round| round.survivors.iter().map(|survivor| (round.killed, survivor)));
+        let median = |of: fn(u64, &Recovered) -> (u64, u64)| {
+            let mut all: Vec<f64> = all()
+                .map(|(killed, survivor)| {
+                    let (from, to) = of(killed, survivor);
+                    to.saturating_sub(from) as f64 * 1e-6
+                })
+                .collect();
+            all.sort_by(f64::total_cmp);
+            (all[all.len() / 2], all[all.len() - 1])
+        };
+        let (pause_ms_p50, pause_ms_max) = median(|killed, s| (killed, s.answered));
+        FailoverRow {
+            bench: "failover",
+            fabric: fabric_of(place),
+            tls: place.is_some_and(Place::is_protected),
+            nodes: self.nodes,
+            victim: self.victim,
+            rounds: self.rounds,
+            failure_timeout_ms: self.failure_timeout_ms,
+            pause_ms_p50,
+            pause_ms_max,
+            detect_ms_p50: median(|killed, s| (killed, s.suspected)).0,
+            wedge_ms_p50: median(|_, s| (s.suspected, s.wedged)).0,
+            decide_ms_p50: median(|_, s| (s.wedged, s.decided)).0,
+            install_ms_p50: median(|_, s| (s.decided, s.installed)).0,
+            answer_ms_p50: median(|_, s| (s.installed, s.answered)).0,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Killing a node again and again, from outside.
+
+use std::time::{Duration, Instant};
+
+use squall_fabric::Time;
+
+use super::{FailoverJob, Recovered, Settled, Told, Victim};
+use crate::{
+    cluster::{RunError, Workers},
+    job::{Said, Work},
+    places::Places,
+};
+
+/// The measurements of one round.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// The time at which the victim was killed, in nanoseconds of the host's boot clock.
+    pub(crate) killed: u64,
+    pub(crate) survivors: Vec<Recovered>,
+}
+
+/// The pause between a settled view and the next kill, so that nothing of the last round still goes on.
+const CALM: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(
+    jobs: &[FailoverJob],
+    places: &Places,
+    victim: Victim,
+    rounds: u32,
+    patience: Duration,
+) -> Result<Vec<Round>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Failover), places)?;
+    workers.until_all(patience, |said| matches!(said, Said::Ready).then_some(()))?;
+    (0..rounds).map(|_| one(&mut workers, jobs, places, victim, patience)).collect()
+}
+
+fn one(
+    workers: &mut Workers,
+    jobs: &[FailoverJob],
+    places: &Places,
+    victim: Victim,
+    patience: Duration,
+) -> Result<Round, RunError> {
+    let view = settle(workers, patience)?;
+    std::thread::sleep(CALM);
+    let victim = match victim {
+        Victim::Leader => view.nodes.first(),
+        Victim::Follower => view.nodes.last(),
+    };
+    let victim = *victim.expect("a view has members") as usize;
+    let killed = Time::boot_clock().as_nanos();
+    workers.kill(victim);
+    workers.tell(&Told::Recover { after: view.epoch });
+    let survivors = workers.until_all(patience, |said| match said {
+        Said::Recovered(recovered) => Some(recovered),
+        _ => None,
+    })?;
+    workers.restart(victim, Work::Failover(jobs[victim].clone()), places)?;
+    workers.until(victim, patience, |said| matches!(said, Said::Ready).then_some(()))?;
+    Ok(Round { killed, survivors })
+}
+
+/// Waits until all nodes are full members of the same view.
+fn settle(workers: &mut Workers, patience: Duration) -> Result<Settled, RunError> {
+    let until = Instant::now() + patience;
+    loop {
+        workers.tell(&Told::Settle);
+        let views = workers.until_all(patience, |said| match said {
+            Said::Settled(settled) => Some(settled),
+            _ => None,
+        })?;
+        if views.windows(2).all(|pair| pair[0].epoch == pair[1].epoch) {
+            return Ok(views.into_iter().next().expect("there are workers"));
+        }
+        if Instant::now() > until {
+            return Err(RunError::Silent(patience));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The `squall-bench` command: what this machine, and groups on it, can do; and the experiments of the papers.
+
+mod bulk;
+mod caller;
+mod calls;
+mod cluster;
+mod collectives;
+mod copies;
+mod failover;
+mod job;
+mod latency;
+mod load;
+mod log;
+mod onepipe;
+mod ordered;
+mod papers;
+mod places;
+mod report;
+mod tally;
+mod worker;
+mod yardsticks;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use squall_command::CommandError;
+
+use self::report::Report;
+
+/// Measures what this machine can do, and what groups on it can do; repeats the experiments of the papers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "squall-bench",
+    version,
+    after_help = "RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. \
+    The exit code is 0, 1 if the work failed, 2 if the arguments make no sense."
+)]
+struct Cli {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Ordered(ordered::OrderedArgs),
+    Bulk(bulk::BulkArgs),
+    Collectives(collectives::CollectivesArgs),
+    #[command(name = "onepipe")]
+    OnePipe(onepipe::OnePipeArgs),
+    Calls(calls::CallsArgs),
+    Log(log::LogArgs),
+    Failover(failover::FailoverArgs),
+    Yardsticks(YardsticksArgs),
+    Papers(papers::PapersCommand),
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
+}
+
+/// Measures what this machine itself can do: copying memory to one place and to three, one core telling another, one
+/// thread waking another.
+#[derive(Debug, Args)]
+struct YardsticksArgs {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bench {
+    /// The level of what is logged, without `RUST_LOG`.
+    fn level(&self) -> &'static str {
+        match self {
+            // Only its parent reads the output of one node of a benchmark.
+            Bench::Worker(_) | Bench::Papers(_) => "error",
+            _ => "warn",
+        }
+    }
+
+    fn run(self) -> Result<(), CommandError> {
+        match self {
+            Bench::Ordered(args) => args.run(),
+            Bench::Bulk(args) => args.run(),
+            Bench::Collectives(args) => args.run(),
+            Bench::OnePipe(args) => args.run(),
+            Bench::Calls(args) => args.run(),
+            Bench::Log(args) => args.run(),
+            Bench::Failover(args) => args.run(),
+            Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
+            Bench::Papers(papers) => papers.run(),
+            Bench::Worker(args) => args.run(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    squall_command::run("squall-bench", |cli: &Cli| cli.bench.level(), |cli| cli.bench.run())
+}

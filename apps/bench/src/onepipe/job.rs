@@ -1,0 +1,72 @@
+//! The job of each node of `squall-bench onepipe`.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use squall::{Config, config::Backend};
+
+use crate::places::Place;
+
+/// The protocol that orders the scatterings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Order {
+    /// 1Pipe with best effort: timestamps, one phase
+    Be,
+    /// 1Pipe, reliable: timestamps, two phases
+    R,
+    /// The first node numbers all scatterings and passes them on
+    Sequencer,
+    /// Nodes send in turn
+    Token,
+    /// Logical clocks, exchanged as often as 1Pipe's barriers
+    Lamport,
+}
+
+/// The job of one worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OnePipeJob {
+    /// Unique to the run, so that nodes of different runs never connect.
+    pub(crate) cluster: String,
+    /// This worker's node, from 0, which is also its rank.
+    pub(crate) node: u32,
+    pub(crate) nodes: u32,
+    pub(crate) order: Order,
+    /// The size of each message.
+    pub(crate) size_bytes: usize,
+    /// The number of nodes that each scattering goes to.
+    pub(crate) width: usize,
+    pub(crate) ring_bytes: usize,
+    /// Scatterings per second of each node while latency is measured.
+    pub(crate) rate: f64,
+    /// The time for which latency is measured, and then throughput, in nanoseconds.
+    pub(crate) phase_nanos: u64,
+    /// None in shared memory.
+    pub(crate) place: Option<Place>,
+}
+
+impl OnePipeJob {
+    /// The configuration that the fabric is opened with.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        let config = Config::builder(&*self.cluster, self.node).members(0..self.nodes);
+        let config = match &self.place {
+            Some(place) => place.apply(config, self.node),
+            None => config.backend(Backend::Shm),
+        };
+        config.build().map_err(|error| error.to_string())
+    }
+}
+
+/// One worker's measurements.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Scattered {
+    /// Messages that were delivered here while throughput was measured.
+    pub(crate) delivered: u64,
+    /// Scatterings that were due while latency was measured, and were not even sent after it.
+    pub(crate) missed: u64,
+    /// The length of the throughput measurement, in seconds.
+    pub(crate) wall_seconds: f64,
+    /// Processor time of its process meanwhile, in seconds.
+    pub(crate) cpu_seconds: f64,
+    /// A histogram of nanoseconds: (value, count).
+    pub(crate) latencies: Vec<(u64, u64)>,
+}

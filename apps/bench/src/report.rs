@@ -1,0 +1,443 @@
+//! Figures, as a table for people or as JSON objects for programs.
+
+use std::io::{self, Write};
+
+use bytesize::ByteSize;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use squall_command::CommandError;
+
+use super::{
+    bulk::{Touch, Way},
+    collectives::Of,
+    failover::Victim,
+    job::{Senders, Spinning},
+    onepipe::Order,
+    places::FabricKind,
+    yardsticks::{self, Yardstick},
+};
+
+/// Options for the output of a benchmark, besides its figures.
+#[derive(Debug, Args)]
+pub(crate) struct Printing {
+    /// Leave out what the machine itself can do, for many short runs
+    #[arg(long)]
+    bare: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Printing {
+    /// Begins a report, with the yardsticks if they are wanted.
+    pub(crate) fn begin(&self) -> Result<Report, CommandError> {
+        let mut report = Report::new(self.json);
+        if !self.bare {
+            yardsticks::run(&mut report)?;
+        }
+        Ok(report)
+    }
+}
+
+/// The figures of one run of `bench ordered`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OrderedRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    pub(crate) senders: Senders,
+    pub(crate) size_bytes: usize,
+    pub(crate) ring_bytes: usize,
+    pub(crate) window: usize,
+    pub(crate) rate: Option<f64>,
+    pub(crate) spin: Spinning,
+    pub(crate) messages_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    /// Latencies are None if no message was timed.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    pub(crate) latency_p999_us: Option<f64>,
+    pub(crate) lateness_p50_us: Option<f64>,
+    pub(crate) lateness_p99_us: Option<f64>,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) wall_seconds: f64,
+}
+
+/// The figures of one run of `bench calls`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CallsRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    pub(crate) callers: u32,
+    pub(crate) in_flight: u32,
+    pub(crate) reads_percent: u32,
+    pub(crate) read_lease_ms: u64,
+    pub(crate) size_bytes: usize,
+    pub(crate) spin: Spinning,
+    pub(crate) calls_per_second: f64,
+    /// None if nothing was answered, as the fields after it.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    pub(crate) switches_per_call: Option<f64>,
+    pub(crate) cpu_us_per_call: Option<f64>,
+}
+
+/// The figures of one run of `bench log`, or of `bench ordered` with durable delivery: medians of its rounds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LogRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    /// Appends under way at a time, at all nodes together.
+    pub(crate) writers: u32,
+    pub(crate) size_bytes: usize,
+    pub(crate) spin: Spinning,
+    pub(crate) rounds: u32,
+    pub(crate) appends_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) latency_p50_us: f64,
+    pub(crate) latency_p99_us: f64,
+    pub(crate) latency_p999_us: f64,
+    /// Of all nodes together.
+    pub(crate) fsyncs_per_second: f64,
+    /// Records for each sync.
+    pub(crate) batch_mean: f64,
+    /// Bytes for each sync.
+    pub(crate) batch_bytes_mean: f64,
+    /// The bytes that all nodes together wrote to their logs.
+    pub(crate) log_bytes_per_second: f64,
+    /// The bytes that as many plain writers as there are nodes wrote, in batches of that size.
+    pub(crate) disk_bytes_per_second: f64,
+    pub(crate) share_of_disk: f64,
+    /// Processor time of all nodes together, in each round.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// The figures of one run of `bench bulk`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BulkRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    /// Whether receivers took the pages of one copy; there was no algorithm then, and there were no blocks.
+    pub(crate) shared: bool,
+    pub(crate) algorithm: Option<Way>,
+    pub(crate) groups: u32,
+    pub(crate) senders: Senders,
+    pub(crate) size_bytes: usize,
+    pub(crate) block_bytes: Option<usize>,
+    pub(crate) spin: Spinning,
+    pub(crate) iterations: u32,
+    pub(crate) seconds_median: f64,
+    pub(crate) seconds_least: f64,
+    pub(crate) seconds_most: f64,
+    /// From the time at which the message was sealed, if it was.
+    pub(crate) after_seal_seconds_median: Option<f64>,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) skew_ms: f64,
+    pub(crate) cpu_seconds: f64,
+    /// None for one group.
+    pub(crate) share_least: Option<f64>,
+    pub(crate) share_most: Option<f64>,
+    pub(crate) touch: Touch,
+    /// None if receivers did not use the messages.
+    pub(crate) touch_seconds_median: Option<f64>,
+    pub(crate) page_faults: Option<f64>,
+}
+
+/// The figures of one run of `bench collectives`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CollectivesRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    pub(crate) operation: Of,
+    pub(crate) size_bytes: usize,
+    pub(crate) algorithm: String,
+    pub(crate) reproducible: bool,
+    pub(crate) spin: Spinning,
+    pub(crate) samples: u32,
+    /// Operations in each sample.
+    pub(crate) batch: u32,
+    /// Of one operation, at the node that took longest.
+    pub(crate) microseconds_median: f64,
+    pub(crate) microseconds_p99: f64,
+    /// Of all nodes together, for one operation.
+    pub(crate) cpu_microseconds: f64,
+}
+
+/// The figures of one run of `bench onepipe`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OnePipeRow {
+    pub(crate) bench: &'static str,
+    pub(crate) mode: Order,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    /// Of each message.
+    pub(crate) size_bytes: usize,
+    pub(crate) width: usize,
+    pub(crate) ring_bytes: usize,
+    /// Scatterings per second of each node while latency was measured.
+    pub(crate) rate: f64,
+    /// Of all nodes, as fast as there was room.
+    pub(crate) scatterings_per_second: f64,
+    /// None if nothing was delivered, as the next field and `cpu_microseconds`.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    /// Scatterings that were never sent at that rate, so that latencies do not include them.
+    pub(crate) missed: u64,
+    /// Of all nodes together, for one scattering.
+    pub(crate) cpu_microseconds: Option<f64>,
+    /// The number of cores that all nodes together used, as fast as there was room.
+    pub(crate) busy_cores: f64,
+}
+
+/// The figures of one run of `bench failover`. Times are medians over survivors and rounds, in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FailoverRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    pub(crate) victim: Victim,
+    pub(crate) rounds: u32,
+    pub(crate) failure_timeout_ms: u64,
+    pub(crate) pause_ms_p50: f64,
+    pub(crate) pause_ms_max: f64,
+    pub(crate) detect_ms_p50: f64,
+    pub(crate) wedge_ms_p50: f64,
+    pub(crate) decide_ms_p50: f64,
+    pub(crate) install_ms_p50: f64,
+    pub(crate) answer_ms_p50: f64,
+}
+
+/// The output of figures: each is printed as soon as it is known.
+#[derive(Debug)]
+pub(crate) struct Report {
+    json: bool,
+    /// Whether the table's head is printed already.
+    headed: bool,
+}
+
+impl Report {
+    pub(crate) fn new(json: bool) -> Report {
+        Report { json, headed: false }
+    }
+
+    pub(crate) fn yardstick(&mut self, yardstick: &Yardstick) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(yardstick);
+        }
+        let Yardstick { name, value, unit, note, .. } = yardstick;
+        print(&format!("{name:<28} {:>8} {unit:<5} {note}", figure(*value)))
+    }
+
+    pub(crate) fn failover(&mut self, row: &FailoverRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        let FailoverRow { nodes, rounds, pause_ms_p50, pause_ms_max, .. } = row;
+        let victim = if row.victim == Victim::Leader { "the leader" } else { "a follower" };
+        print(&format!("{nodes} nodes, {rounds} rounds: {victim} is killed"))?;
+        print(&format!("pause     {pause_ms_p50:>8.1} ms median, {pause_ms_max:.1} ms at most"))?;
+        let phases = [
+            ("detect", row.detect_ms_p50),
+            ("wedge", row.wedge_ms_p50),
+            ("decide", row.decide_ms_p50),
+            ("install", row.install_ms_p50),
+            ("answer", row.answer_ms_p50),
+        ];
+        phases.iter().try_for_each(|(name, ms)| print(&format!("  {name:<8}{ms:>8.1} ms")))
+    }
+
+    pub(crate) fn ordered(&mut self, row: &OrderedRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print(
+                "nodes  senders  size B  window   msgs/s     MB/s   p50 us   p99 us p99.9 us  late p50  cpu s  wall s",
+            )?;
+        }
+        let senders = row.senders.of(row.nodes);
+        print(&format!(
+            "{:>5} {senders:>8} {:>7} {:>7} {:>8.0} {:>8.1} {:>8} {:>8} {:>8} {:>9} {:>6.2} {:>7.2}",
+            row.nodes,
+            row.size_bytes,
+            row.window,
+            row.messages_per_second,
+            row.bytes_per_second / 1e6,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            figure(row.latency_p999_us),
+            figure(row.lateness_p50_us),
+            row.cpu_seconds,
+            row.wall_seconds,
+        ))
+    }
+
+    pub(crate) fn log(&mut self, row: &LogRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print(
+                "nodes  writers  size B  appends/s     MB/s   p50 us   p99 us p99.9 us  fsyncs/s  batch        KiB  log MB/s  \
+                 disk MB/s  share",
+            )?;
+        }
+        print(&format!(
+            "{:>5} {:>8} {:>7} {:>10.0} {:>8.1} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>6.1} {:>10.1} {:>9.1} {:>10.1} {:>6.2}",
+            row.nodes,
+            row.writers,
+            row.size_bytes,
+            row.appends_per_second,
+            row.bytes_per_second / 1e6,
+            row.latency_p50_us,
+            row.latency_p99_us,
+            row.latency_p999_us,
+            row.fsyncs_per_second,
+            row.batch_mean,
+            row.batch_bytes_mean / 1024.0,
+            row.log_bytes_per_second / 1e6,
+            row.disk_bytes_per_second / 1e6,
+            row.share_of_disk,
+        ))
+    }
+
+    pub(crate) fn bulk(&mut self, row: &BulkRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        // All rows of a run agree in this.
+        let is_used = row.shared || row.touch != Touch::None;
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            let uses = if is_used { " after seal  touch ms   faults" } else { "" };
+            print(&format!(
+                "nodes  groups  algorithm           size       block        ms    least     most    MB/s  skew ms  cpu ms       share{uses}"
+            ))?;
+        }
+        let millis = |seconds: f64| format!("{:.3}", seconds * 1e3);
+        let share = match (row.share_least, row.share_most) {
+            (Some(least), Some(most)) => format!("{least:.2} {most:.2}"),
+            _ => "-".into(),
+        };
+        let uses = format!(
+            " {:>10} {:>9} {:>8}",
+            row.after_seal_seconds_median.map_or("-".into(), millis),
+            row.touch_seconds_median.map_or("-".into(), millis),
+            row.page_faults.map_or("-".into(), |faults| format!("{faults:.0}")),
+        );
+        let uses = if is_used { &*uses } else { "" };
+        print(&format!(
+            "{:>5} {:>7}  {:<11} {:>12} {:>11} {:>9} {:>8} {:>8} {:>7.0} {:>8.3} {:>7.1} {share:>11}{uses}",
+            row.nodes,
+            row.groups,
+            row.algorithm.map_or("shared".into(), Way::name),
+            binary(row.size_bytes),
+            row.block_bytes.map_or("-".into(), binary),
+            millis(row.seconds_median),
+            millis(row.seconds_least),
+            millis(row.seconds_most),
+            row.bytes_per_second / 1e6,
+            row.skew_ms,
+            row.cpu_seconds * 1e3,
+        ))
+    }
+
+    pub(crate) fn collectives(&mut self, row: &CollectivesRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print("nodes  operation              size  algorithm      us median     us p99    batch     cpu us")?;
+        }
+        let operation = row.operation.to_possible_value();
+        print(&format!(
+            "{:>5}  {:<14} {:>12}  {:<13} {:>10.3} {:>10.3} {:>8} {:>10.3}",
+            row.nodes,
+            operation.as_ref().map_or("", |operation| operation.get_name()),
+            binary(row.size_bytes),
+            row.algorithm,
+            row.microseconds_median,
+            row.microseconds_p99,
+            row.batch,
+            row.cpu_microseconds,
+        ))
+    }
+
+    pub(crate) fn onepipe(&mut self, row: &OnePipeRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print("mode       nodes    size  width  scatterings/s     p50 us     p99 us     cpu us")?;
+        }
+        let mode = row.mode.to_possible_value();
+        print(&format!(
+            "{:<9} {:>6} {:>7} {:>6} {:>14.0} {:>10} {:>10} {:>10}",
+            mode.as_ref().map_or("", |mode| mode.get_name()),
+            row.nodes,
+            row.size_bytes,
+            row.width,
+            row.scatterings_per_second,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            row.cpu_microseconds.map_or("-".into(), |micros| format!("{micros:.3}")),
+        ))
+    }
+
+    pub(crate) fn calls(&mut self, row: &CallsRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print("nodes  callers  in flight  reads %  lease ms   calls/s   p50 us   p99 us  switches  cpu us")?;
+        }
+        let small = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        print(&format!(
+            "{:>5} {:>8} {:>10} {:>8} {:>9} {:>9.0} {:>8} {:>8} {:>9} {:>7}",
+            row.nodes,
+            row.callers,
+            row.in_flight,
+            row.reads_percent,
+            row.read_lease_ms,
+            row.calls_per_second,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            small(row.switches_per_call),
+            small(row.cpu_us_per_call),
+        ))
+    }
+}
+
+fn binary(bytes: usize) -> String {
+    ByteSize(bytes as u64).display().iec().to_string()
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.1}"))
+}
+
+fn print_json(object: &impl Serialize) -> Result<(), CommandError> {
+    print(&serde_json::to_string(object).expect("figures are plain data"))
+}
+
+fn print(line: &str) -> Result<(), CommandError> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| CommandError::Failed(format!("the figures can't be printed: {error}")))
+}

@@ -1,0 +1,366 @@
+//! `squall-bench worker`: one node of a benchmark, started by its parent.
+
+use std::{
+    fs,
+    hint::black_box,
+    io::{self, Read, Write},
+    path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+use rkyv::util::AlignedVec;
+use rustix::{
+    process::{Pid, Signal, getppid, set_parent_process_death_signal},
+    time::{ClockId, clock_gettime},
+};
+use serde::de::DeserializeOwned;
+use squall::{
+    Config, FabricError, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError,
+    config::Backend,
+};
+use squall_command::CommandError;
+use squall_fabric::{NodeId, Time};
+
+use super::{
+    bulk::{BulkJob, Carrier, Mover},
+    caller,
+    collectives::{CollectivesJob, Rank},
+    failover,
+    job::{Go, Job, Outcome, Said, Work, Written},
+    latency, load,
+    onepipe::{self, OnePipeJob},
+    tally::Tally,
+};
+
+/// One node of a benchmark.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The work to do, as JSON.
+    #[arg(value_parser = parse_work)]
+    work: Work,
+    /// The process that started this one; 0 if another one is between them.
+    parent: i32,
+}
+
+fn parse_work(text: &str) -> Result<Work, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+impl WorkerArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        // The end of the input says the same, but only to a thread that runs.
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        // From here on the end of the parent ends this process. The parent may have ended before.
+        if self.parent != 0 && getppid().map(Pid::as_raw_pid) != Some(self.parent) {
+            return Ok(());
+        }
+        match &self.work {
+            Work::Ordered(job) => {
+                let told = listen();
+                end(work(job, &told), &told);
+            }
+            Work::Failover(job) => {
+                let told = listen();
+                end(failover::run_client(job, &told), &told);
+            }
+            Work::Bulk(job) => open(job.config(), job),
+            Work::Collectives(job) => open(job.config(), job),
+            Work::OnePipe(job) => open(job.config(), job),
+        }
+        Ok(())
+    }
+}
+
+/// Work that is done on a fabric of any kind.
+trait OnFabric {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>);
+}
+
+/// Opens the fabric that the configuration asks for.
+fn open(config: Result<Config, String>, job: &impl OnFabric) {
+    let told = listen();
+    let opened = config.and_then(|config| match config.carrier() {
+        squall::Carrier::Shm => run_on(config.open_shm(), job, &told),
+        squall::Carrier::Tcp => run_on(config.open_tcp(), job, &told),
+        #[cfg(feature = "verbs")]
+        squall::Carrier::Verbs => run_on(config.open_verbs(), job, &told),
+        other => Err(format!("this program can't open {other}")),
+    });
+    if let Err(why) = opened {
+        end(Err::<(), _>(Stopped::Failed(why)), &told);
+    }
+}
+
+fn run_on<F: Carrier>(fabric: Result<F, FabricError>, job: &impl OnFabric, told: &Receiver<Go>) -> Result<(), String> {
+    job.run(fabric.map_err(|error| error.to_string())?, told);
+    Ok(())
+}
+
+/// Ends the work once the parent says so.
+fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
+    match done {
+        // Keep the node until all have measured, so that no other node sees it leave.
+        Ok(node) => drop((told.recv(), node)),
+        Err(Stopped::Told) => {}
+        Err(Stopped::Failed(why)) => {
+            say(&Said::Failed(why));
+            let _ = told.recv();
+        }
+    }
+}
+
+/// A reason for which a worker did not finish.
+pub(crate) enum Stopped {
+    /// Its parent wants no more of it, or is gone.
+    Told,
+    Failed(String),
+}
+
+impl From<String> for Stopped {
+    fn from(why: String) -> Stopped {
+        Stopped::Failed(why)
+    }
+}
+
+/// The parent's lines. Disconnected once the parent says nothing more.
+fn listen<G: DeserializeOwned + Send + 'static>() -> Receiver<G> {
+    let (hear, told) = mpsc::channel();
+    thread::spawn(move || {
+        let lines = io::stdin().lines().map_while(Result::ok);
+        // The receiver is gone once the work is over.
+        let _ = lines.map_while(|line| serde_json::from_str(&line).ok()).try_for_each(|go| hear.send(go));
+    });
+    told
+}
+
+pub(crate) fn say(said: &Said) {
+    let line = serde_json::to_string(said).expect("plain data");
+    // A parent that is gone does not listen; the end of the input will say so.
+    let _ = writeln!(io::stdout().lock(), "{line}");
+}
+
+fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
+    let tally = Arc::new(Tally::new(job.window));
+    let (node, group) = start(job, &tally)?;
+    say(&Said::Ready);
+    let go = told.recv().map_err(|_| Stopped::Told)?;
+    tally.begin(go);
+    let callers: Vec<_> = (job.calls.into_iter())
+        .flat_map(|calls| (0..calls.callers).map(move |_| calls))
+        .map(|calls| {
+            let (group, size_bytes) = (group.clone(), job.size_bytes);
+            thread::spawn(move || caller::run(calls, size_bytes, go, &group))
+        })
+        .collect();
+    let sender = (job.sends() && job.calls.is_none()).then(|| {
+        let (job, tally, group) = (job.clone(), Arc::clone(&tally), group.clone());
+        thread::spawn(move || load::run(&job, go, &tally, |payload| send(&group, payload)))
+    });
+    let mut outcome = measure(&tally, go, told, || written(&group))?;
+    let called: Vec<_> =
+        callers.into_iter().map(|caller| caller.join().expect("the calling thread does not panic")).collect();
+    let lateness = sender.map(|sender| sender.join().expect("the sending thread does not panic"));
+    // A group that has ended explains any other failure.
+    if let Some(reason) = node.end_reason() {
+        return Err(Stopped::Failed(reason.to_string()));
+    }
+    if let Some(lateness) = lateness {
+        outcome.lateness = latency::recorded(&lateness?);
+    }
+    if tally.is_garbled() {
+        return Err(Stopped::Failed("a message was delivered that nobody sent so: this is a bug of Squall".into()));
+    }
+    outcome.latencies = latency::recorded(&tally.latencies());
+    if job.calls.is_some() {
+        let mut latencies = latency::histogram();
+        for part in called {
+            latencies.add(part?).expect("all histograms are made alike");
+        }
+        (outcome.answered, outcome.latencies) = (latencies.len(), latency::recorded(&latencies));
+    }
+    say(&Said::Done(Box::new(outcome)));
+    Ok(node)
+}
+
+impl OnFabric for BulkJob {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
+        end(move_bulk(self, fabric, told), told);
+    }
+}
+
+impl OnFabric for CollectivesJob {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
+        end(time_operations(self, fabric, told), told);
+    }
+}
+
+fn time_operations<F: Carrier>(job: &CollectivesJob, fabric: F, told: &Receiver<Go>) -> Result<(), Stopped> {
+    let mut rank = Rank::connect(job, fabric, told)?;
+    let timed = rank.measure()?;
+    rank.close()?;
+    say(&Said::Timed(timed));
+    Ok(())
+}
+
+impl OnFabric for OnePipeJob {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
+        end(onepipe::scatter(self, fabric, told), told);
+    }
+}
+
+fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {
+    let mut mover = Mover::new(job, fabric, told)?;
+    mover.connect()?;
+    say(&Said::Ready);
+    let rounds = mover.run()?;
+    say(&Said::Moved(rounds));
+    Ok(mover)
+}
+
+/// Forms the group. Each node's service only reads its messages.
+fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String> {
+    let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
+    let config = match &job.place {
+        Some(place) => place.apply(config, job.node),
+        None => config.backend(Backend::Shm),
+    };
+    let config = config
+        .formation_timeout(FORMATION_TIMEOUT)
+        .spin(job.spin.into())
+        .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))
+        .group(GROUP, |group| {
+            group.ring_bytes(job.ring_bytes).bulk_threshold(job.bulk_threshold).bulk_reserve(job.bulk_reserve);
+            group.senders(0..job.senders.of(job.nodes));
+            if job.storage.is_some() {
+                group.mode(Mode::Durable);
+            }
+        });
+    let config = match &job.storage {
+        Some(directory) => config.storage(directory),
+        None => config,
+    };
+    let config = config.build().map_err(|error| error.to_string())?;
+    let mut builder = Node::builder(config);
+    let expected = vec![0; job.nodes as usize];
+    // Messages of several threads have no order among each other.
+    let expected = job.calls.is_none().then_some(expected);
+    let service = Reader { tally: Arc::clone(tally), me: NodeId(job.node), expected, sum: 0 };
+    let group = builder.group_of(GROUP, service);
+    Ok((builder.start().map_err(|error| error.to_string())?, group))
+}
+
+const GROUP: &str = "bench";
+
+/// The default of a configuration.
+const READ_LEASE: Duration = Duration::from_millis(15);
+
+/// Shorter than the parent's patience, so that a node can report which members are missing.
+const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Sends a message as soon as there is room.
+fn send(group: &Group<Reader>, payload: &[u8]) -> Result<(), String> {
+    let sent = match group.try_send_bytes(payload) {
+        Err(SubmitError::Full) => group.send_bytes(payload).wait(),
+        other => other,
+    };
+    sent.map_err(|error| error.to_string())
+}
+
+/// The service of every node: it reads a message's first and last word.
+struct Reader {
+    tally: Arc<Tally>,
+    me: NodeId,
+    /// By sender: the number of its next message. None where several threads of a node may send.
+    expected: Option<Vec<u64>>,
+    sum: u64,
+}
+
+impl Service for Reader {
+    type Reply = ();
+
+    fn take(&mut self, message: &Message<'_>, _stamp: Stamp, _scratch: &mut AlignedVec) -> Result<Option<()>, Invalid> {
+        let payload = &message.payload;
+        let first = payload.word(0);
+        self.sum = black_box(self.sum.wrapping_add(first ^ payload.word((payload.len() - 1) / 8)));
+        self.tally.on_delivered();
+        let Some(expected) = &mut self.expected else { return Ok(Some(())) };
+        let expected = &mut expected[message.sender.0 as usize];
+        if payload.len() >= 8 && first != *expected {
+            self.tally.on_garbled();
+        }
+        *expected += 1;
+        if message.sender == self.me {
+            self.tally.on_own_delivered(|| Time::boot_clock().as_nanos());
+        }
+        Ok(Some(()))
+    }
+
+    // A durable group's service must have a state that can be kept.
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.sum.to_ne_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut sum = [0; 8];
+        from.read_exact(&mut sum)?;
+        self.sum = u64::from_ne_bytes(sum);
+        Ok(())
+    }
+}
+
+/// The counts of what this node has written to its log.
+fn written(group: &Group<Reader>) -> Written {
+    let LogCounts { records, bytes, syncs, .. } = group.log_counts().unwrap_or_default();
+    Written { records, bytes, syncs }
+}
+
+/// Counts the messages that are delivered within the time.
+fn measure(tally: &Tally, go: Go, told: &Receiver<Go>, written: impl Fn() -> Written) -> Result<Outcome, Stopped> {
+    let at = |nanos: u64| {
+        let wait = Duration::from_nanos(nanos.saturating_sub(Time::boot_clock().as_nanos()));
+        match told.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => {
+                Ok((Time::boot_clock(), tally.delivered(), processor_seconds(), switches(), written()))
+            }
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => Err(Stopped::Told),
+        }
+    };
+    let (began, delivered_before, processor_before, switches_before, before) = at(go.from)?;
+    let (ended, delivered, processor, switches, after) = at(go.until)?;
+    Ok(Outcome {
+        delivered: delivered - delivered_before,
+        answered: 0,
+        wall_seconds: ended.since(began).as_secs_f64(),
+        cpu_seconds: processor - processor_before,
+        switches: switches.saturating_sub(switches_before),
+        latencies: Vec::new(),
+        lateness: Vec::new(),
+        written: Written {
+            records: after.records - before.records,
+            bytes: after.bytes - before.bytes,
+            syncs: after.syncs - before.syncs,
+        },
+    })
+}
+
+/// The number of times that this process' threads gave up their cores by themselves; 0 if the system does not say.
+fn switches() -> u64 {
+    let of = |path: PathBuf| {
+        let status = fs::read_to_string(path.join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
+    };
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
+    threads.flatten().filter_map(|thread| of(thread.path())).sum()
+}
+
+/// Processor time that this process has taken, in seconds.
+pub(crate) fn processor_seconds() -> f64 {
+    let taken = clock_gettime(ClockId::ProcessCPUTime);
+    taken.tv_sec as f64 + taken.tv_nsec as f64 * 1e-9
+}

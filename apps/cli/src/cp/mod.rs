@@ -1,0 +1,53 @@
+//! `squall cp`: files and directories, to many nodes at once.
+
+mod gauge;
+mod protection;
+mod push;
+mod serve;
+
+use std::io;
+
+use clap::{Args, Subcommand};
+use squall_command::CommandError;
+
+pub(crate) use self::protection::{ProtectionArgs, Unprotected};
+
+/// Copies files and directories to many nodes at once, by RDMC.
+#[derive(Debug, Args)]
+#[command(after_help = "Example, with two receivers on this host:
+
+  squall cp serve --dir /srv/a --name a &
+  squall cp serve --dir /srv/b --name b &
+  squall cp push ./release --to a,b
+
+From host to host, each side with keys of its own (`squall keys init --cluster cp`; for those of another, give --cluster):
+
+  a$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
+  b$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
+   $ squall cp push ./release --to a:7700,b:7700 --keys keys
+
+Contents are verified end to end, and a file gets its name only when it is whole. After an interruption, \
+push again with --resume.")]
+pub(crate) struct CpCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Serve(serve::ServeArgs),
+    Push(push::PushArgs),
+}
+
+impl CpCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.what {
+            What::Serve(args) => args.run(),
+            What::Push(args) => args.run(),
+        }
+    }
+}
+
+fn output(error: io::Error) -> CommandError {
+    CommandError::Failed(format!("the output could not be written: {error}"))
+}

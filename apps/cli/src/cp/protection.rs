@@ -1,0 +1,81 @@
+//! The protection of copies over a network.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use squall_command::CommandError;
+use squall_fabric::net::{Identity, Security};
+
+/// The options of both sides that protect copies.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Over a network")]
+pub(crate) struct ProtectionArgs {
+    /// The directory with ca.pem of the cluster, and node-N.pem and node-N.key of this side, as `squall keys` makes
+    /// them
+    #[arg(long, value_name = "DIR", conflicts_with = "security")]
+    pub(crate) keys: Option<PathBuf>,
+    /// This side's node, where the directory has keys of several
+    #[arg(long, value_name = "N", requires = "keys")]
+    pub(crate) node: Option<u32>,
+    /// Without keys: «none» lets everyone that reaches the port send files, or get them
+    #[arg(long, value_enum)]
+    pub(crate) security: Option<Unprotected>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Unprotected {
+    None,
+}
+
+impl ProtectionArgs {
+    /// Refuses options for a network where all happens on this host, which needs no protection.
+    pub(super) fn check_unused(&self) -> Result<(), CommandError> {
+        if self.keys.is_none() && self.security.is_none() {
+            return Ok(());
+        }
+        let text = "--keys and --security are for copies over a network: give `serve` an address to --listen at, and `push` \
+                    addresses instead of names";
+        Err(CommandError::Usage(text.to_owned()))
+    }
+
+    /// The remedy, as a part of an error, where only loopback addresses are possible.
+    pub(super) fn remedy(&self) -> &'static str {
+        match (&self.keys, self.security) {
+            (None, None) => " (without --keys DIR, or --security none, all sides are on this host)",
+            _ => "",
+        }
+    }
+
+    pub(crate) fn security(&self) -> Result<Security, CommandError> {
+        match (&self.keys, self.security) {
+            (Some(directory), _) => Ok(Security::Tls(self.identity(directory)?)),
+            (None, Some(Unprotected::None)) => Ok(Security::None),
+            (None, None) => Ok(Security::LoopbackOnly),
+        }
+    }
+
+    fn identity(&self, directory: &Path) -> Result<Identity, CommandError> {
+        let node = match self.node {
+            Some(node) => node,
+            None => only_node(directory).map_err(CommandError::Usage)?,
+        };
+        let file = |name: &str| directory.join(name);
+        Identity::load(file("ca.pem"), file(&format!("node-{node}.pem")), file(&format!("node-{node}.key")))
+            .map_err(|error| CommandError::Usage(error.to_string()))
+    }
+}
+
+/// The node whose key a directory has. An error if there is none, or more than one.
+fn only_node(directory: &Path) -> Result<u32, String> {
+    let shown = directory.display();
+    let entries = directory.read_dir().map_err(|error| format!("the keys in {shown} can't be read: {error}"))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut nodes = names.filter_map(|name| name.strip_prefix("node-")?.strip_suffix(".key")?.parse().ok());
+    match (nodes.next(), nodes.next()) {
+        (Some(node), None) => Ok(node),
+        (None, _) => Err(format!("{shown} has no node-N.key: make one with `squall keys add --dir {shown} --node N`")),
+        (Some(_), Some(_)) => {
+            Err(format!("{shown} has keys of several nodes: say with --node which of them this side is"))
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The members that a command talks to, and the options that name them.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use squall::{Config, ConfigError, NodeId, client::ClientConfig, config::Address, log_service::LogClient};
+use squall_command::CommandError;
+
+use crate::{
+    cp::{ProtectionArgs, Unprotected},
+    target::name,
+};
+
+/// The time that a reader's call may take.
+const READ_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The time that one member may take to answer where all are asked.
+pub(super) const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The options of all commands that talk to members.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Whom to ask")]
+pub(super) struct ReachArgs {
+    /// The members that this configuration names; the environment (SQUALL_CLUSTER ..) overrides it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The node whose keys are used, where all nodes share a configuration [default: what SQUALL_ID or the file says,
+    /// else 1]
+    #[arg(long, value_name = "N", requires = "config")]
+    id: Option<u32>,
+    /// Members of this cluster
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
+    cluster: Option<String>,
+    /// Some members' ids, on this host: of a cluster in shared memory
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "cluster", conflicts_with = "address")]
+    node: Vec<u32>,
+    /// Some members' addresses, as `host:port`
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "cluster")]
+    address: Vec<Address>,
+    /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
+    #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
+    keys: Option<PathBuf>,
+    /// The node whose keys are used, where the directory has those of several
+    #[arg(long, value_name = "M", requires = "keys")]
+    keys_of: Option<u32>,
+    /// With --address, of a cluster without keys: «none» to dial other hosts
+    #[arg(long, value_enum, requires = "cluster")]
+    security: Option<Unprotected>,
+    /// The durable group
+    #[arg(long, value_name = "NAME", value_parser = name, default_value = "log")]
+    group: String,
+    /// The time to try, in seconds, where no member answers [default: 300 to append, else 30]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+}
+
+impl ReachArgs {
+    pub(super) fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// The time that a call may take: `default` without the option.
+    pub(super) fn timeout_or(&self, default: Duration) -> Duration {
+        self.timeout.map_or(default, |seconds| Duration::from_secs(seconds.clamp(1, 1 << 20)))
+    }
+
+    /// The configuration of a client of the cluster.
+    pub(super) fn client(&self) -> Result<ClientConfig, CommandError> {
+        let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());
+        let client = match (&self.config, &self.cluster) {
+            (Some(path), _) => {
+                let config = match self.id.map_or_else(|| Config::load(path), |id| Config::load_as(path, id)) {
+                    // A client is no node, so it need not say which one it is.
+                    Err(ConfigError::Value { key, .. }) if key == "id" => Config::load_as(path, 1),
+                    config => config,
+                };
+                ClientConfig::of(&config.map_err(|error| usage(&error))?).map_err(|error| usage(&error))?
+            }
+            (None, Some(cluster)) if !self.address.is_empty() => {
+                let protection =
+                    ProtectionArgs { keys: self.keys.clone(), node: self.keys_of, security: self.security };
+                ClientConfig::on_network(cluster, self.address.iter().map(Address::to_string), protection.security()?)
+            }
+            (None, Some(_)) if self.node.is_empty() => {
+                return Err(CommandError::Usage("give some members' --node or --address with --cluster".into()));
+            }
+            (None, Some(cluster)) => ClientConfig::on_host(cluster, self.node.iter().copied().map(NodeId)),
+            (None, None) => {
+                return Err(CommandError::Usage("give --config, or --cluster with --node or --address".into()));
+            }
+        };
+        Ok(client.with_timeout(self.timeout_or(READ_PATIENCE)))
+    }
+
+    /// A reader of the log.
+    pub(super) fn log(&self) -> Result<LogClient, CommandError> {
+        Ok(LogClient::new(&self.client()?, &self.group))
+    }
+}

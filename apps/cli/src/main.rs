@@ -1,0 +1,83 @@
+//! The `squall` command.
+//!
+//! It makes keys for a cluster, checks machines, shows the status of a running cluster and gives it orders. It also
+//! copies files to many nodes, serves replicated logs, simulates clusters, and draws multicast schedules.
+
+mod cp;
+mod doctor;
+mod keys;
+mod leave;
+mod log;
+mod rdmc;
+mod recover;
+mod sim;
+mod status;
+mod suspect;
+mod target;
+mod witness;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use squall_command::CommandError;
+
+/// Group communication in the line of Derecho: replicated services at the speed of the network.
+#[derive(Debug, Parser)]
+#[command(
+    name = "squall",
+    version,
+    after_help = "RUST_LOG sets what is logged to standard error, for example \
+    RUST_LOG=squall=debug. The exit code is 0, 1 if the work failed, 2 if the arguments make no sense, \
+    3 if `log verify` found nothing wrong and could not check all."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One module for each.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Cp(cp::CpCommand),
+    Doctor(doctor::DoctorArgs),
+    Keys(keys::KeysCommand),
+    Leave(leave::LeaveArgs),
+    Log(log::LogCommand),
+    Rdmc(rdmc::RdmcCommand),
+    Recover(recover::RecoverArgs),
+    Sim(sim::SimCommand),
+    Status(status::StatusArgs),
+    Suspect(suspect::SuspectArgs),
+    Witness(witness::WitnessArgs),
+}
+
+impl Command {
+    /// The level of what is logged, without `RUST_LOG`.
+    fn level(&self) -> &'static str {
+        match self {
+            // A scenario is made of what a node would warn of.
+            Command::Sim(_) => "error",
+            _ => "warn",
+        }
+    }
+
+    fn run(self) -> Result<(), CommandError> {
+        match self {
+            Command::Cp(cp) => cp.run(),
+            Command::Doctor(doctor) => doctor.run(),
+            Command::Keys(keys) => keys.run(),
+            Command::Leave(leave) => leave.run(),
+            Command::Log(log) => log.run(),
+            Command::Rdmc(rdmc) => rdmc.run(),
+            Command::Recover(recover) => recover.run(),
+            Command::Sim(sim) => sim.run(),
+            Command::Status(status) => status.run(),
+            Command::Suspect(suspect) => suspect.run(),
+            Command::Witness(witness) => witness.run(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    squall_command::run("squall", |cli: &Cli| cli.command.level(), |cli| cli.command.run())
+}

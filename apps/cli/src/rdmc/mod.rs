@@ -1,0 +1,29 @@
+//! `squall rdmc`: views of the multicast's schedules.
+
+mod drawing;
+mod moves;
+mod plan;
+mod table;
+
+use clap::{Args, Subcommand};
+use squall_command::CommandError;
+
+/// Look at RDMC, the multicast of large messages.
+#[derive(Debug, Args)]
+pub(crate) struct RdmcCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Plan(plan::Plan),
+}
+
+impl RdmcCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.what {
+            What::Plan(plan) => plan.run(),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `squall witness`: a process that votes on views, and nothing else.
+
+use std::{path::PathBuf, sync::atomic::Ordering, time::Duration};
+
+use clap::Args;
+use squall::{Config, Witness};
+use squall_command::{CommandError, say, stop_on_signals};
+
+const HELP: &str = "\
+Example:
+  squall witness --config squall.toml --id 3
+
+in a cluster whose configuration has, at all nodes,
+  members = [1, 2]
+  witnesses = [3]
+
+Two members alone can't go on without each other: neither knows whether the other is gone, or it is itself cut off. With a witness,
+two of the three can. It needs next to nothing, and no state; let it run where neither member does. It runs until it is ended.";
+
+/// Runs a node that votes on views and has no part in any group.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct WitnessArgs {
+    /// The cluster's configuration, which lists the node in `witnesses`
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The node to run, of a configuration that all nodes share
+    #[arg(long, value_name = "N")]
+    id: Option<u32>,
+}
+
+impl WitnessArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let stop = stop_on_signals()?;
+        let config = match self.id {
+            Some(id) => Config::load_as(&self.config, id),
+            None => Config::load(&self.config),
+        };
+        let config = config.map_err(|error| CommandError::Usage(error.to_string()))?;
+        let witness = Witness::start(&config).map_err(|error| CommandError::Failed(error.to_string()))?;
+        say(format_args!("{} is a witness of cluster {:?}", witness.id(), config.cluster()));
+        while !stop.load(Ordering::Relaxed) {
+            if let Some(why) = witness.wait_failed(Duration::from_millis(200)) {
+                return Err(CommandError::Failed(why));
+            }
+        }
+        Ok(())
+    }
+}

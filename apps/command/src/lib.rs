@@ -1,0 +1,64 @@
+//! The parts that the commands of Squall share: the start of a command and its exit code, signals, and drawings.
+
+pub mod plot;
+mod signals;
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+pub use self::signals::stop_on_signals;
+
+/// The reason for which a command did not do what was asked: one sentence, with its remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The arguments make no sense together, and no other attempt could mend that. The exit code is 2.
+    #[error("{0}")]
+    Usage(String),
+    /// The work failed. The exit code is 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Nothing wrong was found, but not everything could be checked. The exit code is 3.
+    #[error("{0}")]
+    Unchecked(String),
+}
+
+/// Parses the arguments of the command called `name`, and runs it. Returns its exit code.
+///
+/// What is logged goes to standard error: what `RUST_LOG` says, or else what is of the command's `level`. An error is
+/// printed there too.
+pub fn run<C: Parser>(
+    name: &str,
+    level: impl FnOnce(&C) -> &'static str,
+    work: impl FnOnce(C) -> Result<(), CommandError>,
+) -> ExitCode {
+    let command = match C::try_parse() {
+        Ok(command) => command,
+        Err(error) => {
+            // Without an output the error can't be shown.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    // The view log itself reports what matters of Raft's messages.
+    let usual = format!("{},openraft=off", level(&command));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let Err(error) = work(command) else { return ExitCode::SUCCESS };
+    eprintln!("{name}: {error}");
+    ExitCode::from(match error {
+        CommandError::Usage(_) => 2,
+        CommandError::Failed(_) => 1,
+        CommandError::Unchecked(_) => 3,
+    })
+}
+
+/// Prints a line for the user. Without an output it is lost.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stdout().lock(), "{line}");
+}

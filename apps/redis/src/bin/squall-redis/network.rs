@@ -1,0 +1,144 @@
+//! The files that the replicas of this host's cluster share: their votes, and, where they use ports, a configuration
+//! and keys.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, Permissions},
+    io::{self, Write},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use squall::{
+    NodeId,
+    keys::{Authority, Files, KeysError},
+};
+use squall_redis::server::{BULK_RESERVE, GROUP};
+use tempfile::TempDir;
+
+use crate::{Args, Fabric};
+
+/// The bytes that each replica reserves for each one's long commands where that memory is locked.
+const LOCKED_BULK_RESERVE: usize = 64 << 20;
+
+/// The reason why there is no network.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkError {
+    #[error("no free port of 127.0.0.1 was found: {0}")]
+    Ports(io::Error),
+    #[error("the configuration {} could not be written: {error}", path.display())]
+    Write { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+}
+
+/// A directory with the replicas' votes. Where they use ports, it also has a configuration, and keys if they are asked
+/// for.
+pub(crate) struct Network {
+    directory: Directory,
+    file: Option<PathBuf>,
+}
+
+/// The directory of a cluster.
+enum Directory {
+    /// A directory that stays, and that also holds the data.
+    Kept(PathBuf),
+    /// A new directory, which is removed on drop.
+    Temporary(TempDir),
+}
+
+impl Directory {
+    /// The directory to be kept, which is made if it is missing. Without one, a new directory of a random name, which
+    /// only this user can use.
+    fn make(kept: Option<&Path>) -> Result<Directory, NetworkError> {
+        let Some(kept) = kept else {
+            let private = Permissions::from_mode(0o700);
+            let directory = tempfile::Builder::new().prefix("squall-kv-").permissions(private).tempdir();
+            return directory
+                .map(Directory::Temporary)
+                .map_err(|error| NetworkError::Write { path: std::env::temp_dir(), error });
+        };
+        let path = kept.to_owned();
+        match fs::create_dir_all(&path) {
+            Ok(()) => Ok(Directory::Kept(path)),
+            Err(error) => Err(NetworkError::Write { path, error }),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Directory::Kept(path) => path,
+            Directory::Temporary(directory) => directory.path(),
+        }
+    }
+}
+
+/// Writes a new file. An existing file is not touched, and no link is followed.
+pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    File::create_new(path)?.write_all(text.as_bytes())
+}
+
+impl Network {
+    /// Makes the network of replicas that listen at free ports, or share memory.
+    pub(crate) fn make(cluster: &str, args: &Args) -> Result<Network, NetworkError> {
+        let mut network = Network { directory: Directory::make(args.durable.as_deref())?, file: None };
+        let (directory, is_durable) = (network.directory.path(), args.durable.is_some());
+        let (backend, bulk_reserve) = match args.fabric {
+            Fabric::Shm => return Ok(network),
+            Fabric::Tcp => ("tcp", BULK_RESERVE),
+            // A device locks all of the reserve in memory.
+            Fabric::Verbs => ("verbs", LOCKED_BULK_RESERVE),
+        };
+        let path = directory.join(if args.tls { "kv-tls.toml" } else { "kv.toml" });
+        if is_durable && path.exists() {
+            // The disks remember the replicas' addresses, so the old file stays.
+            network.file = Some(path);
+            return Ok(network);
+        }
+        // All at once, so that no port is chosen twice. Another process could take one before its replica does; that
+        // replica then reports it.
+        let held =
+            args.members().map(|_| TcpListener::bind("127.0.0.1:0").and_then(|held| Ok((held.local_addr()?, held))));
+        let held = held.collect::<Vec<_>>();
+        let storage = if is_durable { "{id}" } else { "node-{id}" };
+        let mut text = format!(
+            "cluster = \"{cluster}\"\nstorage = \"{storage}\"\n[fabric]\nbackend = \"{backend}\"\n[addresses]\n"
+        );
+        for (id, held) in args.members().zip(&held) {
+            let (address, _) =
+                held.as_ref().map_err(|error| NetworkError::Ports(io::Error::new(error.kind(), error.to_string())))?;
+            text += &format!("{id} = \"{address}\"\n");
+        }
+        text += &format!("[groups.{GROUP}]\nbulk_reserve = {bulk_reserve}\n");
+        if is_durable {
+            text += "mode = \"durable\"\n";
+        }
+        let files = Files::in_directory(directory);
+        if args.tls {
+            let authority = Authority::create(cluster)?;
+            authority.save(&files, false)?;
+            for id in args.members() {
+                authority.issue(NodeId(id), 1)?.save(&files, false)?;
+            }
+            text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
+        }
+        write_new(&path, &text).map_err(|error| NetworkError::Write { path: path.clone(), error })?;
+        network.file = Some(path);
+        Ok(network)
+    }
+
+    /// The command-line options with which a replica uses this network.
+    pub(crate) fn options(&self, cluster: &str, id: u32) -> Vec<OsString> {
+        match (&self.file, &self.directory) {
+            (Some(file), _) => vec!["--config".into(), file.into()],
+            (None, Directory::Kept(directory)) => {
+                vec!["--cluster".into(), cluster.into(), "--durable".into(), directory.into()]
+            }
+            (None, Directory::Temporary(directory)) => {
+                let storage = directory.path().join(format!("node-{id}"));
+                vec!["--cluster".into(), cluster.into(), "--storage".into(), storage.into()]
+            }
+        }
+    }
+}
