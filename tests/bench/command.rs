@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -276,18 +277,30 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Benchmarks that would take an hour.
 const LONG: [&str; 2] =
-    ["ordered --nodes 3 --rate 10 --seconds 3600", "bulk --nodes 3 --size 16MiB --iterations 1000000"];
+    ["ordered --bare --nodes 3 --rate 10 --seconds 3600", "bulk --bare --nodes 3 --size 16MiB --iterations 1000000"];
+
+/// A benchmark's process, which is killed when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// A benchmark of three nodes, and their processes.
-fn started(arguments: &str) -> (Child, Vec<u32>) {
+fn started(arguments: &str) -> (Running, Vec<u32>) {
     let bench = Command::new(env!("CARGO_BIN_EXE_squall-bench"))
         .args(arguments.split_whitespace())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("it can be started");
-    until("the start of three nodes", || children(bench.id()).len() == 3);
-    let nodes = children(bench.id());
+    let bench = Running(bench);
+    until("the start of three nodes", || children(bench.0.id()).len() == 3);
+    let nodes = children(bench.0.id());
     (bench, nodes)
 }
 
@@ -299,11 +312,12 @@ fn kill(process: u32) {
 #[test]
 fn a_node_that_dies_fails_the_benchmark_and_is_named() {
     for arguments in LONG {
-        let (bench, nodes) = started(arguments);
+        let (mut bench, nodes) = started(arguments);
         kill(nodes[1]);
-        let output = bench.wait_with_output().expect("it ends");
-        assert_eq!(output.status.code(), Some(1));
-        let error = text(&output.stderr);
+        let mut error = String::new();
+        let said = bench.0.stderr.as_mut().expect("it is piped").read_to_string(&mut error);
+        said.expect("the command prints UTF-8");
+        assert_eq!(bench.0.wait().expect("it ends").code(), Some(1));
         assert!(error.contains("node 1") && error.contains("signal"), "{arguments}: {error}");
         until("the end of the other nodes", || !nodes.iter().any(|&node| is_running(node)));
     }
@@ -312,9 +326,8 @@ fn a_node_that_dies_fails_the_benchmark_and_is_named() {
 #[test]
 fn nodes_do_not_outlive_the_benchmark() {
     for arguments in LONG {
-        let (mut bench, nodes) = started(arguments);
-        bench.kill().expect("it runs");
-        bench.wait().expect("it ends");
+        let (bench, nodes) = started(arguments);
+        drop(bench);
         until("the end of all nodes", || !nodes.iter().any(|&node| is_running(node)));
     }
 }
