@@ -180,7 +180,7 @@ fn demonstrate() -> Done {
 fn demonstrate_in(base: &Path) -> Done {
     let cluster = format!("persistent-log-{}", std::process::id());
     let say = |text: String| writeln!(io::stdout(), "{text}");
-    let text = include_str!("../docs/design.md").lines().cycle().take(50_000);
+    let text = include_str!("persistent_log.rs").lines().cycle().take(50_000);
     let lines: Vec<String> = (1..).zip(text).map(|(number, line)| format!("{number:5} {line}")).collect();
     let nodes = start_all(&cluster, base)?;
     say(format!("three nodes serve a log; {} lines are appended to it", lines.len()))?;

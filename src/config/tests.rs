@@ -110,8 +110,11 @@ fn the_module_s_example_is_valid() {
 }
 
 #[test]
-fn the_readme_s_examples_are_valid() {
-    let page = include_str!("../../README.md");
+fn the_book_s_examples_are_valid() {
+    let page = concat!(
+        include_str!("../../docs/src/operate/configuration.md"),
+        include_str!("../../docs/src/operate/logs.md")
+    );
     let examples: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let (joining, others): (Vec<&str>, Vec<&str>) = examples.iter().partition(|example| example.contains("join ="));
     assert_eq!((joining.len(), others.len()), (1, 3));
