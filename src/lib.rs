@@ -75,102 +75,67 @@
 //! and a state of its own. The view and the configuration (`shards`, `min_replicas`, `max_replicas`, racks) decide
 //! which nodes hold which shard. The placement changes as little as possible when the view does.
 
-pub mod admin;
-mod alarm;
-mod ask;
-mod backlog;
-mod blocking;
-pub mod bulk;
-pub mod client;
-mod clock;
-mod clock_bound;
+mod clients;
 pub mod collectives;
 pub mod config;
-mod control;
 #[cfg(feature = "copy")]
 pub mod copy;
-mod cores;
-mod current;
-mod custody;
 mod delivery;
-mod disk;
-mod encode;
-mod error;
+mod durable;
 mod fabric;
 mod group;
-mod history;
-mod intake;
-mod journal;
 #[cfg(feature = "keys")]
 pub mod keys;
-pub mod log_keys;
-pub mod log_service;
 mod node;
-mod node_core;
 pub mod onepipe;
-mod operator;
-mod outside;
-mod pace;
-mod plan;
-mod poison;
-mod read;
-mod recovery;
-mod replicated;
-mod replies;
-mod resubmit;
-mod room;
 mod runtime;
-mod schema;
-mod scrub;
-mod serve;
-mod service;
 mod services;
-mod session;
-mod sharded;
 pub mod sim;
-mod state;
-mod status;
-mod submit;
+mod state_transfer;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
-mod transfer;
-mod transport;
-mod view_change;
-mod view_log;
-mod witness;
 
-pub use ask::ServedGroup;
+pub use clients::{
+    admin,
+    ask::ServedGroup,
+    client, log_service,
+    serve::{Answers, Freshness, Portable, ServeOptions, Served},
+};
 pub use config::{Config, ConfigBuilder, ConfigError, Spin};
-pub use control::ControlError;
-pub use error::{Outcome, ReadError, SubmitError, Unavailable};
-pub use fabric::FabricError;
-pub use group::Group;
-pub use history::{CommandError, Entry, EntryBody, HistoryError, LogFollower, LogReader, Next, Past};
-pub use journal::LogCounts;
-pub use node::{Node, NodeBuilder, StartError};
-pub use plan::PlanError;
-pub use read::Read;
-pub use recovery::RecoverError;
-pub use replicated::{Applied, Command, Logged, Replicated, Stamp};
-pub use schema::Schema;
-pub use serve::{Answers, Freshness, Portable, ServeOptions, Served};
+pub use delivery::view_change::ViewChange;
+pub use durable::{
+    history::{CommandError, Entry, EntryBody, HistoryError, LogFollower, LogReader, Next, Past},
+    log_keys,
+    log_writer::LogCounts,
+    recovery::RecoverError,
+};
+pub use fabric::{FabricError, carrier::Carrier};
 #[doc(hidden)]
-pub use service::{Invalid, Service};
-pub use sharded::Sharded;
+pub use group::service::{Invalid, Service};
+pub use group::{
+    error::{Outcome, ReadError, SubmitError, Unavailable},
+    handle::Group,
+    read::Read,
+    replicated::{Applied, Command, Logged, Replicated, Stamp},
+    schema::Schema,
+    sharded::Sharded,
+    submit::{Sending, Submit},
+};
+pub use node::{
+    builder::{Node, NodeBuilder, StartError},
+    plan::PlanError,
+    status::{AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status},
+    witness::Witness,
+};
+pub use runtime::bulk;
+pub use services::ControlError;
 pub use squall_fabric::{NodeId, Time};
 pub use squall_membership::{EndReason, Epoch, Member, Seq, ShardId, ShardState, ShardView, View};
 #[doc(hidden)]
 pub use squall_ordered::Message;
 pub use squall_ordered::{Mode, log::Hlc};
 pub use squall_rdmc as rdmc;
-pub use state::Snapshot;
-pub use status::{
-    AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status,
-};
-pub use submit::{Sending, Submit};
-pub use transport::Carrier;
-pub use view_change::ViewChange;
-pub use witness::Witness;
+pub use state_transfer::state::Snapshot;
 
 /// The README's example must compile.
 #[cfg(doctest)]

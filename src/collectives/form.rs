@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, Time, Wait};
 
 use super::{CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateError, Member};
-use crate::error::Nodes;
+use crate::group::error::Nodes;
 
 /// The reason why a communicator was not formed. Nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

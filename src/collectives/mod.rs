@@ -51,7 +51,11 @@ pub use squall_collectives::{
 use squall_fabric::{Completion, Fabric, GroupTag, Time, Wait, Waker};
 
 pub use self::form::FormError;
-use crate::{View, config::Spin, cores, pace::Pace, room::Room, runtime::Rest};
+use crate::{
+    View,
+    config::Spin,
+    runtime::{core_budget::Room, cores, idle::Rest, pace::Pace},
+};
 
 /// The layer of communicators' connections, among those of other layers.
 const LAYER: u32 = 3;

@@ -9,7 +9,7 @@ use squall_sst::ring;
 use super::{
     Config, ConfigError, GroupConfig, Place, Spin, bytes, membership::MembershipDraft, name, network::NetworkDraft,
 };
-use crate::transport::Carrier;
+use crate::fabric::carrier::Carrier;
 
 /// The most members that a cluster may have.
 const MAX_MEMBERS: usize = 64;

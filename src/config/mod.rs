@@ -176,7 +176,7 @@ use squall_fabric::NodeId;
 use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
 use self::{membership::Membership, network::Network};
-use crate::{plan, transport::Carrier};
+use crate::{fabric::carrier::Carrier, node::plan};
 
 #[cfg(feature = "copy")]
 pub(crate) use self::name::check_name_within;

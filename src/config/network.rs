@@ -10,7 +10,7 @@ use super::{
     membership::Membership,
     security::Protection,
 };
-use crate::transport::{self, Addresses, Carrier, Route};
+use crate::fabric::carrier::{self, Addresses, Carrier, Route};
 
 /// The most addresses of a member: more are likely a slip.
 const MAX_ADDRESSES: usize = 8;
@@ -72,7 +72,7 @@ impl NetworkDraft {
             |address: &Address| addresses.iter().find(|(_, list)| list.contains(address)).map(|(&node, _)| node);
         let is_elsewhere = membership.resolve(owner);
         let known = membership.known(me, members);
-        let carrier = match transport::carrier(backend, &addresses) {
+        let carrier = match carrier::carrier(backend, &addresses) {
             // A node that is dialed must have a port.
             Carrier::Shm if backend == Backend::Auto && is_elsewhere => Carrier::Mixed,
             carrier => carrier,
@@ -246,12 +246,12 @@ impl Config {
     /// Returns the other members on this node's host.
     pub(crate) fn members_beside(&self) -> impl Iterator<Item = NodeId> {
         let others = self.members.iter().copied().filter(|&member| member != self.id);
-        others.filter(|&member| transport::route(&self.network.addresses, self.id, member) == Route::Shm)
+        others.filter(|&member| carrier::route(&self.network.addresses, self.id, member) == Route::Shm)
     }
 
     /// Returns the number of members on this host, this node included.
     pub(crate) fn members_here(&self) -> usize {
-        transport::on_host_of(&self.network.addresses, &self.members, self.id)
+        carrier::on_host_of(&self.network.addresses, &self.members, self.id)
     }
 }
 

@@ -4,10 +4,10 @@ use squall_membership::{End, Seq};
 use squall_ordered::{Deliver, DeliverError, Message};
 
 use super::{
-    desk::{AtDesk, Desk, Skipping},
-    part::{Part, Stage},
+    apply::{AtDesk, Desk, Skipping},
+    view_part::{Part, Stage},
 };
-use crate::service::Service;
+use crate::group::service::Service;
 
 /// A part in a view that is over for this node, with all messages that it had received there.
 ///

@@ -10,7 +10,7 @@ use std::{
 use squall_fabric::NodeId;
 
 use super::KeysError;
-use crate::log_keys;
+use crate::durable::log_keys;
 
 /// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`. A node that signs
 /// its logs has `node-<id>.log.pem` and `node-<id>.log.key` as well.

@@ -71,7 +71,7 @@
 //! A process that closes its pipe, while others go on with theirs, has failed to them, and loses its place in the view.
 //! A group does not outlive a restart of all nodes.
 
-mod seat;
+mod handle;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
@@ -84,15 +84,19 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::seat::Desk;
-pub use self::seat::{Seat, SeatError, Settler};
+pub(crate) use self::handle::Desk;
+pub use self::handle::{Seat, SeatError, Settler};
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Time, Wait, Waker};
 pub use squall_onepipe::{
     Clock, Controller, CreateError, Delivery, Directive, Event, Gate, HostClock, Message, Mode, OnePipe, OnePipeConfig,
     ScatterError, ScatteringId, Settlement, Topology, baseline,
 };
 
-use crate::{config::Spin, cores, error::Nodes, pace::Pace, room::Room, runtime::Rest};
+use crate::{
+    config::Spin,
+    group::error::Nodes,
+    runtime::{core_budget::Room, cores, idle::Rest, pace::Pace},
+};
 
 /// The layer of 1Pipe groups' connections, among those of other layers.
 const LAYER: u32 = 4;

@@ -4,7 +4,7 @@
 //! spins reads a word in 0.1 µs. But a thread that spins on a core that another node of the same host could use delays
 //! that node, and with it all others.
 
-use crate::{config::Spin, room::Room};
+use crate::{config::Spin, runtime::core_budget::Room};
 
 /// The way to wait after a step that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,10 @@
-//! The threads around a node's pure core: its engine thread, delivery threads, and their choice to spin, yield or
-//! sleep.
+//! The threads that drive protocols: their waiting, their cores, and their clocks.
 
-mod delivery_thread;
-mod engine;
-mod fetcher;
-mod idle;
-mod report;
-mod returning;
-mod run_delay;
-mod scrub_thread;
-mod storage_thread;
-
-pub(crate) use engine::{Engine, GroupSlot, Request};
-pub(crate) use idle::{Idle, Rest};
-pub(crate) use returning::Returning;
-pub(crate) use scrub_thread::ScrubThread;
-pub(crate) use storage_thread::{Bed, StorageThread};
+pub(crate) mod blocking;
+pub mod bulk;
+pub(crate) mod clock;
+pub(crate) mod core_budget;
+pub(crate) mod cores;
+pub(crate) mod idle;
+pub(crate) mod pace;
+pub(crate) mod run_delay;

@@ -5,17 +5,17 @@ use std::{fs::File, os::unix::fs::FileExt, time::Duration};
 /// The kernel's count for one thread. With it, a call that took long because its thread had lost its core is not blamed
 /// for that.
 #[derive(Debug)]
-pub(super) struct RunDelay(Option<File>);
+pub(crate) struct RunDelay(Option<File>);
 
 impl RunDelay {
     /// The count for the calling thread.
-    pub(super) fn of_this_thread() -> RunDelay {
+    pub(crate) fn of_this_thread() -> RunDelay {
         // Some kernels do not count it; then nothing is excused.
         RunDelay(File::open("/proc/thread-self/schedstat").ok())
     }
 
     /// Returns the total so far. Takes a system call, of some microseconds.
-    pub(super) fn total(&self) -> Duration {
+    pub(crate) fn total(&self) -> Duration {
         let mut text = [0; 64];
         let read = |file: &File| file.read_at(&mut text, 0).ok();
         let bytes = self.0.as_ref().and_then(read).unwrap_or(0);

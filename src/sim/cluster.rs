@@ -24,14 +24,18 @@ use super::{
     view_log::{Pace, Script},
 };
 use crate::{
+    clients::serve::{Server, Station},
     config::Config,
-    group::{Group, GroupSpec, new_group},
-    node_core::CoreEffect,
+    group::{
+        handle::{Group, GroupSpec, new_group},
+        replicated::Replicated,
+        sharded::Sharded,
+    },
+    node::{
+        core::CoreEffect,
+        plan::{Plan, PlanError},
+    },
     onepipe::{Desk, Seat},
-    plan::{Plan, PlanError},
-    replicated::Replicated,
-    serve::{Server, Station},
-    sharded::Sharded,
 };
 
 /// The reason for which a simulated cluster did not start.

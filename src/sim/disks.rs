@@ -21,13 +21,15 @@ use super::{
     options::Options,
 };
 use crate::{
-    control::transfer::Want,
-    disk::Disk,
-    group::GroupSpec,
-    journal::{DiskLog, Journal},
-    plan::Plan,
-    recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
-    scrub::{Pace, Scrubbing},
+    durable::{
+        disk::Disk,
+        log_writer::{DiskLog, Journal},
+        recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
+        scrub::{Pace, Scrubbing},
+    },
+    group::handle::GroupSpec,
+    node::plan::Plan,
+    state_transfer::{offer, wire::Want},
 };
 
 /// The disks of a cluster's nodes, with the logs of their shards.
@@ -474,7 +476,7 @@ impl Cluster {
             let source =
                 source.filter(|_| self.reach(id, other) && !self.disks.hangs(other)).ok_or("it can't be reached")?;
             let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
-            let given = recovery::offer(&*source.control, want)?;
+            let given = offer::offer(&*source.control, want)?;
             let mut records = Vec::new();
             (given.write)(&mut records).map_err(|error| error.to_string())?;
             Ok(records)

@@ -15,9 +15,11 @@ use std::{
 };
 
 use crate::{
-    control::transfer::{Captured, Gift, WriteOut},
-    group::GroupControl,
-    state::RestoreError,
+    group::handle::GroupControl,
+    state_transfer::{
+        state::RestoreError,
+        wire::{Captured, Gift, WriteOut},
+    },
 };
 
 /// The time after which a thread that has done nothing is taken to wait for something that does not come.

@@ -15,19 +15,21 @@ use squall_ordered::log::Hlc;
 
 use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
 use crate::{
-    clock::Now,
-    clock_bound::ClockBound,
+    clients::serve::Server,
     delivery::{Installed, Task},
-    error::Unavailable,
-    group::{GroupControl, GroupSpec},
-    journal::DiskLog,
-    node_core::{CoreEffect, NodeCore},
+    durable::{log_writer::DiskLog, recovery::Rebuilt, scrub::Scrubbing},
+    group::{
+        clock_bound::ClockBound,
+        error::Unavailable,
+        handle::{GroupControl, GroupSpec},
+    },
+    node::{
+        core::{CoreEffect, NodeCore},
+        plan::Plan,
+    },
     onepipe::Desk,
-    plan::Plan,
-    recovery::Rebuilt,
-    scrub::Scrubbing,
-    serve::Server,
-    transfer::Standing,
+    runtime::clock::Now,
+    state_transfer::exchange::Standing,
 };
 
 /// An entry of the agenda.

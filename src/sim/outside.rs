@@ -17,13 +17,15 @@ use super::{
     node::{Act, Node, State},
 };
 use crate::{
-    client::{Ask, Call, CallId, ClientEffect, Core, Reach, Resolve, encode},
-    control::Contact,
-    group::{Group, new_group},
-    serve::{
-        Answers, Clients, Guest, Outbox, Passing, ServeOptions, Served, Server, Station,
-        wire::{ToClient, ToNode},
+    clients::{
+        client::{Ask, Call, CallId, ClientEffect, Core, Reach, Resolve, encode},
+        serve::{
+            Answers, Clients, Guest, Outbox, Passing, ServeOptions, Served, Server, Station,
+            wire::{ToClient, ToNode},
+        },
     },
+    group::handle::{Group, new_group},
+    services::Contact,
 };
 
 /// The longest time that a message between a client and a node takes.
@@ -369,7 +371,7 @@ impl Cluster {
         }
     }
 
-    fn call<T: crate::serve::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
+    fn call<T: crate::clients::serve::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
         let now = self.net.now();
         let outsider = &mut self.outsiders[number as usize];
         let (call, resolve) = Resolve::new();

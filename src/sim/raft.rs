@@ -15,7 +15,7 @@ use squall_membership::{
 use squall_view_log::{Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
-use crate::{config::Config, view_log::end_reason};
+use crate::{config::Config, node::view_log::end_reason};
 
 /// The parts of a cluster's view log.
 #[derive(Default)]

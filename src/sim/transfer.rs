@@ -12,11 +12,14 @@ use squall_ordered::log::Damage;
 
 use super::{cluster::Cluster, flow::Flow, node::Act};
 use crate::{
-    control::transfer::{Captured, LogEnd, Want},
-    group::GroupControl,
-    recovery,
-    state::{CaptureError, RestoreError},
-    transfer::Standing,
+    durable::recovery,
+    group::handle::GroupControl,
+    state_transfer::{
+        exchange::Standing,
+        offer,
+        state::{CaptureError, RestoreError},
+        wire::{Captured, LogEnd, Want},
+    },
 };
 
 /// The answer of a source; None until there is one.
@@ -69,7 +72,7 @@ impl Cluster {
         // Sometimes it takes a state, where the end of the log would do.
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
-        match recovery::Plan::new(&*from, have) {
+        match offer::Plan::new(&*from, have) {
             Err(why) => *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
             Ok(plan) => {
                 let wanted = plan.wanted;
@@ -98,7 +101,7 @@ impl Cluster {
             recovery::repair(journal, damage, |from, to| {
                 let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
                 let mut records = Vec::new();
-                let given = recovery::offer(&**source, want)?;
+                let given = offer::offer(&**source, want)?;
                 (given.write)(&mut records).map_err(|error| error.to_string())?;
                 Ok(records)
             })

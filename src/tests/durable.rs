@@ -10,9 +10,11 @@ use squall_ordered::{
 
 use super::*;
 use crate::{
-    disk::Disk,
-    error::{Outcome, SubmitError, Unavailable},
-    runtime::{Bed, StorageThread},
+    durable::{
+        disk::Disk,
+        storage_thread::{Bed, StorageThread},
+    },
+    group::error::{Outcome, SubmitError, Unavailable},
 };
 
 /// An empty log on an empty disk.

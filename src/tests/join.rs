@@ -8,9 +8,11 @@ use squall_membership::Seq;
 use super::*;
 use crate::{
     Outcome, ReadError, SubmitError, Unavailable,
-    control::transfer::Gift,
-    state::{CaptureError, Captured, Mark, Reached, RestoreError},
-    transfer::{Standing, Wanted},
+    state_transfer::{
+        exchange::{Standing, Wanted},
+        state::{CaptureError, Captured, Mark, Reached, RestoreError},
+        wire::Gift,
+    },
 };
 
 const OLD: NodeId = NodeId(1);
@@ -41,7 +43,8 @@ impl Pair {
     /// The old node in a view of its own.
     fn new() -> Pair {
         let (net, config) = (SimNet::new(SimConfig::fast(), 1), config(|_| ()));
-        let shard_config = crate::plan::shard_config(&config.group("ledger"), BulkPath::Network, config.read_lease());
+        let shard_config =
+            crate::node::plan::shard_config(&config.group("ledger"), BulkPath::Network, config.read_lease());
         let half = |node| {
             let (group, spec) = new_group("ledger", Ledger::default(), &config);
             let (task, control) = spec.attach(

@@ -33,12 +33,14 @@ use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimSt
 
 use crate::{
     Applied, Config, Group, Replicated, Snapshot, ViewChange,
-    clock::Now,
     config::GroupBuilder,
     delivery::{Fate, Installed, Task},
-    group::{GroupControl, GroupSpec, new_group},
-    journal::{DiskLog, Journal},
-    service::Service,
+    durable::log_writer::{DiskLog, Journal},
+    group::{
+        handle::{GroupControl, GroupSpec, new_group},
+        service::Service,
+    },
+    runtime::clock::Now,
 };
 
 /// A fabric without any other node.
@@ -196,7 +198,7 @@ impl<S: Service> Solo<S> {
     ) -> Self {
         let view = first_view(members, senders);
         let options = config.group(spec.name());
-        let shard_config = crate::plan::shard_config(&options, BulkPath::Network, config.read_lease());
+        let shard_config = crate::node::plan::shard_config(&options, BulkPath::Network, config.read_lease());
         let woken = Arc::new(AtomicUsize::new(0));
         let waker = {
             let woken = Arc::clone(&woken);

@@ -22,7 +22,7 @@ use super::{
     frame::{self, FrameError},
     stream::Stream,
 };
-use crate::control::StreamWriter;
+use crate::services::StreamWriter;
 
 /// A message and its sender. `peer` is the caller's number for the conversation; an error is its end.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use squall_fabric::NodeId;
 
 use crate::{
     config::{NameError, check_name_within},
-    control::local::{self, LocalError, LocalListener},
+    services::local::{self, LocalError, LocalListener},
 };
 
 /// The prefix of a receiver's name.

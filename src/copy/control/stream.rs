@@ -4,7 +4,7 @@ use std::{io, os::unix::net::UnixStream, time::Duration};
 
 use squall_fabric::{NodeId, net::ServiceStream};
 
-use crate::control::{ControlStream, StreamReader, StreamWriter};
+use crate::services::{ControlStream, StreamReader, StreamWriter};
 
 /// The time after which a peer that reads nothing is given up: a peer's reading thread never waits for anything else.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);

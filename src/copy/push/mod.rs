@@ -27,7 +27,7 @@ use super::{
     control::{Caller, RendezvousError, fabric_cluster},
     scan::{Scan, ScanError, scan},
 };
-use crate::{bulk::Bulk, config::Spin};
+use crate::{config::Spin, runtime::bulk::Bulk};
 
 /// The size of a segment, in bytes: one multicast. Nodes have three or four segments in memory, and map those of their
 /// neighbours on a shared-memory fabric, so this bounds their memory.

@@ -26,7 +26,7 @@ use super::{
     peers::{Peers, Word},
     reader::{Reader, Said},
 };
-use crate::bulk::Bulk;
+use crate::runtime::bulk::Bulk;
 
 /// The number of segments that a source has in memory.
 const BUFFERS: usize = 4;

@@ -33,7 +33,7 @@ use super::{
     control::{self, Listener, Network, RendezvousError, Stream, ToSource, node_id},
     root::{Root, RootError},
 };
-use crate::{bulk::Bulk, config::Spin};
+use crate::{config::Spin, runtime::bulk::Bulk};
 
 /// The interval at which a waiting receiver checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(100);

@@ -26,7 +26,7 @@ use super::{
     turn::Turn,
     writer::{Said, Writer},
 };
-use crate::bulk::Bulk;
+use crate::runtime::bulk::Bulk;
 
 /// The number of segments that a receiver has in memory, besides the interrupted ones.
 const BUFFERS: usize = 3;

@@ -13,7 +13,7 @@ use super::{
     ledger::{Append, Ledger, Log, padding},
 };
 use crate::{
-    error::{Outcome, SubmitError},
+    group::error::{Outcome, SubmitError},
     sim::check::Applied,
 };
 

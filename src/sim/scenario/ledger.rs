@@ -12,10 +12,10 @@ use squall_fabric::NodeId;
 use squall_membership::Epoch;
 
 use crate::{
-    replicated::{self, Replicated},
+    delivery::view_change::ViewChange,
+    group::replicated::{self, Replicated},
     sim::check::{Applied, Book},
-    state::Snapshot,
-    view_change::ViewChange,
+    state_transfer::state::Snapshot,
 };
 
 /// The command that a client submits.

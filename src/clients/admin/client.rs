@@ -1,0 +1,177 @@
+//! The operator's side.
+
+use std::{io::ErrorKind, time::Duration};
+
+use squall_fabric::{NodeId, net::Security};
+
+use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
+use crate::{
+    Config, FabricError,
+    config::Address,
+    services::{
+        Caller, Contact, ControlError, ControlStream, Service,
+        frame::{self, FrameError},
+    },
+};
+
+/// The node to ask, and the identity of the caller.
+#[derive(Clone, Debug)]
+pub struct Target {
+    caller: Caller,
+    contact: Contact,
+}
+
+/// A conversation with a node.
+#[derive(Debug)]
+pub struct AdminClient {
+    stream: ControlStream,
+}
+
+/// A reason for which a node was not asked, or did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The node was not reached.
+    #[error(transparent)]
+    Dial(#[from] ControlError),
+    /// The conversation broke off.
+    #[error("{node} did not answer: {cause}")]
+    Cut {
+        /// The node.
+        node: NodeId,
+        /// The cause.
+        cause: FrameError,
+    },
+    /// The node refused.
+    #[error("{node} refuses: {why}")]
+    Refused {
+        /// The node.
+        node: NodeId,
+        /// The reason, in a sentence.
+        why: String,
+    },
+    /// The node's answer belongs to another request.
+    #[error("{node} gives an answer that was not asked for: run the same version at both ends")]
+    Unexpected {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+impl Target {
+    /// Targets the node that a configuration describes, as that node itself: with its keys.
+    pub fn of(config: &Config) -> Result<Target, FabricError> {
+        Ok(Target { caller: Caller::of(config)?, contact: config.contact(config.id()) })
+    }
+
+    /// Targets a node of a cluster in shared memory, on this host, of this user.
+    pub fn on_host(cluster: impl Into<String>, node: u32) -> Target {
+        let contact = Contact { node: Some(NodeId(node)), addresses: Vec::new() };
+        // The caller is no node.
+        Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact }
+    }
+
+    /// Targets the node of a cluster that listens at an address, with the keys of some node of the cluster.
+    pub fn at(cluster: impl Into<String>, address: &Address, security: Security) -> Target {
+        let node = match &security {
+            Security::Tls(identity) => identity.node(),
+            Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
+        };
+        let contact = Contact { node: None, addresses: vec![address.to_string()] };
+        Target { caller: Caller::on_network(cluster, node, security), contact }
+    }
+
+    /// Targets the node of a configuration's cluster that listens at an address, as the node that the configuration
+    /// describes.
+    pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
+        let security = crate::fabric::net_config(config)?.security;
+        let caller = Caller::on_network(config.cluster(), config.id(), security);
+        Ok(Target { caller, contact: Contact { node: None, addresses: vec![address.to_string()] } })
+    }
+}
+
+impl AdminClient {
+    /// Calls a node. Each answer, too, may take as long as `timeout`.
+    pub fn connect(target: &Target, timeout: Duration) -> Result<AdminClient, AdminError> {
+        let stream = target.caller.dial(&target.contact, Service::Admin, timeout)?;
+        let set = stream.set_timeout(Some(timeout));
+        set.map_err(|error| AdminError::Cut { node: stream.peer, cause: error.into() })?;
+        Ok(AdminClient { stream })
+    }
+
+    /// Returns the node that answers.
+    pub fn node(&self) -> NodeId {
+        self.stream.peer
+    }
+
+    /// Returns the node's view of its cluster.
+    pub fn status(&mut self) -> Result<StatusReport, AdminError> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(report) => Ok(*report),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Makes the node suspect a member, as if that member had failed. If it runs, it is dropped from the view, and
+    /// joins again.
+    pub fn suspect(&mut self, node: NodeId) -> Result<(), AdminError> {
+        self.tell(&Request::Suspect(node))
+    }
+
+    /// Makes the node leave its group, and waits until it has left, for `timeout` at most.
+    pub fn leave(&mut self, timeout: Duration) -> Result<(), AdminError> {
+        self.tell(&Request::Leave)?;
+        let node = self.node();
+        self.stream.set_timeout(Some(timeout)).map_err(|error| AdminError::Cut { node, cause: error.into() })?;
+        match self.hear() {
+            Ok(Reply::Done) => Ok(()),
+            // The node has left, and its process has ended before it could answer.
+            Err(AdminError::Cut { cause: FrameError::Closed, .. }) => Ok(()),
+            Ok(other) => Err(self.unexpected(other)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the node go on with what is left of the group, without a quorum of the voters: see `squall recover`.
+    /// `reason` is recorded in the view log: it names the operator, the time and the cause. Returns the shards that
+    /// start empty.
+    pub fn recover(&mut self, reason: impl Into<String>) -> Result<Vec<EmptiedShard>, AdminError> {
+        match self.ask(&Request::Recover(reason.into()))? {
+            Reply::Recovered(emptied) => Ok(emptied),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn tell(&mut self, request: &Request) -> Result<(), AdminError> {
+        match self.ask(request)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn unexpected(&self, reply: Reply) -> AdminError {
+        let node = self.node();
+        match reply {
+            Reply::Refused(why) => AdminError::Refused { node, why },
+            Reply::Status(_) | Reply::Done | Reply::Recovered(_) => AdminError::Unexpected { node },
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Reply, AdminError> {
+        let node = self.node();
+        frame::write(&mut self.stream.writer, request, WORDS).map_err(|cause| AdminError::Cut { node, cause })?;
+        self.hear()
+    }
+
+    fn hear(&mut self) -> Result<Reply, AdminError> {
+        let node = self.node();
+        let silent = |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        frame::read(&mut self.stream.reader, WORDS).map_err(|cause| match cause {
+            FrameError::System(error) if silent(&error) => {
+                let cause = std::io::Error::new(ErrorKind::TimedOut, "there was no answer in time");
+                AdminError::Cut { node, cause: cause.into() }
+            }
+            cause => AdminError::Cut { node, cause },
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! The requests of operators to a running node, behind `squall status`, `suspect`, `leave` and `recover`.
+//!
+//! A node answers over a control stream. Where the cluster is in shared memory, it answers processes of its own user on
+//! its host. Elsewhere it answers at its port, to a caller that shows a certificate of the cluster's CA. (Without a CA,
+//! it answers any caller that reaches the port.)
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use squall::admin::{AdminClient, Target};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let target = Target::on_host("bank", 1);
+//! let status = AdminClient::connect(&target, Duration::from_secs(5))?.status()?;
+//! println!("{} members", status.members.len());
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod report;
+mod serve;
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+
+pub(crate) use self::serve::{Admin, Farewell, Farewells, serve};
+pub use self::{
+    client::{AdminClient, AdminError, Target},
+    report::{
+        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
+        StatusReport, ViewLogReport,
+    },
+};
+pub use squall_membership::WaitsFor;
+
+pub use crate::services::{ControlError, FrameError};
+
+/// The longest request and answer, in bytes.
+const WORDS: usize = 4 << 20;
+
+/// A request of a command.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Request {
+    Status,
+    Suspect(NodeId),
+    Leave,
+    Recover(String),
+}
+
+/// A node's answer.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Reply {
+    Status(Box<StatusReport>),
+    /// The request is done, or under way. A node that has left sends a second one.
+    Done,
+    /// This node goes on alone, and these shards start empty.
+    Recovered(Vec<EmptiedShard>),
+    /// The request is refused, for the reason in this sentence.
+    Refused(String),
+}

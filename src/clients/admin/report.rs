@@ -1,0 +1,280 @@
+//! A node's report of its cluster.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_membership::WaitsFor;
+use squall_view_log::Monitor;
+
+use crate::{
+    group::error::Nodes,
+    node::status::{Fetching, LogStatus},
+};
+
+/// A node's report of its cluster, at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The node that answers.
+    pub node: NodeId,
+    /// The node's version of Squall.
+    pub version: String,
+    /// The node's standing in its group.
+    pub standing: Standing,
+    /// A sentence if the node's wall clock differs from those of most other members by more than its `clock_limit_ms`.
+    pub clock: Option<String>,
+    /// The number of the node's view, from 1; None before its first.
+    pub epoch: Option<u64>,
+    /// The lowest-ranked member that the node does not suspect: it leads when the view must change.
+    pub leader: Option<NodeId>,
+    /// The view's members, by rank.
+    pub members: Vec<MemberReport>,
+    /// The members that were new in this view.
+    pub joined: Vec<NodeId>,
+    /// The members that were in the view before and are not in this one.
+    pub left: Vec<NodeId>,
+    /// The shards.
+    pub shards: Vec<ShardReport>,
+    /// Members of these shards that stand still, though they have something to do, so that others wait for them.
+    pub stalls: Vec<StallReport>,
+    /// The view log, as this node's part of it knows it.
+    pub view_log: Option<ViewLogReport>,
+    /// The nodes that ask to join, in the order in which they asked.
+    pub candidates: Vec<CandidateReport>,
+    /// The decisions that operators have forced, in words, oldest first.
+    pub forced: Vec<String>,
+    /// Sentences about nodes that know more than the group, since the group goes on from old copies of storage.
+    pub went_back: Vec<String>,
+}
+
+/// The standing of a node in its group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The node waits for the other members of the first view.
+    Forming,
+    /// The node asks to join, for the first time or after it was dropped.
+    Joining,
+    /// The node was dropped again soon after it had joined, so it waits before it asks again.
+    Waiting {
+        /// The time until it asks again, in milliseconds.
+        rejoins_in_ms: u64,
+    },
+    /// The node is a member of the view, and takes part.
+    Member,
+    /// The view is about to change: nothing is accepted for a moment.
+    Wedged,
+    /// Nothing can be decided; a sentence says why. The node continues when enough voters can be reached.
+    Stalled(String),
+    /// Its part is over; a sentence says why.
+    Ended(String),
+    /// The node votes on views, and is in no group.
+    Witness,
+}
+
+/// A member of the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// The node.
+    pub node: NodeId,
+    /// The number of the node's life: a later life has a higher number.
+    pub incarnation: u64,
+    /// The addresses at which it can be dialed.
+    pub addresses: Vec<String>,
+    /// The rack in which it stands; empty if none is configured.
+    pub rack: String,
+    /// The time since its heartbeat moved, in milliseconds; None for the node that answers.
+    pub heartbeat_age_ms: Option<u64>,
+    /// The time by which its wall clock is ahead of that of the node that answers, in milliseconds, negative if it is
+    /// behind; None if that is not known.
+    pub clock_ahead_ms: Option<i64>,
+    /// Whether the node that answers suspects it.
+    pub suspected: bool,
+    /// Whether its row says that it has wedged.
+    pub wedged: bool,
+    /// Whether it asks to leave.
+    pub leaving: bool,
+}
+
+/// A shard of the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardReport {
+    /// Its number.
+    pub shard: u32,
+    /// Its group's name.
+    pub group: String,
+    /// The shard's ability to work.
+    pub condition: ShardCondition,
+    /// The state that the node that answers lacks, while it is on its way.
+    pub fetching: Option<Fetching>,
+    /// The log of the node that answers, if the group is durable.
+    pub log: Option<LogStatus>,
+    /// Its members' rows, by rank. Counts are those of a node that is a member of the shard; other nodes know none.
+    pub rows: Vec<RowReport>,
+}
+
+/// A shard that starts empty, or from an earlier place, since an operator lets a node go on alone that does not hold
+/// its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmptiedShard {
+    /// Its number.
+    pub shard: u32,
+    /// Its group's name.
+    pub group: String,
+    /// The version from which it goes on: the last one in this node's log. 0 if it starts empty.
+    pub version: u64,
+    /// The nodes that held its state last, as far as the view says. Some may still run, or have the state on disk: it
+    /// is not used any more.
+    pub held_by: Vec<NodeId>,
+}
+
+impl fmt::Display for EmptiedShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EmptiedShard { shard, group, version, held_by } = self;
+        match version {
+            0 => write!(f, "shard {shard} of {group:?} starts empty: this node did not hold its state")?,
+            _ => write!(
+                f,
+                "shard {shard} of {group:?} goes on from version {version}, the last in this node's log: it did not hold its state"
+            )?,
+        }
+        match held_by.as_slice() {
+            [] => Ok(()),
+            held_by => write!(f, ", which {} held last", Nodes(held_by)),
+        }
+    }
+}
+
+/// The ability of a shard to work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShardCondition {
+    /// The shard does all its work.
+    Active,
+    /// The shard has too few members that hold its state, and refuses work until others join.
+    Inadequate,
+    /// None of the nodes that held the shard's state is a member. It continues when one of these returns with the
+    /// state.
+    Suspended {
+        /// These nodes, and former holders with whose copies it may go on.
+        last_holders: Vec<NodeId>,
+        /// The version up to which messages were acknowledged, according to the logs of the nodes that are back; 0 if
+        /// they do not say.
+        acknowledged: u64,
+        /// Whether all of these are members. If the shard does not continue within seconds, none of them has its state
+        /// any more.
+        all_back: bool,
+    },
+}
+
+/// A member's row of a shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowReport {
+    /// The member.
+    pub node: NodeId,
+    /// Whether it may send.
+    pub sender: bool,
+    /// Whether it holds the shard's whole state.
+    pub complete: bool,
+    /// Turns that it has used as a sender, nulls included.
+    pub sent: u64,
+    /// Places of the order that it has received.
+    pub received: u64,
+    /// Places of the order that it has delivered.
+    pub delivered: u64,
+    /// The last version that it has on disk, in a durable group; 0 as long as it does not count.
+    pub persisted: Option<u64>,
+    /// The number of places that some member has received and it has not delivered.
+    pub lag: u64,
+}
+
+/// A member that stands still, though it has something to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The member.
+    pub node: NodeId,
+    /// The shard's number.
+    pub shard: u32,
+    /// Its group's name.
+    pub group: String,
+    /// The cause for which the member waits.
+    pub waits_for: WaitsFor,
+    /// The time for which it has waited, in milliseconds.
+    pub for_ms: u64,
+}
+
+/// The view log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewLogReport {
+    /// The nodes that vote.
+    pub voters: Vec<NodeId>,
+    /// The nodes that follow without a vote.
+    pub learners: Vec<NodeId>,
+    /// The node that leads, if it is known.
+    pub leader: Option<NodeId>,
+    /// The leader's term.
+    pub term: u64,
+    /// The last entry that was applied.
+    pub applied: Option<u64>,
+    /// The directory in which this node keeps the log; None if it is in memory.
+    pub storage: Option<String>,
+}
+
+/// A node that asks to join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CandidateReport {
+    /// The node.
+    pub node: NodeId,
+    /// The number of the node's life.
+    pub incarnation: u64,
+    /// The addresses at which it can be dialed.
+    pub addresses: Vec<String>,
+}
+
+impl StatusReport {
+    /// Reports the knowledge of a node that has a part in the view log and no view.
+    pub(crate) fn of_log(cluster: &str, node: NodeId, log: &Monitor, storage: Option<String>) -> StatusReport {
+        let status = log.status();
+        let nodes = |parts: &[(NodeId, _)]| {
+            let mut nodes: Vec<NodeId> = parts.iter().map(|(node, _)| *node).collect();
+            nodes.sort_unstable();
+            nodes
+        };
+        StatusReport {
+            cluster: cluster.to_owned(),
+            node,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            standing: Standing::Forming,
+            clock: None,
+            epoch: None,
+            leader: None,
+            members: Vec::new(),
+            joined: Vec::new(),
+            left: Vec::new(),
+            shards: Vec::new(),
+            stalls: Vec::new(),
+            view_log: status.cluster.map(|_| ViewLogReport {
+                voters: nodes(&status.voters),
+                learners: nodes(&status.learners),
+                leader: status.leader,
+                term: status.term,
+                applied: Some(status.applied).filter(|&applied| applied > 0),
+                storage,
+            }),
+            candidates: Vec::new(),
+            forced: status.forced,
+            went_back: status.went_back,
+        }
+    }
+}
+
+impl ShardReport {
+    /// Computes the lag of each member.
+    pub(crate) fn with_lags(mut self) -> ShardReport {
+        let most = self.rows.iter().map(|row| row.received).max().unwrap_or(0);
+        self.rows.iter_mut().for_each(|row| row.lag = most.saturating_sub(row.delivered));
+        self
+    }
+}

@@ -1,0 +1,141 @@
+//! Queries to one member, beside the order of messages.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::Deref,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use squall_fabric::NodeId;
+
+use crate::{
+    clients::{
+        client::{Ask, Call, ClientError, Dial, Driver, Reach, Resolve, encode},
+        serve::{self, Answers, Freshness, Served},
+    },
+    group::handle::Group,
+    services::Contact,
+};
+
+/// A handle to a group that serves clients: a [`Group`], with the calls that only such a group has.
+pub struct ServedGroup<R: Answers> {
+    group: Group<Served<R>>,
+    asks: Arc<Asks>,
+}
+
+impl<R: Answers> ServedGroup<R> {
+    pub(crate) fn new(group: Group<Served<R>>, asks: Arc<Asks>) -> ServedGroup<R> {
+        ServedGroup { group, asks }
+    }
+
+    /// Asks one member's replica to answer a query, within `limit`. The query takes no place in the order, and costs
+    /// the other members nothing, except the cost of a linearizable read.
+    ///
+    /// Queries to one member share a stream, and may be answered in any order. One that was lost with the stream is
+    /// asked again, until the limit.
+    pub fn ask(&self, member: NodeId, freshness: Freshness, query: &R::Query, limit: Duration) -> Call<R::Answer> {
+        let query = match encode(query) {
+            Ok(query) => query,
+            Err(error) => return Call::failed(error),
+        };
+        if self.asks.me() == Some(member) {
+            let (call, resolve) = Resolve::new();
+            serve::ask(&self.group, freshness, query, move |answer| {
+                resolve.resolve(match answer {
+                    Ok(told) => told.map_err(ClientError::Query),
+                    Err(error) => Err(ClientError::Query(error.to_string())),
+                });
+            });
+            let intake = &self.shared().intake;
+            let call = call.until(intake.alarms.set(limit));
+            intake.wake();
+            return call;
+        }
+        match self.asks.driver(self.name(), member) {
+            Ok(driver) => driver.call(Ask::Query(freshness, query), limit),
+            Err(error) => Call::failed(error),
+        }
+    }
+}
+
+impl<R: Answers> Deref for ServedGroup<R> {
+    type Target = Group<Served<R>>;
+
+    fn deref(&self) -> &Group<Served<R>> {
+        &self.group
+    }
+}
+
+impl<R: Answers> Clone for ServedGroup<R> {
+    fn clone(&self) -> ServedGroup<R> {
+        ServedGroup { group: self.group.clone(), asks: Arc::clone(&self.asks) }
+    }
+}
+
+impl<R: Answers> fmt::Debug for ServedGroup<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServedGroup({:?})", self.name())
+    }
+}
+
+/// The number of queries to one member that may wait for answers.
+const MAX_WAITING: usize = 1024;
+
+/// The peers and streams over which a group's members are asked.
+#[derive(Default)]
+pub(crate) struct Asks {
+    started: OnceLock<(NodeId, Dial)>,
+    peers: Mutex<BTreeMap<NodeId, Peer>>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    addresses: Vec<String>,
+    /// The driver of the queries, from the first query on.
+    driver: Option<Arc<Driver>>,
+}
+
+impl Asks {
+    /// Notes the node's start: from now on it can ask others.
+    pub(crate) fn start(&self, me: NodeId, dial: Dial) {
+        assert!(self.started.set((me, dial)).is_ok(), "a node starts once");
+    }
+
+    fn me(&self) -> Option<NodeId> {
+        self.started.get().map(|(me, _)| *me)
+    }
+
+    /// Takes the addresses of the group's members, from a new view on.
+    pub(crate) fn learn(&self, members: BTreeMap<NodeId, Vec<String>>) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *peers);
+        for (node, addresses) in members {
+            let driver = before.remove(&node).filter(|peer| peer.addresses == addresses).and_then(|peer| peer.driver);
+            peers.insert(node, Peer { addresses, driver });
+        }
+    }
+
+    fn driver(&self, group: &str, member: NodeId) -> Result<Arc<Driver>, ClientError> {
+        let Some((_, dial)) = self.started.get() else {
+            return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
+        };
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let peer = peers.get_mut(&member);
+        let peer = peer.ok_or_else(|| ClientError::Query(format!("{member} is no member of group {group:?} now")))?;
+        if let Some(driver) = &peer.driver {
+            return Ok(Arc::clone(driver));
+        }
+        let contact = Contact { node: Some(member), addresses: peer.addresses.clone() };
+        let driver = Arc::new(Driver::start(group, Reach::One(contact), Arc::clone(dial), MAX_WAITING)?);
+        peer.driver = Some(Arc::clone(&driver));
+        Ok(driver)
+    }
+}
+
+impl fmt::Debug for Asks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asks").field("peers", &self.peers).finish_non_exhaustive()
+    }
+}

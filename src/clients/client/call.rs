@@ -1,0 +1,156 @@
+//! The result of a call, on its way to the caller.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use rkyv::{rancor, util::AlignedVec};
+
+use super::error::ClientError;
+use crate::{clients::serve::Portable, group::deadline::Alarm, runtime::blocking};
+
+/// A command or query under way, and the reply or answer that will come.
+///
+/// It is a future for any executor; a plain thread calls [`wait`](Call::wait). It always resolves, at its deadline at
+/// the latest. Dropping it withdraws nothing: a command may still be applied.
+#[must_use = "only the result says whether the command was applied"]
+pub struct Call<T> {
+    slot: Arc<Slot>,
+    /// The alarm that ends the call at its deadline, unless it has resolved before.
+    alarm: Option<Arc<Alarm>>,
+    result: PhantomData<fn() -> T>,
+}
+
+/// The place of a call's result.
+#[derive(Debug, Default)]
+struct Slot {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Nobody,
+    Waiting(Waker),
+    Resolved(Result<Vec<u8>, ClientError>),
+    Taken,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The lock can't be poisoned: no code panics while it holds it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the result in, if it is the first.
+    fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
+        let mut state = self.lock();
+        if matches!(*state, State::Resolved(_) | State::Taken) {
+            return;
+        }
+        if let State::Waiting(waker) = std::mem::replace(&mut *state, State::Resolved(result)) {
+            drop(state);
+            waker.wake();
+        }
+    }
+}
+
+/// The right to resolve a call.
+#[derive(Debug)]
+pub(crate) struct Resolve(Arc<Slot>);
+
+impl Resolve {
+    pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
+        let slot = Arc::new(Slot::default());
+        (Call::new(Arc::clone(&slot)), Resolve(slot))
+    }
+
+    pub(crate) fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
+        self.0.resolve(result);
+    }
+}
+
+impl Drop for Resolve {
+    fn drop(&mut self) {
+        self.0.resolve(Err(ClientError::Closed { sent: true }));
+    }
+}
+
+impl<T: Portable> Call<T> {
+    fn new(slot: Arc<Slot>) -> Call<T> {
+        Call { slot, alarm: None, result: PhantomData }
+    }
+
+    /// Makes the call end with the alarm at the latest.
+    pub(crate) fn until(self, alarm: Arc<Alarm>) -> Call<T> {
+        Call { alarm: Some(alarm), ..self }
+    }
+
+    pub(crate) fn failed(error: ClientError) -> Call<T> {
+        let (call, resolve) = Resolve::new();
+        resolve.resolve(Err(error));
+        call
+    }
+
+    /// Blocks this thread until the result has come. Inside `apply`, or a read's closure, it fails with
+    /// [`ClientError::InsideApply`] instead.
+    ///
+    /// # Panics
+    ///
+    /// If the call was polled before, and has resolved.
+    pub fn wait(mut self) -> Result<T, ClientError> {
+        if blocking::is_applying() {
+            return Err(ClientError::InsideApply);
+        }
+        blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")
+    }
+}
+
+impl<T: Portable> Future for Call<T> {
+    type Output = Result<T, ClientError>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it has resolved.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ClientError>> {
+        let mut state = self.slot.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Nobody | State::Waiting(_) => {
+                *state = State::Waiting(context.waker().clone());
+                drop(state);
+                match &self.alarm {
+                    Some(alarm) => alarm.poll(context).map(|()| {
+                        let trouble = "this node did not come to it".to_owned();
+                        Err(ClientError::Deadline { sent: false, trouble })
+                    }),
+                    None => Poll::Pending,
+                }
+            }
+            State::Resolved(result) => {
+                drop(state);
+                Poll::Ready(result.and_then(|bytes| decode(&bytes)))
+            }
+            State::Taken => panic!("a Call was polled after it had resolved"),
+        }
+    }
+}
+
+/// A call may move after it was polled, since nothing in it is pinned.
+impl<T> Unpin for Call<T> {}
+
+impl<T> fmt::Debug for Call<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("slot", &self.slot).finish()
+    }
+}
+
+/// Decodes a value that travelled as bytes.
+fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {
+    let mut aligned: AlignedVec = AlignedVec::with_capacity(bytes.len());
+    aligned.extend_from_slice(bytes);
+    rkyv::from_bytes::<T, rancor::Error>(&aligned).map_err(|error| ClientError::Reply(error.to_string()))
+}

@@ -1,0 +1,88 @@
+//! The configuration with which a client finds its cluster.
+
+use std::{sync::Arc, time::Duration};
+
+use squall_fabric::{NodeId, net::Security};
+
+use super::driver::Dial;
+use crate::{
+    config::Config,
+    fabric::FabricError,
+    services::{Caller, Contact, Service},
+};
+
+/// The way to a cluster, and the limits of a client's calls.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    caller: Caller,
+    contacts: Vec<Contact>,
+    /// The time from a call to its deadline: 10 s.
+    pub timeout: Duration,
+    /// The number of calls that may wait at a time: 4096.
+    pub max_waiting: usize,
+}
+
+impl ClientConfig {
+    /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
+    /// suffice, if one of them runs.
+    pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
+        let contacts = members.into_iter().map(|node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+        ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
+    }
+
+    /// Describes a cluster on a network. `addresses` are those of some members, as `host:port`. With keys, the client
+    /// has a certificate of the cluster's CA, as nodes have, of an id that no node has.
+    pub fn on_network(
+        cluster: impl Into<String>,
+        addresses: impl IntoIterator<Item = impl Into<String>>,
+        security: Security,
+    ) -> ClientConfig {
+        let contact = |address: String| Contact { node: None, addresses: vec![address] };
+        let contacts = addresses.into_iter().map(|address| contact(address.into())).collect();
+        let node = match &security {
+            Security::Tls(identity) => identity.node(),
+            Security::LoopbackOnly | Security::None => someone(),
+        };
+        ClientConfig::new(Caller::on_network(cluster, node, security), contacts)
+    }
+
+    /// Describes the cluster of a configuration, with the members that it names. The client has the keys of the
+    /// configuration's node.
+    pub fn of(config: &Config) -> Result<ClientConfig, FabricError> {
+        let members = config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts());
+        let contacts = members.collect();
+        Ok(ClientConfig::new(Caller::of(config)?, contacts))
+    }
+
+    fn new(caller: Caller, contacts: Vec<Contact>) -> ClientConfig {
+        ClientConfig { caller, contacts, timeout: Duration::from_secs(10), max_waiting: 4096 }
+    }
+
+    /// Sets the time from a call to its deadline.
+    pub fn with_timeout(mut self, timeout: Duration) -> ClientConfig {
+        self.timeout = timeout;
+        self
+    }
+
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    pub(crate) fn contacts(&self) -> Vec<Contact> {
+        self.contacts.clone()
+    }
+
+    pub(super) fn dial(&self) -> Dial {
+        dial(self.caller.clone())
+    }
+}
+
+/// Returns the way to connect to nodes that a process may call.
+pub(crate) fn dial(caller: Caller) -> Dial {
+    Arc::new(move |to, timeout| caller.dial(to, Service::Clients, timeout).map_err(|error| error.to_string()))
+}
+
+/// Returns a random id, for a caller that needs none.
+fn someone() -> NodeId {
+    NodeId(fastrand::u32(1 << 31..u32::MAX))
+}

@@ -1,0 +1,478 @@
+//! The protocol of a client, without threads, sockets or a clock.
+//!
+//! A command gets its number when it is first sent. Until it is answered it is sent again over every new connection,
+//! under the same session and number; so it is applied once, however many copies arrive. A command that is given up at
+//! its deadline no longer holds the acknowledged mark back: once the mark has passed it, no copy of it is applied any
+//! more.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use squall_fabric::{NodeId, Time};
+
+use super::error::ClientError;
+use crate::{
+    clients::serve::wire::{Freshness, Members, Outcome, ToClient, ToNode, VERSION},
+    group::session::{Refusal, SessionId},
+    services::Contact,
+};
+
+/// The time for which a connection may be silent before the client pings the node.
+const PING: Duration = Duration::from_secs(1);
+
+/// The time of silence after which a connection is given up.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// The pause before all members are tried again: at first this, growing up to the most.
+const BACK_OFF: Duration = Duration::from_millis(20);
+const MOST_BACK_OFF: Duration = Duration::from_secs(1);
+
+/// The name of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CallId(pub(crate) u64);
+
+/// The request of a call.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    /// A command, as bytes.
+    Command(Vec<u8>),
+    /// A query, as bytes.
+    Query(Freshness, Vec<u8>),
+}
+
+/// An action for the client's threads.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Connect to a member, and report the outcome with [`Core::connected`] or [`Core::broken`].
+    Dial(Contact),
+    /// Send this message on the connection.
+    Send(ToNode),
+    /// End the connection, or the attempt. It may report nothing after that.
+    HangUp,
+    /// A call is resolved.
+    Resolve(CallId, Result<Vec<u8>, ClientError>),
+}
+
+/// The members that a client talks to.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// Any member. These are known at first.
+    Any(Vec<Contact>),
+    /// One member only.
+    One(Contact),
+}
+
+#[derive(Debug)]
+enum Link {
+    /// No connection. The next attempt is due at this time.
+    Down(Time),
+    Dialing,
+    /// The hello was sent.
+    Greeting,
+    Up,
+}
+
+#[derive(Debug)]
+enum Session {
+    None,
+    /// A session was requested with this key.
+    Opening(u64),
+    /// As many sessions were open as may be; the next try is due at this time.
+    Refused(Time),
+    Open {
+        id: SessionId,
+        window: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Call {
+    ask: Ask,
+    deadline: Time,
+    /// The command's number, once it was sent.
+    number: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    call: CallId,
+    /// The number of copies that were sent.
+    copies: u32,
+    /// Whether a copy was refused, so that another is to be sent.
+    again: bool,
+}
+
+/// The client.
+#[derive(Debug)]
+pub(crate) struct Core {
+    group: String,
+    reach: Reach,
+    /// The members that serve, as of the newest view that a node has reported.
+    members: Members,
+    /// The next member to try, as an index among all that are known.
+    turn: usize,
+    back_off: Duration,
+    link: Link,
+    /// The time at which the connection last brought something; and the time of the next ping.
+    heard: Time,
+    ping_at: Time,
+    session: Session,
+    session_timeout: Duration,
+    /// The time of the last message in the session.
+    acted: Time,
+    request_bytes: usize,
+    calls: BTreeMap<CallId, Call>,
+    deadlines: BTreeSet<(Time, CallId)>,
+    /// The commands that have no number.
+    queued: VecDeque<CallId>,
+    /// The commands that have one, by number.
+    sent: BTreeMap<u64, Sent>,
+    next_number: u64,
+    /// The time at which commands that were refused are sent again.
+    again_at: Option<Time>,
+    random: fastrand::Rng,
+    /// The reason for which there is no connection, or no session.
+    trouble: String,
+}
+
+impl Core {
+    pub(crate) fn new(group: String, reach: Reach, seed: u64) -> Core {
+        let mut random = fastrand::Rng::with_seed(seed);
+        Core {
+            group,
+            // Clients start at different members, so that they spread.
+            turn: random.usize(..1 << 16),
+            reach,
+            members: Members::default(),
+            back_off: BACK_OFF,
+            link: Link::Down(Time::ZERO),
+            heard: Time::ZERO,
+            ping_at: Time::ZERO,
+            session: Session::None,
+            session_timeout: Duration::MAX,
+            acted: Time::ZERO,
+            request_bytes: usize::MAX,
+            calls: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            queued: VecDeque::new(),
+            sent: BTreeMap::new(),
+            next_number: 0,
+            again_at: None,
+            random,
+            trouble: "no member has been reached yet".to_owned(),
+        }
+    }
+
+    /// Takes a new call.
+    pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<Effect>) {
+        if let (Ask::Query(freshness, query), Link::Up) = (&ask, &self.link) {
+            out.push(Effect::Send(ToNode::Query { number: id.0, freshness: *freshness, query: query.clone() }));
+        }
+        if let Ask::Command(_) = ask {
+            self.queued.push_back(id);
+        }
+        self.calls.insert(id, Call { ask, deadline, number: None });
+        self.deadlines.insert((deadline, id));
+        self.tick(now, out);
+    }
+
+    /// Reports that the requested connection is established.
+    pub(crate) fn connected(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.link = Link::Greeting;
+        self.heard = now;
+        self.ping_at = now + PING;
+        out.push(Effect::Send(ToNode::Hello { version: VERSION, group: self.group.clone() }));
+    }
+
+    /// Reports that the requested connection was not established, or has ended.
+    pub(crate) fn broken(&mut self, now: Time, why: String, out: &mut Vec<Effect>) {
+        self.trouble = why;
+        if matches!(self.session, Session::Opening(_)) {
+            // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
+            self.session = Session::None;
+        }
+        self.turn += 1;
+        self.link = Link::Down(if self.turn.is_multiple_of(self.contacts().len().max(1)) {
+            let wait = self.back_off;
+            self.back_off = (2 * self.back_off).min(MOST_BACK_OFF);
+            // The pause is random, so that clients that lost the same node do not all come at once.
+            now + wait.mul_f64(0.5 + self.random.f64())
+        } else {
+            now
+        });
+        self.tick(now, out);
+    }
+
+    /// Takes a message of the connection.
+    pub(crate) fn heard(&mut self, now: Time, message: ToClient, out: &mut Vec<Effect>) {
+        self.heard = now;
+        match message {
+            ToClient::Welcome { members, session_timeout_ms, request_bytes } => {
+                self.learn(members);
+                self.session_timeout = Duration::from_millis(session_timeout_ms);
+                self.request_bytes = usize::try_from(request_bytes).unwrap_or(usize::MAX);
+                self.link = Link::Up;
+                self.resume(now, out);
+            }
+            ToClient::Members(members) => self.learn(members),
+            ToClient::Away { why, members } => {
+                self.learn(members);
+                out.push(Effect::HangUp);
+                return self.broken(now, why, out);
+            }
+            ToClient::Opened { session, window } => {
+                if matches!(self.session, Session::Opening(key) if key == session.key) {
+                    self.session = Session::Open { id: session, window: u64::from(window.max(1)) };
+                    self.acted = now;
+                    self.back_off = BACK_OFF;
+                }
+            }
+            ToClient::NotOpened { key } => {
+                if matches!(self.session, Session::Opening(asked) if asked == key) {
+                    "the group has as many sessions of clients as it may have".clone_into(&mut self.trouble);
+                    self.session = Session::Refused(now + MOST_BACK_OFF);
+                }
+            }
+            ToClient::Answered { number, result } => {
+                let result = match result {
+                    Outcome::Reply(bytes) => Ok(bytes),
+                    Outcome::NoCommand => Err(ClientError::Invalid),
+                    Outcome::NoReply => Err(ClientError::NoReply),
+                    Outcome::Skipped => Err(ClientError::Skipped),
+                };
+                if let Some(sent) = self.sent.remove(&number) {
+                    self.back_off = BACK_OFF;
+                    self.again_at = self.again_at.map(|_| now);
+                    self.resolve(sent.call, result, out);
+                }
+            }
+            ToClient::Refused { number, why: Refusal::Unknown } => self.lose_session(number, out),
+            ToClient::Refused { number, why: Refusal::Window | Refusal::Replies } => {
+                if let Some(sent) = self.sent.get_mut(&number) {
+                    sent.again = true;
+                    self.again_at = self.again_at.or(Some(now + BACK_OFF));
+                }
+            }
+            ToClient::Rejected { number, why } => {
+                if let Some(sent) = self.sent.remove(&number) {
+                    let error = match sent.copies {
+                        1 => ClientError::Rejected(why),
+                        _ => ClientError::Unknown(why),
+                    };
+                    self.resolve(sent.call, Err(error), out);
+                }
+            }
+            ToClient::Told { number, answer } => {
+                let id = CallId(number);
+                if matches!(self.calls.get(&id), Some(Call { ask: Ask::Query(..), .. })) {
+                    self.back_off = BACK_OFF;
+                    self.resolve(id, answer.map_err(ClientError::Query), out);
+                }
+            }
+            ToClient::Pong => {}
+        }
+        self.tick(now, out);
+    }
+
+    /// Does everything that is due.
+    pub(crate) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
+        while let Some(&(deadline, id)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+            self.deadlines.remove(&(deadline, id));
+            let Some(call) = self.calls.get(&id) else { continue };
+            let sent = call.number.is_some();
+            if let Some(number) = call.number {
+                self.sent.remove(&number);
+            }
+            self.resolve(id, Err(ClientError::Deadline { sent, trouble: self.trouble.clone() }), out);
+        }
+        match self.link {
+            Link::Down(at) if at <= now && self.is_needed() => self.dial(now, out),
+            Link::Greeting | Link::Up if now.since(self.heard) >= SILENCE => {
+                out.push(Effect::HangUp);
+                let why = format!("a member said nothing for {} s", SILENCE.as_secs());
+                self.broken(now, why, out);
+            }
+            Link::Up => self.go_on(now, out),
+            Link::Down(_) | Link::Dialing | Link::Greeting => {}
+        }
+    }
+
+    /// Returns the time at which the next [`tick`](Core::tick) is due.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let link = match self.link {
+            Link::Down(at) if self.is_needed() => Some(at),
+            Link::Down(_) | Link::Dialing => None,
+            Link::Greeting => Some(self.heard + SILENCE),
+            Link::Up => {
+                let session = match self.session {
+                    Session::Refused(at) if !self.queued.is_empty() => Some(at),
+                    _ => None,
+                };
+                [Some(self.heard + SILENCE), Some(self.ping_at), self.again_at, session].into_iter().flatten().min()
+            }
+        };
+        self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(link).min()
+    }
+
+    /// Ends the client.
+    pub(crate) fn close(&mut self, out: &mut Vec<Effect>) {
+        if let (Link::Up, Session::Open { id, .. }) = (&self.link, &self.session) {
+            out.push(Effect::Send(ToNode::Close { session: *id }));
+        }
+        for (id, call) in std::mem::take(&mut self.calls) {
+            out.push(Effect::Resolve(id, Err(ClientError::Closed { sent: call.number.is_some() })));
+        }
+        out.push(Effect::HangUp);
+    }
+
+    /// Tells whether a connection has any use.
+    fn is_needed(&self) -> bool {
+        !self.calls.is_empty() || matches!(self.session, Session::Open { .. })
+    }
+
+    /// Returns the known members, best first.
+    fn contacts(&self) -> Vec<Contact> {
+        match &self.reach {
+            Reach::One(contact) => vec![contact.clone()],
+            Reach::Any(first) => {
+                let contact = |(node, addresses): &(u32, Vec<String>)| Contact {
+                    node: Some(NodeId(*node)),
+                    addresses: addresses.clone(),
+                };
+                let told: Vec<Contact> = self.members.members.iter().map(contact).collect();
+                // The reported members may all be gone, while one of the first has joined again.
+                let others: Vec<Contact> = first.iter().filter(|first| !told.contains(first)).cloned().collect();
+                [told, others].concat()
+            }
+        }
+    }
+
+    fn dial(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let contacts = self.contacts();
+        if contacts.is_empty() {
+            "no member is known".clone_into(&mut self.trouble);
+            self.link = Link::Down(now + MOST_BACK_OFF);
+            return;
+        }
+        self.link = Link::Dialing;
+        out.push(Effect::Dial(contacts[self.turn % contacts.len()].clone()));
+    }
+
+    fn learn(&mut self, members: Members) {
+        if members.epoch >= self.members.epoch && !members.members.is_empty() {
+            self.members = members;
+        }
+    }
+
+    /// Returns the first number whose command is not answered.
+    fn acknowledged(&self) -> u64 {
+        self.sent.first_key_value().map_or(self.next_number, |(&number, _)| number)
+    }
+
+    /// Sends everything again that is not answered, on a fresh connection.
+    fn resume(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if let Session::Open { id, .. } = self.session {
+            out.push(Effect::Send(ToNode::Resume { session: id }));
+            self.sent.values_mut().for_each(|sent| sent.again = true);
+            self.again_at = Some(now);
+        }
+        for (id, call) in &self.calls {
+            if let Ask::Query(freshness, query) = &call.ask {
+                out.push(Effect::Send(ToNode::Query { number: id.0, freshness: *freshness, query: query.clone() }));
+            }
+        }
+    }
+
+    /// Sends the messages that are due on an established connection.
+    fn go_on(&mut self, now: Time, out: &mut Vec<Effect>) {
+        while self.queued.front().is_some_and(|id| !self.calls.contains_key(id)) {
+            self.queued.pop_front();
+        }
+        match self.session {
+            Session::Open { id, window } => self.go_on_in(id, window, now, out),
+            Session::None if self.queued.is_empty() => {}
+            Session::Refused(at) if at > now || self.queued.is_empty() => {}
+            Session::None | Session::Refused(_) => {
+                // Each attempt has a new key: of two sessions opened with one key, either could be taken for the other.
+                let key = self.random.u64(..);
+                self.session = Session::Opening(key);
+                out.push(Effect::Send(ToNode::Open { key }));
+            }
+            Session::Opening(_) => {}
+        }
+        if self.ping_at <= now {
+            self.ping_at = now + PING;
+            out.push(Effect::Send(ToNode::Ping));
+        }
+    }
+
+    fn go_on_in(&mut self, session: SessionId, window: u64, now: Time, out: &mut Vec<Effect>) {
+        let acknowledged = self.acknowledged();
+        let mut send = |number, calls: &BTreeMap<CallId, Call>, id: CallId| {
+            let Some(Call { ask: Ask::Command(command), .. }) = calls.get(&id) else { return };
+            out.push(Effect::Send(ToNode::Request { session, number, acknowledged, command: command.clone() }));
+        };
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            for (&number, sent) in self.sent.iter_mut().filter(|(_, sent)| sent.again) {
+                sent.again = false;
+                sent.copies += 1;
+                send(number, &self.calls, sent.call);
+                self.acted = now;
+            }
+        }
+        while self.next_number < acknowledged + window {
+            let Some(id) = self.queued.pop_front() else { break };
+            let Some(call) = self.calls.get_mut(&id) else { continue };
+            if matches!(&call.ask, Ask::Command(command) if command.len() > self.request_bytes) {
+                let why = format!("it is longer than {} bytes, which the group takes of a client", self.request_bytes);
+                self.deadlines.remove(&(call.deadline, id));
+                self.calls.remove(&id);
+                out.push(Effect::Resolve(id, Err(ClientError::Rejected(why))));
+                return self.go_on_in(session, window, now, out);
+            }
+            call.number = Some(self.next_number);
+            self.sent.insert(self.next_number, Sent { call: id, copies: 1, again: false });
+            send(self.next_number, &self.calls, id);
+            self.next_number += 1;
+            self.acted = now;
+        }
+        if now.since(self.acted) >= self.session_timeout / 3 {
+            self.acted = now;
+            out.push(Effect::Send(ToNode::Touch { session, acknowledged }));
+        }
+    }
+
+    /// Handles the refusal of a copy of `number` after the session has ended.
+    fn lose_session(&mut self, number: u64, out: &mut Vec<Effect>) {
+        if !self.sent.contains_key(&number) {
+            return;
+        }
+        self.session = Session::None;
+        self.again_at = None;
+        let mut unsent = VecDeque::new();
+        for (other, sent) in std::mem::take(&mut self.sent) {
+            // A connection's requests are ordered as they were sent. So a request that was sent once, and behind the
+            // refused one, is refused as well.
+            if sent.copies == 1 && other >= number {
+                if let Some(call) = self.calls.get_mut(&sent.call) {
+                    call.number = None;
+                    unsent.push_back(sent.call);
+                }
+            } else {
+                self.resolve(sent.call, Err(ClientError::SessionEnded), out);
+            }
+        }
+        unsent.append(&mut self.queued);
+        self.queued = unsent;
+    }
+
+    fn resolve(&mut self, id: CallId, result: Result<Vec<u8>, ClientError>, out: &mut Vec<Effect>) {
+        if let Some(call) = self.calls.remove(&id) {
+            self.deadlines.remove(&(call.deadline, id));
+            out.push(Effect::Resolve(id, result));
+        }
+    }
+}

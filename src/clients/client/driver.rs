@@ -1,0 +1,254 @@
+//! The threads of a client: one decides; each connection has one that reads and one that writes.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{BufReader, BufWriter, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use squall_fabric::Time;
+
+use super::{
+    call::{Call, Resolve},
+    core::{Ask, CallId, Core, Effect, Reach},
+    error::ClientError,
+};
+use crate::{
+    clients::serve::{
+        Portable,
+        wire::{self, ToClient, ToNode},
+    },
+    services::{Contact, ControlStream, StreamReader, StreamWriter, frame::FrameError},
+};
+
+/// The way to connect to a member, within a time limit.
+pub(crate) type Dial = Arc<dyn Fn(&Contact, Duration) -> Result<ControlStream, String> + Send + Sync>;
+
+/// The limit of an attempt to connect.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The time after which a connection ends whose node reads nothing.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The longest reply or answer, in bytes.
+const REPLY_BYTES: usize = 1 << 30;
+
+enum Event {
+    Call(CallId, Ask, Time, Resolve),
+    /// An established connection, with the number of the attempt.
+    Connected(u64, Box<ControlStream>),
+    Heard(u64, ToClient),
+    Broken(u64, String),
+    Close,
+}
+
+/// The handle through which calls enter a client. When it is dropped, the client ends.
+pub(crate) struct Driver {
+    events: Sender<Event>,
+    next: AtomicU64,
+    waiting: Arc<AtomicUsize>,
+    max_waiting: usize,
+}
+
+impl Driver {
+    /// Starts a client of a group.
+    pub(crate) fn start(group: &str, reach: Reach, dial: Dial, max_waiting: usize) -> Result<Driver, ClientError> {
+        let (events, to_core) = unbounded();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let core = Core::new(group.to_owned(), reach, fastrand::u64(..));
+        let threads = Threads {
+            core,
+            dial,
+            to_self: events.clone(),
+            calls: BTreeMap::new(),
+            waiting: Arc::clone(&waiting),
+            attempt: 0,
+            connection: None,
+        };
+        let spawned = thread::Builder::new().name("squall-client".to_owned()).spawn(move || threads.run(&to_core));
+        spawned.map_err(|error| ClientError::Start(error.to_string()))?;
+        Ok(Driver { events, next: AtomicU64::new(0), waiting, max_waiting })
+    }
+
+    /// Makes a call.
+    pub(crate) fn call<T: Portable>(&self, ask: Ask, limit: Duration) -> Call<T> {
+        let more = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
+        if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Call::failed(ClientError::Full { max: self.max_waiting });
+        }
+        let (call, resolve) = Resolve::new();
+        let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
+        // A deadline beyond the clock's end is not observable.
+        let deadline = Time::boot_clock() + limit.min(Duration::from_secs(u64::from(u32::MAX)));
+        // If the client's thread is gone, the returned event is dropped, and that resolves the call.
+        let _ = self.events.send(Event::Call(id, ask, deadline, resolve));
+        call
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The thread may have ended by a panic.
+        let _ = self.events.send(Event::Close);
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+struct Threads {
+    core: Core,
+    dial: Dial,
+    to_self: Sender<Event>,
+    calls: BTreeMap<CallId, Resolve>,
+    waiting: Arc<AtomicUsize>,
+    /// The number of the latest attempt to connect: reports of earlier ones are out of date.
+    attempt: u64,
+    connection: Option<Connection>,
+}
+
+/// The handle of a connection. When it is dropped, the writer writes the rest, and hangs up.
+struct Connection {
+    to_writer: Sender<ToNode>,
+}
+
+impl Threads {
+    fn run(mut self, events: &Receiver<Event>) {
+        let mut effects = Vec::new();
+        loop {
+            let wait = self.core.deadline().map_or(Duration::from_secs(3600), |at| at.since(Time::boot_clock()));
+            let event = events.recv_timeout(wait);
+            let now = Time::boot_clock();
+            match event {
+                Ok(Event::Call(id, ask, deadline, resolve)) => {
+                    self.calls.insert(id, resolve);
+                    self.core.call(now, id, ask, deadline, &mut effects);
+                }
+                Ok(Event::Connected(attempt, stream)) if attempt == self.attempt => {
+                    match Connection::start(*stream, attempt, &self.to_self) {
+                        Ok(connection) => {
+                            self.connection = Some(connection);
+                            self.core.connected(now, &mut effects);
+                        }
+                        Err(error) => self.core.broken(now, error.to_string(), &mut effects),
+                    }
+                }
+                Ok(Event::Heard(attempt, message)) if attempt == self.attempt => {
+                    self.core.heard(now, message, &mut effects);
+                }
+                Ok(Event::Broken(attempt, why)) if attempt == self.attempt => {
+                    self.hang_up();
+                    self.core.broken(now, why, &mut effects);
+                }
+                Ok(Event::Connected(..) | Event::Heard(..) | Event::Broken(..)) => {}
+                Err(RecvTimeoutError::Timeout) => self.core.tick(now, &mut effects),
+                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => {
+                    self.core.close(&mut effects);
+                    return self.carry_out(&mut effects);
+                }
+            }
+            self.carry_out(&mut effects);
+        }
+    }
+
+    fn carry_out(&mut self, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Dial(contact) => self.dial(contact),
+                // A connection that is ending is reported by its reader.
+                Effect::Send(message) => {
+                    let _ = self.connection.as_ref().map(|connection| connection.to_writer.send(message));
+                }
+                Effect::HangUp => self.hang_up(),
+                Effect::Resolve(id, result) => {
+                    if let Some(resolve) = self.calls.remove(&id) {
+                        self.waiting.fetch_sub(1, Ordering::Relaxed);
+                        resolve.resolve(result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Connects on a thread of its own, since that may take long.
+    fn dial(&mut self, contact: Contact) {
+        self.attempt += 1;
+        let (attempt, dial, events) = (self.attempt, Arc::clone(&self.dial), self.to_self.clone());
+        let connect = move || {
+            // The send fails only if the client has ended.
+            let _ = events.send(match dial(&contact, ATTEMPT) {
+                Ok(stream) => Event::Connected(attempt, Box::new(stream)),
+                Err(why) => Event::Broken(attempt, why),
+            });
+        };
+        if let Err(error) = thread::Builder::new().name("squall-client-d".to_owned()).spawn(connect) {
+            let _ = self.to_self.send(Event::Broken(attempt, error.to_string()));
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.connection = None;
+        self.attempt += 1;
+    }
+}
+
+impl Connection {
+    fn start(stream: ControlStream, attempt: u64, events: &Sender<Event>) -> std::io::Result<Connection> {
+        let ControlStream { reader, writer, .. } = stream;
+        writer.set_timeout(Some(WRITE_LIMIT))?;
+        let hang_up = writer.hang_up()?;
+        let (to_writer, messages) = unbounded();
+        let of_reader = events.clone();
+        let name = |half: &str| thread::Builder::new().name(format!("squall-client-{half}"));
+        name("w").spawn(move || {
+            if let Err(error) = write(writer, &messages) {
+                tracing::debug!(%error, "a node does not listen");
+            }
+            // The reader reports the end.
+            hang_up.now();
+        })?;
+        name("r").spawn(move || {
+            let why = read(reader, attempt, &of_reader);
+            let _ = of_reader.send(Event::Broken(attempt, why));
+        })?;
+        Ok(Connection { to_writer })
+    }
+}
+
+fn write(to: StreamWriter, messages: &Receiver<ToNode>) -> Result<(), FrameError> {
+    let mut to = BufWriter::new(to);
+    while let Ok(message) = messages.recv() {
+        wire::write(&mut to, &message)?;
+        // Waiting messages are written together.
+        for message in messages.try_iter() {
+            wire::write(&mut to, &message)?;
+        }
+        to.flush()?;
+    }
+    Ok(())
+}
+
+/// Reads until the end, and returns the reason for which it ended.
+fn read(from: StreamReader, attempt: u64, events: &Sender<Event>) -> String {
+    let mut from = BufReader::new(from);
+    loop {
+        match wire::read(&mut from, REPLY_BYTES) {
+            Ok(message) => {
+                if events.send(Event::Heard(attempt, message)).is_err() {
+                    return String::new();
+                }
+            }
+            Err(error) => return error.to_string(),
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The reader's side of the log service.
+
+use std::{
+    fmt,
+    io::{BufReader, ErrorKind},
+    ops::{Bound, RangeBounds},
+    thread,
+    time::{Duration, Instant},
+};
+
+use squall_fabric::NodeId;
+
+use super::{
+    Checked, LogError, LogRecord, Page,
+    wire::{REPLY_BYTES, REQUEST_BYTES, Reply, Request, VERSION},
+};
+use crate::{
+    Hlc, LogStatus,
+    clients::{
+        client::ClientConfig,
+        serve::{Freshness, wire::Members},
+    },
+    group::replicated::Logged,
+    services::{
+        Caller, Contact, Service, StreamReader, StreamWriter,
+        frame::{self, FrameError},
+    },
+};
+
+/// The limit of an attempt to connect, and of a member's silence beyond the time that it was asked to wait.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// The limit of a check of a part of a log.
+const CHECK: Duration = Duration::from_secs(60);
+
+/// The longest time that a member waits for a record.
+const MOST_WAIT: Duration = Duration::from_secs(1);
+
+/// The pause before all members are tried again: at first this, growing up to the most.
+const BACK_OFF: Duration = Duration::from_millis(20);
+const MOST_BACK_OFF: Duration = Duration::from_millis(500);
+
+/// The size of a page's records, in bytes, except for the last record.
+const PAGE_BYTES: u64 = 1 << 20;
+
+/// A reader of a durable group's log, at any member, from any program that a [`ClientConfig`] lets in.
+///
+/// It talks to one member, and goes to another when that one fails or can't answer. A call ends with an answer, or with
+/// [`LogError::Unreachable`] after the configuration's `timeout`. Calls block the thread.
+pub struct LogClient {
+    group: String,
+    shard: u32,
+    caller: Caller,
+    /// The contacts that are known at first.
+    contacts: Vec<Contact>,
+    /// The only member that may answer, if one is given.
+    only: Option<NodeId>,
+    /// The members of a view, once a member has reported one.
+    members: Members,
+    /// The next member to try, as an index among all that are known.
+    turn: usize,
+    timeout: Duration,
+    link: Option<Link>,
+}
+
+struct Link {
+    node: NodeId,
+    reader: BufReader<StreamReader>,
+    writer: StreamWriter,
+}
+
+impl LogClient {
+    /// Makes a reader of the log of the group of this name. It connects by itself, with the first call and whenever it
+    /// must later.
+    pub fn new(config: &ClientConfig, group: &str) -> LogClient {
+        let contacts = config.contacts();
+        LogClient {
+            group: group.to_owned(),
+            shard: 0,
+            caller: config.caller().clone(),
+            // Readers start at different members, so that they spread.
+            turn: fastrand::usize(..contacts.len().max(1)),
+            contacts,
+            only: None,
+            members: Members::default(),
+            timeout: config.timeout,
+            link: None,
+        }
+    }
+
+    /// Reads the log of one of the group's shards, by its number, instead of that of shard 0.
+    pub fn of_shard(self, shard: u32) -> LogClient {
+        LogClient { shard, link: None, ..self }
+    }
+
+    /// Returns a reader of the same log at this member alone, which is one of the [`members`](LogClient::members) or
+    /// was given by its id.
+    pub fn at_member(&self, member: NodeId) -> LogClient {
+        LogClient {
+            group: self.group.clone(),
+            shard: self.shard,
+            caller: self.caller.clone(),
+            contacts: self.contacts.clone(),
+            only: Some(member),
+            members: self.members.clone(),
+            turn: 0,
+            timeout: self.timeout,
+            link: None,
+        }
+    }
+
+    /// Limits calls made from now on to this time.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Returns the member that it talks to, if there is one.
+    pub fn member(&self) -> Option<NodeId> {
+        self.link.as_ref().map(|link| link.node)
+    }
+
+    /// Returns the members, as the one that it talks to sees them.
+    pub fn members(&mut self) -> Result<Vec<NodeId>, LogError> {
+        self.status()?;
+        Ok(self.members.members.iter().map(|(node, _)| NodeId(*node)).collect())
+    }
+
+    /// Reads records of these versions, as many as fit into a mebibyte, or one. Only records that are safe are read, so
+    /// that no crash undoes them.
+    ///
+    /// [`Freshness::Latest`] shows all records that any client was told of before this call. It takes a member that can
+    /// reach the others.
+    pub fn read(&mut self, freshness: Freshness, versions: impl RangeBounds<u64>) -> Result<Page, LogError> {
+        let (from, to) = bounds(&versions);
+        self.page(from, to, Duration::ZERO, freshness)
+    }
+
+    /// Reads records as [`read`](LogClient::read) does, and waits for the first one for `wait`, a second at most: the
+    /// page may be empty. Called again and again, from [`Page::next`] on, it shows each record once, in order,
+    /// whichever members fail meanwhile.
+    pub fn follow(&mut self, versions: impl RangeBounds<u64>, wait: Duration) -> Result<Page, LogError> {
+        let (from, to) = bounds(&versions);
+        self.page(from, to, wait, Freshness::AsItIs)
+    }
+
+    fn page(&mut self, from: u64, to: u64, wait: Duration, freshness: Freshness) -> Result<Page, LogError> {
+        let wait = wait.min(MOST_WAIT);
+        let wait_ms = wait.as_millis() as u64;
+        let request = Request::Read { from: from.max(1), to, max_bytes: PAGE_BYTES, wait_ms, freshness };
+        match self.ask(&request, ATTEMPT + wait)? {
+            (_, Reply::Page { rows, next, safe }) => {
+                Ok(Page { records: rows.into_iter().map(LogRecord::from).collect(), next, safe })
+            }
+            (node, _) => Err(LogError::Unexpected { node }),
+        }
+    }
+
+    /// Returns the last `count` records up to a version, and the version from which to read on behind them. There are
+    /// fewer records where the log has no more, or they were trimmed.
+    pub fn last(&mut self, count: usize, upto: Option<u64>) -> Result<(Vec<LogRecord>, u64), LogError> {
+        // The range is empty, so that the answer is only the log's end.
+        let end = match upto {
+            Some(upto) => upto,
+            None => self.read(Freshness::Latest, u64::MAX..)?.safe,
+        };
+        let mut first_there = 1;
+        let mut span = count as u64;
+        loop {
+            let from = end.saturating_sub(span).max(first_there - 1) + 1;
+            match self.tail_of(from, end, count) {
+                // Other members may have less than the first one that was asked.
+                Err(LogError::Trimmed { first }) if first > first_there => first_there = first,
+                Ok(records) if records.len() < count && from > first_there => span = span.saturating_mul(4),
+                other => return Ok((other?, end + 1)),
+            }
+        }
+    }
+
+    /// Returns the last `count` records of a range.
+    fn tail_of(&mut self, from: u64, to: u64, count: usize) -> Result<Vec<LogRecord>, LogError> {
+        let mut records = Vec::new();
+        let mut next = from;
+        while count > 0 && next <= to {
+            // Another member may learn a little later that all of it is safe.
+            let page = self.page(next, to, MOST_WAIT, Freshness::AsItIs)?;
+            records.extend(page.records);
+            records.drain(..records.len().saturating_sub(count));
+            if page.next == next {
+                break;
+            }
+            next = page.next;
+        }
+        Ok(records)
+    }
+
+    /// Returns the last version that is not later than `time`, and its own time; version 0 if all are later. The answer
+    /// is final if a later version is safe; else one that was submitted earlier may still come.
+    pub fn version_at(&mut self, freshness: Freshness, time: Hlc) -> Result<Logged, LogError> {
+        match self.ask(&Request::At { time_ns: time.0, freshness }, ATTEMPT)? {
+            (_, Reply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),
+            (node, _) => Err(LogError::Unexpected { node }),
+        }
+    }
+
+    /// Returns the status of the log at the member that is asked.
+    pub fn status(&mut self) -> Result<LogStatus, LogError> {
+        match self.ask(&Request::Status, ATTEMPT)? {
+            (_, Reply::Status(status)) => Ok(*status),
+            (node, _) => Err(LogError::Unexpected { node }),
+        }
+    }
+
+    /// Makes the member check its records of these versions, as they are on its disk: all of them, or at
+    /// most some 64 MiB at a time.
+    pub fn check(&mut self, from: u64, to: u64) -> Result<Checked, LogError> {
+        match self.ask(&Request::Check { from: from.max(1), to, max_bytes: u64::MAX }, CHECK)? {
+            (_, Reply::Checked { to, messages, bytes, digest, damage }) => {
+                Ok(Checked { to, messages, bytes, digest, damage })
+            }
+            (node, _) => Err(LogError::Unexpected { node }),
+        }
+    }
+}
+
+impl LogClient {
+    /// Asks any member that answers. Requests change nothing, so they may be repeated.
+    fn ask(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), LogError> {
+        let begun = Instant::now();
+        let mut back_off = BACK_OFF;
+        loop {
+            let mut trimmed: Option<u64> = None;
+            let mut trouble = String::new();
+            let members = self.whom().len().max(1);
+            for _ in 0..members {
+                match self.exchange(request, patience) {
+                    Ok((node, Reply::Refused(why))) => return Err(LogError::Refused { node, why }),
+                    Ok((node, Reply::Away(why))) => trouble = format!("{node}: {why}"),
+                    Ok((_, Reply::Trimmed { first })) => {
+                        trimmed = Some(trimmed.map_or(first, |least| least.min(first)));
+                    }
+                    Ok(answer) => return Ok(answer),
+                    Err(why) => trouble = why,
+                }
+                self.link = None;
+                self.turn += 1;
+                if begun.elapsed() >= self.timeout {
+                    break;
+                }
+            }
+            if let Some(first) = trimmed {
+                return Err(LogError::Trimmed { first });
+            }
+            let left = self.timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(LogError::Unreachable { group: self.group.clone(), limit: self.timeout, trouble });
+            }
+            thread::sleep(back_off.min(left));
+            back_off = (2 * back_off).min(MOST_BACK_OFF);
+        }
+    }
+
+    fn exchange(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), String> {
+        // A connection that was idle may have ended long ago, which says nothing about its member.
+        if let Some(mut link) = self.link.take()
+            && let Ok(answer) = link.exchange(request, patience)
+        {
+            self.link = Some(link);
+            return Ok(answer);
+        }
+        if let Some(refusal) = self.dial()? {
+            return Ok(refusal);
+        }
+        self.link.as_mut().expect("it was dialed").exchange(request, patience)
+    }
+
+    /// Connects, or returns the member's answer in place of a welcome.
+    fn dial(&mut self) -> Result<Option<(NodeId, Reply)>, String> {
+        let whom = self.whom();
+        let Some(contact) = whom.get(self.turn % whom.len().max(1)) else {
+            return Err("no member is known".to_owned());
+        };
+        let stream = self.caller.dial(contact, Service::Log, ATTEMPT).map_err(|error| error.to_string())?;
+        stream.writer.set_timeout(Some(ATTEMPT)).map_err(|error| error.to_string())?;
+        let (node, reader) = (stream.peer, BufReader::new(stream.reader));
+        let mut link = Link { node, reader, writer: stream.writer };
+        let hello = Request::Hello { version: VERSION, group: self.group.clone(), shard: self.shard };
+        let (node, reply) = link.exchange(&hello, ATTEMPT)?;
+        let Reply::Welcome(members) = reply else { return Ok(Some((node, reply))) };
+        if members.epoch >= self.members.epoch && !members.members.is_empty() {
+            self.members = members;
+        }
+        self.link = Some(link);
+        Ok(None)
+    }
+
+    /// Returns the members that may be asked.
+    fn whom(&self) -> Vec<Contact> {
+        let told = self
+            .members
+            .members
+            .iter()
+            .map(|(node, addresses)| Contact { node: Some(NodeId(*node)), addresses: addresses.clone() });
+        let told: Vec<Contact> = told.collect();
+        // The reported members may all be gone, while one of the first has joined again.
+        let others = self.contacts.iter().filter(|first| !told.contains(first)).cloned();
+        let mut whom: Vec<Contact> = told.iter().cloned().chain(others).collect();
+        if let Some(only) = self.only {
+            whom.retain(|contact| contact.node == Some(only));
+        }
+        whom
+    }
+}
+
+impl Link {
+    fn exchange(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), String> {
+        let node = self.node;
+        let cut = |error: FrameError| match error {
+            FrameError::System(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                format!("{node} did not answer within {} s", patience.as_secs_f64())
+            }
+            error => format!("{node} did not answer: {error}"),
+        };
+        self.reader.get_ref().set_timeout(Some(patience)).map_err(|error| cut(error.into()))?;
+        frame::write(&mut self.writer, request, REQUEST_BYTES).map_err(cut)?;
+        let reply = frame::read(&mut self.reader, REPLY_BYTES).map_err(cut)?;
+        Ok((node, reply))
+    }
+}
+
+/// Returns the first version of a range, and the last.
+fn bounds(versions: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match versions.start_bound() {
+        Bound::Included(&version) => version,
+        Bound::Excluded(&version) => version.saturating_add(1),
+        Bound::Unbounded => 1,
+    };
+    let to = match versions.end_bound() {
+        Bound::Included(&version) => version,
+        Bound::Excluded(&version) => version.saturating_sub(1),
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
+}
+
+impl fmt::Debug for LogClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LogClient { group, shard, members, .. } = self;
+        f.debug_struct("LogClient")
+            .field("group", group)
+            .field("shard", shard)
+            .field("members", members)
+            .finish_non_exhaustive()
+    }
+}

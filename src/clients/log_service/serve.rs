@@ -1,0 +1,201 @@
+//! The node's side of the log service: a thread for each reader, beside the threads that deliver and write.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use squall_membership::ShardId;
+use squall_ordered::log::Hlc;
+
+use super::{
+    LogRecord, LogSource, Page,
+    check::check,
+    wire::{REPLY_BYTES, REQUEST_BYTES, Reply, Request, VERSION},
+};
+use crate::{
+    clients::serve::{Freshness, wire::Members},
+    durable::history::{EntryBody, HistoryError, LogFollower, Next},
+    group::handle::GroupControl,
+    node::{handlers::Controls, watch::Outside},
+    runtime::blocking,
+    services::{
+        ControlStream,
+        frame::{self, FrameError},
+    },
+};
+
+/// The time for which a reader may be silent.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The time after which a reader that takes nothing of an answer is given up.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The longest page, in bytes, except for its last record.
+const MAX_PAGE_BYTES: u64 = 8 << 20;
+
+/// The most that a check reads at a time, in bytes, except for its last record.
+const MAX_CHECK_BYTES: u64 = 64 << 20;
+
+/// The longest wait of a reader at a time: a node that ends waits for its readers.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// The time that the other members have to confirm that this node shows the latest.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+/// A node's logs.
+pub(crate) struct Logs {
+    pub(crate) controls: Arc<Controls>,
+    pub(crate) outside: Arc<Outside>,
+}
+
+/// Answers a call of [`Service::Log`](crate::services::Service::Log), until the call ends.
+pub(crate) fn serve(stream: ControlStream, logs: &Logs) {
+    let reader = stream.peer;
+    match converse(stream, logs) {
+        Ok(()) | Err(FrameError::Closed) => {}
+        Err(error) => tracing::debug!(%reader, %error, "the call of a log's reader has ended"),
+    }
+}
+
+fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
+    stream.reader.set_timeout(Some(IDLE))?;
+    stream.writer.set_timeout(Some(WRITE_LIMIT))?;
+    let ControlStream { mut reader, mut writer, .. } = stream;
+    let mut desk = match logs.find(frame::read(&mut reader, REQUEST_BYTES)?) {
+        Ok(desk) => desk,
+        Err(refusal) => return frame::write(&mut writer, &refusal, REPLY_BYTES),
+    };
+    frame::write(&mut writer, &Reply::Welcome(logs.members()), REPLY_BYTES)?;
+    loop {
+        let request = frame::read(&mut reader, REQUEST_BYTES)?;
+        let reply = desk.answer(request).unwrap_or_else(|error| sorry(&error));
+        frame::write(&mut writer, &reply, REPLY_BYTES)?;
+    }
+}
+
+impl Logs {
+    fn find(&self, hello: Request) -> Result<Desk, Reply> {
+        let Request::Hello { version, group, shard } = hello else {
+            return Err(Reply::Refused("the first message is no hello".to_owned()));
+        };
+        if version != VERSION {
+            let why =
+                format!("logs are read by version {VERSION} here, not {version}: run one version of squall everywhere");
+            return Err(Reply::Refused(why));
+        }
+        // A group's shards are numbered one after the other.
+        let mut shards = self.controls.iter().filter(|(_, control)| control.name() == group);
+        let Some((&ShardId(first), _)) = shards.clone().next() else {
+            return Err(Reply::Refused(format!("this node has no group {group:?}: give the name of one that it has")));
+        };
+        let Some((_, control)) = shards.find(|(number, _)| number.0 - first == shard) else {
+            return Err(Reply::Refused(format!("group {group:?} has no shard {shard}")));
+        };
+        match control.log_source() {
+            Some(source) => Ok(Desk { source, control: Arc::clone(control), follower: None }),
+            None => {
+                let why = format!("group {group:?} has no log: give it `mode = \"durable\"` in its configuration");
+                Err(Reply::Refused(why))
+            }
+        }
+    }
+
+    fn members(&self) -> Members {
+        let Some(view) = self.outside.view() else { return Members::default() };
+        let members = view.members.iter().map(|member| (member.node.0, member.addresses.clone()));
+        Members { epoch: view.epoch.0, members: members.collect() }
+    }
+}
+
+/// Returns the reply in place of an answer.
+fn sorry(error: &HistoryError) -> Reply {
+    match error {
+        HistoryError::Trimmed { first, .. } | HistoryError::Before { first } => Reply::Trimmed { first: *first },
+        HistoryError::NotDurable { .. } => Reply::Refused(error.to_string()),
+        _ => Reply::Away(error.to_string()),
+    }
+}
+
+/// The state of one reader's conversation.
+struct Desk {
+    source: Arc<dyn LogSource>,
+    control: Arc<dyn GroupControl>,
+    /// The follower where it stopped last.
+    follower: Option<LogFollower>,
+}
+
+impl Desk {
+    fn answer(&mut self, request: Request) -> Result<Reply, HistoryError> {
+        Ok(match request {
+            Request::Hello { .. } => Reply::Refused("a second hello".to_owned()),
+            Request::Read { freshness: Freshness::Latest, .. } | Request::At { freshness: Freshness::Latest, .. }
+                if let Some(why) = self.is_behind() =>
+            {
+                Reply::Away(why)
+            }
+            Request::Read { from, to, max_bytes, wait_ms, .. } => {
+                let page = self.page(from, to, max_bytes.min(MAX_PAGE_BYTES), Duration::from_millis(wait_ms))?;
+                // A reader that waits in vain must learn whether it is with a member that would hear of more.
+                match (page.records.is_empty() && page.next == from && wait_ms > 0).then(|| self.is_behind()).flatten()
+                {
+                    Some(why) => Reply::Away(why),
+                    None => page.into(),
+                }
+            }
+            Request::At { time_ns, .. } => {
+                let at = self.source.version_at(Hlc(time_ns))?;
+                Reply::At { version: at.version, time_ns: at.time.0 }
+            }
+            Request::Status => match self.control.history().status() {
+                Some(status) => Reply::Status(Box::new(status)),
+                None => Reply::Away("the node has not started yet".to_owned()),
+            },
+            Request::Check { from, to, max_bytes } => {
+                check(&*self.source, from, to, max_bytes.min(MAX_CHECK_BYTES))?.into()
+            }
+        })
+    }
+
+    /// Returns the reason for which this node can't show the latest, if it can't.
+    fn is_behind(&self) -> Option<String> {
+        let mut read = self.source.catch_up();
+        let until = Instant::now() + CATCH_UP;
+        match blocking::block_on(Some(until), |context| Pin::new(&mut read).poll(context)) {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(error.to_string()),
+            None => Some(format!("the others did not confirm within {CATCH_UP:?} that it shows the latest")),
+        }
+    }
+
+    fn page(&mut self, from: u64, to: u64, max_bytes: u64, wait: Duration) -> Result<Page, HistoryError> {
+        let from = from.max(1);
+        // After an error there is no follower, so that the next page begins anew.
+        let before = self.follower.take().filter(|follower| follower.next_version() == from);
+        let mut follower = before.map_or_else(|| self.source.follow(from), Ok)?;
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        let mut wait = wait.min(MAX_WAIT);
+        while follower.next_version() <= to && bytes < max_bytes {
+            let entry = match follower.wait(std::mem::take(&mut wait)) {
+                Ok(Next::Entry(entry)) => entry,
+                Ok(Next::Late) => break,
+                // The records before the error are shown, and the next page begins anew with the error.
+                Err(_) if !records.is_empty() => return Ok(self.shown(records, follower.next_version())),
+                Err(error) => return Err(error),
+            };
+            if let EntryBody::Command { sender, bytes: command } = entry.body {
+                bytes += command.len() as u64;
+                let (version, time, epoch, is_skipped) = (entry.version, entry.time, entry.epoch, entry.is_skipped);
+                records.push(LogRecord { version, time, epoch, sender, is_skipped, command: command.to_vec() });
+            }
+        }
+        let page = self.shown(records, follower.next_version());
+        self.follower = Some(follower);
+        Ok(page)
+    }
+
+    fn shown(&self, records: Vec<LogRecord>, next: u64) -> Page {
+        Page { records, next, safe: self.control.history().status().map_or(0, |log| log.safe) }
+    }
+}

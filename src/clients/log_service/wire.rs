@@ -1,0 +1,122 @@
+//! The messages between readers of logs and nodes: [frames](crate::services::frame) of these, on a stream of
+//! [`Service::Log`](crate::services::Service). The reader asks, the node answers, one request after the other.
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_membership::Epoch;
+
+use super::{Checked, LogRecord, Page};
+use crate::{
+    Hlc, LogStatus,
+    clients::serve::{Freshness, wire::Members},
+};
+
+/// The version of these messages.
+pub(super) const VERSION: u32 = 2;
+
+/// The longest request, in bytes.
+pub(super) const REQUEST_BYTES: usize = 64 << 10;
+
+/// The longest answer, in bytes: a page has at least one record, however long.
+pub(super) const REPLY_BYTES: usize = 1 << 30;
+
+/// A message of a reader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Names the log to read: that of a group's shard of this number. The first message.
+    Hello { version: u32, group: String, shard: u32 },
+    /// Asks for records from `from` to `to`. Where there is none yet, the node waits for `wait_ms`.
+    Read { from: u64, to: u64, max_bytes: u64, wait_ms: u64, freshness: Freshness },
+    /// Asks for the last version at a time, in nanoseconds since 1970.
+    At { time_ns: u64, freshness: Freshness },
+    /// Asks for the status of the log.
+    Status,
+    /// Checks records from `from` to `to`, or as many as fit into `max_bytes`.
+    Check { from: u64, to: u64, max_bytes: u64 },
+}
+
+/// A message of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// The node has that log. These are the members of its view.
+    Welcome(Members),
+    /// Records.
+    Page { rows: Vec<Row>, next: u64, safe: u64 },
+    /// The last version at that time, and its own; 0 if all are later.
+    At { version: u64, time_ns: u64 },
+    /// The status of the log.
+    Status(Box<LogStatus>),
+    /// The findings of a check.
+    Checked { to: u64, messages: u64, bytes: u64, digest: Option<[u8; 32]>, damage: Vec<String> },
+    /// The requested records are no longer on this node's disk.
+    Trimmed { first: u64 },
+    /// The node can't answer, and another member may, or this one later.
+    Away(String),
+    /// The node does not answer, nor would others.
+    Refused(String),
+}
+
+/// A record on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Row {
+    version: u64,
+    time_ns: u64,
+    epoch: u64,
+    sender: u32,
+    is_skipped: bool,
+    command: Vec<u8>,
+}
+
+impl From<LogRecord> for Row {
+    fn from(LogRecord { version, time, epoch, sender, is_skipped, command }: LogRecord) -> Row {
+        Row { version, time_ns: time.0, epoch: epoch.0, sender: sender.0, is_skipped, command }
+    }
+}
+
+impl From<Row> for LogRecord {
+    fn from(Row { version, time_ns, epoch, sender, is_skipped, command }: Row) -> LogRecord {
+        LogRecord { version, time: Hlc(time_ns), epoch: Epoch(epoch), sender: NodeId(sender), is_skipped, command }
+    }
+}
+
+impl From<Page> for Reply {
+    fn from(Page { records, next, safe }: Page) -> Reply {
+        Reply::Page { rows: records.into_iter().map(Row::from).collect(), next, safe }
+    }
+}
+
+impl From<Checked> for Reply {
+    fn from(Checked { to, messages, bytes, digest, damage }: Checked) -> Reply {
+        Reply::Checked { to, messages, bytes, digest, damage }
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::services::frame;
+
+    #[test]
+    fn records_travel_as_they_are() {
+        let (sender, command) = (NodeId(10), vec![1, 2, 3]);
+        let record = LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender, is_skipped: true, command };
+        let mut bytes = Vec::new();
+        let page = Reply::from(Page { records: vec![record.clone()], next: 8, safe: 9 });
+        frame::write(&mut bytes, &page, REPLY_BYTES).unwrap();
+        let Reply::Page { rows, next: 8, safe: 9 } = frame::read(&mut &bytes[..], REPLY_BYTES).unwrap() else {
+            panic!("it is a page")
+        };
+        assert_eq!(rows.into_iter().map(LogRecord::from).collect::<Vec<_>>(), [record]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+            let _ = frame::read::<Request>(&mut &framed[..], REQUEST_BYTES);
+            let _ = frame::read::<Reply>(&mut &framed[..], REPLY_BYTES);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Access to groups and nodes for programs that are not members: clients, logs as a service, and operators.
+
+pub mod admin;
+pub(crate) mod ask;
+pub mod client;
+pub mod log_service;
+pub(crate) mod serve;

@@ -1,0 +1,134 @@
+//! A group as the threads that serve its clients see it, whatever its commands are.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use rkyv::{Archived, rancor, util::AlignedVec};
+
+use super::{
+    budget::Share,
+    outbox::Outbox,
+    served::{Answers, Served},
+    wire::{Freshness, Members, ToClient},
+};
+use crate::group::{
+    envelope::Encoded,
+    error::{ReadError, SubmitError},
+    handle::Group,
+    read::Read,
+    session::{SessionId, Trailer},
+    submit::Sending,
+};
+
+/// The requests that clients' threads make of a group.
+pub(crate) trait Backend: Send + Sync {
+    /// Sends a message once there is room; the result then resolves.
+    fn sending(&self, command: &[u8], trailer: Trailer) -> Sending;
+
+    /// Sends a message, and waits until it is accepted.
+    fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError> {
+        self.sending(command, trailer).wait()
+    }
+
+    /// Sends a message that is nothing but a trailer, if there is room.
+    fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError>;
+
+    /// Makes the replica answer a query. The answer is queued whenever it comes.
+    fn query(&self, query: Query);
+
+    /// Returns each session with the number of its messages that were delivered here.
+    fn acts(&self) -> Read<Vec<(SessionId, u64)>>;
+}
+
+/// A query, and the place of its answer.
+#[derive(Debug)]
+pub(crate) struct Query {
+    pub(crate) number: u64,
+    pub(crate) freshness: Freshness,
+    pub(crate) query: Vec<u8>,
+    pub(crate) outbox: Arc<Outbox>,
+    /// Its part of the budget, given back with the answer.
+    pub(crate) share: Share,
+}
+
+impl<R: Answers> Backend for Group<Served<R>> {
+    fn sending(&self, command: &[u8], trailer: Trailer) -> Sending {
+        Sending::new(&self.shared().intake, Ok(Encoded::bytes(command).with_trailer(&trailer)))
+    }
+
+    fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError> {
+        self.shared().intake.try_send(Encoded::bytes(&[]).with_trailer(&trailer))
+    }
+
+    fn query(&self, query: Query) {
+        let Query { number, freshness, query, outbox, share } = query;
+        ask(self, freshness, query, move |answer| {
+            drop(share);
+            match answer {
+                Ok(answer) => outbox.answer(number, answer),
+                Err(error @ (ReadError::Unordered | ReadError::Panicked)) => {
+                    outbox.answer(number, Err(error.to_string()));
+                }
+                // Another member may succeed.
+                Err(error) => {
+                    outbox.push(ToClient::Away { why: error.to_string(), members: Members::default() });
+                    outbox.close();
+                }
+            }
+        });
+    }
+
+    fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
+        self.peek(|served| served.sessions().acts().collect())
+    }
+}
+
+/// A replica's answer to a query: the answer's bytes, or the reason for which there are none.
+pub(crate) type Told = Result<Vec<u8>, String>;
+
+/// Makes this node's replica answer a query, and hands on the answer whenever it comes.
+pub(crate) fn ask<R: Answers>(
+    group: &Group<Served<R>>,
+    freshness: Freshness,
+    query: Vec<u8>,
+    then: impl FnOnce(Result<Told, ReadError>) + Send + 'static,
+) {
+    let look = move |served: &Served<R>| answer(&**served, &query);
+    let read = match freshness {
+        Freshness::Latest => group.read(look),
+        Freshness::AsItIs => group.peek(look),
+    };
+    Arc::new(Asking(Mutex::new(Some((read, Box::new(then)))))).wake();
+}
+
+fn answer<R: Answers>(replica: &R, query: &[u8]) -> Told {
+    let mut aligned: AlignedVec = AlignedVec::with_capacity(query.len());
+    aligned.extend_from_slice(query);
+    let query = rkyv::access::<Archived<R::Query>, rancor::Error>(&aligned)
+        .map_err(|error| format!("it is no query of this group: {error}"))?;
+    let answer = rkyv::to_bytes::<rancor::Error>(&replica.answer(query));
+    answer.map(|bytes| bytes.to_vec()).map_err(|error| format!("the answer could not be serialized: {error}"))
+}
+
+/// A query that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
+struct Asking(Mutex<Option<(Read<Told>, Then)>>);
+
+type Then = Box<dyn FnOnce(Result<Told, ReadError>) + Send>;
+
+impl Wake for Asking {
+    fn wake(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        // The lock can't be poisoned: what runs under it is guarded against panics.
+        let mut asking = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((read, _)) = &mut *asking else { return };
+        let Poll::Ready(answer) = Pin::new(read).poll(&mut Context::from_waker(&waker)) else { return };
+        let asked = asking.take();
+        drop(asking);
+        if let Some((_, then)) = asked {
+            then(answer);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The connection of one client: a thread reads from it, another writes to it.
+//!
+//! There are two threads because streams block (see [`control`](crate::services)), and because a request that waits for
+//! room must not hold up the answers to requests before it.
+
+use std::{
+    io::{self, BufReader, BufWriter, Write},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use squall_fabric::Time;
+
+use super::{
+    backend::Query,
+    budget::Share,
+    outbox::Outbox,
+    server::{Server, Station},
+    wire::{self, Members, ToClient, ToNode, VERSION},
+};
+use crate::{
+    group::{
+        error::SubmitError,
+        session::{Opening, SessionId, Trailer},
+        submit::Sending,
+    },
+    services::{ControlStream, StreamWriter, frame::FrameError},
+};
+
+/// The number of a client's queries that may wait for answers; further ones are refused at once.
+const MAX_QUERIES: usize = 1024;
+
+/// The most application bytes of a message of a client that has not named its group yet.
+const HELLO_BYTES: usize = 0;
+
+/// The time after which a client that reads nothing is given up.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Serves a client until its connection ends.
+pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outbox>) -> io::Result<()> {
+    let ControlStream { reader, writer, .. } = stream;
+    writer.set_timeout(Some(WRITE_LIMIT))?;
+    let hang_up = writer.hang_up()?;
+    outbox.set_stream(hang_up.clone());
+    let of_writer = Arc::clone(outbox);
+    thread::Builder::new().name("squall-served".to_owned()).spawn(move || {
+        if let Err(error) = write(writer, &of_writer) {
+            tracing::debug!(%error, "a client does not listen");
+        }
+        of_writer.close();
+        hang_up.now();
+    })?;
+    if let Err(error) = listen(server, &mut BufReader::new(reader), outbox) {
+        tracing::debug!(%error, "a client's connection ended");
+    }
+    outbox.close();
+    Ok(())
+}
+
+/// Writes until the outbox is closed and empty.
+fn write(to: StreamWriter, outbox: &Outbox) -> Result<(), FrameError> {
+    let mut to = BufWriter::new(to);
+    while let Some(messages) = outbox.take() {
+        messages.iter().try_for_each(|message| wire::write(&mut to, message))?;
+        to.flush()?;
+    }
+    Ok(())
+}
+
+fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Result<(), FrameError> {
+    let Some(mut guest) = Guest::enter(server, wire::read(from, HELLO_BYTES)?, outbox)? else { return Ok(()) };
+    loop {
+        // The share is held until the group has taken the request.
+        let reserve = |bytes| server.reserve(bytes, outbox);
+        let Some((message, share)) = wire::read_within(from, guest.station.options.request_bytes, reserve)? else {
+            return Ok(());
+        };
+        outbox.hear(Time::boot_clock());
+        let Some(ForGroup { command, trailer, number, share: _share }) = guest.hear(message, share)? else { continue };
+        if !guest.was_sent(number, guest.station.backend.send(&command, trailer)) {
+            return Ok(());
+        }
+    }
+}
+
+/// A client that was admitted.
+pub(crate) struct Guest {
+    station: Arc<Station>,
+    outbox: Arc<Outbox>,
+    /// The key of the session whose answers go to the client.
+    attached: Option<u64>,
+}
+
+/// A message of a client for the group.
+pub(crate) struct ForGroup {
+    command: Vec<u8>,
+    trailer: Trailer,
+    /// The number, if it is a request.
+    number: Option<u64>,
+    share: Share,
+}
+
+impl Guest {
+    /// Admits a client by its first message, or sends it to another member.
+    pub(crate) fn enter(server: &Server, hello: ToNode, outbox: &Arc<Outbox>) -> Result<Option<Guest>, FrameError> {
+        let ToNode::Hello { version, group } = hello else {
+            return Err(FrameError::Malformed("the first message is no hello".to_owned()));
+        };
+        let other =
+            format!("clients speak version {VERSION} here, not {version}: run one version of squall everywhere");
+        let unknown = format!("this node serves no group {group:?}: declare it with `NodeBuilder::serve`");
+        let station = match server.station(&group) {
+            _ if version != VERSION => Err(other),
+            None => Err(unknown),
+            Some(station) => Ok(station),
+        };
+        match station {
+            Err(why) => {
+                outbox.push(ToClient::Away { why, members: Members::default() });
+                Ok(None)
+            }
+            Ok(station) if !station.welcome(outbox) => Ok(None),
+            Ok(station) => Ok(Some(Guest { station, outbox: Arc::clone(outbox), attached: None })),
+        }
+    }
+
+    /// Handles a message of the client. Returns the message for its group, if there is one.
+    pub(crate) fn hear(&mut self, message: ToNode, share: Share) -> Result<Option<ForGroup>, FrameError> {
+        let options = &self.station.options;
+        let (command, trailer, number) = match message {
+            ToNode::Hello { .. } => return Err(FrameError::Malformed("a second hello".to_owned())),
+            ToNode::Open { key } => {
+                let (sessions, window, reply_bytes) = (options.max_sessions, options.window, options.reply_bytes);
+                self.attach(key);
+                (Vec::new(), Trailer::Open(Opening { key, sessions, window, reply_bytes }), None)
+            }
+            ToNode::Resume { session: SessionId { key, .. } } => {
+                self.attach(key);
+                return Ok(None);
+            }
+            ToNode::Request { session, number, acknowledged, command } => {
+                (command, Trailer::Request { session, number, acknowledged }, Some(number))
+            }
+            ToNode::Touch { session, acknowledged } => (Vec::new(), Trailer::Touch { session, acknowledged }, None),
+            ToNode::Close { session } => (Vec::new(), Trailer::Close(session), None),
+            ToNode::Query { number, freshness, query } => {
+                let outbox = Arc::clone(&self.outbox);
+                if outbox.ask(MAX_QUERIES) {
+                    self.station.backend.query(Query { number, freshness, query, outbox, share });
+                } else {
+                    let why =
+                        format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");
+                    outbox.push(ToClient::Told { number, answer: Err(why) });
+                }
+                return Ok(None);
+            }
+            ToNode::Ping => {
+                self.outbox.push(ToClient::Pong);
+                return Ok(None);
+            }
+        };
+        Ok(Some(ForGroup { command, trailer, number, share }))
+    }
+
+    /// Reports to the client that its message was not sent, if so. Returns whether the client may stay.
+    pub(crate) fn was_sent(&self, number: Option<u64>, sent: Result<(), SubmitError>) -> bool {
+        match (sent, number) {
+            (Ok(()), _) => true,
+            (Err(error @ SubmitError::TooLarge { .. }), Some(number)) => {
+                self.outbox.push(ToClient::Rejected { number, why: error.to_string() });
+                true
+            }
+            // The reason that keeps this member from sending may not apply to another.
+            (Err(error), _) => {
+                self.outbox.push(ToClient::Away { why: error.to_string(), members: self.station.members() });
+                false
+            }
+        }
+    }
+
+    fn attach(&mut self, key: u64) {
+        let clients = &self.station.clients;
+        if let Some(before) = self.attached.replace(key).filter(|&before| before != key) {
+            clients.detach(before, &self.outbox);
+        }
+        clients.attach(key, &self.outbox);
+    }
+
+    /// Sends a message to the group. The result is for [`Guest::was_sent`].
+    pub(crate) fn send(&self, message: ForGroup) -> Passing {
+        let ForGroup { command, trailer, number, share } = message;
+        Passing { sending: self.station.backend.sending(&command, trailer), number, _share: share }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(key) = self.attached {
+            self.station.clients.detach(key, &self.outbox);
+        }
+    }
+}
+
+/// A message on its way into a group; it may wait for room.
+pub(crate) struct Passing {
+    pub(crate) sending: Sending,
+    pub(crate) number: Option<u64>,
+    _share: Share,
+}

@@ -1,0 +1,41 @@
+//! Serving clients: programs that use a group and are not members of it.
+//!
+//! ```text
+//!   client ── stream ──▶ connection (reads) ──▶ group: a message with a trailer, to all members
+//!                                                  │ delivered, at every member
+//!   client ◀── stream ── connection (writes) ◀─── Served::take: the table of sessions, the application
+//!                        its outbox, if the client
+//!                        is connected here
+//! ```
+//!
+//! A node knows only the connection of a client to which its answers go. All else is in the [table of
+//! sessions](crate::group::session), which is replicated. When a node fails, its clients go to another one, send again
+//! what was not answered, and get the same answers.
+
+mod backend;
+mod budget;
+mod clients;
+mod connection;
+mod handle;
+mod options;
+mod outbox;
+#[cfg(all(test, not(squall_loom)))]
+mod overload_tests;
+mod served;
+mod server;
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
+pub(crate) mod wire;
+
+pub(crate) use self::{
+    backend::ask,
+    clients::Clients,
+    connection::{Guest, Passing},
+    outbox::Outbox,
+    server::{Server, Station},
+};
+pub use self::{
+    options::ServeOptions,
+    served::{Answers, Portable, Served},
+    wire::Freshness,
+};

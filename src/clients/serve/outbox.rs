@@ -1,0 +1,226 @@
+//! The queue of messages for one client, on their way to the thread that writes.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use squall_fabric::Time;
+
+use super::{
+    budget::Budget,
+    wire::{Outcome, ToClient},
+};
+use crate::services::HangUp;
+
+/// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    changed: Condvar,
+    max_bytes: usize,
+    budget: Arc<Budget>,
+    stream: OnceLock<HangUp>,
+    /// The number of queries that are not answered yet.
+    asked: AtomicUsize,
+    /// The time of the client's last message, in nanoseconds.
+    heard: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    messages: VecDeque<ToClient>,
+    bytes: usize,
+    /// The bytes that were taken and are being written.
+    writing: usize,
+    closed: bool,
+}
+
+/// The approximate size of a message beside its contents, in bytes.
+const MESSAGE_BYTES: usize = 64;
+
+fn bytes(message: &ToClient) -> usize {
+    MESSAGE_BYTES
+        + match message {
+            ToClient::Answered { result: Outcome::Reply(bytes), .. } | ToClient::Told { answer: Ok(bytes), .. } => {
+                bytes.len()
+            }
+            _ => 0,
+        }
+}
+
+impl Outbox {
+    pub(crate) fn new(max_bytes: usize, now: Time, budget: Arc<Budget>) -> Outbox {
+        Outbox {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            max_bytes,
+            budget,
+            stream: OnceLock::new(),
+            asked: AtomicUsize::new(0),
+            heard: AtomicU64::new(now.as_nanos()),
+        }
+    }
+
+    /// Notes that the client said something.
+    pub(crate) fn hear(&self, now: Time) {
+        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Tells whether the client has said nothing for `limit`.
+    pub(crate) fn is_silent(&self, now: Time, limit: Duration) -> bool {
+        now.since(Time::from_nanos(self.heard.load(Ordering::Relaxed))) >= limit
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The lock can't be poisoned: no code panics while it holds it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the stream on which the queue is written.
+    pub(super) fn set_stream(&self, stream: HangUp) {
+        // An outbox gets one stream, so this succeeds.
+        let _ = self.stream.set(stream);
+    }
+
+    /// Queues a message. A message that no longer fits closes the queue.
+    pub(crate) fn push(&self, message: ToClient) {
+        let bytes = bytes(&message);
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        // A single message always fits.
+        if state.bytes + bytes > self.max_bytes && !state.messages.is_empty() {
+            drop(state);
+            return self.hang_up();
+        }
+        state.bytes += bytes;
+        state.messages.push_back(message);
+        let is_too_much = self.budget.add_unread(bytes);
+        drop(state);
+        self.changed.notify_one();
+        if is_too_much {
+            self.budget.shed();
+        }
+    }
+
+    /// Accepts no further message. Queued ones are still written.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+        self.budget.nudge();
+    }
+
+    /// Ends the connection at once: queued messages are not written.
+    pub(super) fn hang_up(&self) {
+        let mut state = self.lock();
+        state.messages.clear();
+        self.budget.sub_unread(std::mem::take(&mut state.bytes));
+        drop(state);
+        self.close();
+        // Without this the thread that writes would go on with the messages that it has taken.
+        self.stream.get().into_iter().for_each(HangUp::now);
+    }
+
+    /// Tells whether it accepts no further message.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Returns the number of bytes that the client has not read.
+    pub(super) fn unread(&self) -> usize {
+        let state = self.lock();
+        state.bytes + state.writing
+    }
+
+    /// Waits for messages, and takes them all; earlier ones then count as written. Returns None once it is closed and
+    /// empty.
+    pub(crate) fn take(&self) -> Option<VecDeque<ToClient>> {
+        let mut state = self.lock();
+        self.budget.sub_unread(std::mem::take(&mut state.writing));
+        loop {
+            if !state.messages.is_empty() {
+                state.writing = std::mem::take(&mut state.bytes);
+                return Some(std::mem::take(&mut state.messages));
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes the queued messages without waiting. Returns None once it is closed and empty.
+    pub(crate) fn take_now(&self) -> Option<VecDeque<ToClient>> {
+        let mut state = self.lock();
+        self.budget.sub_unread(std::mem::take(&mut state.bytes));
+        let messages = std::mem::take(&mut state.messages);
+        (!messages.is_empty() || !state.closed).then_some(messages)
+    }
+
+    /// Counts a query that will be [answered](Outbox::answer), unless `max` queries wait already.
+    pub(crate) fn ask(&self, max: usize) -> bool {
+        let more = |asked| (asked < max).then_some(asked + 1);
+        self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Queues the answer to a query.
+    pub(crate) fn answer(&self, number: u64, answer: Result<Vec<u8>, String>) {
+        self.asked.fetch_sub(1, Ordering::Relaxed);
+        self.push(ToClient::Told { number, answer });
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let State { bytes, writing, .. } = *self.lock();
+        self.budget.sub_unread(bytes + writing);
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    fn outbox() -> Outbox {
+        Outbox::new(1000, Time::ZERO, Budget::new(1 << 20))
+    }
+
+    fn told(bytes: usize) -> ToClient {
+        ToClient::Told { number: 0, answer: Ok(vec![0; bytes]) }
+    }
+
+    #[test]
+    fn what_was_queued_before_the_end_is_still_written() {
+        let outbox = outbox();
+        outbox.push(ToClient::Pong);
+        outbox.close();
+        outbox.push(ToClient::Pong);
+        assert_eq!(outbox.take(), Some(VecDeque::from([ToClient::Pong])));
+        assert_eq!(outbox.take(), None);
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_given_up_when_its_box_is_full() {
+        let outbox = outbox();
+        outbox.push(told(2000));
+        assert_eq!(outbox.take().map(|messages| messages.len()), Some(1), "one always fits");
+        outbox.push(told(800));
+        outbox.push(told(800));
+        assert_eq!(outbox.take(), None);
+    }
+
+    #[test]
+    fn queries_that_wait_are_counted() {
+        let outbox = outbox();
+        assert!(outbox.ask(1));
+        assert!(!outbox.ask(1));
+        outbox.answer(0, Ok(Vec::new()));
+        assert!(outbox.ask(1));
+    }
+}

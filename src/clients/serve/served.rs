@@ -1,0 +1,280 @@
+//! A replica that serves clients: the application's, and the table of their sessions.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, BufReader, Read},
+    mem,
+    ops::Deref,
+    sync::Arc,
+};
+
+use rkyv::{
+    Archived, Deserialize,
+    api::high::{HighDeserializer, to_bytes_in},
+    rancor,
+    rancor::Source,
+    util::AlignedVec,
+};
+use squall_ordered::Message;
+
+use super::{
+    clients::Clients,
+    wire::{Outcome, ToClient},
+};
+use crate::{
+    delivery::view_change::ViewChange,
+    group::{
+        replicated::{Applied, Command, Replicated, Stamp},
+        schema::Schema,
+        service::{Invalid, Service},
+        session::{Admission, Answer, SessionId, Sessions, Trailer},
+    },
+    state_transfer::state::Snapshot,
+};
+
+/// A type that can travel and be decoded at the other end: any that derives rkyv's `Archive`, `Serialize` and
+/// `Deserialize`. Never implemented by hand.
+pub trait Portable: Command<Archived: Deserialize<Self, HighDeserializer<rancor::Error>>> + Sized {}
+
+impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserializer<rancor::Error>>> {}
+
+/// A service that programs other than the group's members use: see [`NodeBuilder::serve`](crate::NodeBuilder::serve).
+///
+/// ```
+/// use rkyv::Archived;
+/// use squall::{Answers, Applied, Replicated};
+///
+/// struct Counter(i64);
+///
+/// impl Replicated for Counter {
+///     type Command = i64;
+///     type Reply = i64;
+///
+///     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 {
+///         self.0 += add.to_native();
+///         self.0
+///     }
+/// }
+///
+/// /// Is the count at least this?
+/// impl Answers for Counter {
+///     type Query = i64;
+///     type Answer = bool;
+///
+///     fn answer(&self, query: &Archived<i64>) -> bool {
+///         self.0 >= query.to_native()
+///     }
+/// }
+/// ```
+///
+/// A service without queries has `()` as `Query` and `Answer`.
+pub trait Answers: Replicated<Reply: Portable> {
+    /// The type of a query.
+    type Query: Command;
+    /// The type of an answer.
+    type Answer: Portable + Send + 'static;
+
+    /// Answers a query, without a change of the state. It runs where `apply` does, between two commands: keep it short.
+    fn answer(&self, query: &Archived<Self::Query>) -> Self::Answer;
+}
+
+/// The size of the reply buffer that is kept, in bytes: a larger one is freed.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// The replica of a group that serves clients. It derefs to the application's replica.
+pub struct Served<R> {
+    replica: R,
+    sessions: Sessions,
+    clients: Arc<Clients>,
+    /// The messages for clients that wait until their version can't be undone, in a durable group: version, session's
+    /// key, message.
+    held: VecDeque<(u64, u64, ToClient)>,
+    /// The buffer for the reply that is being encoded.
+    encoded: AlignedVec,
+}
+
+impl<R> Served<R> {
+    pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
+        Served { replica, sessions: Sessions::default(), clients, held: VecDeque::new(), encoded: AlignedVec::new() }
+    }
+
+    /// Makes a replica to which no client is connected: for [earlier states](crate::Group::at_version) of a group that
+    /// serves clients.
+    pub fn blank(replica: R) -> Served<R> {
+        Served::new(replica, Arc::default())
+    }
+
+    /// Returns the table.
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+}
+
+impl<R> Deref for Served<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.replica
+    }
+}
+
+impl<R> fmt::Debug for Served<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("sessions", &self.sessions.len()).finish_non_exhaustive()
+    }
+}
+
+impl<R: Answers> Service for Served<R> {
+    type Reply = R::Reply;
+
+    fn schema() -> Schema {
+        R::SCHEMA.of_commands::<R::Command>()
+    }
+
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        stamp: Stamp,
+        scratch: &mut AlignedVec,
+    ) -> Result<Option<R::Reply>, Invalid> {
+        let bytes = match message.payload.as_slice() {
+            Some(bytes) => bytes,
+            // The reply is copied out, as for any other replica.
+            None => {
+                scratch.resize(message.payload.len(), 0);
+                message.payload.read(scratch);
+                scratch.as_slice()
+            }
+        };
+        let (bytes, trailer) = Trailer::split(bytes).map_err(rancor::Error::new)?;
+        let at = stamp.of(message);
+        match trailer {
+            Trailer::Plain => return self.apply(bytes, &at).map(Some),
+            Trailer::Request { session, number, acknowledged } => {
+                self.request(session, number, acknowledged, bytes, &at);
+            }
+            Trailer::Open(opening) => {
+                let told = match self.sessions.open(&opening) {
+                    Ok(session) => {
+                        ToClient::Opened { session, window: self.sessions.window(session).unwrap_or_default() }
+                    }
+                    Err(_) => ToClient::NotOpened { key: opening.key },
+                };
+                self.tell(stamp.version, opening.key, || told);
+            }
+            Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
+            Trailer::Close(session) => self.sessions.close(session),
+            Trailer::Expire { session, acts } => _ = self.sessions.expire(session, acts),
+        }
+        Ok(None)
+    }
+
+    /// Handles a message that is skipped. A message about sessions changes no replica of the application's, and is
+    /// carried out. A client's request gets an answer that says that it was skipped, so that it is not applied when it
+    /// comes again.
+    fn skip(&mut self, message: &Message<'_>, stamp: Stamp, scratch: &mut AlignedVec) -> Result<(), Invalid> {
+        scratch.resize(message.payload.len(), 0);
+        message.payload.read(scratch);
+        match Trailer::split(scratch).map_err(rancor::Error::new)? {
+            (_, Trailer::Plain) => {}
+            (_, Trailer::Request { session, number, acknowledged }) => {
+                if self.sessions.admit(session, number, acknowledged) == Admission::New {
+                    self.sessions.keep(session, number, Answer::Skipped);
+                }
+            }
+            _ => _ = self.take(message, stamp, &mut AlignedVec::new())?,
+        }
+        Ok(())
+    }
+
+    /// Returns a touch in place of a request that will not be applied, so that a reader of the log sees each command
+    /// once.
+    fn logged_as(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let Ok((_, Trailer::Request { session, number, acknowledged })) = Trailer::split(message) else { return None };
+        if self.sessions.would_admit(session, number, acknowledged) {
+            return None;
+        }
+        let (bytes, len) = Trailer::Touch { session, acknowledged }.bytes();
+        Some(bytes[..len].to_vec())
+    }
+
+    fn command_of(message: &[u8]) -> Option<&[u8]> {
+        match Trailer::split(message) {
+            Ok((command, Trailer::Plain | Trailer::Request { .. })) => Some(command),
+            _ => None,
+        }
+    }
+
+    /// Writes the table first: its end is known from its own bytes.
+    fn snapshot(&self) -> Snapshot {
+        let sessions = self.sessions.clone();
+        self.replica.snapshot().behind(move |to| sessions.write(to))
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut from = BufReader::new(from);
+        let sessions = Sessions::read(&mut from).map_err(io::Error::other)?;
+        self.replica.restore(&mut from)?;
+        self.sessions = sessions;
+        self.held.clear();
+        Ok(())
+    }
+
+    fn safe(&mut self, version: u64) {
+        while self.held.front().is_some_and(|(at, ..)| *at <= version) {
+            let Some((_, key, told)) = self.held.pop_front() else { break };
+            self.clients.tell(key, || told);
+        }
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.replica.view_changed(change);
+    }
+}
+
+impl<R> Served<R> {
+    /// Sends a message to a client that is connected here, as soon as that is permitted.
+    fn tell(&mut self, version: Option<u64>, key: u64, message: impl FnOnce() -> ToClient) {
+        match version {
+            None => self.clients.tell(key, message),
+            Some(version) if self.clients.has(key) => self.held.push_back((version, key, message())),
+            Some(_) => {}
+        }
+    }
+}
+
+impl<R: Answers> Served<R> {
+    fn apply(&mut self, command: &[u8], at: &Applied) -> Result<R::Reply, Invalid> {
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(command)?;
+        Ok(self.replica.apply(command, at))
+    }
+
+    fn request(&mut self, session: SessionId, number: u64, acknowledged: u64, command: &[u8], at: &Applied) {
+        let answer = match self.sessions.admit(session, number, acknowledged) {
+            Admission::New => {
+                let answer = match self.apply(command, at) {
+                    Ok(reply) => self.encode(&reply),
+                    Err(_) => Answer::NoCommand,
+                };
+                self.sessions.keep(session, number, answer)
+            }
+            Admission::Known(answer) => answer,
+            Admission::Past => return,
+            Admission::Refused(why) => return self.tell(at.version, session.key, || ToClient::Refused { number, why }),
+        };
+        self.tell(at.version, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
+    }
+
+    fn encode(&mut self, reply: &R::Reply) -> Answer {
+        let mut into = mem::take(&mut self.encoded);
+        into.clear();
+        // On failure only the buffer is lost.
+        let Ok(encoded) = to_bytes_in::<_, rancor::Error>(reply, into) else { return Answer::NoReply };
+        let answer = Answer::Reply(Arc::from(encoded.as_slice()));
+        if encoded.capacity() <= KEPT_BYTES {
+            self.encoded = encoded;
+        }
+        answer
+    }
+}

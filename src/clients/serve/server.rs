@@ -1,0 +1,278 @@
+//! The clients of a node, and the messages to them about the group.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    thread,
+    time::Duration,
+};
+
+use squall_fabric::{NodeId, Time};
+use squall_membership::{ShardId, View};
+
+use super::{
+    backend::Backend,
+    budget::{Budget, Share},
+    clients::Clients,
+    connection,
+    options::ServeOptions,
+    outbox::Outbox,
+    wire::{Members, ToClient},
+};
+use crate::{
+    clients::ask::Asks,
+    group::{
+        read::Read,
+        session::{Idle, SessionId, Trailer},
+    },
+    services::ControlStream,
+};
+
+/// The time of silence after which a client's connection is closed. Clients say something every second.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// The interval at which a node looks for clients and sessions that have gone.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// A group, as its clients see it at this node.
+pub(crate) struct Station {
+    pub(crate) name: String,
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) clients: Arc<Clients>,
+    pub(super) options: ServeOptions,
+    pub(crate) asks: Arc<Asks>,
+    standing: Mutex<Standing>,
+}
+
+/// The state of a node that ends idle sessions of a group.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    idle: Idle,
+    /// The pending request to the replica: a replica may hang.
+    asked: Option<Read<Vec<(SessionId, u64)>>>,
+}
+
+/// The ability of a node to serve a group's clients.
+#[derive(Debug)]
+struct Standing {
+    members: Members,
+    /// The reason for which the node can do nothing, if it can't.
+    away: Option<String>,
+    /// Whether this node ends idle sessions.
+    watches: bool,
+}
+
+impl Station {
+    pub(crate) fn new(
+        name: String,
+        backend: Box<dyn Backend>,
+        clients: Arc<Clients>,
+        options: ServeOptions,
+        asks: Arc<Asks>,
+    ) -> Station {
+        let away = Some("the node has not started".to_owned());
+        let standing = Mutex::new(Standing { members: Members::default(), away, watches: false });
+        Station { name, backend, clients, options, asks, standing }
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        // The lock can't be poisoned: no code panics while it holds it.
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn members(&self) -> Members {
+        self.standing().members.clone()
+    }
+
+    /// Admits a client, or sends it to another member.
+    pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
+        let standing = self.standing();
+        let members = standing.members.clone();
+        if let Some(why) = standing.away.clone() {
+            outbox.push(ToClient::Away { why, members });
+            return false;
+        }
+        let session_timeout_ms = u64::try_from(self.options.session_timeout.as_millis()).unwrap_or(u64::MAX);
+        let request_bytes = self.options.request_bytes as u64;
+        outbox.push(ToClient::Welcome { members, session_timeout_ms, request_bytes });
+        // Connected under the lock, so that it misses no later view.
+        self.clients.connect(outbox);
+        true
+    }
+
+    fn install(&self, me: NodeId, shard: ShardId, view: &View) {
+        let part = view.shard(shard);
+        let senders: &[NodeId] = part.map_or(&[], |part| &part.senders);
+        let sending = view.members.iter().filter(|member| senders.contains(&member.node));
+        let members = sending.map(|member| (member.node.0, member.addresses.clone())).collect();
+        let members = Members { epoch: view.epoch.0, members };
+        let all: &[NodeId] = part.map_or(&[], |part| &part.members);
+        let peers = view.members.iter().filter(|member| all.contains(&member.node));
+        self.asks.learn(peers.map(|member| (member.node, member.addresses.clone())).collect());
+        let mut standing = self.standing();
+        standing.members = members.clone();
+        standing.watches = senders.first() == Some(&me);
+        standing.away = (!all.contains(&me)).then(|| format!("{me} is no member of group {:?}", self.name));
+        match standing.away.clone() {
+            None => self.clients.tell_all(&ToClient::Members(members)),
+            Some(why) => self.clients.send_away(&ToClient::Away { why, members }),
+        }
+    }
+
+    fn send_away(&self, why: &str) {
+        let mut standing = self.standing();
+        standing.away = Some(why.to_owned());
+        standing.watches = false;
+        self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: standing.members.clone() });
+    }
+
+    /// Ends idle sessions, if this node is the one that does so. It never waits, since other groups have clients, too.
+    pub(super) fn expire(&self, watch: &mut Watch, now: Time) {
+        if !self.standing().watches {
+            *watch = Watch::default();
+            return;
+        }
+        let asked = watch.asked.get_or_insert_with(|| self.backend.acts());
+        let Poll::Ready(acts) = Pin::new(asked).poll(&mut Context::from_waker(Waker::noop())) else { return };
+        watch.asked = None;
+        let Ok(acts) = acts else { return };
+        for (session, acts) in watch.idle.look(now, self.options.session_timeout, acts) {
+            // A session that is not ended now is looked at again.
+            if let Err(error) = self.backend.try_send(Trailer::Expire { session, acts }) {
+                tracing::debug!(group = %self.name, %error, "an idle session was not ended");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Station {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Station").field("name", &self.name).field("standing", &self.standing).finish_non_exhaustive()
+    }
+}
+
+/// All groups of a node that serve clients.
+pub(crate) struct Server {
+    me: NodeId,
+    /// The groups by their names.
+    stations: BTreeMap<String, (ShardId, Arc<Station>)>,
+    pub(super) budget: Arc<Budget>,
+    rounds: Arc<Rounds>,
+}
+
+/// The rounds in which a node looks for clients that have gone, and whether they continue.
+#[derive(Debug, Default)]
+struct Rounds {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Rounds {
+    /// Waits for the next round. Returns whether there is one.
+    fn rest(&self) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(stopped, ROUND, |stopped| !*stopped);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Server {
+    /// Makes the server of a node, which holds at most this many bytes for clients.
+    pub(crate) fn new(
+        me: NodeId,
+        stations: impl IntoIterator<Item = (ShardId, Station)>,
+        client_bytes: usize,
+    ) -> Server {
+        let station = |(shard, station): (ShardId, Station)| (station.name.clone(), (shard, Arc::new(station)));
+        let stations = stations.into_iter().map(station).collect();
+        Server { me, stations, budget: Budget::new(client_bytes), rounds: Arc::default() }
+    }
+
+    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or
+    /// when the last handle to the server is dropped.
+    pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
+        let (server, rounds) = (Arc::downgrade(self), Arc::clone(&self.rounds));
+        let watch = move || {
+            let mut watches = BTreeMap::new();
+            while rounds.rest()
+                && let Some(server) = server.upgrade()
+            {
+                server.look_for_gone(&mut watches, Time::boot_clock());
+            }
+        };
+        thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
+    }
+
+    pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<String, Watch>, now: Time) {
+        for outbox in self.budget.connected() {
+            if outbox.is_silent(now, SILENCE) {
+                outbox.close();
+            }
+        }
+        for (name, (_, station)) in &self.stations {
+            station.expire(watches.entry(name.clone()).or_default(), now);
+        }
+    }
+
+    pub(super) fn station(&self, group: &str) -> Option<Arc<Station>> {
+        self.stations.get(group).map(|(_, station)| Arc::clone(station))
+    }
+
+    /// Serves a client, on the thread of its stream, until that ends.
+    pub(crate) fn serve(&self, stream: ControlStream) {
+        let outbox = self.outbox(Time::boot_clock());
+        if let Err(error) = connection::converse(self, stream, &outbox) {
+            tracing::warn!(%error, "a client can't be served");
+        }
+    }
+
+    /// Makes the outbox of a client that comes now.
+    pub(crate) fn outbox(&self, now: Time) -> Arc<Outbox> {
+        let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
+        let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));
+        self.budget.enter(&outbox);
+        outbox
+    }
+
+    /// Waits until there is room for a client's message. Returns None once its connection is closed.
+    pub(crate) fn reserve(&self, bytes: usize, of: &Outbox) -> Option<Share> {
+        self.budget.reserve(bytes, of)
+    }
+
+    /// Reports that a view is in force here.
+    pub(crate) fn install(&self, view: &View) {
+        self.stations.values().for_each(|(shard, station)| station.install(self.me, *shard, view));
+    }
+
+    /// Reports that this node can do nothing for clients until the next [`install`](Server::install), for this reason.
+    pub(crate) fn send_away(&self, why: &str) {
+        self.stations.values().for_each(|(_, station)| station.send_away(why));
+    }
+
+    /// Hangs up on all clients.
+    pub(crate) fn stop(&self) {
+        self.send_away("the node stops");
+        self.rounds.stop();
+        self.budget.connected().iter().for_each(|outbox| outbox.close());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.rounds.stop();
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("groups", &self.stations.keys()).finish_non_exhaustive()
+    }
+}

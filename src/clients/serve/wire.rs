@@ -1,0 +1,197 @@
+//! The messages between clients and nodes: [frames](crate::services::frame) of these, on a stream of
+//! [`Service::Clients`](crate::services::Service).
+//!
+//! ```text
+//!  client                              node
+//!    Hello ───────────────────────────▶
+//!    ◀─────────────────────── Welcome    or Away: somewhere else
+//!    Open (or Resume) ────────────────▶
+//!    ◀──────────────────────── Opened
+//!    Request, Request, … ─────────────▶  each is ordered among all messages of the group
+//!    ◀──── Answered, Refused, …          in the order of delivery, by number
+//!    Query … ─────────────────────────▶
+//!    ◀─────────────────────── Told …
+//!    ◀─────────────────────── Members    whenever there is another view
+//!    Ping ────────────────────────────▶
+//!    ◀────────────────────────── Pong
+//! ```
+
+use std::io::{Read, Write};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    group::session::{Answer, Refusal, SessionId},
+    services::frame::{self, FrameError},
+};
+
+/// The version of these messages.
+pub(crate) const VERSION: u32 = 2;
+
+/// The size of a frame besides the command, query, reply or answer in it, in bytes; and the longest of all other
+/// frames.
+const OVERHEAD_BYTES: usize = 64 << 10;
+
+/// A message of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToNode {
+    /// The group that the client wants to talk to. The first message.
+    Hello { version: u32, group: String },
+    /// Opens a session.
+    Open { key: u64 },
+    /// Asks that the answers of this session come here.
+    Resume { session: SessionId },
+    /// A command.
+    Request { session: SessionId, number: u64, acknowledged: u64, command: Vec<u8> },
+    /// The client is still there.
+    Touch { session: SessionId, acknowledged: u64 },
+    /// The client leaves.
+    Close { session: SessionId },
+    /// A query for the node's replica. The number is the client's, and comes back with the answer.
+    Query { number: u64, freshness: Freshness, query: Vec<u8> },
+    /// Asks for a sign of life.
+    Ping,
+}
+
+/// A message of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToClient {
+    /// The node serves the group.
+    Welcome {
+        members: Members,
+        /// The time without a message after which a session may end, in milliseconds.
+        session_timeout_ms: u64,
+        /// The longest command or query, in bytes.
+        request_bytes: u64,
+    },
+    /// The group has other members now.
+    Members(Members),
+    /// The node does not serve the group now, for this reason. The last message.
+    Away { why: String, members: Members },
+    /// A session is open.
+    Opened { session: SessionId, window: u32 },
+    /// As many sessions are open as may be.
+    NotOpened { key: u64 },
+    /// A request was delivered, now or before.
+    Answered { number: u64, result: Outcome },
+    /// A request was delivered and not applied.
+    Refused { number: u64, why: Refusal },
+    /// A request could not be sent by this node or any other: no node delivers this copy of it.
+    Rejected { number: u64, why: String },
+    /// The answer to a query, or the reason for which there is none.
+    Told { number: u64, answer: Result<Vec<u8>, String> },
+    /// An answer to a ping.
+    Pong,
+}
+
+/// See [`Answer`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    Reply(Vec<u8>),
+    NoCommand,
+    NoReply,
+    Skipped,
+}
+
+impl From<&Answer> for Outcome {
+    fn from(answer: &Answer) -> Outcome {
+        match answer {
+            Answer::Reply(bytes) => Outcome::Reply(bytes.to_vec()),
+            Answer::NoCommand => Outcome::NoCommand,
+            Answer::NoReply => Outcome::NoReply,
+            Answer::Skipped => Outcome::Skipped,
+        }
+    }
+}
+
+/// The requirement that an answer to a query must meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Freshness {
+    /// The answer shows everything that any caller was told before the query: a linearizable read.
+    #[default]
+    Latest,
+    /// The answer shows the replica as it is: it may be behind.
+    AsItIs,
+}
+
+/// The members that serve a group, as of a view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Members {
+    /// The view's epoch; 0 if the node has none.
+    pub(crate) epoch: u64,
+    /// The members by rank, each with the addresses at which it listens, as `host:port`; none on one host.
+    pub(crate) members: Vec<(u32, Vec<String>)>,
+}
+
+/// Sends a message.
+pub(crate) fn write(to: &mut impl Write, message: &impl Serialize) -> Result<(), FrameError> {
+    frame::write(to, message, u32::MAX as usize)
+}
+
+/// Receives a message in which the application's bytes are `max` at most.
+pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, max: usize) -> Result<T, FrameError> {
+    frame::read(from, max.saturating_add(OVERHEAD_BYTES))
+}
+
+/// Receives a message as [`read`] does, but only after `reserve` has given a share of as many bytes. Returns None if it
+/// gives none.
+pub(super) fn read_within<T: DeserializeOwned, S>(
+    from: &mut impl Read,
+    max: usize,
+    reserve: impl FnOnce(usize) -> Option<S>,
+) -> Result<Option<(T, S)>, FrameError> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len).map_err(|_| FrameError::Closed)?;
+    let (bytes, limit) = (u32::from_le_bytes(len) as usize, max.saturating_add(OVERHEAD_BYTES));
+    if bytes > limit {
+        return Err(FrameError::TooLong { bytes, limit });
+    }
+    let Some(share) = reserve(bytes) else { return Ok(None) };
+    Ok(Some((frame::read(&mut (&len[..]).chain(from), limit)?, share)))
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_longer_than_the_reader_allows_is_refused() {
+        let session = SessionId { number: 1, key: 2 };
+        let mut bytes = Vec::new();
+        let command = vec![5; 2 * OVERHEAD_BYTES];
+        let request = ToNode::Request { session, number: 3, acknowledged: 4, command };
+        write(&mut bytes, &request).unwrap();
+        assert!(matches!(read::<ToNode>(&mut &bytes[..], 0), Err(FrameError::TooLong { .. })));
+        assert_eq!(read::<ToNode>(&mut &bytes[..], 2 * OVERHEAD_BYTES).unwrap(), request);
+    }
+
+    proptest! {
+        #[test]
+        fn garbled_messages_are_errors_not_panics(
+            at in any::<proptest::sample::Index>(), with in any::<u8>(), cut in any::<proptest::sample::Index>(),
+        ) {
+            let session = SessionId { number: 1, key: 2 };
+            let mut bytes = Vec::new();
+            write(&mut bytes, &ToNode::Request { session, number: 3, acknowledged: 4, command: vec![5; 9] }).unwrap();
+            let members = Members { epoch: 1, members: vec![(1, vec!["localhost:1".to_owned()])] };
+            write(&mut bytes, &ToClient::Members(members)).unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] = with;
+            bytes.truncate(4.max(cut.index(2 * bytes.len()).min(bytes.len())));
+            let _ = read::<ToClient>(&mut &bytes[..], 0);
+            let mut from = &bytes[..];
+            if read::<ToNode>(&mut from, 0).is_ok() {
+                let _ = read::<ToClient>(&mut from, 0);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+            let _ = read::<ToNode>(&mut &framed[..], 0);
+            let _ = read::<ToClient>(&mut &framed[..], 0);
+        }
+    }
+}

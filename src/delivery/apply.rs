@@ -1,0 +1,337 @@
+//! The replica's side of a delivery: applying messages, and answering their submitters and readers.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    task::Waker,
+};
+
+use rkyv::util::AlignedVec;
+use squall_membership::EndReason;
+use squall_ordered::{
+    Deliver, Message, Payload,
+    log::{End, Hlc, Position},
+};
+
+use super::{
+    Tally,
+    pending_durable::{Held, fail_read},
+    view_part::Part,
+};
+use crate::{
+    delivery::{
+        backlog::Backlog,
+        poison::{Given, OnPanic},
+        view_change::NewView,
+    },
+    group::{
+        error::{ReadError, Unavailable},
+        read::{Job, Look, Reads},
+        replicated::Stamp,
+        reply_slots::After,
+        service::{Invalid, Service},
+        submit::{Shared, Unapplied},
+    },
+    state_transfer::{exchange::Transfer, state::Mark},
+};
+
+/// The latest time that a message may have, in the year 2262. A later time of a faulty sender's clock is cut to it,
+/// since there must be room for the times of the messages behind.
+const LATEST: Hlc = Hlc(u64::MAX / 2);
+
+/// The calls of a [`Deliverer`] on a complete replica.
+pub(super) struct AtDesk<'a, S: Service> {
+    pub(super) service: &'a mut S,
+    pub(super) desk: &'a mut Desk<S>,
+}
+
+/// The calls of a [`Deliverer`] as long as the replica is ahead of it.
+pub(super) struct Skipping<'a, S: Service> {
+    pub(super) ahead: &'a Mark,
+    pub(super) at_desk: AtDesk<'a, S>,
+}
+
+/// The calls of a [`Deliverer`] as long as the replica lacks its state.
+pub(super) struct Keeping<'a> {
+    pub(super) backlog: &'a mut Backlog,
+    pub(super) overflowed: bool,
+}
+
+/// The part of a [`Delivery`] besides the replica that a [`Deliverer`] calls.
+pub(super) struct Desk<S: Service> {
+    pub(super) shared: Arc<Shared<S::Reply>>,
+    pub(super) reads: Arc<Reads<S>>,
+    pub(super) transfer: Arc<Transfer>,
+    pub(super) tally: Arc<Tally>,
+    /// The log's side of a durable group.
+    pub(super) held: Option<Held<S>>,
+    /// A durable group's message, copied out.
+    pub(super) incoming: AlignedVec,
+    pub(super) scratch: AlignedVec,
+    /// Whether the group's members take its messages in one order.
+    pub(super) in_order: bool,
+    /// The group's time at the last message, if they do.
+    pub(super) time: Hlc,
+    pub(super) jobs: Vec<Job<S>>,
+    pub(super) wakers: Wakers,
+    pub(super) applied: u64,
+    pub(super) skipped: u64,
+    pub(super) answered: u64,
+    /// The message with which the application panicked.
+    pub(super) poison: Option<Given>,
+}
+
+/// Wakers of callers that are to be woken at the end of a batch.
+///
+/// A thread that waits for the oldest of many submits then sleeps through the whole batch, instead of being woken for
+/// each. A thread that is woken finds the delivering thread done. The limit keeps the first of a long batch from
+/// waiting for its end.
+#[derive(Debug)]
+pub(super) struct Wakers(Vec<Waker>);
+
+/// The number of wakers at which they are woken before the batch ends. See [`Wakers`].
+const WAKE_AT_ONCE: usize = 64;
+
+impl Wakers {
+    pub(super) fn new() -> Wakers {
+        Wakers(Vec::with_capacity(WAKE_AT_ONCE))
+    }
+
+    pub(super) fn push(&mut self, waker: Waker) {
+        // Submits of one task or thread mostly come in a row.
+        if self.0.last().is_some_and(|last| last.will_wake(&waker)) {
+            return;
+        }
+        self.0.push(waker);
+        if self.0.len() >= WAKE_AT_ONCE {
+            self.flush();
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl<S: Service> Deliver for AtDesk<'_, S> {
+    // Inlined into the deliverer's loop, which nearly all messages pass; `Skipping` is rare, and short-lived.
+    #[inline(always)]
+    fn deliver(&mut self, message: Message<'_>) {
+        let AtDesk { service, desk } = self;
+        let sent = message.time.min(LATEST);
+        if desk.held.is_some() {
+            return self.deliver_logged(message, sent);
+        }
+        let time = desk.time_of(sent);
+        let result = desk.apply(*service, &message, Stamp { time, version: None });
+        if message.ticket != 0 {
+            let After { wake, room } = desk.shared.replies.complete(message.ticket, result);
+            if let Some(waker) = wake {
+                desk.wakers.push(waker);
+            }
+            if room {
+                desk.shared.intake.on_slot();
+            }
+        }
+    }
+
+    fn answer(&mut self, count: u64) {
+        let AtDesk { service, desk } = self;
+        desk.reads.take(count, &mut desk.jobs);
+        desk.answer_reads(service);
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.desk.held.as_ref().is_none_or(|held| held.journal.append().has_room())
+    }
+
+    fn safe(&mut self, version: u64) {
+        self.desk.release(version);
+        self.service.safe(version);
+    }
+}
+
+impl<S: Service> AtDesk<'_, S> {
+    /// Appends a durable group's message to the log, applies it, and holds the reply.
+    #[inline(never)]
+    fn deliver_logged(&mut self, message: Message<'_>, sent: Hlc) {
+        let AtDesk { service, desk } = self;
+        let mut incoming = std::mem::take(&mut desk.incoming);
+        let kept = match message.payload.as_slice() {
+            Some(bytes) => bytes,
+            // Read once, so that the log and the replica get the same bytes, whatever a faulty sender does meanwhile.
+            None => {
+                incoming.resize(message.payload.len(), 0);
+                message.payload.read(&mut incoming);
+                incoming.as_slice()
+            }
+        };
+        let instead = service.logged_as(kept);
+        if let Some(end) = desk.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
+            desk.time = end.time;
+            let kept = Message { payload: Payload::settled(kept), ..message };
+            let result = desk.apply(*service, &kept, Stamp::logged(end));
+            if let Some(held) = desk.held.as_mut().filter(|_| message.ticket != 0) {
+                held.hold_reply(end.version, message.ticket, result);
+            }
+        }
+        desk.incoming = incoming;
+    }
+}
+
+impl<S: Service> Deliver for Skipping<'_, S> {
+    fn deliver(&mut self, message: Message<'_>) {
+        if !self.ahead.includes(message.epoch, message.seq) {
+            self.at_desk.deliver(message);
+        }
+    }
+
+    fn answer(&mut self, count: u64) {
+        self.at_desk.answer(count);
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.at_desk.has_room()
+    }
+
+    fn safe(&mut self, version: u64) {
+        self.at_desk.safe(version);
+    }
+}
+
+impl Deliver for Keeping<'_> {
+    fn deliver(&mut self, message: Message<'_>) {
+        self.overflowed |= !self.backlog.push(&message);
+    }
+
+    fn answer(&mut self, _count: u64) {
+        unreachable!("no reads are counted before the replica has its state");
+    }
+}
+
+impl<S: Service> Desk<S> {
+    /// Fails the linearizable reads that wait, and later ones.
+    pub(super) fn refuse_reads(&mut self, why: Unavailable) {
+        let error = ReadError::Unavailable { why };
+        self.fail_held_reads(&error);
+        let Desk { reads, jobs, wakers, .. } = self;
+        reads.refuse(error.clone(), jobs);
+        jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
+    }
+
+    /// Tells the log and the replica of a view.
+    pub(super) fn tell_view(&self, service: &mut S, view: &NewView) {
+        if let Some(held) = &self.held {
+            held.append_view(view);
+        }
+        service.view_changed(&view.change);
+    }
+
+    /// Answers peeks, which show the replica as it is.
+    pub(super) fn answer_peeks(&mut self, service: &S) {
+        self.reads.take_peeks(&mut self.jobs);
+        let Desk { jobs, wakers, answered, .. } = self;
+        for mut job in jobs.drain(..) {
+            *answered += 1;
+            job.look(Ok(service));
+            job.answer().into_iter().for_each(|waker| wakers.push(waker));
+        }
+    }
+
+    /// Answers linearizable reads; in a durable group, once the state that they saw can't be undone.
+    fn answer_reads(&mut self, service: &S) {
+        let Desk { jobs, wakers, answered, held, .. } = self;
+        for mut job in jobs.drain(..) {
+            *answered += 1;
+            job.look(Ok(service));
+            let job = match held {
+                Some(held) => held.hold_read(job),
+                None => Some(job),
+            };
+            job.and_then(Look::answer).into_iter().for_each(|waker| wakers.push(waker));
+        }
+    }
+
+    /// The group's time at a message whose sender gave it the time `sent`.
+    #[inline]
+    fn time_of(&mut self, sent: Hlc) -> Hlc {
+        if !self.in_order {
+            return sent;
+        }
+        self.time = self.time.next(sent);
+        self.time
+    }
+
+    /// Gives a message to the replica.
+    #[inline]
+    fn apply(&mut self, service: &mut S, message: &Message<'_>, stamp: Stamp) -> Result<S::Reply, Unapplied> {
+        let (position, version) = (Position::new(message.epoch, message.seq), stamp.version);
+        let given = OnPanic::note(Given { position, sender: message.sender, version }, &mut self.poison);
+        let taken = service.take(message, stamp, &mut self.scratch);
+        given.over();
+        match taken {
+            Ok(reply) => {
+                self.applied += 1;
+                // A message without a reply has no waiting submitter.
+                reply.ok_or(Unapplied::Invalid)
+            }
+            Err(invalid) => {
+                self.skip(message, &invalid);
+                Err(Unapplied::Invalid)
+            }
+        }
+    }
+
+    /// The reason for which this node's part ends after a panic of the application.
+    #[cold]
+    pub(super) fn panicked(&self, part: Option<&Part>) -> EndReason {
+        let Some(given) = self.poison else { return EndReason::Panicked };
+        if let Some(held) = &self.held {
+            let help = given.help(held.journal.directory());
+            tracing::error!(group = %self.shared.intake.name, "{help}");
+            return EndReason::Poison(help);
+        }
+        let Given { position, sender, .. } = given;
+        let (group, shard) = (&self.shared.intake.name, part.map_or(0, |part| part.members.shard.0));
+        tracing::error!(group, shard, %position, %sender, "the application panicked when it applied this command");
+        EndReason::Panicked
+    }
+
+    /// Appends a message to the log of a durable group. None if the log does not take it, in which case the log has
+    /// failed.
+    fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<End> {
+        let held = self.held.as_ref()?;
+        let at = Position::new(message.epoch, message.seq);
+        match held.journal.append().message(at, sent, message.sender, Payload::kept(kept)) {
+            Ok(end) => Some(end),
+            Err(error) => {
+                held.journal.fail(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Counts and logs a message that is no command. All members have the same bytes, so all skip them.
+    #[cold]
+    fn skip(&mut self, message: &Message<'_>, invalid: &Invalid) {
+        self.skipped += 1;
+        // Logged ever more rarely, since a faulty node may send any number.
+        if self.skipped.is_power_of_two() {
+            tracing::warn!(
+                group = %self.shared.intake.name,
+                sender = %message.sender,
+                epoch = message.epoch.0,
+                seq = message.seq.0,
+                bytes = message.payload.len(),
+                error = %invalid,
+                skipped = self.skipped,
+                "a message is no command, so no member applies it: its sender is faulty, or has another version"
+            );
+        }
+    }
+
+    pub(super) fn publish(&self) {
+        self.tally.applied.store(self.applied, Ordering::Relaxed);
+        self.tally.skipped.store(self.skipped, Ordering::Relaxed);
+        self.tally.reads.store(self.answered, Ordering::Relaxed);
+    }
+}

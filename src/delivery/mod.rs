@@ -1,0 +1,588 @@
+//! The delivering thread's work for one group: it applies messages, completes submits and answers reads, from view to
+//! view.
+
+mod apply;
+pub(crate) mod backlog;
+mod capture_requests;
+pub(crate) mod delivery_thread;
+mod kept;
+mod pending_durable;
+pub(crate) mod poison;
+pub(crate) mod replica_cell;
+pub(crate) mod view_change;
+mod view_part;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use rkyv::util::AlignedVec;
+use squall_fabric::{NodeId, Time};
+use squall_membership::{EndReason, Epoch, Seq, ShardId, View};
+use squall_ordered::{
+    DeliverError, Deliverer, Mode, Ran, Submitter, Tag, Undelivered,
+    log::{Hlc, Position},
+};
+
+use self::{
+    apply::{AtDesk, Desk, Keeping, Skipping, Wakers},
+    capture_requests::{Errands, capture},
+    kept::Kept,
+    pending_durable::{Held, fail_read},
+    view_part::{Part, Stage, is_within, outcomes},
+};
+use crate::{
+    delivery::{
+        backlog::Backlog,
+        replica_cell::Custody,
+        view_change::{NewView, ViewChange},
+    },
+    durable::log_writer::Journal,
+    group::{
+        admission::State,
+        error::{Outcome, ReadError, SubmitError, Unavailable},
+        read::Reads,
+        reply_slots::After,
+        resubmit::Resubmission,
+        service::Service,
+        submit::{Shared, Unapplied},
+    },
+    runtime::blocking::Applying,
+    state_transfer::{
+        exchange::{Standing, Transfer},
+        state::{CaptureError, Mark},
+    },
+};
+
+/// A shard's parts in a view that this node installs.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) view: Arc<View>,
+    pub(crate) shard: ShardId,
+    pub(crate) submitter: Submitter,
+    pub(crate) deliverer: Deliverer,
+    /// This node's messages that the view before did not deliver, in order. They are sent first.
+    pub(crate) resubmit: Vec<Undelivered>,
+    /// Whether this node received less than the shard's trim in the view before, so that there is a gap.
+    pub(crate) fell_short: bool,
+}
+
+/// The outcome of a message that its sender, which goes, has not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It lies within the trim: the members that stayed deliver it, and no node that lacks it can read any more.
+    Delivered,
+    /// It lies beyond the trim.
+    NotDelivered,
+    /// The trim is not known, or some node may still read a state without the message.
+    Unknown,
+}
+
+/// The reason for which a task takes no further step.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// A sender is faulty.
+    Faulty(DeliverError),
+    /// The application panicked, so this node's part ends with this reason.
+    Panicked(EndReason),
+}
+
+impl From<DeliverError> for Halt {
+    fn from(error: DeliverError) -> Halt {
+        Halt::Faulty(error)
+    }
+}
+
+/// The delivering thread's work for one group. It runs on the engine's thread, on one of its own, or in the simulator.
+pub(crate) trait Task: Send {
+    /// Whether a step would do anything, deadlines aside.
+    fn is_due(&self) -> bool;
+
+    /// Applies about `max` turns at most, and answers the reads that can be answered. The reads that it counts include
+    /// peeks.
+    ///
+    /// After an error there must be no further step, only the [end](Task::end).
+    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt>;
+
+    /// Returns the time at which a step is due even if nothing happens.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Goes on in a view. This task must have delivered all that the view before delivers.
+    fn install(&mut self, installed: Installed);
+
+    /// Notes that the node was dropped from the view, and that the shard is suspended. The shard may go on with what
+    /// this node has received. The next call is [outside](Task::outside).
+    fn keep(&mut self, received: Seq);
+
+    /// Notes that the node is no member of the shard. Callers get the reason until the next [install](Task::install).
+    /// After that the replica needs a state anew, unless the shard goes on with what was [kept](Task::keep).
+    fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable);
+
+    /// Notes that no member can decide what follows the view. Callers get errors until something is decided.
+    fn stalled(&mut self);
+
+    /// Fails all waiting calls. There must be no further step. A second call does nothing.
+    fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason);
+
+    fn name(&self) -> &str;
+}
+
+/// Counts, for other threads to read. Written by the delivering thread alone, except `overruns`.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) applied: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) overruns: AtomicU64,
+}
+
+/// A group's replica, and all else that the delivering thread needs for the group.
+pub(crate) struct Delivery<S: Service> {
+    me: NodeId,
+    mode: Mode,
+    replica: Arc<Custody<S>>,
+    /// None outside any view.
+    part: Option<Part>,
+    /// The place in the view's order up to which `part` is to be kept.
+    keeps: Option<Seq>,
+    /// A part of an earlier view that is kept in place of `part`.
+    kept: Option<Kept>,
+    errands: Errands,
+    resubmission: Resubmission,
+    max_backlog_bytes: usize,
+    desk: Desk<S>,
+    ended: bool,
+}
+
+/// The handles that a group's delivering thread shares with other threads.
+pub(crate) struct Links<S: Service> {
+    pub(crate) shared: Arc<Shared<S::Reply>>,
+    pub(crate) reads: Arc<Reads<S>>,
+    pub(crate) transfer: Arc<Transfer>,
+    pub(crate) tally: Arc<Tally>,
+    /// The log of a durable group.
+    pub(crate) journal: Option<Arc<Journal>>,
+}
+
+impl<S: Service> Delivery<S> {
+    pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<Custody<S>>, links: Links<S>) -> Delivery<S> {
+        let Links { shared, reads, transfer, tally, journal } = links;
+        let desk = Desk {
+            shared,
+            reads,
+            transfer,
+            tally,
+            held: journal.map(Held::new),
+            incoming: AlignedVec::new(),
+            scratch: AlignedVec::new(),
+            in_order: mode.is_ordered(),
+            time: Hlc(0),
+            jobs: Vec::new(),
+            wakers: Wakers::new(),
+            applied: 0,
+            skipped: 0,
+            answered: 0,
+            poison: None,
+        };
+        Delivery {
+            me,
+            mode,
+            replica,
+            part: None,
+            keeps: None,
+            kept: None,
+            errands: Errands::default(),
+            resubmission: Resubmission::default(),
+            max_backlog_bytes: backlog::MAX_BYTES,
+            desk,
+            ended: false,
+        }
+    }
+
+    /// Keeps what is delivered, as long as the replica lacks its state.
+    fn keep(&mut self, max: usize) -> Result<Ran, DeliverError> {
+        let Some(Part { deliverer, stage: Stage::Incomplete { backlog, state }, .. }) = &mut self.part else {
+            return Ok(Ran::default());
+        };
+        let mut keeping = Keeping { backlog, overflowed: false };
+        let ran = deliverer.run(max, &mut keeping);
+        if keeping.overflowed && state.take().is_some() {
+            self.errands.fetch += 1;
+            self.desk.transfer.set_standing(Standing::Incomplete { fetch: self.errands.fetch });
+        }
+        ran
+    }
+
+    /// Does all work that needs the replica. Returns whether the node's standing changed.
+    fn serve(
+        part: &mut Option<Part>,
+        errands: &mut Errands,
+        desk: &mut Desk<S>,
+        service: &mut S,
+        max: usize,
+    ) -> Served {
+        let mut served = Served { ran: Ok(Ran::default()), changed: false };
+        // Only the holder of the replica knows that it still holds that state.
+        let restored =
+            std::mem::take(&mut errands.restored).then(|| desk.transfer.take_restored(errands.fetch)).flatten();
+        if let Some(part) = part {
+            served.changed |= part.catch_up(restored, errands, desk, service, max);
+            let settled = part.settle(desk, service);
+            served.changed |= matches!(settled, Ok(true));
+            if let Err(error) = settled {
+                served.ran = Err(error);
+            } else if let Stage::Complete { ahead, .. } = &mut part.stage {
+                let at_desk = AtDesk { service, desk };
+                served.ran = match ahead {
+                    None => part.deliverer.run(max, &mut { at_desk }),
+                    Some(mark) => {
+                        let ran = part.deliverer.run(max, &mut Skipping { ahead: mark, at_desk });
+                        if (Mark { epoch: part.epoch, turns: part.deliverer.turns() }).covers(mark) {
+                            *ahead = None;
+                        }
+                        ran
+                    }
+                };
+            }
+        }
+        for (wanted, reply) in errands.captures.drain(..) {
+            let logged = desk.held.as_ref().map(|held| held.journal.place());
+            reply(capture(part.as_ref(), service, wanted, desk.time, logged));
+        }
+        if desk.reads.any_peeks() {
+            desk.answer_peeks(service);
+        }
+        served
+    }
+
+    /// Sends messages of earlier views, as far as there is room. Once all are sent, callers may send theirs.
+    fn resubmit(&mut self) {
+        let Some(part) = self.part.as_ref().filter(|_| !self.resubmission.is_empty()) else { return };
+        let Desk { shared, wakers, .. } = &mut self.desk;
+        let epoch = Epoch(part.epoch.0 - 1);
+        self.resubmission.send(&shared.intake, &part.submitter, |message| {
+            fail(shared, wakers, message.tag.ticket, SubmitError::ViewEnded { epoch, outcome: Outcome::NotDelivered });
+        });
+        if self.resubmission.is_empty() {
+            self.open();
+        }
+    }
+
+    /// Takes the messages that the view before did not deliver, to send them again. In an unordered group they fail
+    /// instead, since some members may have delivered them.
+    fn take_back(&mut self, before: Option<&Part>, mut undelivered: Vec<Undelivered>) {
+        let Some(before) = before else { return };
+        let delivered = Some(before.delivered());
+        undelivered.retain(|message| !is_within(&delivered, message));
+        if self.mode.is_ordered() {
+            return self.resubmission.prepend(undelivered.into());
+        }
+        let Desk { shared, wakers, .. } = &mut self.desk;
+        for Undelivered { tag: Tag { ticket, .. }, held_by, .. } in undelivered {
+            let error = SubmitError::ViewEnded { epoch: before.epoch, outcome: Outcome::of_holders(held_by) };
+            fail(shared, wakers, ticket, error);
+        }
+    }
+
+    /// Tells the replica of new views, if no reader has it; else the next step does.
+    fn announce(&mut self) {
+        let Some(Part { stage: Stage::Complete { owes: None, changes, .. }, .. }) = &mut self.part else { return };
+        if let Some(mut service) = self.replica.take() {
+            let _applying = Applying::enter();
+            changes.drain(..).for_each(|view| self.desk.tell_view(&mut service, &view));
+        }
+    }
+
+    /// Lets callers in, as far as they may come in.
+    fn open(&mut self) {
+        let Some(part) = &self.part else { return };
+        let intake = &self.desk.shared.intake;
+        if let Some(why) = part.unavailable() {
+            return intake.set(State::Unavailable(why));
+        }
+        if matches!(&part.stage, Stage::Complete { changes, .. } if !changes.is_empty()) {
+            // A reader must see the effect of the views of which other replicas have been told.
+            return;
+        }
+        let refuses = if !part.members.is_complete(self.me) {
+            Some(SubmitError::Unavailable { why: Unavailable::Joining, outcome: Outcome::NotAccepted })
+        } else {
+            (!self.resubmission.is_empty()).then_some(SubmitError::Full)
+        };
+        intake.set(State::Open { submitter: part.submitter.clone(), refuses });
+    }
+
+    /// Counts reads in the current view, or refuses them.
+    fn open_reads(&mut self) {
+        let Some(part) = &self.part else { return };
+        match part.unavailable() {
+            None => {
+                self.desk.reads.count_in(part.submitter.clone());
+                self.desk.shared.intake.wake();
+            }
+            Some(why) => self.desk.refuse_reads(why),
+        }
+    }
+
+    /// A view, in the form in which the replica learns of it.
+    fn new_view(&self, before: Option<&Part>, view: &View, shard: ShardId) -> NewView {
+        let held = self.desk.held.as_ref();
+        let restarted = || held.and_then(|held| held.journal.view()).map(|(_, view)| view.members);
+        let members = before.map(|part| part.members.members.clone()).or_else(restarted).unwrap_or_default();
+        let ended = match before {
+            Some(part) => Position::new(part.epoch, part.delivered().seq()),
+            None => held.map_or(Position::START, Held::ended),
+        };
+        let complete = view.shard(shard).map(|shard| shard.complete.clone()).unwrap_or_default();
+        NewView { change: ViewChange::new(&members, view, shard), life: view.life, ended, complete }
+    }
+
+    /// Publishes the standing after the replica was served.
+    fn on_change(&mut self) {
+        let Some(part) = &self.part else { return };
+        let standing = part.standing(&self.errands);
+        if standing != self.desk.transfer.standing() {
+            self.desk.transfer.set_standing(standing);
+            if standing == Standing::Complete {
+                self.open_reads();
+            }
+            // The engine looks at the standing.
+            self.desk.shared.intake.wake();
+        }
+        self.open();
+    }
+}
+
+struct Served {
+    ran: Result<Ran, DeliverError>,
+    changed: bool,
+}
+
+/// Whether there is any work that needs the replica.
+fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk<S>) -> bool {
+    let part_does = part.is_some_and(|part| match &part.stage {
+        Stage::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
+        Stage::Incomplete { backlog, state } => {
+            let reached = |mark| !backlog.is_empty() || part.delivered().covers(mark);
+            state.as_ref().is_some_and(reached)
+        }
+    });
+    part_does || desk.reads.any_peeks() || errands.any()
+}
+
+/// Tells the submitter of a message that it was not delivered here.
+fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
+    if ticket == 0 {
+        return;
+    }
+    let After { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+    wake.into_iter().for_each(|waker| wakers.push(waker));
+    if room {
+        shared.intake.on_slot();
+    }
+}
+
+impl<S: Service> Task for Delivery<S> {
+    fn is_due(&self) -> bool {
+        let Delivery { part, errands, desk, replica, .. } = self;
+        let keeps = matches!(part, Some(Part { stage: Stage::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
+        // A thread that reads now will wake this one. The rest needs no replica.
+        keeps
+            || desk.shared.intake.alarms.any()
+            || desk.shared.intake.may_resubmit()
+            || desk.transfer.any()
+            || needs_replica(part.as_ref(), errands, desk) && replica.is_takeable()
+    }
+
+    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt> {
+        if self.desk.transfer.any() {
+            self.errands.take(&self.desk.transfer);
+        }
+        if self.desk.shared.intake.may_resubmit() {
+            self.resubmit();
+        }
+        let kept = self.keep(max);
+        let answered = self.desk.answered;
+        let Delivery { replica, part, errands, desk, .. } = self;
+        // As long as no work here needs it, another thread may be restoring it.
+        let is_complete = matches!(part, Some(Part { stage: Stage::Complete { .. }, .. }));
+        let needed = is_complete || needs_replica(part.as_ref(), errands, desk);
+        // A panic breaks the replica, because its holder is dropped. Other state that it leaves half changed is not
+        // used any more.
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            needed.then(|| replica.take()).flatten().map(|mut service| {
+                let _applying = Applying::enter();
+                Self::serve(part, errands, desk, &mut service, max)
+            })
+        }));
+        let Ok(served) = served else { return Err(Halt::Panicked(desk.panicked(part.as_ref()))) };
+        let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
+        if changed {
+            self.on_change();
+        }
+        // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
+        // and a deadline that stayed due would keep this thread busy for nothing.
+        let Delivery { desk, .. } = self;
+        desk.shared.intake.alarms.ring(now, |waker| desk.wakers.push(waker));
+        desk.publish();
+        desk.wakers.flush();
+        let (ran, kept) = (ran?, kept?);
+        let reads = desk.answered - answered;
+        Ok(Ran { messages: ran.messages + kept.messages, reads, more: ran.more || kept.more })
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.desk.shared.intake.alarms.next()
+    }
+
+    fn install(&mut self, installed: Installed) {
+        if self.ended {
+            return;
+        }
+        let Installed { view, shard, submitter, deliverer, resubmit, fell_short } = installed;
+        let members = view.shard(shard).expect("a view that is installed has the shard").clone();
+        let (before, mut kept) = (self.part.take(), self.kept.take());
+        let last = kept.as_ref().map(Kept::part).or(before.as_ref());
+        let change = Arc::new(self.new_view(last, &view, shard));
+        self.take_back(before.as_ref(), resubmit);
+        let is_listed = members.is_complete(self.me);
+        // The log was cut for this view, so a state that was restored before is void.
+        let is_stale = self.desk.held.as_ref().is_some_and(|held| held.journal.is_stale());
+        let stage = match before.map(|part| part.stage) {
+            Some(Stage::Complete { owes, mut changes, .. }) if is_listed || !fell_short => {
+                changes.push(change);
+                Stage::Complete { owes, ahead: None, changes }
+            }
+            // It began with the group, or goes on with a state that it has: from its log, its memory, or by an
+            // operator's word.
+            _ if is_listed => {
+                self.desk.held.iter().for_each(|held| held.journal.forget_safe());
+                let owes = kept.take().and_then(|kept| kept.up_to(members.began)).map(Box::new);
+                Stage::Complete { owes, ahead: None, changes: vec![change] }
+            }
+            Some(Stage::Incomplete { mut backlog, state }) if !(fell_short || is_stale && state.is_some()) => {
+                backlog.push_view(change);
+                Stage::Incomplete { backlog, state }
+            }
+            _ => {
+                self.errands.fetch += 1;
+                let backlog = Backlog::new(view.epoch, members.senders.len(), self.max_backlog_bytes);
+                Stage::Incomplete { backlog, state: None }
+            }
+        };
+        self.kept = kept.filter(|_| members.is_suspended());
+        let mut part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
+        match &part.stage {
+            Stage::Complete { .. } => part.begin(&self.desk, is_listed),
+            Stage::Incomplete { .. } => self.desk.held.iter().for_each(|held| held.journal.tell_nobody()),
+        }
+        self.desk.transfer.set_standing(part.standing(&self.errands));
+        self.part = Some(part);
+        self.desk.shared.replies.go_on();
+        self.open_reads();
+        self.resubmit();
+        self.announce();
+        self.open();
+        self.desk.wakers.flush();
+    }
+
+    fn keep(&mut self, received: Seq) {
+        self.keeps = Some(received);
+    }
+
+    fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable) {
+        if self.ended {
+            return;
+        }
+        let before = self.part.take();
+        self.desk.shared.intake.set(State::Unavailable(why.clone()));
+        let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
+        let Desk { shared, wakers, transfer, .. } = &mut self.desk;
+        if let Some(part) = &before {
+            part.submitter.close();
+        }
+        for (ticket, outcome) in outcomes(self.mode, before.as_ref(), undelivered) {
+            fail(shared, wakers, ticket, error(outcome));
+        }
+        for message in self.resubmission.drain(&shared.intake) {
+            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
+        }
+        shared.replies.go_on();
+        transfer.forget();
+        transfer.set_standing(Standing::Outside);
+        self.desk.held.iter().for_each(|held| held.journal.tell_nobody());
+        self.desk.fail_held_replies(&why);
+        if matches!(why, Unavailable::Elsewhere { .. }) {
+            self.kept = None;
+        }
+        if let Some(received) = self.keeps.take() {
+            self.kept = before.and_then(|part| Kept::new(part, received));
+        }
+        self.desk.refuse_reads(why);
+        self.desk.wakers.flush();
+    }
+
+    fn stalled(&mut self) {
+        let Some(part) = self.part.as_mut().filter(|_| !self.ended) else { return };
+        part.stalled = true;
+        let Desk { shared, wakers, .. } = &mut self.desk;
+        // The reason is set first, for callers that the closed ring refuses.
+        shared.intake.set(State::Unavailable(Unavailable::NoQuorum));
+        part.submitter.close();
+        shared.replies.stall(|waker| wakers.push(waker));
+        self.desk.refuse_reads(Unavailable::NoQuorum);
+        self.desk.wakers.flush();
+    }
+
+    fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        // The delivering thread will not take it for changing any more.
+        self.replica.leave();
+        let part = self.part.take();
+        self.kept = None;
+        let Desk { shared, reads, transfer, jobs, wakers, .. } = &mut self.desk;
+        // The reason is set first, and the ring closed: callers that submit from now on are refused, with the reason.
+        // Callers that wait for room are woken, and refused.
+        shared.intake.set(State::Ended(reason.clone()));
+        if let Some(part) = &part {
+            part.submitter.close();
+        }
+        let error = |outcome| SubmitError::Ended { reason: reason.clone(), outcome };
+        // Then messages of which the outcome is known.
+        for (ticket, outcome) in outcomes(self.mode, part.as_ref(), undelivered) {
+            fail(shared, wakers, ticket, error(outcome));
+        }
+        // These lie beyond the end of an earlier view's delivery.
+        for message in self.resubmission.drain(&shared.intake) {
+            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
+        }
+        // Then all others that still wait. A thread may have passed the check of the reason before, and its message be
+        // accepted only now. It is not forgotten: `close` and `Replies::poll` make sure that one of the two notices the
+        // other.
+        shared.replies.close(|waker| wakers.push(waker));
+        let captures = std::mem::take(&mut self.errands.captures);
+        for (_, reply) in transfer.end(reason).into_iter().chain(captures) {
+            reply(Err(CaptureError::Ended(reason.clone())));
+        }
+        // Reads are queued and ended under one lock.
+        let error = ReadError::Ended { reason: reason.clone() };
+        reads.end(error.clone(), jobs);
+        jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
+        self.desk.fail_held_reads(&error);
+        self.desk.wakers.flush();
+    }
+
+    fn name(&self) -> &str {
+        &self.desk.shared.intake.name
+    }
+}
+
+impl<S: Service> Drop for Delivery<S> {
+    fn drop(&mut self) {
+        // Called in order, or because the thread panicked: no caller shall wait for a task that is gone.
+        self.end(Vec::new(), &EndReason::ShutDown);
+    }
+}

@@ -1,0 +1,108 @@
+//! Replies and reads whose messages a crash of all members could still undo.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_ordered::log::Position;
+
+use super::apply::{Desk, Wakers};
+use crate::{
+    delivery::view_change::NewView,
+    durable::log_writer::Journal,
+    group::{
+        error::{Outcome, ReadError, SubmitError, Unavailable},
+        read::Job,
+        service::Service,
+        submit::Unapplied,
+    },
+};
+
+/// The delivering thread's side of a durable group's log. It appends, and holds answers until all members have on disk
+/// the messages on which the answers rest.
+pub(super) struct Held<S: Service> {
+    pub(super) journal: Arc<Journal>,
+    /// The held replies, in the order of versions.
+    replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
+    reads: VecDeque<(u64, Job<S>)>,
+}
+
+impl<S: Service> Held<S> {
+    pub(super) fn new(journal: Arc<Journal>) -> Held<S> {
+        Held { journal, replies: VecDeque::new(), reads: VecDeque::new() }
+    }
+
+    /// Holds the reply to a message of this node.
+    pub(super) fn hold_reply(&mut self, version: u64, ticket: u32, reply: Result<S::Reply, Unapplied>) {
+        self.replies.push_back((version, ticket, reply));
+    }
+
+    /// Holds a read of the version with which the log ends. Gives it back if that version is safe.
+    pub(super) fn hold_read(&mut self, job: Job<S>) -> Option<Job<S>> {
+        let version = self.journal.end().version;
+        if version <= self.journal.safe() {
+            return Some(job);
+        }
+        self.reads.push_back((version, job));
+        None
+    }
+
+    /// Appends a view, before any message of its epoch.
+    pub(super) fn append_view(&self, view: &NewView) {
+        if let Err(error) = self.journal.append().view(view.change.epoch, &view.record()) {
+            self.journal.fail(error.to_string());
+        }
+    }
+
+    /// The position at which the order ended before a view, if this node was in no view before: its log then reaches
+    /// that far.
+    pub(super) fn ended(&self) -> Position {
+        self.journal.end().position
+    }
+}
+
+impl<S: Service> Desk<S> {
+    /// Releases the answers that wait for this version: all members have the messages up to it on disk.
+    pub(super) fn release(&mut self, version: u64) {
+        let Desk { held, shared, wakers, .. } = self;
+        let Some(held) = held else { return };
+        held.journal.set_safe(version);
+        let safe = held.journal.safe();
+        while held.replies.front().is_some_and(|(at, ..)| *at <= safe) {
+            let Some((_, ticket, reply)) = held.replies.pop_front() else { break };
+            let after = shared.replies.complete(ticket, reply);
+            after.wake.into_iter().for_each(|waker| wakers.push(waker));
+            if after.room {
+                shared.intake.on_slot();
+            }
+        }
+        while held.reads.front().is_some_and(|(at, _)| *at <= safe) {
+            let Some((_, job)) = held.reads.pop_front() else { break };
+            job.answer().into_iter().for_each(|waker| wakers.push(waker));
+        }
+    }
+
+    /// Fails the replies that are held: this node will not learn whether a crash of all members undoes their messages.
+    pub(super) fn fail_held_replies(&mut self, why: &Unavailable) {
+        let Desk { held: Some(held), shared, wakers, .. } = self else { return };
+        for (_, ticket, _) in held.replies.drain(..) {
+            let outcome = Outcome::Unknown { held_by: Vec::new() };
+            let error = SubmitError::Unavailable { why: why.clone(), outcome };
+            let after = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+            after.wake.into_iter().for_each(|waker| wakers.push(waker));
+            if after.room {
+                shared.intake.on_slot();
+            }
+        }
+    }
+
+    /// Fails the reads that are held.
+    pub(super) fn fail_held_reads(&mut self, error: &ReadError) {
+        let Desk { held: Some(held), wakers, .. } = self else { return };
+        held.reads.drain(..).for_each(|(_, job)| fail_read(job, error, wakers));
+    }
+}
+
+/// Fails a read with `error`, for the caller that waits for it.
+pub(super) fn fail_read<S>(mut job: Job<S>, error: &ReadError, wakers: &mut Wakers) {
+    job.look(Err(error.clone()));
+    job.answer().into_iter().for_each(|waker| wakers.push(waker));
+}

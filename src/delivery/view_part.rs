@@ -1,0 +1,187 @@
+//! A node's part of a group in one view.
+
+use std::sync::Arc;
+
+use squall_membership::{Epoch, Seq, ShardState, ShardView};
+use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, Submitter, Undelivered, log::Position};
+
+use super::{
+    Fate,
+    apply::{AtDesk, Desk},
+    capture_requests::Errands,
+    kept::Kept,
+};
+use crate::{
+    delivery::{
+        backlog::{Backlog, Entry},
+        view_change::NewView,
+    },
+    group::{
+        error::{Outcome, Unavailable},
+        service::Service,
+    },
+    state_transfer::{
+        exchange::Standing,
+        state::{Mark, Reached},
+    },
+};
+
+pub(super) struct Part {
+    pub(super) epoch: Epoch,
+    pub(super) members: ShardView,
+    pub(super) submitter: Submitter,
+    pub(super) deliverer: Deliverer,
+    pub(super) stage: Stage,
+    /// Whether no member can decide what follows.
+    pub(super) stalled: bool,
+}
+
+/// The stage of the replica: whether it takes part.
+pub(super) enum Stage {
+    Complete {
+        /// A part that the replica is to be given first, because the shard goes on with it from this node's memory.
+        owes: Option<Box<Kept>>,
+        /// The state that was restored, as long as it is ahead of the delivered order.
+        ahead: Option<Mark>,
+        /// The views of which the replica has not been told.
+        changes: Vec<Arc<NewView>>,
+    },
+    Incomplete {
+        backlog: Backlog,
+        /// The state that was restored; the replica lacks no more than the backlog.
+        state: Option<Mark>,
+    },
+}
+
+impl Part {
+    pub(super) fn standing(&self, errands: &Errands) -> Standing {
+        match self.stage {
+            Stage::Complete { .. } => Standing::Complete,
+            Stage::Incomplete { .. } => Standing::Incomplete { fetch: errands.fetch },
+        }
+    }
+
+    /// The reason for which callers can't be let in.
+    pub(super) fn unavailable(&self) -> Option<Unavailable> {
+        match (&self.members.state, &self.stage) {
+            _ if self.stalled => Some(Unavailable::NoQuorum),
+            (ShardState::Suspended { .. }, _) => {
+                Some(Unavailable::Suspended { last_holders: self.members.waits_for() })
+            }
+            (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
+            (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),
+            (ShardState::Active, Stage::Complete { .. }) => None,
+        }
+    }
+
+    /// Gives a complete replica what comes before the view's order. Returns whether it was told of any view.
+    pub(super) fn settle<S: Service>(&mut self, desk: &mut Desk<S>, service: &mut S) -> Result<bool, DeliverError> {
+        let Stage::Complete { owes, changes, .. } = &mut self.stage else { return Ok(false) };
+        if let Some(kept) = owes.take() {
+            kept.deliver(desk, service)?;
+        }
+        let any = !changes.is_empty();
+        changes.drain(..).for_each(|view| desk.tell_view(service, &view));
+        Ok(any)
+    }
+
+    /// The end of this node's delivery.
+    pub(super) fn delivered(&self) -> Mark {
+        Mark { epoch: self.epoch, turns: self.deliverer.turns() }
+    }
+
+    /// Takes a state that was restored, and applies the kept entries beyond it, a few times `max` at once. Returns
+    /// whether the standing changed.
+    pub(super) fn catch_up<S: Service>(
+        &mut self,
+        restored: Option<Reached>,
+        errands: &mut Errands,
+        desk: &mut Desk<S>,
+        service: &mut S,
+        max: usize,
+    ) -> bool {
+        let Stage::Incomplete { backlog, state } = &mut self.stage else { return false };
+        if let Some(Reached { mark, time }) = restored {
+            if !backlog.joins(&mark) {
+                errands.fetch += 1;
+                return true;
+            }
+            *state = Some(mark);
+            desk.time = time;
+        }
+        let Some(mark) = state else { return false };
+        let has_room = |desk: &Desk<S>| desk.held.as_ref().is_none_or(|held| held.journal.append().has_room());
+        // More than can come in meanwhile.
+        for _ in 0..max.saturating_mul(4) {
+            if !has_room(desk) {
+                break;
+            }
+            match backlog.pop(mark) {
+                Some(Entry::Message { epoch, seq, sender, time, payload }) => {
+                    let message = Message { epoch, seq, sender, time, payload: Payload::kept(&payload), ticket: 0 };
+                    AtDesk { service, desk }.deliver(message);
+                }
+                Some(Entry::View(view)) => desk.tell_view(service, &view),
+                None => break,
+            }
+        }
+        // A state of a view that this node has not installed waits for that view.
+        if !backlog.is_empty() || mark.epoch > self.epoch {
+            return false;
+        }
+        let mut ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
+        if desk.held.is_some() {
+            let delivered = Mark { epoch: self.epoch, turns: self.deliverer.turns() };
+            if !delivered.covers(mark) {
+                // Versions are counted from the deliverer's place.
+                return false;
+            }
+            ahead = None;
+        }
+        self.stage = Stage::Complete { owes: None, ahead, changes: Vec::new() };
+        self.begin(desk, false);
+        true
+    }
+
+    /// In a durable group, lets the log go on from here, once the replica is as far as the deliverer.
+    ///
+    /// If the view does not list it as complete, this member reports itself complete once its disk has the view's
+    /// record, too. So its log reaches the place from which it is complete.
+    pub(super) fn begin<S: Service>(&mut self, desk: &Desk<S>, is_listed: bool) {
+        if let Some(held) = &desk.held {
+            self.deliverer.begin(held.journal.end().version);
+            let from = if is_listed { Position::START } else { Position { epoch: self.epoch, seq: Seq(0) } };
+            held.journal.tell(self.deliverer.persisted(), from);
+        }
+    }
+}
+
+/// Whether a message of this node is part of what it has delivered.
+pub(super) fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool {
+    delivered.as_ref().zip(message.place).is_some_and(|(mark, place)| mark.includes(mark.epoch, place))
+}
+
+/// The outcomes of messages, by their tickets. Messages that this node has delivered since they were listed are left
+/// out.
+///
+/// In a durable group, the members that stay deliver all that lies within the trim, and all of them may lose power
+/// before it is on any disk. This node, on whose disk it is not either, will not know.
+pub(super) fn outcomes(
+    mode: Mode,
+    part: Option<&Part>,
+    undelivered: Vec<(Undelivered, Fate)>,
+) -> impl Iterator<Item = (u32, Outcome)> {
+    let delivered = part.map(Part::delivered);
+    undelivered.into_iter().filter(move |(message, _)| !is_within(&delivered, message)).map(move |(message, fate)| {
+        let outcome = match (mode, fate) {
+            // No other member knows of it.
+            _ if message.place.is_none() => Outcome::NotDelivered,
+            // Unordered groups have no trim.
+            (Mode::Unordered, _) => Outcome::of_holders(message.held_by),
+            (Mode::Ordered, Fate::Delivered) => Outcome::Delivered,
+            (Mode::Ordered | Mode::Durable, Fate::NotDelivered) => Outcome::NotDelivered,
+            (Mode::Durable, Fate::Delivered) | (_, Fate::Unknown) => Outcome::Unknown { held_by: Vec::new() },
+        };
+        (message.tag.ticket, outcome)
+    })
+}

@@ -1,0 +1,109 @@
+//! The follower of a log as it grows.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use event_listener::{Listener, listener};
+
+use super::{Entry, HistoryError, LogReader, ended};
+use crate::runtime::blocking;
+
+/// A reader of a durable group's log as it grows; see [`Group::follow`](crate::Group::follow).
+///
+/// It shows a command as soon as it is safe. A follower that reads more slowly than the log grows loses nothing, unless
+/// its next records are trimmed ([`HistoryError::Trimmed`]).
+#[derive(Debug)]
+pub struct LogFollower(LogReader);
+
+/// The result of waiting for a log's next entry for a limited time.
+#[derive(Debug)]
+pub enum Next<'a> {
+    /// An entry.
+    Entry(Entry<'a>),
+    /// No entry came within the time.
+    Late,
+}
+
+impl LogFollower {
+    pub(super) fn new(reader: LogReader) -> LogFollower {
+        LogFollower(reader)
+    }
+
+    /// Shows views, too: each before the first message of its epoch, once that message is safe.
+    pub fn with_views(self) -> LogFollower {
+        LogFollower(self.0.with_views())
+    }
+
+    /// Returns the first version that was not shown.
+    pub fn next_version(&self) -> u64 {
+        self.0.next_version()
+    }
+
+    /// Returns the next entry, if it is safe already.
+    ///
+    /// Damaged records are reported once: the next call continues behind them. The result is [`HistoryError::Ended`]
+    /// once the node's part in the group is over, and everything that was safe then is shown.
+    pub fn try_next(&mut self) -> Result<Option<Entry<'_>>, HistoryError> {
+        Ok(self.advance()?.then(|| self.0.shown()))
+    }
+
+    /// Waits for the next entry, on a plain thread, for `limit` at most. Errors are those of
+    /// [`try_next`](LogFollower::try_next).
+    pub fn wait(&mut self, limit: Duration) -> Result<Next<'_>, HistoryError> {
+        // A time beyond the clock's range is no limit.
+        match self.wait_until(Instant::now().checked_add(limit))? {
+            true => Ok(Next::Entry(self.0.shown())),
+            false => Ok(Next::Late),
+        }
+    }
+
+    /// Returns the next entry. Errors are those of [`try_next`](LogFollower::try_next). Nothing is lost if the future
+    /// is dropped while it waits.
+    pub async fn next(&mut self) -> Result<Entry<'_>, HistoryError> {
+        let journal = Arc::clone(self.0.journal());
+        loop {
+            // It listens before it looks, so that it misses no entry that comes in between.
+            let mut rings = pin!(journal.grown().listen());
+            if self.advance()? {
+                return Ok(self.0.shown());
+            }
+            rings.as_mut().await;
+        }
+    }
+
+    fn wait_until(&mut self, until: Option<Instant>) -> Result<bool, HistoryError> {
+        if blocking::is_applying() {
+            return Err(HistoryError::InsideApply);
+        }
+        let journal = Arc::clone(self.0.journal());
+        loop {
+            listener!(journal.grown() => rings);
+            if self.advance()? {
+                return Ok(true);
+            }
+            match until {
+                None => rings.wait(),
+                Some(until) if rings.wait_deadline(until).is_none() => return self.advance(),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Goes to the next entry, if it is safe.
+    fn advance(&mut self) -> Result<bool, HistoryError> {
+        let LogFollower(reader) = self;
+        let journal = reader.journal();
+        let is_over = journal.failure().is_some();
+        let safe = journal.safe().min(journal.on_disk().version);
+        reader.read_to(safe);
+        match reader.advance()? {
+            true => Ok(true),
+            // The end was checked before, so that the last entries are shown.
+            false if is_over => Err(ended(reader.journal())),
+            false => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The past of a durable group, for applications: its commands by version, earlier states, and snapshots that permit
+//! the removal of old records.
+//!
+//! - A [`LogReader`] and a [`LogFollower`] show commands as they are on this node's disk. They never show anything
+//!   beyond the *safe* version, up to which all members have the log on disk, so that no crash undoes it.
+//! - A [`Past`] is a look at the state at a version or a time. The state is built from the newest *image* before it,
+//!   and the commands up to it.
+//! - The keeper takes images of the state, on disk, and trims the log before those that are kept.
+//!
+//! None of it delays the threads that deliver and write, with two exceptions: the application's own `snapshot`, between
+//! two commands, and the removal of files, between two batches.
+
+mod entry;
+mod error;
+mod follower;
+mod images;
+mod keeper;
+mod past;
+mod reader;
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
+
+use std::{
+    ops::{Bound, RangeBounds},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc},
+};
+
+use squall_fabric::Waker;
+use squall_ordered::log::{End, Hlc};
+
+use self::{keeper::Keeping, past::Desk};
+use crate::{
+    durable::{
+        log_writer::{DiskLog, Journal, LogCounts},
+        scrub::ScrubReport,
+    },
+    group::{handle::Group, replicated::Logged, service::Service},
+    node::status::LogStatus,
+    runtime::blocking,
+    state_transfer::exchange::Transfer,
+};
+
+pub(crate) use self::keeper::Policy;
+pub use self::{
+    entry::{CommandError, Entry, EntryBody},
+    error::HistoryError,
+    follower::{LogFollower, Next},
+    past::Past,
+    reader::LogReader,
+};
+
+/// The access to a durable group's past that its handles and its node share.
+pub(crate) struct History {
+    group: String,
+    policy: Policy,
+    /// None if the group is not durable; empty before the node has started.
+    sources: Option<OnceLock<Sources>>,
+    past: Arc<Desk>,
+    keeping: Mutex<Keeping>,
+    /// Held by the thread that takes an image, which may wait for long until its version is safe.
+    taking: Mutex<()>,
+    /// Held by the thread that works out what is needed, and removes the rest.
+    settling: Mutex<()>,
+}
+
+/// The sources of the past.
+struct Sources {
+    journal: Arc<Journal>,
+    transfer: Arc<Transfer>,
+    /// Wakes the delivery thread.
+    waker: Waker,
+}
+
+impl History {
+    /// Makes the history of a group, which is durable if there is a policy for it.
+    pub(crate) fn new(group: &str, policy: Option<Policy>) -> Arc<History> {
+        Arc::new(History {
+            group: group.to_owned(),
+            sources: policy.as_ref().map(|_| OnceLock::new()),
+            policy: policy.unwrap_or_default(),
+            past: Arc::default(),
+            keeping: Mutex::default(),
+            taking: Mutex::default(),
+            settling: Mutex::default(),
+        })
+    }
+
+    /// Returns the bytes of the log before the newest image that are to be kept.
+    pub(crate) fn retains(&self) -> u64 {
+        self.policy.retain.unwrap_or(u64::MAX)
+    }
+
+    /// Starts the history with the group's node. Images are taken from now on, as the policy says.
+    pub(crate) fn start(self: &Arc<History>, journal: Arc<Journal>, transfer: Arc<Transfer>, waker: Waker) {
+        let Some(sources) = &self.sources else { return };
+        if sources.set(Sources { journal, transfer, waker }).is_ok() {
+            self.keep();
+        }
+    }
+
+    /// Returns the status of the log, if there is one.
+    pub(crate) fn status(&self) -> Option<LogStatus> {
+        let journal = self.journal().ok()?;
+        let (begin, end, counts) = (journal.begin(), journal.on_disk(), journal.counts());
+        let keeping = self.keeping();
+        let ScrubReport { damaged, repaired } = journal.scrubbed();
+        Some(LogStatus {
+            first: begin.version + 1,
+            begins_at_ns: begin.time.0,
+            last: end.version,
+            ends_at_ns: end.time.0,
+            safe: journal.safe(),
+            bytes: journal.bytes(),
+            image: keeping.newest.map(|newest| newest.version),
+            image_bytes: keeping.bytes,
+            image_late: keeping.is_late,
+            records: counts.records,
+            written_bytes: counts.bytes,
+            syncs: counts.syncs,
+            failure: journal.failure().map(str::to_owned),
+            damaged,
+            repaired,
+            asides: journal.asides(),
+        })
+    }
+
+    fn sources(&self) -> Result<&Sources, HistoryError> {
+        let sources = self.sources.as_ref().ok_or_else(|| HistoryError::NotDurable { group: self.group.clone() })?;
+        sources.get().ok_or(HistoryError::NotStarted)
+    }
+
+    fn journal(&self) -> Result<&Arc<Journal>, HistoryError> {
+        self.sources().map(|sources| &sources.journal)
+    }
+
+    fn keeping(&self) -> MutexGuard<'_, Keeping> {
+        // The lock can't be poisoned: no code panics while it holds it.
+        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a job on the thread that writes, and waits for its result.
+fn ask<T: Send + 'static>(
+    journal: &Journal,
+    job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
+) -> Result<T, HistoryError> {
+    if blocking::is_applying() {
+        return Err(HistoryError::InsideApply);
+    }
+    answer(journal, &journal.ask(job))
+}
+
+fn answer<T>(journal: &Journal, answers: &mpsc::Receiver<T>) -> Result<T, HistoryError> {
+    journal.wait(answers).ok_or_else(|| ended(journal))
+}
+
+/// Returns the error that the log has ended, with its cause.
+fn ended(journal: &Journal) -> HistoryError {
+    HistoryError::Ended { why: journal.failure().unwrap_or("the node has ended").to_owned() }
+}
+
+/// Converts a log's end to a place in the history.
+pub(crate) fn logged(end: End) -> Logged {
+    Logged { version: end.version, time: end.time }
+}
+
+/// The methods that are the same for every kind of group.
+impl<R: Service> Group<R> {
+    /// Reads a durable group's commands, by version, from this node's disk: those of `range` that are safe by now, so
+    /// that no crash undoes them. Versions count from 1; a range that begins in the trimmed part is an error.
+    ///
+    /// Memory is bounded, whatever the range. Appending continues meanwhile, and so does trimming: a reader that
+    /// trimming overtakes gets [`HistoryError::Trimmed`].
+    ///
+    /// This call waits for the thread that writes, which answers between two batches.
+    pub fn log(&self, range: impl RangeBounds<u64>) -> Result<LogReader, HistoryError> {
+        let first = match range.start_bound() {
+            Bound::Included(&version) => version,
+            Bound::Excluded(&version) => version.saturating_add(1),
+            Bound::Unbounded => 1,
+        };
+        let last = match range.end_bound() {
+            Bound::Included(&version) => version,
+            Bound::Excluded(&version) => version.saturating_sub(1),
+            Bound::Unbounded => u64::MAX,
+        };
+        let journal = self.history().journal()?;
+        let safe = journal.safe().min(journal.on_disk().version);
+        LogReader::new(self.name(), journal, R::command_of, first, last.min(safe))
+    }
+
+    /// Reads as [`log`](Group::log), from a version on and without an end. The follower waits for commands to come, in
+    /// whatever view, until the node's part in the group ends. `from` may lie beyond the end of the log.
+    pub fn follow(&self, from: u64) -> Result<LogFollower, HistoryError> {
+        let journal = self.history().journal()?;
+        LogReader::new(self.name(), journal, R::command_of, from, 0).map(LogFollower::new)
+    }
+
+    /// Returns the last command that is safe and not later than `time`; version 0 if all are later. The answer is final
+    /// once a later command is safe.
+    pub fn version_at(&self, time: impl Into<Hlc>) -> Result<Logged, HistoryError> {
+        let (journal, time) = (self.history().journal()?, time.into());
+        let found = past::end_at(self.name(), journal, time)?;
+        Ok(found)
+    }
+
+    /// Returns the counts of what this node has written to the group's log since it started.
+    pub fn log_counts(&self) -> Result<LogCounts, HistoryError> {
+        self.history().journal().map(|journal| journal.counts())
+    }
+
+    /// Calls `look` with the state behind the command of a version, 0 for the state at the beginning, and with the
+    /// exact place of that state. `blank` is a service as it is before it has any state.
+    ///
+    /// The newest image before that version is restored into `blank`, and the commands behind it are applied, on a
+    /// thread of its own. At most two states of a group are built at a time; others wait for their turn. The live
+    /// replica is not touched.
+    ///
+    /// The result is [`HistoryError::NotYet`] if the version is not safe yet.
+    pub fn at_version<T: Send + 'static>(
+        &self,
+        version: u64,
+        blank: R,
+        look: impl FnOnce(&R, Logged) -> T + Send + 'static,
+    ) -> Past<T> {
+        past::look(self.name(), self.history(), past::Moment::Version(version), blank, look)
+    }
+
+    /// Looks, as [`at_version`](Group::at_version) does, at the state behind the last command that is safe and not
+    /// later than `time`. The state is final once a later command is safe; before, a command that was submitted earlier
+    /// may still come.
+    pub fn at_time<T: Send + 'static>(
+        &self,
+        time: impl Into<Hlc>,
+        blank: R,
+        look: impl FnOnce(&R, Logged) -> T + Send + 'static,
+    ) -> Past<T> {
+        past::look(self.name(), self.history(), past::Moment::Time(time.into()), blank, look)
+    }
+
+    /// Takes an image of this node's replica, on its disk, and removes what the configuration does not want
+    /// [retained](crate::config::GroupConfig::retain). Returns the place of the image's state, once that is safe and
+    /// the image is complete. Blocks this thread until then; delivery continues.
+    pub fn snapshot_now(&self) -> Result<Logged, HistoryError> {
+        self.history().snapshot()
+    }
+
+    /// Removes commands on this node's disk that only states before `version` need, whatever the configuration wants
+    /// retained. Returns the first version that can still be read.
+    ///
+    /// At least the two newest images, and the log from the older one on, are kept. To remove more, call
+    /// [`snapshot_now`](Group::snapshot_now) first.
+    pub fn trim(&self, version: u64) -> Result<u64, HistoryError> {
+        self.history().trim(version)
+    }
+}

@@ -1,0 +1,277 @@
+//! Earlier states of a group.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    thread,
+};
+
+use squall_ordered::log::{Body, End, Hlc, Position, ReadError, snapshots};
+
+use super::{History, HistoryError, ask, logged, reader::read_behind};
+use crate::{
+    durable::{
+        log_writer::Journal,
+        recovery::{ReplayError, replay},
+        snapshot_store::Shelf,
+    },
+    group::{replicated::Logged, service::Service},
+    runtime::blocking,
+};
+
+/// The number of earlier states of a group that are built at once: each needs memory for a state, and a busy thread.
+const AT_ONCE: usize = 2;
+
+/// The most requests that wait for that.
+const MAX_WAITING: usize = 256;
+
+/// The number of attempts to build a state when trimming overtakes them.
+const ATTEMPTS: usize = 3;
+
+/// The moment of an earlier state.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Moment {
+    Version(u64),
+    Time(Hlc),
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The pool of threads that build earlier states of a group.
+#[derive(Default)]
+pub(super) struct Desk(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Job>,
+    threads: usize,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // The lock can't be poisoned: no code panics while it holds it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a job, for a thread that ends when no job waits.
+    fn push(self: &Arc<Desk>, job: Job) -> Result<(), HistoryError> {
+        let mut queue = self.lock();
+        if queue.waiting.len() >= MAX_WAITING {
+            return Err(HistoryError::Busy(MAX_WAITING));
+        }
+        queue.waiting.push_back(job);
+        if queue.threads == AT_ONCE {
+            return Ok(());
+        }
+        let desk = Arc::clone(self);
+        let body = move || {
+            while let Some(job) = desk.next() {
+                job();
+            }
+        };
+        match thread::Builder::new().name("squall-past".to_owned()).spawn(body) {
+            Ok(_) => queue.threads += 1,
+            // The threads that run already will take it.
+            Err(_) if queue.threads > 0 => {}
+            Err(error) => {
+                queue.waiting.pop_back();
+                return Err(HistoryError::NoThread(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next job of the calling thread; None if the thread is to end.
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.lock();
+        let job = queue.waiting.pop_front();
+        if job.is_none() {
+            queue.threads -= 1;
+        }
+        job
+    }
+}
+
+/// A look at an earlier state that is under way, and its result; see [`Group::at_version`](crate::Group::at_version).
+///
+/// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
+/// state is built.
+#[must_use = "an earlier state that nobody waits for is not built"]
+pub struct Past<T>(Arc<Mutex<State<T>>>);
+
+enum State<T> {
+    Waiting(Option<Waker>),
+    Answered(Result<T, HistoryError>),
+    Taken,
+}
+
+impl<T> Past<T> {
+    fn lock(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+        // The lock can't be poisoned: no code panics while it holds it.
+        state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks this thread until the answer has come.
+    ///
+    /// # Panics
+    ///
+    /// If it was polled before, and has resolved.
+    pub fn wait(mut self) -> Result<T, HistoryError> {
+        if blocking::is_applying() {
+            return Err(HistoryError::InsideApply);
+        }
+        blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")
+    }
+}
+
+impl<T> Future for Past<T> {
+    type Output = Result<T, HistoryError>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it has resolved.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, HistoryError>> {
+        let mut state = Past::lock(&self.0);
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Waiting(_) => {
+                *state = State::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            State::Answered(result) => Poll::Ready(result),
+            State::Taken => panic!("a Past was polled after it had resolved"),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Past<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Past").finish_non_exhaustive()
+    }
+}
+
+/// Queues a call of `look` with the state at a moment.
+pub(super) fn look<S: Service, T: Send + 'static>(
+    group: &str,
+    history: &Arc<History>,
+    moment: Moment,
+    blank: S,
+    look: impl FnOnce(&S, Logged) -> T + Send + 'static,
+) -> Past<T> {
+    let past = Past(Arc::new(Mutex::new(State::Waiting(None))));
+    let (answer, name, of_job) = (Arc::downgrade(&past.0), group.to_owned(), Arc::clone(history));
+    let job = move || {
+        // The caller has dropped its handle.
+        let Some(answer) = answer.upgrade() else { return };
+        // Unwind safety: a panic can only break the job's own values.
+        let build = || {
+            let mut service = blank;
+            let at = build(&name, of_job.journal()?, moment, &mut service)?;
+            Ok(look(&service, at))
+        };
+        let result = catch_unwind(AssertUnwindSafe(build)).unwrap_or(Err(HistoryError::Panicked));
+        if let State::Waiting(Some(waker)) = std::mem::replace(&mut *Past::lock(&answer), State::Answered(result)) {
+            waker.wake();
+        }
+    };
+    let pushed = history.journal().map(drop).and_then(|()| history.past.push(Box::new(job)));
+    if let Err(error) = pushed {
+        *Past::lock(&past.0) = State::Answered(Err(error));
+    }
+    past
+}
+
+/// Brings a service to the state at a moment.
+fn build<S: Service>(group: &str, journal: &Journal, moment: Moment, service: &mut S) -> Result<Logged, HistoryError> {
+    let version = match moment {
+        Moment::Version(version) => version,
+        Moment::Time(time) => end_at(group, journal, time)?.version,
+    };
+    for _ in 1..ATTEMPTS {
+        match build_version(group, journal, version, service) {
+            Err(error) if is_overtaken(&error) => {}
+            result => return result,
+        }
+    }
+    build_version(group, journal, version, service)
+}
+
+/// Tells whether the log was trimmed meanwhile.
+fn is_overtaken(error: &HistoryError) -> bool {
+    matches!(error, HistoryError::Unreadable(ReadError::Gone { .. } | ReadError::Trimmed { .. }))
+}
+
+fn build_version<S: Service>(
+    group: &str,
+    journal: &Journal,
+    version: u64,
+    service: &mut S,
+) -> Result<Logged, HistoryError> {
+    let safe = journal.safe().min(journal.on_disk().version);
+    if version > safe {
+        return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe });
+    }
+    let to = position_behind(group, journal, version)?;
+    let (shelf, begin) = ask(journal, |log| (Shelf::of(log), log.begin().position))?;
+    let found = shelf.newest(begin, to).map_err(HistoryError::image)?;
+    for error in found.refused {
+        tracing::warn!(group, %error, "an image of the state can't be used, so an older one is");
+    }
+    let Some(mut image) = found.image else {
+        let first = first_state(&shelf, begin).unwrap_or(journal.end().version);
+        return Err(HistoryError::Trimmed { group: group.to_owned(), asked: version, first });
+    };
+    let (from, view) = (image.at, image.view.take());
+    let mut reader = ask(journal, move |log| log.read(from.position, to))?.map_err(HistoryError::Unreadable)?;
+    service.restore(&mut image).map_err(HistoryError::image)?;
+    let replayed = replay(service, &mut reader, from, view, &journal.skips()).map_err(|error| match error {
+        ReplayError::Read(error) => HistoryError::Unreadable(error),
+        error => HistoryError::Replay(Box::new(error)),
+    })?;
+    match replayed.damage {
+        Some(damage) => Err(HistoryError::Damaged(damage)),
+        None => Ok(logged(replayed.end)),
+    }
+}
+
+/// Returns the position of the log behind a version's message.
+fn position_behind(group: &str, journal: &Journal, version: u64) -> Result<Position, HistoryError> {
+    if version == journal.begin().version {
+        return Ok(journal.begin().position);
+    }
+    let mut reader = read_behind(group, journal, version)?;
+    loop {
+        match reader.next_record().map_err(|error| HistoryError::reading(group, version, error))? {
+            Some(record) if matches!(record.body, Body::Message { .. }) => return Ok(record.end()),
+            Some(_) => {}
+            None => {
+                let safe = journal.safe();
+                return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe });
+            }
+        }
+    }
+}
+
+/// Returns the first version of which the state can be built.
+fn first_state(shelf: &Shelf, begin: Position) -> Option<u64> {
+    let mut positions = snapshots(&shelf.disk).ok()?.into_iter().filter(|&at| at >= begin);
+    positions.find_map(|at| shelf.open(at).ok()).map(|image| image.at.version)
+}
+
+/// Returns the last command that is safe and not later than a time.
+pub(super) fn end_at(group: &str, journal: &Journal, time: Hlc) -> Result<Logged, HistoryError> {
+    let safe = journal.safe().min(journal.on_disk().version);
+    let found: Result<End, ReadError> = ask(journal, move |log| log.at_time(time))?;
+    let end = found.map_err(|error| match error {
+        ReadError::NotYet { .. } => HistoryError::Before { first: journal.begin().version + 1 },
+        error => HistoryError::reading(group, 0, error),
+    })?;
+    if end.version <= safe {
+        return Ok(logged(end));
+    }
+    let found: Result<End, ReadError> = ask(journal, move |log| log.at_version(safe))?;
+    found.map(logged).map_err(|error| HistoryError::reading(group, safe, error))
+}

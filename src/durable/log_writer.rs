@@ -1,0 +1,714 @@
+//! A durable shard's log, shared by its node's threads.
+//!
+//! - The delivering thread appends what it delivers, in memory, and goes on.
+//! - The writing thread takes all that was appended as one batch. It writes and syncs the batch while the next one
+//!   fills, and publishes how far the log persists. Between two batches it does jobs for others: reading, trimming,
+//!   cutting.
+//! - The node's engine thread checks whether the disk has failed.
+
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+};
+
+use event_listener::Event;
+use squall_fabric::{NodeId, Waker};
+use squall_membership::{ClusterId, EndReason, Epoch, Seq};
+use squall_ordered::{
+    Payload, Persisted,
+    log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
+};
+
+use crate::{
+    durable::{disk::Disk, recovery::anew, scrub::ScrubReport},
+    node::status::AsideStatus,
+    state_transfer::state::LogPlace,
+};
+
+/// A shard's log on a node's disk.
+pub(crate) type DiskLog = Log<Disk>;
+
+/// Work on a log between two batches. Its result is sent once all published state of the log is up to date.
+pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>;
+type Tell = Box<dyn FnOnce()>;
+
+/// The state that a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the writing thread.
+pub(crate) struct Journal {
+    filling: Mutex<Filling>,
+    /// Whether there are appended records or jobs that the writing thread has not seen.
+    due: AtomicBool,
+    jobs: Mutex<VecDeque<Job>>,
+    /// Wakes the writing thread.
+    writer: Waker,
+    failure: OnceLock<String>,
+    /// The last version of this log that all members have on disk.
+    safe: AtomicU64,
+    /// Notified when `safe` has grown, and when nothing more is written.
+    grown: Event,
+    /// The number of times that the end was [changed](Journal::change_end).
+    changes: AtomicU64,
+    /// The number of bytes written since the start at which `on_due` is called.
+    due_at: AtomicU64,
+    on_due: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    counts: Counts,
+    /// Whether the replica is not the state at the log's end: it must be rebuilt before any thread uses it.
+    stale: AtomicBool,
+    /// Whether the log was begun anew, and its node has not been complete since.
+    anew: AtomicBool,
+    /// Whether the group is of a life that an operator forced, and with it accepted the loss of messages.
+    forced: AtomicBool,
+    scrubbed: Mutex<ScrubReport>,
+    /// The records that cuts and new beginnings have taken away, as of the last look.
+    asides: Mutex<Vec<AsideStatus>>,
+    /// The reason for which the log is not taken back to the group's end, in a sentence.
+    went_back: OnceLock<String>,
+    /// The reason for which this node can take no part with its log.
+    ends: OnceLock<EndReason>,
+    directory: PathBuf,
+    /// Does the work of the writing thread, where there is none.
+    pump: OnceLock<Pump>,
+}
+
+/// See [`Journal::pump`].
+type Pump = Box<dyn Fn() + Send + Sync>;
+
+/// The life of the group to which a log's last view belongs.
+pub(crate) fn life_of(view: &Option<(Epoch, ViewRecord)>) -> ClusterId {
+    view.as_ref().map_or(ClusterId::default(), |(_, view)| view.life)
+}
+
+/// The part of the log that is not on its way to the disk yet.
+struct Filling {
+    appender: Appender,
+    /// The batch that is to be written next: all that was appended before it was taken.
+    ready: Option<Batch>,
+    /// The last view of which the log has a record, or that of the state from which the log was begun.
+    view: Option<(Epoch, ViewRecord)>,
+    /// The handle on which the log's end on disk is published, in the view at hand. The position is the one from which
+    /// it is published, since records of views have no version.
+    persisted: Option<(Persisted, Position)>,
+    /// The log's end on disk.
+    on_disk: End,
+    /// The same end, for readers.
+    tip: Tip,
+    /// The commands that no member applies.
+    skips: Skips,
+    /// The place at which the log begins.
+    begin: End,
+    /// The bytes of its segments when that place last changed, and the bytes written since the start by then.
+    held: (u64, u64),
+}
+
+/// The counts of written records, bytes and syncs since the start.
+#[derive(Debug, Default)]
+struct Counts {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    syncs: AtomicU64,
+}
+
+/// The counts of a node's writes to a group's log since the node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogCounts {
+    /// Records: messages, and few views.
+    pub records: u64,
+    /// Their size on disk, in bytes.
+    pub bytes: u64,
+    /// The number of times that the disk was asked to make them durable, each time for a batch of records.
+    pub syncs: u64,
+}
+
+impl Journal {
+    /// The journal of a log whose writing thread `writer` wakes. `view` is the last view of which the log has a record,
+    /// if it has any.
+    pub(crate) fn new(log: &DiskLog, view: Option<(Epoch, ViewRecord)>, writer: Waker) -> Journal {
+        let filling = Filling {
+            appender: log.appender(),
+            ready: None,
+            view,
+            persisted: None,
+            on_disk: log.persisted(),
+            tip: log.tip(),
+            skips: log.skips().clone(),
+            begin: log.begin(),
+            held: (log.bytes_behind(Position::START).unwrap_or_default(), 0),
+        };
+        Journal {
+            filling: Mutex::new(filling),
+            due: AtomicBool::new(false),
+            jobs: Mutex::default(),
+            writer,
+            failure: OnceLock::new(),
+            safe: AtomicU64::new(0),
+            grown: Event::new(),
+            changes: AtomicU64::new(0),
+            due_at: AtomicU64::new(u64::MAX),
+            on_due: OnceLock::new(),
+            counts: Counts::default(),
+            stale: AtomicBool::new(false),
+            anew: AtomicBool::new(false),
+            forced: AtomicBool::new(false),
+            scrubbed: Mutex::default(),
+            asides: Mutex::default(),
+            went_back: OnceLock::new(),
+            ends: OnceLock::new(),
+            directory: log.storage().path(""),
+            pump: OnceLock::new(),
+        }
+    }
+
+    /// Sets a pump, for a log without a writing thread: each caller that waits calls it, and it writes all that is due.
+    pub(crate) fn pump(&self, pump: Pump) {
+        // It is set once.
+        let _ = self.pump.set(pump);
+    }
+
+    /// Whether the log has no writing thread.
+    pub(crate) fn is_pumped(&self) -> bool {
+        self.pump.get().is_some()
+    }
+
+    /// Waits for the answer to a job that was [asked for](Journal::ask). None if the log has failed, or no thread
+    /// writes it any more.
+    pub(crate) fn wait<T>(&self, answers: &mpsc::Receiver<T>) -> Option<T> {
+        if let Some(pump) = self.pump.get() {
+            pump();
+            return answers.try_recv().ok();
+        }
+        answers.recv().ok()
+    }
+
+    /// Waits until a record of any size fits. False if the log has failed.
+    pub(crate) fn wait_for_room(&self) -> bool {
+        while self.failure().is_none() {
+            if self.append().has_room() {
+                return true;
+            }
+            // It is answered behind a batch.
+            if self.wait(&self.ask(|_| ())).is_none() {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Whether the replica is not the state at the log's end, so that it must be rebuilt before any thread uses it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Called by the holder of the replica, or before any thread has it.
+    pub(crate) fn set_stale(&self, stale: bool) {
+        self.stale.store(stale, Ordering::Release);
+    }
+
+    /// Whether the log was [begun anew](anew), and its node has not been complete since.
+    pub(crate) fn is_anew(&self) -> bool {
+        self.anew.load(Ordering::Acquire)
+    }
+
+    /// Called before any thread has the log.
+    pub(crate) fn set_anew(&self, anew: bool) {
+        self.anew.store(anew, Ordering::Release);
+    }
+
+    /// Marks the log: it is to be begun anew, or goes on at a place before which it is damaged. Called by the thread
+    /// that has the log.
+    pub(crate) fn begin_anew(&self, log: &DiskLog) -> Result<(), WriteError> {
+        self.set_anew(true);
+        marked(log, anew::mark(log.storage()))
+    }
+
+    /// Removes the mark: the log has a shard's whole state again. Called by the thread that has the log.
+    pub(crate) fn end_anew(&self, log: &DiskLog) -> Result<(), WriteError> {
+        marked(log, anew::clear(log.storage()))?;
+        self.set_anew(false);
+        Ok(())
+    }
+
+    /// Whether the group is of a life that an operator forced.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.forced.load(Ordering::Acquire)
+    }
+
+    /// Called by the engine, when a view is installed.
+    pub(crate) fn set_forced(&self, forced: bool) {
+        self.forced.store(forced, Ordering::Release);
+    }
+
+    /// The damage that was found while the node runs.
+    pub(crate) fn scrubbed(&self) -> ScrubReport {
+        self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_scrubbed(&self, report: ScrubReport) {
+        *self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// The records that were set aside beside the log.
+    pub(crate) fn asides(&self) -> Vec<AsideStatus> {
+        self.asides.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_asides(&self, asides: Vec<AsideStatus>) {
+        *self.asides.lock().unwrap_or_else(PoisonError::into_inner) = asides;
+    }
+
+    /// The reason for which the log is not taken back to the group's end: it has more that was acknowledged.
+    pub(crate) fn went_back(&self) -> Option<&str> {
+        self.went_back.get().map(String::as_str)
+    }
+
+    /// Notes that the group has gone back: the node is to end with this sentence.
+    pub(crate) fn set_went_back(&self, why: String) {
+        // The first sentence names the place.
+        let _ = self.went_back.set(why);
+    }
+
+    /// Sets the last view of which the log has a record, once that was found out again.
+    pub(crate) fn set_view(&self, view: Option<(Epoch, ViewRecord)>) {
+        self.filling().view = view;
+    }
+
+    fn filling(&self) -> MutexGuard<'_, Filling> {
+        // A panic while holding it leaves the log as it was.
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reason for which nothing more is written, if that is so.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Marks the log as unusable.
+    pub(crate) fn fail(&self, why: String) {
+        let _ = self.failure.set(why);
+        // A caller that waits for a job learns that it will not be done.
+        self.jobs().clear();
+        self.grown.notify(usize::MAX);
+    }
+
+    /// The directory of the log's files.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Notes that this node can take no part with its log, for this reason.
+    pub(crate) fn end_node(&self, reason: EndReason) {
+        let _ = self.ends.set(reason);
+    }
+
+    /// The reason for which this node has to end, if it has.
+    pub(crate) fn ends(&self) -> Option<&EndReason> {
+        self.ends.get()
+    }
+
+    /// The commands that no member applies.
+    pub(crate) fn skips(&self) -> Skips {
+        self.filling().skips.clone()
+    }
+
+    /// Replaces the list of commands that no member applies, durably, and waits for that. None if the log has failed.
+    ///
+    /// Called by the holder of the replica, which is to apply some of them.
+    pub(crate) fn set_skips(self: &Arc<Journal>, skips: Skips) -> Option<()> {
+        let (journal, own) = (Arc::clone(self), skips.clone());
+        let answers = self.ask(move |log| match log.set_skips(own) {
+            Ok(()) => true,
+            Err(error) => {
+                journal.fail(error.to_string());
+                false
+            }
+        });
+        self.wait(&answers).filter(|done| *done)?;
+        self.filling().skips = skips;
+        Some(())
+    }
+
+    /// The end of the log, with all that was appended and may not be on disk yet.
+    pub(crate) fn end(&self) -> End {
+        self.filling().appender.end()
+    }
+
+    /// The last view of which the log has a record, with all that was appended; or that of the state from which the log
+    /// was begun.
+    pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
+        self.filling().view.clone()
+    }
+
+    /// The life of the group to which that view belongs. Without a view, so for an empty log, it is 0.
+    pub(crate) fn life(&self) -> ClusterId {
+        life_of(&self.filling().view)
+    }
+
+    /// The log's end, with all that was appended, and the view and the skips of a state there.
+    pub(crate) fn place(&self) -> LogPlace {
+        let filling = self.filling();
+        LogPlace { end: filling.appender.end(), view: filling.view.clone(), skips: filling.skips.clone() }
+    }
+
+    /// The log's end on disk.
+    pub(crate) fn on_disk(&self) -> End {
+        self.filling().on_disk
+    }
+
+    /// The log's end on disk, for readers that follow it.
+    pub(crate) fn tip(&self) -> Tip {
+        self.filling().tip
+    }
+
+    /// The place at which the log begins.
+    pub(crate) fn begin(&self) -> End {
+        self.filling().begin
+    }
+
+    /// The approximate size of its segments' contents, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let (bytes, then) = self.filling().held;
+        bytes + self.counts().bytes.saturating_sub(then)
+    }
+
+    /// The number of times that its end was [changed](Journal::change_end): places before and after a change need not
+    /// be the same log's.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Sets the function that the writing thread calls when it is [time](Journal::call_at). Set once.
+    pub(crate) fn on_due(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_due.set(Box::new(call));
+    }
+
+    /// Has that function called, once, when so many bytes are [written](Journal::counts).
+    pub(crate) fn call_at(&self, bytes: u64) {
+        self.due_at.store(bytes, Ordering::Relaxed);
+    }
+
+    fn call_if_due(&self) {
+        let due = self.counts.bytes.load(Ordering::Relaxed) >= self.due_at.load(Ordering::Relaxed);
+        if let Some(call) = self.on_due.get().filter(|_| due) {
+            self.due_at.store(u64::MAX, Ordering::Relaxed);
+            call();
+        }
+    }
+
+    /// The last version that all members have on disk, as far as this node knows: 0 until it is a member.
+    pub(crate) fn safe(&self) -> u64 {
+        self.safe.load(Ordering::Acquire)
+    }
+
+    /// The event that is notified when [`safe`](Journal::safe) has grown.
+    pub(crate) fn grown(&self) -> &Event {
+        &self.grown
+    }
+
+    /// Called by the delivering thread.
+    pub(crate) fn set_safe(&self, version: u64) {
+        if version > self.safe.load(Ordering::Relaxed) {
+            self.safe.store(version, Ordering::Release);
+            self.grown.notify(usize::MAX);
+        }
+    }
+
+    /// Takes back that any version is safe. This is another log, or its members are not the ones of whose disks that
+    /// was said.
+    ///
+    /// Called by the delivering thread, or by the thread that has the log meanwhile.
+    pub(crate) fn forget_safe(&self) {
+        self.safe.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn counts(&self) -> LogCounts {
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let Counts { records, bytes, syncs } = &self.counts;
+        LogCounts { records: get(records), bytes: get(bytes), syncs: get(syncs) }
+    }
+
+    /// Whether the writing thread has work.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        if !self.due.swap(true, Ordering::AcqRel) {
+            self.writer.wake();
+        }
+    }
+
+    /// Returns a guard with which to append for a while. The records go to the disk once the guard is dropped, or when
+    /// the batch before is there.
+    pub(crate) fn append(&self) -> Appending<'_> {
+        Appending { journal: self, filling: self.filling(), appended: false }
+    }
+
+    /// Publishes on `persisted` from now on how far the log persists. That begins once all that was appended so far
+    /// persists, and the log reaches `from` and has the view's record.
+    ///
+    /// A view may begin behind the last record of the one before, since an entry of the order that is no message leaves
+    /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
+    /// acknowledged nothing in the view (docs/design.md, §6).
+    pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
+        let mut filling = self.filling();
+        let record = Position::new(persisted.epoch(), Seq(0));
+        let from = filling.appender.end().position.max(from).max(record);
+        let has_mark = self.is_anew();
+        if self.failure().is_none() && filling.on_disk.position >= from && !has_mark {
+            persisted.set(filling.on_disk.version);
+        }
+        filling.persisted = Some((persisted, from));
+        drop(filling);
+        if has_mark {
+            // The writing thread removes the mark.
+            self.wake();
+        }
+    }
+
+    /// Stops publishing how far the log persists.
+    pub(crate) fn tell_nobody(&self) {
+        self.filling().persisted = None;
+    }
+
+    /// Asks the writing thread to run a job on the log, behind all that was appended before, as soon as the batch on
+    /// its way is written. The result comes over the channel. Nothing comes if the log has failed, or its thread has
+    /// ended.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
+    ) -> mpsc::Receiver<T> {
+        let (answer, answers) = mpsc::channel();
+        let job = move |log: &mut DiskLog| {
+            let done = job(log);
+            // The caller that asked may have gone.
+            let tell = move || _ = answer.send(done);
+            Ok(Box::new(tell) as Tell)
+        };
+        self.push(Box::new(job));
+        answers
+    }
+
+    fn push(&self, job: Job) {
+        let mut jobs = self.jobs();
+        // `failure` is set before the waiting jobs are dropped.
+        if self.failure().is_none() {
+            jobs.push_back(job);
+        }
+        drop(jobs);
+        self.wake();
+    }
+
+    /// As [`ask`](Journal::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
+    /// [`begin_anew`](Log::begin_anew).
+    ///
+    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
+    /// error is one of the log: nothing more is written.
+    pub(crate) fn change_end(
+        self: &Arc<Journal>,
+        job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
+    ) -> mpsc::Receiver<End> {
+        let (answer, answers) = mpsc::channel();
+        let journal = Arc::clone(self);
+        let job = move |log: &mut DiskLog| {
+            // Before any thread can see the log's new contents.
+            journal.forget_safe();
+            let view = job(log)?;
+            let mut filling = journal.filling();
+            journal.changes.fetch_add(1, Ordering::AcqRel);
+            (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
+            (filling.on_disk, filling.tip, filling.skips) = (log.persisted(), log.tip(), log.skips().clone());
+            let end = filling.on_disk;
+            drop(filling);
+            journal.grown.notify(usize::MAX);
+            let tell = move || _ = answer.send(end);
+            Ok(Box::new(tell) as Tell)
+        };
+        self.push(Box::new(job));
+        answers
+    }
+
+    /// Does all work that is due, on the writing thread: the jobs, and one batch. Returns whether there was any; the
+    /// node's engine thread is to be woken then.
+    pub(crate) fn write(&self, log: &mut DiskLog) -> bool {
+        // Work that comes from here on sets it again.
+        self.due.store(false, Ordering::Release);
+        let jobs = std::mem::take(&mut *self.jobs());
+        let mut any = !jobs.is_empty();
+        any |= self.write_batch(log);
+        if !jobs.is_empty() {
+            // Records that were appended while the first batch was on its way, but before the jobs were asked for.
+            self.write_batch(log);
+        }
+        if self.failure().is_none() {
+            self.say_persisted(log);
+        }
+        for job in jobs {
+            if self.failure().is_some() {
+                return any;
+            }
+            match job(log) {
+                Ok(tell) => {
+                    self.note_begin(log);
+                    tell();
+                }
+                Err(error) => self.fail(error.to_string()),
+            }
+        }
+        self.call_if_due();
+        // A lack of space for the next segment does no harm yet.
+        if self.failure().is_none()
+            && any
+            && let Err(error) = log.prepare()
+        {
+            tracing::debug!(%error, "the next segment of a log is not there yet");
+        }
+        any
+    }
+}
+
+impl Journal {
+    /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
+    /// to save.
+    pub(crate) fn note_safe(&self, log: &mut DiskLog) -> bool {
+        if self.failure().is_some() {
+            return false;
+        }
+        log.set_acknowledged(self.safe());
+        match log.save_acknowledged() {
+            Err(WriteError::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {}
+            Err(error) => self.fail(error.to_string()),
+            Ok(_) => {}
+        }
+        log.acknowledged() < log.persisted().version
+    }
+
+    fn note_begin(&self, log: &mut DiskLog) {
+        if log.begin() != self.begin() {
+            let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
+            let mut filling = self.filling();
+            (filling.begin, filling.held) = (log.begin(), held);
+        }
+    }
+
+    /// Writes a batch, if there is one, and publishes the new end.
+    fn write_batch(&self, log: &mut DiskLog) -> bool {
+        if self.failure().is_some() {
+            return false;
+        }
+        let mut filling = self.filling();
+        let ready = filling.ready.take();
+        let Some(mut batch) = ready.or_else(|| filling.appender.take_batch()) else { return false };
+        drop(filling);
+        log.set_acknowledged(self.safe());
+        let end = match log.commit(&mut batch) {
+            Ok(end) => end,
+            Err(error) => {
+                self.fail(error.to_string());
+                return true;
+            }
+        };
+        let Counts { records, bytes, syncs } = &self.counts;
+        records.fetch_add(batch.records(), Ordering::Relaxed);
+        bytes.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
+        syncs.fetch_add(1, Ordering::Relaxed);
+        let mut filling = self.filling();
+        (filling.on_disk, filling.tip) = (end, log.tip());
+        filling.appender.give_back(batch);
+        // Taken at once, so that the thread that is told next finds the room.
+        filling.ready = filling.appender.take_batch();
+        if filling.ready.is_some() {
+            self.due.store(true, Ordering::Release);
+        }
+        drop(filling);
+        self.say_persisted(log);
+        true
+    }
+
+    /// Publishes how far the log persists. A log that was begun anew first loses its mark, since others rely on what
+    /// the node then says.
+    fn say_persisted(&self, log: &DiskLog) {
+        let reaches = |filling: &Filling| {
+            let told = filling.persisted.as_ref();
+            told.filter(|(_, from)| filling.on_disk.position >= *from).map(|(persisted, _)| persisted.clone())
+        };
+        if self.is_anew()
+            && reaches(&self.filling()).is_some()
+            && let Err(error) = self.end_anew(log)
+        {
+            return self.fail(error.to_string());
+        }
+        let filling = self.filling();
+        if let Some(persisted) = reaches(&filling) {
+            persisted.set(filling.on_disk.version);
+        }
+    }
+}
+
+/// The result of setting or removing a log's mark.
+fn marked(log: &DiskLog, marked: io::Result<()>) -> Result<(), WriteError> {
+    marked.map_err(|source| WriteError::Io { action: "its mark", path: log.storage().path(anew::NAME), source })
+}
+
+/// A guard to append to a log; see [`Journal::append`].
+pub(crate) struct Appending<'a> {
+    journal: &'a Journal,
+    filling: MutexGuard<'a, Filling>,
+    appended: bool,
+}
+
+impl Appending<'_> {
+    /// The end of the log, with all that was appended.
+    pub(crate) fn end(&self) -> End {
+        self.filling.appender.end()
+    }
+
+    /// Whether a record of any size that a message can have fits.
+    pub(crate) fn has_room(&self) -> bool {
+        self.filling.appender.has_room() && self.journal.failure().is_none()
+    }
+
+    /// Appends a message, at the sender's time or just behind the record before.
+    pub(crate) fn message(
+        &mut self,
+        position: Position,
+        sent: Hlc,
+        sender: NodeId,
+        payload: Payload<'_>,
+    ) -> Result<End, AppendError> {
+        let time = self.end().time.next(sent);
+        self.appended = true;
+        self.filling.appender.append(position, time, sender, payload)
+    }
+
+    /// Appends a view, at the time of the record before, so that it is alike in all members' logs.
+    pub(crate) fn view(&mut self, epoch: Epoch, view: &ViewRecord) -> Result<End, AppendError> {
+        let time = self.end().time;
+        self.appended = true;
+        let end = self.filling.appender.append_view(epoch, time, view)?;
+        self.filling.view = Some((epoch, view.clone()));
+        Ok(end)
+    }
+}
+
+impl Drop for Appending<'_> {
+    fn drop(&mut self) {
+        if self.appended {
+            self.journal.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("failure", &self.failure()).finish_non_exhaustive()
+    }
+}

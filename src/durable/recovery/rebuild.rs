@@ -1,0 +1,187 @@
+//! The rebuilding of a replica from its disk alone: from the newest good image, and the log behind it.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use squall_ordered::log::{Damage, End, Position, ReadError, Reader, Skips, Storage};
+
+use super::replay::{ReplayError, Replayed, replay};
+use crate::{
+    durable::{
+        disk::Disk,
+        log_writer::DiskLog,
+        snapshot_store::{Image, ImageError, LastView, Shelf},
+    },
+    group::service::Service,
+};
+
+/// A reason for which a replica can't be rebuilt.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebuildError {
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error("the application does not take the state that it wrote: {0}")]
+    Restore(io::Error),
+    #[error("the application panicked in `Replicated::restore`")]
+    Panicked,
+    #[error("{0}")]
+    Poison(String),
+    #[error("the log can't be read any more")]
+    LogEnded,
+}
+
+impl RebuildError {
+    /// Tells whether the application has panicked, so that the replica can't be used any more.
+    pub(crate) fn is_panic(&self) -> bool {
+        matches!(
+            self,
+            RebuildError::Panicked | RebuildError::Poison(_) | RebuildError::Replay(ReplayError::Panicked(_))
+        )
+    }
+}
+
+/// A log from which a replica is rebuilt: this thread's own, or that of the thread that writes it.
+pub(crate) trait Source {
+    /// Returns the directory of its files.
+    fn shelf(&self) -> &Shelf;
+
+    /// Returns its beginning and its end.
+    fn extent(&mut self) -> Result<(End, End), RebuildError>;
+
+    /// Returns the damage at its end, if there is any: then its further contents are unknown.
+    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError>;
+
+    /// Returns the commands that no member applies.
+    fn skips(&mut self) -> Result<Skips, RebuildError>;
+
+    /// Returns the log's end at a place of an image, and a reader from there.
+    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
+}
+
+/// A log that no thread writes yet.
+pub(crate) struct Resting<'a> {
+    shelf: Shelf,
+    log: &'a DiskLog,
+}
+
+impl Resting<'_> {
+    pub(crate) fn new(log: &DiskLog) -> Resting<'_> {
+        Resting { shelf: Shelf::of(log), log }
+    }
+}
+
+impl Source for Resting<'_> {
+    fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    fn extent(&mut self) -> Result<(End, End), RebuildError> {
+        Ok((self.log.begin(), self.log.persisted()))
+    }
+
+    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
+        Ok(self.log.end_damage().cloned())
+    }
+
+    fn skips(&mut self) -> Result<Skips, RebuildError> {
+        Ok(self.log.skips().clone())
+    }
+
+    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
+        Ok((self.log.at_position(from), self.log.read(from, Position::MAX).map_err(ReplayError::from)?))
+    }
+}
+
+/// The result of rebuilding a replica from a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rebuilt {
+    /// The place of the replica's state. None if no image was good: then the replica can be used only with another
+    /// member's state.
+    pub(crate) end: Option<End>,
+    /// The last view at that place.
+    pub(crate) view: LastView,
+    /// The damage that keeps it from the log's end.
+    pub(crate) damage: Option<Box<Damage>>,
+}
+
+impl Rebuilt {
+    /// Tells whether the replica is at the log's end.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.end.is_some() && self.damage.is_none()
+    }
+}
+
+/// Starts with a replica that is as it was when the program began. If the log never had anything, it writes an image of
+/// this state, so that the replica can be taken back to any place.
+pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuilt, RebuildError> {
+    let mut source = Resting::new(log);
+    let (begin, end) = source.extent()?;
+    source.shelf().remove_outside(begin.position, end.position)?;
+    if end == End::START && source.shelf().newest(Position::START, Position::START)?.image.is_none() {
+        let state = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| ImageError::Panicked)?;
+        source.shelf().write(End::START, None, state)?;
+        return Ok(Rebuilt { end: Some(End::START), view: None, damage: None });
+    }
+    let rebuilt = rebuild(service, &mut source)?;
+    if rebuilt.end.is_some() || begin != End::START {
+        return Ok(rebuilt);
+    }
+    tracing::warn!(
+        "the image of the group's first state is lost: it is taken for the one that this program begins with"
+    );
+    go_on(service, &mut source, End::START, None)
+}
+
+/// Replaces a replica's state by the one at the end of its log, or before the first damage.
+pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> Result<Rebuilt, RebuildError> {
+    let (begin, end) = source.extent()?;
+    for position in source.shelf().positions(begin.position, end.position)?.into_iter().rev() {
+        let opened = source.shelf().open(position);
+        match opened.and_then(|image| check(image, source)) {
+            Ok(mut image) => {
+                restore(service, &mut image)?;
+                return go_on(service, source, image.at, image.view);
+            }
+            Err(error) => tracing::warn!(%error, "an image is passed over: an older one, and more of the log, will do"),
+        }
+    }
+    Ok(Rebuilt { end: None, view: None, damage: None })
+}
+
+/// Checks that an image is of the log as it is now.
+fn check(image: Image, source: &mut impl Source) -> Result<Image, ImageError> {
+    match source.read(image.at.position) {
+        Ok((Ok(log), _)) if log != image.at => Err(ImageError::Other { at: image.at, log }),
+        // Damage is found when the log is read.
+        _ => Ok(image),
+    }
+}
+
+fn restore<S: Service>(service: &mut S, image: &mut Image) -> Result<(), RebuildError> {
+    let restored = catch_unwind(AssertUnwindSafe(|| service.restore(image)));
+    restored.map_err(|_| RebuildError::Panicked)?.map_err(RebuildError::Restore)
+}
+
+/// Takes a replica further through its log.
+pub(crate) fn go_on<S: Service>(
+    service: &mut S,
+    source: &mut impl Source,
+    from: End,
+    view: LastView,
+) -> Result<Rebuilt, RebuildError> {
+    let (_, mut reader) = source.read(from.position)?;
+    let skips = source.skips()?;
+    let replayed = replay(service, &mut reader, from, view, &skips);
+    let Replayed { end, view, mut damage } = replayed.map_err(|error| match error {
+        ReplayError::Panicked(Some(given)) => RebuildError::Poison(given.help(&source.shelf().disk.path(""))),
+        error => error.into(),
+    })?;
+    if damage.is_none() {
+        damage = source.end_damage()?.map(Box::new);
+    }
+    Ok(Rebuilt { end: Some(end), view, damage })
+}

@@ -1,0 +1,257 @@
+//! Opening the fabric that a configuration asks for.
+
+pub(crate) mod carrier;
+
+use std::time::Duration;
+
+use crossbeam::channel::Receiver;
+use squall_fabric::{
+    NodeId,
+    mixed::{MixedFabric, Transport},
+    net::{
+        DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, ServiceStream,
+        dial_service,
+    },
+    shm::{ShmConfig, ShmError, ShmFabric},
+    sim::SimFabric,
+    tcp::{TcpConfig, TcpError, TcpFabric},
+};
+use squall_membership::Member;
+
+#[cfg(feature = "verbs")]
+use squall_fabric::verbs::{VerbsConfig, VerbsDevice, VerbsError, VerbsFabric};
+
+use crate::config::{Address, Config, Security};
+
+/// The reason for which a node has no fabric.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// Shared memory could not be opened.
+    #[error(transparent)]
+    Shm(#[from] ShmError),
+    /// Sockets could not be opened.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
+    /// RDMA could not be opened.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The node can't prove its identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The node's certificate is another node's.
+    #[error(
+        "{certificate} is the certificate of {found}, but this is {node}: give this node's own, or put `{{id}}` in place of \
+         the number in its path"
+    )]
+    OtherNode {
+        /// The certificate's file.
+        certificate: String,
+        /// The node that it names.
+        found: NodeId,
+        /// This node.
+        node: NodeId,
+    },
+    /// The node's certificate is for another cluster.
+    #[error(
+        "{certificate} is not for the cluster {cluster:?}: make one with the keys of this cluster (`squall keys add`), or \
+         correct the cluster's name"
+    )]
+    OtherCluster {
+        /// The certificate's file.
+        certificate: String,
+        /// This node's cluster.
+        cluster: String,
+    },
+    /// A member could not be greeted.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// RDMA was asked for by a program that was built without it.
+    #[error("this program was built without RDMA: build it with `--features verbs`, which needs libibverbs")]
+    NoVerbs,
+}
+
+/// A fabric that learns the addresses of nodes which its configuration did not name.
+pub(crate) trait Learn {
+    /// Learns the addresses of a node. A node that shares a host with others learns of itself first.
+    fn learn(&mut self, member: &Member);
+}
+
+/// The port at which a real node is called.
+pub(crate) trait Port {
+    /// The streams of callers of a service at the node's port. None if it has no port: the node shares its host with
+    /// all others.
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>>;
+}
+
+impl Learn for ShmFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+impl Port for ShmFabric {
+    fn calls(&self, _service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        None
+    }
+}
+
+impl Learn for TcpFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+impl Port for TcpFabric {
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        Some(self.take_service(service))
+    }
+}
+
+impl Learn for MixedFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+impl Port for MixedFabric {
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        self.tcp().map(|tcp| tcp.take_service(service))
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Learn for VerbsFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Port for VerbsFabric {
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        Some(self.take_service(service))
+    }
+}
+
+impl Learn for SimFabric {
+    fn learn(&mut self, _member: &Member) {}
+}
+
+/// The network configuration: the node's port, and its peers' addresses.
+pub(crate) fn net_config(config: &Config) -> Result<NetConfig, FabricError> {
+    let texts = |list: &[Address]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut net = NetConfig::new(config.cluster(), config.id());
+    net.listen = texts(config.listen());
+    let peers = config.members().iter().filter(|&&member| member != config.id());
+    net.peers = peers.map(|&peer| (peer, texts(config.addresses(peer)))).filter(|(_, list)| !list.is_empty()).collect();
+    net.failure_timeout = config.failure_timeout();
+    net.security = match config.security() {
+        Security::LoopbackOnly => NetSecurity::LoopbackOnly,
+        Security::None => NetSecurity::None,
+        Security::Tls(_) => NetSecurity::Tls(identity(config)?.expect("there are keys")),
+    };
+    Ok(net)
+}
+
+impl Config {
+    /// Opens shared memory, whatever [`carrier`](Config::carrier) says: for programs that use a fabric themselves, as
+    /// [`Bulk`](crate::bulk::Bulk) does. Nodes open their own.
+    pub fn open_shm(&self) -> Result<ShmFabric, FabricError> {
+        Ok(ShmFabric::open(ShmConfig::new(self.cluster(), self.id()))?)
+    }
+
+    /// Opens sockets, for the same programs as [`open_shm`](Config::open_shm).
+    pub fn open_tcp(&self) -> Result<TcpFabric, FabricError> {
+        let mut tcp = TcpConfig::new(net_config(self)?);
+        tcp.send_buffer_bytes = self.tcp().send_buffer_bytes;
+        tcp.receive_buffer_bytes = self.tcp().receive_buffer_bytes;
+        Ok(TcpFabric::open(tcp)?)
+    }
+
+    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no keys. It
+    /// is for the same programs as [`open_shm`](Config::open_shm).
+    pub fn open_mixed(&self) -> Result<MixedFabric, FabricError> {
+        let mut fabric = MixedFabric::new(self.id(), Transport::Network).with_tcp(self.open_tcp()?);
+        // Opened even if no other member is on this host yet: one may join.
+        fabric = fabric.with_shm(self.open_shm()?);
+        self.members_beside().for_each(|peer| fabric.route(peer, Transport::Shm));
+        #[cfg(feature = "verbs")]
+        match self.probe_verbs() {
+            // Keys ask for encryption, which devices don't have.
+            Ok(_) if matches!(self.security(), Security::Tls(_)) => {}
+            Ok(_) => fabric = fabric.open_verbs(self.verbs_config(net_config(self)?))?,
+            Err(error) => tracing::debug!(%error, "there is no RDMA here"),
+        }
+        Ok(fabric)
+    }
+
+    /// Opens RDMA, for the same programs as [`open_shm`](Config::open_shm).
+    #[cfg(feature = "verbs")]
+    pub fn open_verbs(&self) -> Result<VerbsFabric, FabricError> {
+        Ok(VerbsFabric::open(self.verbs_config(net_config(self)?))?)
+    }
+
+    /// Finds the RDMA device that the node would use, or the reason for which there is none. Opens nothing else.
+    #[cfg(feature = "verbs")]
+    pub fn probe_verbs(&self) -> Result<VerbsDevice, FabricError> {
+        Ok(self.verbs_config(NetConfig::new(self.cluster(), self.id())).probe()?)
+    }
+
+    #[cfg(feature = "verbs")]
+    fn verbs_config(&self, net: NetConfig) -> VerbsConfig {
+        let mut verbs = VerbsConfig::new(net);
+        verbs.device = self.verbs().device.clone();
+        (verbs.port, verbs.gid_index) = (self.verbs().port, self.verbs().gid_index);
+        verbs
+    }
+
+    /// Dials a member as this node would, and takes leave again. Success means that the member runs, and would talk to
+    /// this node. Disturbs neither, nor a node of this id that runs.
+    ///
+    /// Blocks for `timeout` at most.
+    pub fn greet(&self, member: NodeId, timeout: Duration) -> Result<(), FabricError> {
+        let net = net_config(self)?;
+        let dial = ServiceDial {
+            addresses: net.peers.get(&member).map_or(&[], Vec::as_slice),
+            peer: Some(member),
+            cluster: &net.cluster,
+            node: net.node,
+            security: &net.security,
+            service: NO_SERVICE,
+            connect_timeout: timeout,
+            timeout,
+        };
+        match dial_service(&dial) {
+            // A member that refuses the service has accepted the greeting.
+            Err(DialError::NoService { .. }) => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    /// Checks the keys that the configuration names, if it names any: that they can be read, belong together, are valid
+    /// today, and are those of this node and cluster. A node that starts does the same.
+    pub fn check_keys(&self) -> Result<(), FabricError> {
+        identity(self).map(drop)
+    }
+}
+
+/// A service that no node ever offers.
+const NO_SERVICE: ServiceId = ServiceId(u32::MAX);
+
+/// The node's certificate, if there are keys. It must be the node's own.
+fn identity(config: &Config) -> Result<Option<Identity>, FabricError> {
+    let Security::Tls(keys) = config.security() else { return Ok(None) };
+    let identity = Identity::load(&keys.ca, &keys.certificate, &keys.key)?;
+    let certificate = || keys.certificate.display().to_string();
+    if identity.node() != config.id() {
+        let (found, node) = (identity.node(), config.id());
+        return Err(FabricError::OtherNode { certificate: certificate(), found, node });
+    }
+    if !identity.is_for(config.cluster()) {
+        let cluster = config.cluster().to_owned();
+        return Err(FabricError::OtherCluster { certificate: certificate(), cluster });
+    }
+    Ok(Some(identity))
+}

@@ -1,0 +1,347 @@
+//! The entrance of a group's messages: the same for every kind of group.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering, fence},
+    },
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
+use squall_fabric::Waker;
+use squall_membership::EndReason;
+use squall_ordered::{
+    Submitter, Tag,
+    log::{Hlc, MAX_PAYLOAD_BYTES},
+};
+
+use crate::{
+    group::{
+        clock_bound::ClockBound,
+        deadline::Alarms,
+        envelope::Encoded,
+        error::{Outcome, SubmitError, Unavailable},
+        hazard_cell::{Current, Using},
+    },
+    runtime::{blocking::Patience, clock::Now},
+};
+
+/// The state that all handles of a group share with the thread that delivers.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    pub(crate) name: String,
+    pub(crate) patience: Patience,
+    pub(crate) alarms: Alarms,
+    durable: bool,
+    around: OnceLock<Around>,
+    /// Replaced by the delivering thread alone.
+    state: Current<State>,
+    /// The reason for which callers must not wait for the delivering thread, which hangs in a view that is over.
+    halted: Mutex<Option<Unavailable>>,
+    /// Notified when there is room again for messages that are no bulk messages.
+    room: Event,
+    /// As `room`, for bulk messages. They need far more of another kind of room, and would use up the notifications of
+    /// others.
+    bulk_room: Event,
+    /// Whether the delivering thread has messages of an earlier view to send before any new ones.
+    resubmitting: AtomicBool,
+    /// Whether there is more room for these messages.
+    resubmit: AtomicBool,
+}
+
+/// The node's part of a group, given to the group when the node starts.
+#[derive(Debug)]
+pub(crate) struct Around {
+    /// Wakes the node's engine.
+    pub(crate) waker: Waker,
+    pub(crate) clock: Now,
+    /// The times of the group's messages.
+    pub(crate) bound: Arc<ClockBound>,
+}
+
+/// The state of a group as regards new messages: whether it takes them, and through which submitter.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// There has been no view.
+    NotStarted,
+    /// In a view. Once the view is over, the submitter refuses, and callers wait for the next.
+    Open {
+        submitter: Submitter,
+        /// The reason for which it takes reads and no messages; [`SubmitError::Full`] if that will change by itself.
+        refuses: Option<SubmitError>,
+    },
+    /// Callers get an error, for now.
+    Unavailable(Unavailable),
+    Ended(EndReason),
+}
+
+/// The number of waiting callers that are woken at first; each that finds room wakes another. Very many may wait, and
+/// there may be room for few.
+///
+/// Notifications are additional ones. So a caller that was woken and never looks (a future that its owner neither polls
+/// nor drops) does not take the place of one that would.
+const WOKEN: usize = 8;
+
+impl Intake {
+    pub(crate) fn new(name: String, patience: Patience, durable: bool) -> Intake {
+        Intake {
+            name,
+            patience,
+            alarms: Alarms::default(),
+            durable,
+            around: OnceLock::new(),
+            state: Current::new(State::NotStarted),
+            halted: Mutex::new(None),
+            room: Event::new(),
+            bulk_room: Event::new(),
+            resubmitting: AtomicBool::new(false),
+            resubmit: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn start(&self, waker: Waker, clock: Now, bound: Arc<ClockBound>) {
+        assert!(self.around.set(Around { waker, clock, bound }).is_ok(), "a group starts once");
+    }
+
+    /// None before the node has started.
+    pub(crate) fn around(&self) -> Option<&Around> {
+        self.around.get()
+    }
+
+    /// Wakes the node's engine.
+    pub(crate) fn wake(&self) {
+        if let Some(around) = self.around() {
+            around.waker.wake();
+        }
+    }
+
+    /// The state of the group as regards new messages.
+    #[inline]
+    pub(crate) fn state(&self) -> Using<'_, State> {
+        self.state.get()
+    }
+
+    /// Sets the state, and lets waiting callers find it. Called by the delivering thread.
+    pub(crate) fn set(&self, state: State) {
+        self.state.set(state);
+        *self.halted() = None;
+        // A caller that listens from now on tries once more before it sleeps, and finds the new state.
+        self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
+    }
+
+    /// Tells callers why they must not wait for the delivering thread, until that thread sets another state. Called by
+    /// the engine, once the view's ring is closed.
+    pub(crate) fn halt(&self, why: Unavailable) {
+        *self.halted() = Some(why);
+        // Callers that listen from now on find `halted`, as in `set`.
+        self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
+    }
+
+    fn halted(&self) -> MutexGuard<'_, Option<Unavailable>> {
+        // Nothing panics while holding it.
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the group has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(*self.state(), State::Ended(_))
+    }
+
+    /// The error of a message whose outcome is `outcome`, if no more is known than that the group has ended or stalled.
+    pub(crate) fn failed(&self, outcome: Outcome) -> SubmitError {
+        match &*self.state() {
+            State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
+            State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
+            // The group goes on by now.
+            State::NotStarted | State::Open { .. } => {
+                let why = self.halted().clone().unwrap_or(Unavailable::NoQuorum);
+                SubmitError::Unavailable { why, outcome }
+            }
+        }
+    }
+
+    /// The error of a message for which there is no room.
+    #[cold]
+    pub(crate) fn full(&self) -> SubmitError {
+        let halted = self.halted().clone();
+        halted.map_or(SubmitError::Full, |why| SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    /// Accepts a message, if there is room, and wakes the engine.
+    pub(crate) fn accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
+        match self.try_accept(message, ticket) {
+            Err(SubmitError::Full) => Err(self.full()),
+            accepted => accepted,
+        }
+    }
+
+    fn try_accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
+        let bytes = message.as_slice().len();
+        if self.is_durable() && bytes > MAX_PAYLOAD_BYTES {
+            return Err(SubmitError::TooLarge { bytes, max: MAX_PAYLOAD_BYTES });
+        }
+        let state = self.state();
+        let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
+        let time = self.around().map_or(Ok(Hlc(0)), |around| around.bound.time(&around.clock))?;
+        match submitter.submit(message.as_slice(), Tag { ticket, time: time.0 }) {
+            Ok(()) => {
+                self.wake();
+                Ok(())
+            }
+            // The submitter's view is over. A caller that waits for room is woken in the next view, or learns why there
+            // is none.
+            Err(refused) => Err(SubmitError::refused(refused).unwrap_or(SubmitError::Full)),
+        }
+    }
+
+    /// As [`accept`](Intake::accept), of a message whose reply nobody waits for.
+    pub(crate) fn try_send(&self, message: Encoded) -> Result<(), SubmitError> {
+        self.accept(&message, 0)
+    }
+
+    /// Notes that the ring has more room. Wakes no caller while less than a quarter of the ring is free, which takes
+    /// the largest message. A producer would fill a smaller space at once and sleep again.
+    pub(crate) fn on_freed(&self) {
+        self.let_resubmit();
+        if matches!(&*self.state(), State::Open { submitter, refuses: None } if submitter.is_roomy()) {
+            self.room.notify(WOKEN.additional());
+        }
+    }
+
+    /// Notes that the other members' clocks are known, so messages that waited for that are taken.
+    pub(crate) fn on_stamps(&self) {
+        self.let_resubmit();
+        // All are woken: only the clocks were in the way, so no message will leave room behind it that would wake the
+        // next.
+        self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
+    }
+
+    /// Notes that there is more room for bulk messages, or for small ones behind them.
+    pub(crate) fn on_freed_bulk(&self) {
+        self.let_resubmit();
+        self.bulk_room.notify(WOKEN.additional());
+        self.room.notify(WOKEN.additional());
+    }
+
+    /// Notes that a reply's slot became free where there had been none.
+    pub(crate) fn on_slot(&self) {
+        self.bulk_room.notify(1.additional());
+        self.room.notify(1.additional());
+    }
+
+    fn let_resubmit(&self) {
+        // Pairs with the fence in `set_resubmitting`: either this sees that the delivering thread wants the room, or
+        // that thread finds it.
+        fence(Ordering::SeqCst);
+        if self.resubmitting.load(Ordering::Relaxed) {
+            self.resubmit.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether there is more room for messages of an earlier view.
+    pub(crate) fn may_resubmit(&self) -> bool {
+        self.resubmit.load(Ordering::Acquire)
+    }
+
+    /// Sets whether the delivering thread looks for room for messages of an earlier view, and wants to hear of more.
+    pub(crate) fn set_resubmitting(&self, resubmitting: bool) {
+        self.resubmitting.store(resubmitting, Ordering::Relaxed);
+        self.resubmit.store(false, Ordering::Relaxed);
+        // Pairs with the fence in `let_resubmit`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The event that is notified when there may be room for a message.
+    fn room_for(&self, message: &Encoded) -> &Event {
+        let bytes = message.as_slice().len();
+        let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
+        if bulk { &self.bulk_room } else { &self.room }
+    }
+}
+
+/// The reason for which a state takes no messages.
+#[cold]
+fn refusal(state: &State) -> SubmitError {
+    let outcome = Outcome::NotAccepted;
+    match state {
+        State::NotStarted => SubmitError::NotStarted,
+        State::Open { refuses, .. } => refuses.clone().unwrap_or(SubmitError::Full),
+        State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
+        State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
+    }
+}
+
+/// A message that has found no room yet.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    message: Encoded,
+    listener: Option<EventListener>,
+}
+
+impl Waiting {
+    pub(crate) fn new(message: Encoded) -> Waiting {
+        Waiting { message, listener: None }
+    }
+
+    /// Ready once `accept` returns anything else than [`SubmitError::Full`].
+    pub(crate) fn poll<A>(
+        &mut self,
+        intake: &Intake,
+        context: &mut Context<'_>,
+        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
+    ) -> Poll<Result<A, SubmitError>> {
+        loop {
+            if let Some(listener) = &mut self.listener {
+                std::task::ready!(Pin::new(listener).poll(context));
+            }
+            // It listens first and tries then, so that room that appears in between is not missed.
+            let room = intake.room_for(&self.message);
+            self.listener = Some(room.listen());
+            match accept(&self.message) {
+                Err(SubmitError::Full) => {}
+                accepted => {
+                    self.listener = None;
+                    room.notify(1.additional());
+                    return Poll::Ready(accepted);
+                }
+            }
+        }
+    }
+
+    /// Blocks until `accept` returns anything else than [`SubmitError::Full`], or until the deadline.
+    pub(crate) fn wait<A>(
+        self,
+        intake: &Intake,
+        until: Option<Instant>,
+        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
+    ) -> Result<A, SubmitError> {
+        let Waiting { message, listener } = self;
+        // If the listener was notified, another waiter is notified in its place.
+        drop(listener);
+        let room = intake.room_for(&message);
+        loop {
+            // On the stack, so that a thread that often waits does not allocate.
+            listener!(room => rings);
+            match accept(&message) {
+                Err(SubmitError::Full) => match until {
+                    None => rings.wait(),
+                    Some(until) => rings.wait_deadline(until).ok_or(SubmitError::Full)?,
+                },
+                accepted => {
+                    room.notify(1.additional());
+                    return accepted;
+                }
+            }
+        }
+    }
+}

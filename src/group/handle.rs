@@ -1,0 +1,517 @@
+//! A group's handle, and how a group comes to life.
+
+use std::{
+    fmt,
+    io::Read as ReadBytes,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use squall_fabric::{NodeId, Time, Waker};
+use squall_membership as membership;
+use squall_ordered::{Mode, log::ChainValue};
+
+use crate::{
+    clients::log_service::LogSource,
+    config::Config,
+    delivery::{Delivery, Links, Tally, Task, replica_cell::Custody},
+    durable::{
+        history::{History, Policy},
+        log_writer::{DiskLog, Journal},
+        recovery::{self, Rebuilt, RecoverError},
+    },
+    group::{
+        admission::Intake,
+        clock_bound::ClockBound,
+        envelope::Encoded,
+        error::{ReadError, SubmitError, Unavailable},
+        read::{Read, Reads},
+        replicated::Replicated,
+        reply_slots::Replies,
+        schema::Schema,
+        service::Service,
+        submit::{Sending, Shared, Submit},
+    },
+    node::status::GroupCounts,
+    runtime::{blocking::Patience, clock::Now, core_budget::Room},
+    state_transfer::{
+        exchange::{CaptureReply, Standing, Transfer, Wanted},
+        install::{Repair, Taker},
+        state::{self, Head, RestoreError},
+        wire::{Gift, LogEnd},
+    },
+};
+
+/// A handle to a replicated service, which submits commands and reads this node's replica. Clones are handles to the
+/// same group, for any number of threads and tasks.
+///
+/// It works from the node's start to the group's end, through all views. Before and after, every call fails at once,
+/// except [`peek`](Group::peek), which goes on showing the last state.
+///
+/// # When members come and go
+///
+/// A caller sees a new view only as a moment without answers. A message that was accepted and not delivered in the old
+/// view is sent again by itself, before anything new, and reads are asked again. While this node can't serve the group,
+/// all calls but `peek` fail at once with [`SubmitError::Unavailable`] or [`ReadError::Unavailable`], which say why.
+/// Then the handle goes on by itself.
+///
+/// # Order
+///
+/// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are
+/// delivered in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
+pub struct Group<R: Service> {
+    shared: Arc<Shared<R::Reply>>,
+    reads: Arc<Reads<R>>,
+    history: Arc<History>,
+    mode: Mode,
+}
+
+impl<R: Replicated> Group<R> {
+    /// Submits a command. The reply is that of this node's replica, when the command is delivered here.
+    ///
+    /// The command is serialized before this returns. It is handed over then if there is room, else as soon as there is
+    /// room while the [`Submit`] is awaited or waited for.
+    pub fn submit(&self, command: &R::Command) -> Submit<R::Reply> {
+        Submit::new(&self.shared, Encoded::command(command))
+    }
+
+    /// Submits a command if there is room, and fails with [`SubmitError::Full`] if there is none.
+    pub fn try_submit(&self, command: &R::Command) -> Result<Submit<R::Reply>, SubmitError> {
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::command(command)?)?))
+    }
+
+    /// Sends a command whose reply nobody needs. The returned [`Sending`] resolves once the command is accepted. From
+    /// there on it is delivered exactly once, unless the group ends before.
+    pub fn send(&self, command: &R::Command) -> Sending {
+        Sending::new(&self.shared.intake, Encoded::command(command))
+    }
+
+    /// Sends a command whose reply nobody needs, if there is room. Fails with [`SubmitError::Full`] if there is none.
+    pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
+        self.shared.intake.try_send(Encoded::command(command)?)
+    }
+}
+
+/// Operations that are the same whether messages are commands or mere bytes.
+impl<R: Service> Group<R> {
+    /// The group's name.
+    pub fn name(&self) -> &str {
+        &self.shared.intake.name
+    }
+
+    /// Looks at this node's replica, linearizably. The read shows the effect of every command whose reply anyone, at
+    /// any node, has seen before this call, and of everything that an earlier such read has shown.
+    ///
+    /// The closure runs between two commands, on this thread if possible, else on the delivering thread. Keep it short:
+    /// while it runs nothing is delivered here, and once rings are full, nowhere. The caller must hold no lock that the
+    /// closure takes.
+    ///
+    /// The read takes no place in the order. It takes one exchange of messages with all members, which concurrent reads
+    /// share. The exchange lasts: for a while (the configuration's `read_lease_ms`) this member answers by itself.
+    pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
+        if self.mode == Mode::Unordered {
+            return Read::answered(Err(ReadError::Unordered));
+        }
+        let look = match self.reads.read_here(&self.shared.intake, look) {
+            Ok(answer) => return Read::answered(answer),
+            Err(look) => look,
+        };
+        let (read, job) = Read::new(self.shared.intake.patience, look);
+        match self.reads.push(&self.shared.intake, job) {
+            Ok(()) => read,
+            Err(error) => Read::answered(Err(error)),
+        }
+    }
+
+    /// Looks at this node's replica as it is. It may be behind others, and behind what this node has been told. It
+    /// shows at least the effect of this node's own completed submits.
+    ///
+    /// It asks no other node, and works after the group's end as well, unless the replica broke in the middle of a
+    /// command. In a durable group it may show a state that is not on all disks yet, which a crash of all members would
+    /// undo. [`read`](Group::read) waits for the disks.
+    pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
+        let look = match self.reads.look_here(&self.shared.intake, look) {
+            Ok(answer) => return Read::answered(answer),
+            Err(look) => look,
+        };
+        let look = match self.reads.look_at_the_last(&self.shared.intake, look) {
+            Ok(answer) => return Read::answered(answer),
+            Err(look) => look,
+        };
+        let (read, job) = Read::new(self.shared.intake.patience, look);
+        match self.reads.push_peek(&self.shared.intake, job) {
+            Ok(()) => read,
+            Err(error) => Read::answered(Err(error)),
+        }
+    }
+
+    /// As [`submit`](Group::submit), of bytes.
+    #[doc(hidden)]
+    pub fn submit_bytes(&self, bytes: &[u8]) -> Submit<R::Reply> {
+        Submit::new(&self.shared, Ok(Encoded::bytes(bytes)))
+    }
+
+    /// As [`try_submit`](Group::try_submit), of bytes.
+    #[doc(hidden)]
+    pub fn try_submit_bytes(&self, bytes: &[u8]) -> Result<Submit<R::Reply>, SubmitError> {
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::bytes(bytes))?))
+    }
+
+    /// As [`send`](Group::send), of bytes.
+    #[doc(hidden)]
+    pub fn send_bytes(&self, bytes: &[u8]) -> Sending {
+        Sending::new(&self.shared.intake, Ok(Encoded::bytes(bytes)))
+    }
+
+    /// As [`try_send`](Group::try_send), of bytes.
+    #[doc(hidden)]
+    pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), SubmitError> {
+        self.shared.intake.try_send(Encoded::bytes(bytes))
+    }
+}
+
+impl<R: Service> Group<R> {
+    /// Returns the state that the group's handles share with the delivering thread.
+    pub(crate) fn shared(&self) -> &Arc<Shared<R::Reply>> {
+        &self.shared
+    }
+
+    /// Returns the group's part that concerns its log.
+    pub(crate) fn history(&self) -> &Arc<History> {
+        &self.history
+    }
+}
+
+impl<R: Service> Clone for Group<R> {
+    fn clone(&self) -> Group<R> {
+        let Group { shared, reads, history, mode } = self;
+        Group { shared: Arc::clone(shared), reads: Arc::clone(reads), history: Arc::clone(history), mode: *mode }
+    }
+}
+
+impl<R: Service> fmt::Debug for Group<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({:?})", self.name())
+    }
+}
+
+/// A group that was declared, and waits for its node's start.
+pub(crate) trait GroupSpec: fmt::Debug + Send {
+    /// The group's name.
+    fn name(&self) -> &str;
+
+    /// The identity of its messages and of its state.
+    fn schema(&self) -> Schema;
+
+    /// In a durable group, before it comes to life: takes the replica to the end of the log, if the log is of the
+    /// group's schema.
+    fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError>;
+
+    /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is the clock that the
+    /// node's core goes by, and `journal` is the log of a durable group.
+    fn attach(
+        self: Box<Self>,
+        me: NodeId,
+        waker: Waker,
+        clock: Now,
+        bound: Arc<ClockBound>,
+        journal: Option<Arc<Journal>>,
+    ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
+}
+
+/// A living group, as its node's engine sees it.
+pub(crate) trait GroupControl: Send + Sync {
+    /// The group's name.
+    fn name(&self) -> &str;
+
+    /// Notes that this node's ring has more room.
+    fn on_freed(&self);
+
+    /// Notes that there is more room for bulk messages, and for small ones behind them.
+    fn on_freed_bulk(&self);
+
+    /// Notes that the other members' clocks are known.
+    fn on_stamps(&self);
+
+    /// Tells callers why they must not wait while the delivering thread hangs.
+    fn halt(&self, why: &Unavailable);
+
+    /// Rings deadlines that are due, and starts new ones. The delivering thread does that too, unless it hangs.
+    fn ring(&self, now: Time);
+
+    /// Returns the time of the next deadline.
+    fn rings_at(&self) -> Option<Time>;
+
+    /// Whether the delivering thread is asked for work that it does not notice by itself.
+    fn wants_delivery(&self) -> bool;
+
+    /// Counts a batch of calls that was longer than the limit for short calls.
+    fn count_overrun(&self);
+
+    /// The counts of the delivering thread.
+    fn counts(&self) -> GroupCounts;
+
+    /// The log, for readers from outside, if there is one.
+    fn log_source(&self) -> Option<Arc<dyn LogSource>>;
+
+    /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a
+    /// view.
+    fn standing(&self) -> Standing;
+
+    /// Hands the replica's state, as it is between two messages, to `reply`, on the thread that delivers.
+    fn capture(&self, wanted: Wanted, reply: CaptureReply);
+
+    /// The log, of a durable group.
+    fn journal(&self) -> Option<&Arc<Journal>>;
+
+    /// The group's past at this node.
+    fn history(&self) -> &Arc<History>;
+
+    /// In a durable group, takes the replica to the end of this node's log, or to the first place that can't be read
+    /// and is not repaired.
+    ///
+    /// Returns that place, if there is anything that another member's log could go on from. Blocks, as
+    /// [`restore`](GroupControl::restore) does.
+    fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError>;
+
+    /// In a durable group, removes from the log all that lies behind a place. Takes the replica back to there if
+    /// `rebuilds`; else that is left to a later [`prepare`](GroupControl::prepare). Blocks. Nothing may be delivered
+    /// meanwhile.
+    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError>;
+
+    /// In a durable group, returns what this node can report in a restart as its own, once all that was appended is on
+    /// disk. Blocks. None if the log has failed. Nothing may be delivered meanwhile.
+    fn held(&self) -> Option<membership::Held>;
+
+    /// Replaces the replica's state by one that [`Captured::write`](crate::state_transfer::state::Captured::write)
+    /// wrote, or takes it further by another log's records, while the node's [standing](GroupControl::standing) is that
+    /// it needs one.
+    ///
+    /// Blocks the calling thread, which must not be a delivering one, until the application has read all of it. The
+    /// standing shows whether that was enough: it becomes complete, or asks for another state.
+    fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
+}
+
+/// Declares a group: returns its handle, and the specification that the node's start brings to life.
+pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
+    let options = config.group(name);
+    let patience = Patience::new(config.spin(), Room::here(config));
+    let intake = Arc::new(Intake::new(name.to_owned(), patience, options.mode == Mode::Durable));
+    let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
+    let replica = Arc::new(Custody::new(service));
+    let reads = Arc::new(Reads::new(Arc::clone(&replica)));
+    let mode = options.mode;
+    let history = History::new(name, (mode == Mode::Durable).then(|| Policy::of(&options)));
+    let spec =
+        Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads), history: Arc::clone(&history), mode };
+    (Group { shared, reads, history, mode }, Box::new(spec))
+}
+
+struct Spec<S: Service> {
+    replica: Arc<Custody<S>>,
+    shared: Arc<Shared<S::Reply>>,
+    reads: Arc<Reads<S>>,
+    history: Arc<History>,
+    mode: Mode,
+}
+
+impl<S: Service> GroupSpec for Spec<S> {
+    fn name(&self) -> &str {
+        &self.shared.intake.name
+    }
+
+    fn schema(&self) -> Schema {
+        S::schema()
+    }
+
+    fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError> {
+        recovery::claim(log, S::schema())?;
+        let group = || self.shared.intake.name.clone();
+        let failed = |why: String| RecoverError::State { group: group(), why };
+        let mut service = self.replica.borrow().ok_or_else(|| failed("it is in use".to_owned()))?;
+        recovery::begin(&mut *service, log).map_err(|error| failed(error.to_string()))
+    }
+
+    fn attach(
+        self: Box<Self>,
+        me: NodeId,
+        waker: Waker,
+        clock: Now,
+        bound: Arc<ClockBound>,
+        journal: Option<Arc<Journal>>,
+    ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
+        let Spec { replica, shared, reads, history, mode } = *self;
+        let (tally, transfer) = <(Arc<Tally>, Arc<Transfer>)>::default();
+        if let Some(journal) = &journal {
+            history.start(Arc::clone(journal), Arc::clone(&transfer), waker.clone());
+        }
+        shared.intake.start(waker, clock, bound);
+        let control = Control {
+            shared: Arc::clone(&shared),
+            reads: Arc::clone(&reads),
+            transfer: Arc::clone(&transfer),
+            tally: Arc::clone(&tally),
+            journal: journal.clone(),
+            history,
+        };
+        let links = Links { shared, reads, transfer, tally, journal };
+        (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
+    }
+}
+
+impl<S: Service> fmt::Debug for Spec<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Spec({:?})", self.name())
+    }
+}
+
+struct Control<S: Service> {
+    shared: Arc<Shared<S::Reply>>,
+    reads: Arc<Reads<S>>,
+    transfer: Arc<Transfer>,
+    tally: Arc<Tally>,
+    journal: Option<Arc<Journal>>,
+    history: Arc<History>,
+}
+
+impl<S: Service> Control<S> {
+    /// The object that takes in states and records, in a durable group.
+    fn taker(&self) -> Option<Taker<'_, S>> {
+        let journal = self.journal.as_ref()?;
+        Some(Taker { replica: self.reads.replica(), transfer: &self.transfer, journal })
+    }
+}
+
+impl<S: Service> GroupControl for Control<S> {
+    fn name(&self) -> &str {
+        &self.shared.intake.name
+    }
+
+    fn on_freed(&self) {
+        self.shared.intake.on_freed();
+    }
+
+    fn on_freed_bulk(&self) {
+        self.shared.intake.on_freed_bulk();
+    }
+
+    fn on_stamps(&self) {
+        self.shared.intake.on_stamps();
+    }
+
+    fn halt(&self, why: &Unavailable) {
+        self.shared.intake.halt(why.clone());
+        self.shared.replies.stall(|waker| waker.wake());
+        self.reads.halt(&ReadError::Unavailable { why: why.clone() });
+    }
+
+    fn ring(&self, now: Time) {
+        self.shared.intake.alarms.ring(now, |waker| waker.wake());
+    }
+
+    fn rings_at(&self) -> Option<Time> {
+        self.shared.intake.alarms.next()
+    }
+
+    fn wants_delivery(&self) -> bool {
+        let intake = &self.shared.intake;
+        self.reads.any_peeks()
+            || intake.alarms.any()
+            || intake.may_resubmit()
+            || self.transfer.any()
+            || self.reads.replica().is_left()
+    }
+
+    fn count_overrun(&self) {
+        self.tally.overruns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> GroupCounts {
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let Tally { applied, skipped, reads, overruns } = &*self.tally;
+        let reads = get(reads) + self.reads.direct();
+        GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
+    }
+
+    fn log_source(&self) -> Option<Arc<dyn LogSource>> {
+        self.journal.as_ref()?;
+        let Control { shared, reads, history, .. } = self;
+        Some(Arc::new(Group {
+            shared: Arc::clone(shared),
+            reads: Arc::clone(reads),
+            history: Arc::clone(history),
+            mode: Mode::Durable,
+        }))
+    }
+
+    fn standing(&self) -> Standing {
+        self.transfer.standing()
+    }
+
+    fn capture(&self, wanted: Wanted, reply: CaptureReply) {
+        self.transfer.ask(wanted, reply);
+        self.shared.intake.wake();
+    }
+
+    fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    fn history(&self) -> &Arc<History> {
+        &self.history
+    }
+
+    fn held(&self) -> Option<membership::Held> {
+        self.taker()?.held()
+    }
+
+    fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
+        self.taker().map_or(Ok(None), |taker| taker.prepare(repair))
+    }
+
+    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+        self.taker().map_or(Ok(()), |taker| taker.cut(to, rebuilds))
+    }
+
+    fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
+        if !matches!(self.transfer.standing(), Standing::Incomplete { .. }) {
+            return Err(RestoreError::NotNeeded);
+        }
+        if let Some(taker) = self.taker() {
+            let taken = match gift {
+                Gift::State { chain, .. } => taker.take_state(chain.map(ChainValue), from),
+                Gift::Suffix(cut) => taker.take_suffix(cut, from),
+                Gift::Records => Err(RestoreError::Foreign("these are only some records of a log")),
+            };
+            self.shared.intake.wake();
+            return taken;
+        }
+        let Head { reached, .. } = state::read_head(from)?;
+        let replica = self.reads.replica();
+        let mut held = loop {
+            if replica.is_broken() {
+                return Err(RestoreError::Panicked);
+            }
+            match replica.borrow() {
+                Some(held) => break held,
+                // A reader holds the replica, and looks are short.
+                None => thread::yield_now(),
+            }
+        };
+        let transfer = &self.transfer;
+        // A panic breaks the replica, because `held` is dropped while it unwinds.
+        let restored = catch_unwind(AssertUnwindSafe(move || {
+            let fetch = transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+            held.restore(from)?;
+            transfer.restored(fetch, reached);
+            Ok(())
+        }));
+        // The delivering thread must see the restored state, and answer the callers that want the replica.
+        self.shared.intake.wake();
+        restored.unwrap_or(Err(RestoreError::Panicked))
+    }
+}

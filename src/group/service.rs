@@ -1,0 +1,122 @@
+//! The trait of a replica that takes messages as bytes, as the delivering thread calls it.
+
+use std::io::{self, Read};
+
+use rkyv::{Archived, rancor, util::AlignedVec};
+use squall_ordered::Message;
+
+use crate::{
+    delivery::view_change::ViewChange,
+    group::{
+        replicated::{Replicated, Stamp},
+        schema::Schema,
+    },
+    state_transfer::state::Snapshot,
+};
+
+/// A replica that takes a group's messages as bytes. Every [`Replicated`] is one; benchmarks, which need no commands,
+/// implement it directly.
+pub trait Service: Send + 'static {
+    /// The type of the replies, which submitters get.
+    type Reply: Send + 'static;
+
+    /// Takes a message. `scratch` is memory to use again and again; its contents mean nothing. Returns None for a
+    /// message to which no member's submit waits for a reply.
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        stamp: Stamp,
+        scratch: &mut AlignedVec,
+    ) -> Result<Option<Self::Reply>, Invalid>;
+
+    /// Passes over a message that no member applies, on an operator's word, at all members alike. The framework's own
+    /// part of the message is carried out.
+    fn skip(&mut self, _message: &Message<'_>, _stamp: Stamp, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    /// The identity of the messages and of the contents of snapshots.
+    fn schema() -> Schema
+    where
+        Self: Sized,
+    {
+        Schema::UNDECLARED
+    }
+
+    /// Durable groups: notes that a crash of all members can't undo the state of this version any more. From now on
+    /// nodes other than submitters may be told the outcome of its messages. Only grows.
+    fn safe(&mut self, _version: u64) {}
+
+    /// The bytes that a durable group's log keeps instead of a message, if taking either leaves the same state behind.
+    /// Asked just before the message is [taken](Service::take).
+    fn logged_as(&self, _message: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The part of a message that is the application's command, if it has one.
+    fn command_of(message: &[u8]) -> Option<&[u8]>
+    where
+        Self: Sized,
+    {
+        Some(message)
+    }
+
+    /// As [`Replicated::snapshot`].
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::unsupported()
+    }
+
+    /// As [`Replicated::restore`].
+    fn restore(&mut self, _from: &mut dyn Read) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`Replicated::view_changed`].
+    fn view_changed(&mut self, _change: &ViewChange) {}
+}
+
+/// The error that the bytes are no command. All members have the same bytes, so all come to this.
+#[derive(Debug, thiserror::Error)]
+#[error("not a command: {0}")]
+pub struct Invalid(#[from] rancor::Error);
+
+impl<R: Replicated> Service for R {
+    type Reply = R::Reply;
+
+    fn schema() -> Schema {
+        R::SCHEMA.of_commands::<R::Command>()
+    }
+
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        stamp: Stamp,
+        scratch: &mut AlignedVec,
+    ) -> Result<Option<R::Reply>, Invalid> {
+        let bytes = match message.payload.as_slice() {
+            Some(bytes) => bytes,
+            // Copied out, since a faulty sender could change the ring's bytes between the check and their use; and
+            // aligned.
+            None => {
+                scratch.resize(message.payload.len(), 0);
+                message.payload.read(scratch);
+                scratch.as_slice()
+            }
+        };
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
+        let at = stamp.of(message);
+        Ok(Some(self.apply(command, &at)))
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Replicated::snapshot(self)
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        Replicated::restore(self, from)
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        Replicated::view_changed(self, change);
+    }
+}

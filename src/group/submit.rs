@@ -1,0 +1,340 @@
+//! Submitting and sending, as futures that plain threads can wait for too.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    group::{
+        admission::{Intake, Waiting},
+        deadline::Alarm,
+        envelope::Encoded,
+        error::{Outcome, SubmitError},
+        reply_slots::{After, Lost, Replies, Ticket},
+    },
+    runtime::blocking,
+};
+
+/// The state that all handles of a group share with the delivering thread.
+#[derive(Debug)]
+pub(crate) struct Shared<T> {
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) replies: Replies<Result<T, Unapplied>>,
+}
+
+/// The reason for which a message got no reply from the replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unapplied {
+    /// It is no command.
+    Invalid,
+    /// It was not delivered here.
+    Failed(Box<SubmitError>),
+}
+
+impl<T> Shared<T> {
+    /// Accepts a message whose submitter waits for the reply, if there is room.
+    pub(crate) fn accept(&self, message: &Encoded) -> Result<Ticket, SubmitError> {
+        let ticket = self.replies.claim().ok_or_else(|| self.intake.full())?;
+        match self.intake.accept(message, ticket.get()) {
+            Ok(()) => Ok(ticket),
+            Err(error) => {
+                self.after(self.replies.put_back(ticket));
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn after(&self, after: After) {
+        if after.room {
+            self.intake.on_slot();
+        }
+        if let Some(waker) = after.wake {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<T, SubmitError>> {
+        self.replies.poll(ticket, context).map(|(reply, after)| {
+            self.after(after);
+            match reply {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(Unapplied::Invalid)) => Err(SubmitError::Invalid),
+                Ok(Err(Unapplied::Failed(error))) => Err(*error),
+                Err(Lost::Closed | Lost::Stalled) => Err(self.intake.failed(Outcome::Unknown { held_by: Vec::new() })),
+            }
+        })
+    }
+}
+
+/// A message on its way, and the reply that this node's replica will give when the message is delivered here.
+///
+/// A future for any executor; on a plain thread, [`wait`](Submit::wait). Once it resolves with a reply, the message is
+/// delivered by this member, so every member has received it.
+///
+/// The message is handed over as soon as there is room, if possible before this value even exists
+/// ([`is_accepted`](Submit::is_accepted)). From then on it is delivered exactly once, unless the group ends before.
+///
+/// # Dropping
+///
+/// - *Accepted*: the message goes its way. Dropping the `Submit` neither loses nor repeats it; only the reply is lost.
+/// - *Not accepted yet*: the message is not sent. A caller that submits in a fixed order and drops such a `Submit` must
+///   know that the messages after it may go all the same.
+#[must_use = "a submit that was not accepted at once is not sent unless it is awaited or waited for"]
+pub struct Submit<T> {
+    shared: Arc<Shared<T>>,
+    stage: Stage,
+    limit: Limit,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Waiting(Waiting),
+    Accepted(Ticket),
+    /// It was not accepted, and will not be.
+    Failed(SubmitError),
+    /// It has resolved.
+    Over {
+        accepted: bool,
+    },
+}
+
+impl Stage {
+    fn is_accepted(&self) -> bool {
+        matches!(self, Stage::Accepted(_) | Stage::Over { accepted: true })
+    }
+
+    /// Leaves it over, and returns the stage before.
+    fn finish(&mut self) -> Stage {
+        let accepted = self.is_accepted();
+        std::mem::replace(self, Stage::Over { accepted })
+    }
+}
+
+#[derive(Debug)]
+enum Limit {
+    None,
+    /// The limit begins with the first poll.
+    After(Duration),
+    Running(Arc<Alarm>),
+}
+
+impl<T> Submit<T> {
+    pub(crate) fn new(shared: &Arc<Shared<T>>, message: Result<Encoded, SubmitError>) -> Submit<T> {
+        let stage = message.and_then(|message| match shared.accept(&message) {
+            Ok(ticket) => Ok(Stage::Accepted(ticket)),
+            Err(SubmitError::Full) => Ok(Stage::Waiting(Waiting::new(message))),
+            Err(error) => Err(error),
+        });
+        let stage = stage.unwrap_or_else(Stage::Failed);
+        Submit { shared: Arc::clone(shared), stage, limit: Limit::None }
+    }
+
+    pub(crate) fn accepted(shared: &Arc<Shared<T>>, ticket: Ticket) -> Submit<T> {
+        Submit { shared: Arc::clone(shared), stage: Stage::Accepted(ticket), limit: Limit::None }
+    }
+
+    /// Whether the message was accepted, so that it goes its way whatever becomes of this value.
+    pub fn is_accepted(&self) -> bool {
+        self.stage.is_accepted()
+    }
+
+    /// Gives up after `limit`, counted from the first poll or from the call of [`wait`](Submit::wait).
+    ///
+    /// The error is [`SubmitError::Full`] if the message was not accepted by then, and so not sent; else
+    /// [`SubmitError::Deadline`].
+    pub fn deadline(mut self, limit: Duration) -> Submit<T> {
+        self.limit = Limit::After(limit);
+        self
+    }
+
+    /// Blocks this thread until the reply has come.
+    ///
+    /// Inside `apply`, or a read's closure, this is the error [`SubmitError::InsideApply`]; a message that was accepted
+    /// goes its way.
+    ///
+    /// # Panics
+    ///
+    /// If it was polled before, and has resolved.
+    pub fn wait(mut self) -> Result<T, SubmitError> {
+        if blocking::is_applying() {
+            return Err(SubmitError::InsideApply);
+        }
+        let until = match self.limit {
+            Limit::After(limit) => {
+                self.limit = Limit::None;
+                // A time beyond the range of the clock is no limit.
+                Instant::now().checked_add(limit)
+            }
+            // A running alarm wakes this thread.
+            Limit::None | Limit::Running(_) => None,
+        };
+        if matches!(self.limit, Limit::None) {
+            self.stage = match self.stage.finish() {
+                Stage::Waiting(waiting) => {
+                    let shared = &self.shared;
+                    Stage::Accepted(waiting.wait(&shared.intake, until, |message| shared.accept(message))?)
+                }
+                other => other,
+            };
+        }
+        if let Stage::Accepted(ticket) = self.stage {
+            let shared = &self.shared;
+            shared.intake.patience.spin(until, || shared.replies.is_ready(ticket));
+        }
+        let waited = blocking::block_on(until, |context| Pin::new(&mut self).poll(context));
+        waited.unwrap_or(Err(SubmitError::Deadline))
+    }
+}
+
+impl<T> Future for Submit<T> {
+    type Output = Result<T, SubmitError>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it has resolved.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, SubmitError>> {
+        let this = &mut *self;
+        if let Stage::Waiting(waiting) = &mut this.stage {
+            match waiting.poll(&this.shared.intake, context, |message| this.shared.accept(message)) {
+                Poll::Ready(Ok(ticket)) => this.stage = Stage::Accepted(ticket),
+                Poll::Ready(Err(error)) => this.stage = Stage::Failed(error),
+                Poll::Pending => {}
+            }
+        }
+        let late = match &mut this.stage {
+            Stage::Waiting(_) => SubmitError::Full,
+            Stage::Accepted(ticket) => {
+                if let Poll::Ready(reply) = this.shared.poll(*ticket, context) {
+                    this.stage.finish();
+                    return Poll::Ready(reply);
+                }
+                SubmitError::Deadline
+            }
+            Stage::Failed(error) => {
+                let error = error.clone();
+                this.stage.finish();
+                return Poll::Ready(Err(error));
+            }
+            Stage::Over { .. } => panic!("a Submit was polled after it had resolved"),
+        };
+        std::task::ready!(this.limit.poll(&this.shared.intake, context));
+        this.give_up();
+        Poll::Ready(Err(late))
+    }
+}
+
+impl<T> Submit<T> {
+    fn give_up(&mut self) {
+        if let Stage::Accepted(ticket) = self.stage.finish() {
+            self.shared.after(self.shared.replies.abandon(ticket));
+        }
+    }
+}
+
+impl<T> Drop for Submit<T> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl<T> fmt::Debug for Submit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submit").field("stage", &self.stage).field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Limit {
+    /// Ready once the limit has passed.
+    fn poll(&mut self, intake: &Intake, context: &Context<'_>) -> Poll<()> {
+        if let Limit::After(limit) = *self {
+            *self = Limit::Running(intake.alarms.set(limit));
+            intake.wake();
+        }
+        match self {
+            Limit::Running(alarm) => alarm.poll(context),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// A message on its way whose reply nobody waits for. Resolves once it is accepted.
+///
+/// A future for any executor; on a plain thread, [`wait`](Sending::wait). The rules of [`Submit`] for dropping hold
+/// here too.
+#[must_use = "a message that was not accepted at once is not sent unless this is awaited or waited for"]
+#[derive(Debug)]
+pub struct Sending {
+    intake: Arc<Intake>,
+    stage: SendingStage,
+}
+
+#[derive(Debug)]
+enum SendingStage {
+    Waiting(Waiting),
+    Accepted,
+    /// It was not accepted, and will not be.
+    Failed(SubmitError),
+}
+
+impl SendingStage {
+    fn of(result: Result<(), SubmitError>) -> SendingStage {
+        match result {
+            Ok(()) => SendingStage::Accepted,
+            Err(error) => SendingStage::Failed(error),
+        }
+    }
+}
+
+impl Sending {
+    pub(crate) fn new(intake: &Arc<Intake>, message: Result<Encoded, SubmitError>) -> Sending {
+        let stage = match message {
+            Ok(message) => match intake.accept(&message, 0) {
+                Err(SubmitError::Full) => SendingStage::Waiting(Waiting::new(message)),
+                result => SendingStage::of(result),
+            },
+            Err(error) => SendingStage::Failed(error),
+        };
+        Sending { intake: Arc::clone(intake), stage }
+    }
+
+    /// Whether the message was accepted, so that it goes its way whatever becomes of this value.
+    pub fn is_accepted(&self) -> bool {
+        matches!(self.stage, SendingStage::Accepted)
+    }
+
+    /// Blocks this thread until the message is accepted.
+    ///
+    /// Inside `apply`, or a read's closure, a message that was not accepted at once is not sent, and this is the error
+    /// [`SubmitError::InsideApply`].
+    pub fn wait(self) -> Result<(), SubmitError> {
+        match self.stage {
+            SendingStage::Waiting(_) if blocking::is_applying() => Err(SubmitError::InsideApply),
+            SendingStage::Waiting(waiting) => {
+                waiting.wait(&self.intake, None, |message| self.intake.accept(message, 0))
+            }
+            SendingStage::Accepted => Ok(()),
+            SendingStage::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl Future for Sending {
+    type Output = Result<(), SubmitError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SubmitError>> {
+        let this = &mut *self;
+        if let SendingStage::Waiting(waiting) = &mut this.stage {
+            let intake = &this.intake;
+            let result = std::task::ready!(waiting.poll(intake, context, |message| intake.accept(message, 0)));
+            this.stage = SendingStage::of(result);
+        }
+        Poll::Ready(match &this.stage {
+            SendingStage::Failed(error) => Err(error.clone()),
+            SendingStage::Accepted | SendingStage::Waiting(_) => Ok(()),
+        })
+    }
+}

@@ -1,0 +1,477 @@
+//! A node, which an application starts and in which its groups live.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use crossbeam::channel::unbounded;
+use squall_fabric::{Fabric, NodeId, Wait};
+use squall_membership::{EndReason, ShardId, View};
+use squall_ordered::{BulkPath, Mode};
+use squall_view_log::Directory;
+
+use crate::{
+    clients::{
+        ask::{Asks, ServedGroup},
+        client,
+        serve::{self, Answers, Clients, ServeOptions, Served, Station},
+    },
+    config::Config,
+    durable::{
+        log_writer::Journal,
+        recovery::{self, OpenedLog, RecoverError},
+        storage_thread::{Bed, StorageThread},
+    },
+    fabric::{FabricError, Learn, Port, carrier::Carrier},
+    group::{
+        clock_bound::ClockBound,
+        handle::{Group, GroupSpec, new_group},
+        replicated::Replicated,
+        service::Service,
+        sharded::Sharded,
+    },
+    node::{
+        core::NodeCore,
+        engine::{Engine, GroupSlot, Request},
+        handlers::{self, Controls},
+        operator::Operator,
+        plan::{Plan, PlanError},
+        returning::Returning,
+        scrub_thread::ScrubThread,
+        status::{Change, Status},
+        view_log,
+        watch::Outside,
+    },
+    onepipe::{Desk, Seat},
+    runtime::{clock::Now, core_budget::Room, idle::Idle},
+    services::{Caller, ControlError, Server},
+};
+
+/// The reason for which a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The declared groups do not fit the configuration.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The fabric could not be opened.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The view log could not be started.
+    #[error(transparent)]
+    ViewLog(#[from] squall_view_log::StartError),
+    /// A durable group can't be taken up where it was.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// The system gave no thread.
+    #[error("the engine's thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The node is to be a witness, and the configuration does not say so.
+    #[error("{node} is not among the configuration's `witnesses` ({witnesses:?}): add it there, at all nodes")]
+    NoWitness {
+        /// The node.
+        node: NodeId,
+        /// The configuration's witnesses.
+        witnesses: Vec<NodeId>,
+    },
+    /// The node is a witness by its configuration, so it can't be a member.
+    #[error(
+        "{0} is one of the configuration's `witnesses`, which have no part in any group: run `squall witness`, or give another id"
+    )]
+    IsWitness(NodeId),
+    /// In an unordered group replicas differ, so it can't be known what was applied once.
+    #[error(
+        "group {0:?} is unordered, and can't serve clients: declare it with `group`, or configure mode = \"ordered\""
+    )]
+    ServesUnordered(String),
+    /// Other processes of this host could not be let in.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The group ended before its first view was formed; mostly [`EndReason::NotFormed`], which names the missing
+    /// members.
+    #[error(transparent)]
+    NotFormed(EndReason),
+}
+
+/// Declares a node's groups before it starts. All nodes of a cluster must declare the same groups.
+#[derive(Debug)]
+pub struct NodeBuilder {
+    config: Config,
+    groups: Vec<Box<dyn GroupSpec>>,
+    /// The desks of the 1Pipe groups.
+    desks: Vec<Arc<Desk>>,
+    /// The stations of the groups that serve clients.
+    stations: Vec<Station>,
+}
+
+impl NodeBuilder {
+    /// Declares a group, with this node's replica of its service. Its options are those of `[groups.NAME]` in the
+    /// configuration.
+    ///
+    /// The handle works once the node has started.
+    pub fn group<R: Replicated>(&mut self, name: &str, service: R) -> Group<R> {
+        self.group_of(name, service)
+    }
+
+    /// Declares a group, as [`group`](NodeBuilder::group) does, which also serves [clients](crate::client): programs
+    /// that are no members of it. All members must declare it so, with the same options.
+    pub fn serve<R: Answers>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
+        let clients = Arc::new(Clients::default());
+        let asks = Arc::new(Asks::default());
+        let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
+        let backend = Box::new(group.clone());
+        self.stations.push(Station::new(name.to_owned(), backend, clients, options, Arc::clone(&asks)));
+        ServedGroup::new(group, asks)
+    }
+
+    /// Declares a group of as many shards as `[groups.NAME] shards` says, each with this node's replica.
+    ///
+    /// `service` is called with each shard's number, from 0 on. This node uses the replicas of the shards of which it
+    /// is a member, and these change with the view.
+    pub fn sharded<R: Replicated>(&mut self, name: &str, service: impl FnMut(u32) -> R) -> Sharded<R> {
+        let shards = self.config.group(name).shards;
+        let replicas: Vec<R> = (0..shards).map(service).collect();
+        Sharded::new(name, replicas.into_iter().map(|replica| self.group_of(name, replica)).collect())
+    }
+
+    /// Declares a 1Pipe group, whose failures this node's views settle. See [`onepipe`](crate::onepipe).
+    pub fn onepipe(&mut self, name: &str) -> Seat {
+        let seat = Seat::new(name);
+        self.desks.push(seat.desk());
+        seat
+    }
+
+    /// As [`group`](NodeBuilder::group), of a service that takes bytes.
+    #[doc(hidden)]
+    pub fn group_of<S: Service>(&mut self, name: &str, service: S) -> Group<S> {
+        let (group, spec) = new_group(name, service, &self.config);
+        self.groups.push(spec);
+        group
+    }
+
+    /// Starts the node, and waits until all members of the first view have appeared.
+    ///
+    /// Blocks the calling thread, at most for the configuration's `formation_timeout`.
+    ///
+    /// A node that comes back with its [storage](crate::ConfigBuilder::storage) first takes its durable groups'
+    /// replicas through their logs, which may take long. Then it waits for its group for as long as it takes, since no
+    /// node can go on without enough of the former members.
+    pub fn start(self) -> Result<Node, StartError> {
+        if self.config.is_witness() {
+            return Err(StartError::IsWitness(self.config.id()));
+        }
+        match self.config.carrier() {
+            Carrier::Shm => self.start_on(Config::open_shm, BulkPath::SharedMemory),
+            Carrier::Tcp => self.start_on(Config::open_tcp, BulkPath::Network),
+            Carrier::Mixed if cfg!(feature = "verbs") => self.start_on(Config::open_mixed, BulkPath::Rdma),
+            Carrier::Mixed => self.start_on(Config::open_mixed, BulkPath::Network),
+            #[cfg(feature = "verbs")]
+            Carrier::Verbs => self.start_on(Config::open_verbs, BulkPath::Rdma),
+            #[cfg(not(feature = "verbs"))]
+            Carrier::Verbs => Err(FabricError::NoVerbs.into()),
+        }
+    }
+
+    fn start_on<F: Fabric + Wait + Learn + Port + Send + 'static>(
+        self,
+        open: impl FnOnce(&Config) -> Result<F, FabricError>,
+        bulk_path: BulkPath,
+    ) -> Result<Node, StartError> {
+        let NodeBuilder { config, mut groups, mut desks, stations } = self;
+        groups.sort_by(|a, b| a.name().cmp(b.name()));
+        desks.sort_by(|a, b| a.name().cmp(b.name()));
+        let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
+        let group_names = groups.iter().map(|group| (group.name(), group.schema()));
+        let pipe_names = desks.iter().map(|desk| desk.name());
+        let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
+        if let Some(why) = config.confirms_reads() {
+            tracing::info!("{why}");
+            plan.confirm_reads();
+        }
+        let caller = Caller::of(&config)?;
+        let mut fabric = open(&config)?;
+        let waker = fabric.waker();
+        let mut slots = BTreeMap::new();
+        let shards: Vec<ShardId> = plan.shards.keys().copied().collect();
+        let mut directory = view_log::directory(&config).map_err(squall_view_log::StartError::from)?;
+        let logs = open_logs(&config, &plan, directory.as_mut(), &names)?;
+        let bed = Bed::default();
+        let (mut held, mut written) = (BTreeMap::new(), Vec::new());
+        let bound = Arc::new(ClockBound::new(config.clock_limit()));
+        for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
+            let journal = match opened {
+                None => None,
+                Some(OpenedLog { mut log, is_kept, .. }) => {
+                    let rebuilt = spec.recover(&mut log)?;
+                    let own = recovery::held(&rebuilt, is_kept, &log);
+                    held.extend(own.map(|held| (shard, held)));
+                    let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
+                    journal.set_stale(!rebuilt.is_whole());
+                    journal.set_anew(!is_kept);
+                    written.push((Arc::clone(&journal), log));
+                    Some(journal)
+                }
+            };
+            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, Arc::clone(&bound), journal);
+            slots.insert(shard, GroupSlot::new(task, control));
+        }
+        let journals = written.iter().map(|(journal, _)| Arc::clone(journal)).collect();
+        let is_durable = !written.is_empty();
+        let storage = is_durable.then(|| StorageThread::start(written, bed, waker.clone())).transpose()?;
+        let (has_disk, was_member) = (directory.is_some(), directory.as_ref().is_some_and(Directory::has_log));
+        let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
+        let controls: Arc<Controls> = Arc::new(controls);
+        let agreed = (plan.settings.layout.clone(), plan.parameters);
+        let (log, messenger) = view_log::start(&config, directory, agreed, caller.clone(), waker.clone())?;
+        let clients = serve_clients(&config, names.iter().zip(&shards), stations, &caller)?;
+        let monitor = log.monitor();
+        let outside = Arc::new(Outside::new(clients.clone()));
+        let (requests, to_engine) = unbounded();
+        let operator = Arc::new(Operator {
+            id: config.id(),
+            cluster: config.cluster().to_owned(),
+            storage: view_log::storage(&config),
+            requests: requests.clone(),
+            waker: waker.clone(),
+            outside: Arc::clone(&outside),
+            monitor: monitor.clone(),
+            farewells: Arc::default(),
+        });
+        let mut handlers = handlers::of_node(&messenger, &controls, &operator);
+        handlers.extend(clients.as_ref().map(handlers::clients));
+        let server = match config.carrier() {
+            Carrier::Shm => Server::on_host(config.cluster(), config.id(), handlers)?,
+            _ => Server::at_port(config.id(), |service| fabric.calls(service).expect("it has a port"), handlers)?,
+        };
+        let me = monitor.me();
+        fabric.learn(&me);
+        desks.iter().for_each(|desk| desk.attach(waker.clone()));
+        let desks = plan.pipes.into_iter().zip(desks).collect();
+        let clocks = Arc::clone(&bound);
+        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, desks, Box::new(log), bound);
+        let mut effects = Vec::new();
+        if was_member {
+            core.hold(held, &mut effects);
+        }
+        let durable = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control)));
+        let scrub =
+            || ScrubThread::start(caller.clone(), Arc::clone(&outside), durable, config.scrub_bytes_per_second());
+        let scrub = is_durable.then(scrub).transpose()?;
+        let engine = Engine {
+            core,
+            groups: slots,
+            journals,
+            returning: Returning::new(has_disk, waker.clone()),
+            monitor,
+            caller,
+            requests: to_engine,
+            to_self: requests,
+            outside,
+            founds: config.members().contains(&config.id()),
+            stalled: None,
+            waker,
+            idle: Idle::new(config.spin(), Room::here(&config)),
+            short_limit: config.short_limit(),
+            effects,
+        };
+        let name = format!("squall-{}", config.id().0);
+        let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
+        let engine = Some(thread);
+        let node = Node { operator, engine, scrub, storage, clients, server: Some(server) };
+        match node.operator.outside.wait_view(None, |_| true) {
+            Ok(_) => {
+                // Without this the node's first submits would wait for the clocks, and later ones might overtake them.
+                // Members that never beat are given up.
+                clocks.wait_known(config.failure_timeout() * 2);
+                Ok(node)
+            }
+            Err(reason) => Err(StartError::NotFormed(reason)),
+        }
+    }
+}
+
+/// A running node. Dropping it shuts it down.
+pub struct Node {
+    operator: Arc<Operator>,
+    engine: Option<JoinHandle<()>>,
+    /// Ends before the storage thread, which it asks.
+    scrub: Option<ScrubThread>,
+    /// Ends after the engine, and writes the rest.
+    storage: Option<StorageThread>,
+    clients: Option<Arc<serve::Server>>,
+    /// Ends after the engine, for whose groups the server's threads wait.
+    server: Option<Server>,
+}
+
+impl Node {
+    /// Begins the declaration of a node.
+    pub fn builder(config: Config) -> NodeBuilder {
+        NodeBuilder { config, groups: Vec::new(), desks: Vec::new(), stations: Vec::new() }
+    }
+
+    /// The node's id.
+    pub fn id(&self) -> NodeId {
+        self.operator.id
+    }
+
+    /// Returns the last view that this node has installed. A node that was dropped from the group, and asks to join
+    /// again, still has that view.
+    pub fn view(&self) -> Arc<View> {
+        self.operator.outside.view().expect("a node that started has a view")
+    }
+
+    /// Waits until this node has installed a view of which `which` is true, for `limit` at most. None if it has not.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the node's part in its groups is over, if it is.
+    pub fn wait_view(&self, limit: Duration, which: impl Fn(&View) -> bool) -> Result<Option<Arc<View>>, EndReason> {
+        self.operator.outside.wait_view(Some(limit), which)
+    }
+
+    /// Returns the times of this node's steps to its view.
+    pub fn last_change(&self) -> Change {
+        self.operator.outside.change()
+    }
+
+    /// Leaves the group: the others go on without this node, and need no timeout for it. A message that this node has
+    /// accepted is delivered, or fails with an error that says that it was not; where all leave, and too few of those
+    /// who decide are left, the outcome may be unknown. Waits until that is done, for `limit` at most.
+    ///
+    /// A process that is asked to end (SIGTERM) should call it, whether it is the only one or all are. If all members
+    /// leave, in whatever order, the group ends, as by [`shutdown_group`](Node::shutdown_group).
+    ///
+    /// Returns whether it has left. If not, no other node can go on with the state that this one has, or too few of the
+    /// nodes that decide can be reached. Perhaps all others ended while this node was cut off from them. It is still a
+    /// member then, and goes on trying; a process that is to end calls [`shutdown`](Node::shutdown) next, whatever the
+    /// answer.
+    pub fn leave(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Leave);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and
+    /// leave. Waits until this node has, for `limit` at most, and returns whether it has.
+    ///
+    /// One member's call suffices, and several do no harm. Members that can't be reached, or that hang, are not waited
+    /// for.
+    ///
+    /// A message that was acknowledged survives a loss of power of all members: durable groups go on with it when their
+    /// nodes are started again. The outcome of a message that was not delivered is unknown.
+    pub fn shutdown_group(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Close);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Declares a member gone, whatever this node sees of it: the others go on without it.
+    pub fn suspect(&self, member: NodeId) {
+        self.operator.tell(Request::Suspect(member));
+    }
+
+    /// Returns the reason for which the node's part in its groups is over, if it is.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.operator.outside.end_reason()
+    }
+
+    /// Waits until the node's part in its groups is over, and returns the reason.
+    pub fn wait_ended(&self) -> EndReason {
+        self.operator.outside.wait_ended(None).expect("without a limit it waits until then")
+    }
+
+    /// Returns the current state of the node and its groups. None while the engine does not answer, because it has
+    /// ended.
+    pub fn status(&self) -> Option<Status> {
+        self.operator.status()
+    }
+
+    /// Stops serving calls, as if the node had died to its clients.
+    #[cfg(test)]
+    pub(crate) fn stop_serving(&mut self) {
+        drop(self.server.take());
+    }
+
+    /// Ends the node's part in its groups: every waiting call gets an error, and the other members see this one leave.
+    ///
+    /// Waits until the engine and all applications have returned.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("id", &self.id())
+            .field("epoch", &self.operator.outside.epoch())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        // An operator that let the node leave hears of that before the node goes.
+        self.operator.farewells.wait(FAREWELL_PATIENCE);
+        self.operator.tell(Request::Stop);
+        if engine.join().is_err() {
+            tracing::error!("the engine's thread panicked");
+        }
+        drop(self.scrub.take());
+        drop(self.storage.take());
+        if let Some(clients) = &self.clients {
+            clients.stop();
+        }
+        drop(self.server.take());
+    }
+}
+
+/// The longest time that a node stays so that others hear that it has left.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Opens the logs of durable groups; `names` are the groups of all shards, in their order.
+fn open_logs(
+    config: &Config,
+    plan: &Plan,
+    directory: Option<&mut Directory>,
+    names: &[String],
+) -> Result<Vec<Option<OpenedLog>>, StartError> {
+    let shards = plan.shards.iter().zip(names).enumerate().map(|(index, ((&shard, options), name))| {
+        let first = names.iter().position(|other| other == name).unwrap_or(index);
+        (options.mode, shard, (name.clone(), (index - first) as u32, config.group(name).shards))
+    });
+    let durable = shards.filter(|(mode, ..)| *mode == Mode::Durable).map(|(_, shard, place)| (shard, place));
+    let durable: BTreeMap<_, _> = durable.collect();
+    let mut logs = match directory.zip(config.storage()) {
+        Some((directory, storage)) => recovery::open_all(config, directory, storage, &durable)?,
+        // The configuration was checked: there is no durable group.
+        None => BTreeMap::new(),
+    };
+    Ok(plan.shards.keys().map(|shard| logs.remove(shard)).collect())
+}
+
+/// Begins to serve clients, if one of the groups does. `shards` are the shards of all groups, each with its group's
+/// name.
+fn serve_clients<'a>(
+    config: &Config,
+    shards: impl Iterator<Item = (&'a String, &'a ShardId)> + Clone,
+    stations: Vec<Station>,
+    caller: &Caller,
+) -> Result<Option<Arc<serve::Server>>, StartError> {
+    if stations.is_empty() {
+        return Ok(None);
+    }
+    if let Some(station) = stations.iter().find(|station| config.group(&station.name).mode == Mode::Unordered) {
+        return Err(StartError::ServesUnordered(station.name.clone()));
+    }
+    let first = |name: &str| *shards.clone().find(|(group, _)| *group == name).expect("it is declared").1;
+    for station in &stations {
+        station.asks.start(config.id(), client::dial(caller.clone()));
+    }
+    let stations = stations.into_iter().map(|station| (first(&station.name), station));
+    let clients = Arc::new(serve::Server::new(config.id(), stations, config.client_bytes()));
+    clients.start()?;
+    Ok(Some(clients))
+}

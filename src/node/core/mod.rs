@@ -1,0 +1,724 @@
+//! The pure heart of a node: the one place where the layers' effects are routed.
+//!
+//! Events of the fabric and the view log go in. Membership says what to do, the shards do it, and their answers go back
+//! in. Effects that concern threads and the application come out as [`CoreEffect`]s. There is no clock, thread, socket
+//! or file here, so the simulator drives the same core as a real node's engine thread.
+//!
+//! A core lives through many views. Each has shards of its own. When a view ends, its shards hand out what they have
+//! not delivered before those of the next are made.
+
+mod view_shards;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
+use squall_membership::{
+    Effect, End, EndReason, Held, Holder, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
+    Skipped, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
+};
+use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
+
+use self::view_shards::{HandedOut, Slots};
+use crate::{
+    delivery::{Fate, Halt},
+    fabric::Learn,
+    group::{clock_bound::ClockBound, error::Unavailable},
+    node::status::Change,
+    onepipe::Desk,
+};
+
+/// An effect that a node's surroundings must carry out.
+#[derive(Debug)]
+pub(crate) enum CoreEffect {
+    /// A shard of a view that this node installs: its other two parts, and the messages that the view before has not
+    /// delivered.
+    Created {
+        shard: ShardId,
+        view: Arc<View>,
+        submitter: Submitter,
+        deliverer: Deliverer,
+        undelivered: Vec<Undelivered>,
+        /// The part that this node had in the view before lacks the end of that view.
+        fell_short: bool,
+    },
+    /// All members of a view are connected.
+    Installed(Arc<View>),
+    /// The shard's deliverer may have more to do.
+    Deliver(ShardId),
+    /// The shard's ring has more room.
+    Freed(ShardId),
+    /// The shard's reserve for bulk messages has more room.
+    FreedBulk(ShardId),
+    /// The other members' clocks are known, so the shard's messages may be stamped.
+    Stamps(ShardId),
+    /// This node was dropped, and the shard is suspended: it may go on with what this node has received. Followed by
+    /// [`CoreEffect::Outside`].
+    Keep { shard: ShardId, received: Seq },
+    /// This node is no member of the shard, for this reason. `undelivered` are the messages that it had not delivered,
+    /// with their fates, if it was one before.
+    Outside { shard: ShardId, why: Unavailable, undelivered: Vec<(Undelivered, Fate)> },
+    /// All that a durable shard has beyond `end` is void, in its log and its replica. The surroundings must remove it,
+    /// and say so ([`NodeCore::cut_done`]).
+    ///
+    /// The next view waits for that. `complete` says whether this node is complete in the shard there.
+    CutTo { shard: ShardId, end: End, complete: bool },
+    /// This node is in no view any more. Comes before the fates of its shards.
+    Dropped,
+    /// The node was dropped, and the shard's application, or another thread, still does not let go of the shard: no
+    /// caller shall wait for that. The shard's fate follows all the same.
+    Halt { shard: ShardId, why: Unavailable },
+    /// The node is to join again. The surroundings must say what its disks hold ([`NodeCore::hold`]), once nothing is
+    /// on its way there.
+    Returns,
+    /// The group is in pieces, and these of the last view's members are not back yet. All are back if there are none.
+    WaitsFor(Vec<NodeId>),
+    /// Nothing can be decided, for this reason.
+    Stalled(String),
+    /// The shard delivers nothing more: all waiting calls must fail.
+    End { shard: ShardId, undelivered: Vec<(Undelivered, Fate)>, reason: EndReason },
+    /// The node has nothing more to do: all waiting calls of any group must fail.
+    Ended(EndReason),
+}
+
+/// The layer to which an endpoint belongs.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Membership,
+    Shard(ShardId),
+}
+
+/// The step that follows once the current view's shards have handed out their messages.
+#[derive(Debug)]
+enum Turn {
+    Install(Arc<View>),
+    /// This view follows, and this node is not in it. With it come the trims of the view at hand, if they are known,
+    /// and the time until which other nodes that are not in it may read.
+    Drop(Arc<View>, Option<Trims>, Time),
+    End(EndReason),
+}
+
+/// One node's protocols, and the fabric that they share.
+pub(crate) struct NodeCore<F> {
+    fabric: F,
+    membership: Membership,
+    view_log: Box<dyn ViewLog>,
+    configs: BTreeMap<ShardId, ShardConfig>,
+    /// The shards of 1Pipe groups, of which views only settle how far they have gone.
+    desks: BTreeMap<ShardId, Arc<Desk>>,
+    /// The view to which the shards belong.
+    view: Option<Arc<View>>,
+    slots: Slots,
+    owners: BTreeMap<EndpointId, Owner>,
+    is_connected: bool,
+    is_cleaning: bool,
+    /// The end of the delivery of the view at hand, per shard, once it is decided.
+    trims: Trims,
+    turns: VecDeque<Turn>,
+    /// The ends from which shards go on in the view to come.
+    ends: BTreeMap<ShardId, End>,
+    /// The shards whose logs are being cut to these ends.
+    cutting: BTreeSet<ShardId>,
+    /// The end of each copy that this node keeps in memory of the view from which it was dropped.
+    kept: BTreeMap<ShardId, End>,
+    is_ended: bool,
+    failure_timeout: Duration,
+    /// The time at which callers of shards that don't let go are told, after this node was dropped.
+    halts_at: Time,
+    /// The clock, as of the last step.
+    now: Time,
+    /// The steps by which the view came about.
+    change: Change,
+    changing: Change,
+    bound: Arc<ClockBound>,
+    completions: Vec<Completion>,
+    effects: Vec<Effect>,
+    watch: StallWatch,
+    /// The member as which it is to join, once what it had in the view from which it was dropped is out of its hands.
+    joins: Option<Member>,
+}
+
+impl<F> NodeCore<F> {
+    /// Tells the drivers of 1Pipe groups that the node's part is over, unless they know.
+    pub(crate) fn end_desks(&self, reason: &EndReason) {
+        self.desks.values().for_each(|desk| desk.end(reason));
+    }
+}
+
+impl<F: Fabric + Learn> NodeCore<F> {
+    /// A node outside of any view, which installs the views to which it belongs by the view log.
+    pub(crate) fn new(
+        fabric: F,
+        me: Member,
+        settings: Settings,
+        configs: BTreeMap<ShardId, ShardConfig>,
+        desks: BTreeMap<ShardId, Arc<Desk>>,
+        view_log: Box<dyn ViewLog>,
+        bound: Arc<ClockBound>,
+    ) -> NodeCore<F> {
+        NodeCore {
+            fabric,
+            watch: StallWatch::new(settings.patience),
+            failure_timeout: settings.failure_timeout,
+            halts_at: Time::MAX,
+            joins: None,
+            membership: Membership::new(me, settings),
+            view_log,
+            configs,
+            desks,
+            view: None,
+            slots: Slots::default(),
+            owners: BTreeMap::new(),
+            is_connected: true,
+            is_cleaning: false,
+            trims: Trims::new(),
+            turns: VecDeque::new(),
+            ends: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            cutting: BTreeSet::new(),
+            is_ended: false,
+            now: Time::ZERO,
+            change: Change::default(),
+            changing: Change::default(),
+            bound,
+            completions: Vec::new(),
+            effects: Vec::new(),
+        }
+    }
+
+    pub(crate) fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    /// The view that this node has installed, or installs.
+    pub(crate) fn view(&self) -> Option<&Arc<View>> {
+        self.view.as_ref()
+    }
+
+    /// The steps by which the node came to its view.
+    pub(crate) fn last_change(&self) -> Change {
+        self.change
+    }
+
+    /// The times of this node's messages.
+    pub(crate) fn bound(&self) -> &ClockBound {
+        &self.bound
+    }
+
+    /// The membership, for reading.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// The progress of a member of a shard.
+    pub(crate) fn row(&self, shard: ShardId, member: NodeId) -> Option<Row> {
+        let rank = self.view.as_ref()?.shard(shard)?.rank_of(member)?;
+        Some(self.slots.get(shard)?.row(rank))
+    }
+
+    /// The number of bulk messages of this node that some member of a shard has not delivered, and the memory that they
+    /// take, in bytes.
+    pub(crate) fn bulk_in_flight(&self, shard: ShardId) -> (usize, usize) {
+        self.slots.get(shard).map_or((0, 0), |shard| shard.bulk_in_flight())
+    }
+
+    /// The time at which [`step`](NodeCore::step) must be called next, if nothing happens before.
+    pub(crate) fn deadline(&self) -> Time {
+        let watch = if self.view.is_some() { self.watch.deadline() } else { Time::MAX };
+        self.membership.deadline().min(self.view_log.deadline()).min(watch).min(self.halts_at)
+    }
+
+    /// Whether the node has nothing more to do.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Asks for the node's end.
+    pub(crate) fn stop(&mut self, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Stop, out);
+    }
+
+    /// Asks the others to go on without this node.
+    pub(crate) fn leave(&mut self, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Leave, out);
+    }
+
+    /// Lets all members leave.
+    pub(crate) fn close(&mut self, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Close, out);
+    }
+
+    /// Takes an operator's word that a member is gone.
+    pub(crate) fn suspect(&mut self, node: NodeId, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Suspect(node), out);
+    }
+
+    /// Notes that this node's replica has the whole state of a shard, and all that the view at hand has delivered.
+    ///
+    /// It must be called in each step, since a durable shard's state counts only once its disk has it. The others are
+    /// told also where the view already calls the shard complete here.
+    pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
+        // If no member held the state when the view was decided, a holder must return with it first.
+        let is_held = self.view.as_ref().and_then(|view| view.shard(shard)).is_some_and(|shard| !shard.is_suspended());
+        if is_held && self.slots.complete(shard) {
+            self.input(Input::Complete(shard), out);
+        }
+    }
+
+    /// Ends this node's part: it can't go on.
+    pub(crate) fn fail(&mut self, reason: EndReason, out: &mut Vec<CoreEffect>) {
+        if let EndReason::Storage(_) = reason {
+            // A message that a log does not take is not delivered.
+            for (&shard, _) in self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable) {
+                self.slots.stuck(shard, reason.clone());
+            }
+        }
+        self.input(Input::Failed(reason), out);
+    }
+
+    /// Takes what this node's disks hold of durable shards. Called before its first step, if it has been a member
+    /// before, and after each [`CoreEffect::Returns`].
+    pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, Held>, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Held(held), out);
+    }
+
+    /// Notes that a shard's log is cut as it was [asked for](CoreEffect::CutTo).
+    pub(crate) fn cut_done(&mut self, shard: ShardId) {
+        self.cutting.remove(&shard);
+    }
+
+    /// Notes that a shard's deliverer met a faulty sender, or that its application panicked. The deliverer must not be
+    /// run again.
+    pub(crate) fn halted(&mut self, shard: ShardId, halt: Halt, out: &mut Vec<CoreEffect>) {
+        match halt {
+            Halt::Faulty(DeliverError { sender: node, cause }) => {
+                let why = cause.to_string();
+                self.slots.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
+                self.input(Input::Faulty(node, why), out);
+            }
+            Halt::Panicked(reason) => {
+                self.slots.stuck(shard, reason.clone());
+                self.fail(reason, out);
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input, out: &mut Vec<CoreEffect>) {
+        self.membership.input(input, &mut self.effects);
+        self.route(out);
+    }
+
+    /// Looks at all that came, lets every layer act, and sends what accumulated. Returns whether anything changed, so
+    /// that another step may find more to do.
+    pub(crate) fn step(&mut self, now: Time, wall: Hlc, out: &mut Vec<CoreEffect>) -> bool {
+        self.now = now;
+        let mut completions = std::mem::take(&mut self.completions);
+        self.fabric.poll(now, &mut completions);
+        let mut busy = !completions.is_empty();
+        for completion in completions.drain(..) {
+            self.on_completion(&completion);
+        }
+        self.completions = completions;
+        busy |= self.hear_desks();
+        busy |= self.slots.step(&mut self.fabric, now, out);
+        for (endpoint, shard) in self.slots.take_connecting() {
+            self.owners.insert(endpoint, Owner::Shard(shard));
+        }
+        for (node, why) in self.slots.take_faulty() {
+            let input = if node == self.fabric.node() {
+                Input::Failed(EndReason::Incompatible { node, why })
+            } else {
+                Input::Faulty(node, why)
+            };
+            self.membership.input(input, &mut self.effects);
+        }
+        if !self.is_connected && self.slots.are_connected() {
+            self.is_connected = true;
+            self.membership.input(Input::ShardsConnected, &mut self.effects);
+        }
+        while let Some(event) = self.view_log.poll(now) {
+            busy = true;
+            if matches!(event, ViewEvent::Committed(_)) {
+                self.note_decision();
+            }
+            self.membership.input(Input::ViewLog(event), &mut self.effects);
+        }
+        busy |= self.membership.step(&mut self.fabric, now, wall.0, &mut self.effects);
+        self.compare_clocks(wall, out);
+        self.bound.look(wall, now);
+        busy |= self.route(out);
+        self.note_wedging();
+        self.watch_progress(out);
+        self.watch_clean_up();
+        busy |= self.route(out);
+        busy |= self.turn(out);
+        busy
+    }
+
+    /// Returns the members of this node's shards that stand still, though they have something to do.
+    pub(crate) fn stalls(&self, now: Time) -> Vec<Stall> {
+        self.watch.stalls(now).collect()
+    }
+
+    /// Gives up members for which others have waited for too long. A node that is late itself leaves that to the
+    /// others, since its own table may be what stands still.
+    fn watch_progress(&mut self, out: &mut Vec<CoreEffect>) {
+        let (now, node) = (self.now, self.fabric.node());
+        let Some(view) = self.view.as_ref().filter(|_| now >= self.watch.deadline()) else { return };
+        let is_ending = self.is_cleaning || matches!(self.turns.front(), Some(Turn::Drop(..)));
+        let watched: Vec<Watched> = if self.membership.is_running() {
+            view.shards.iter().filter_map(|shard| self.slots.watched(shard)).collect()
+        } else if is_ending {
+            vec![self.slots.unended(view, node)]
+        } else {
+            self.membership.lingering().into_iter().collect()
+        };
+        for stall in self.watch.look(now, &watched).into_iter().filter(|stall| stall.node != node) {
+            self.input(Input::Late { stall, waited: now.since(stall.since) }, out);
+        }
+        if self.is_cleaning {
+            let rows = watched.into_iter().flat_map(|watched| watched.rows);
+            self.input(Input::CleansUp(rows.filter_map(|(shard, _, waits)| Some((shard, waits?))).collect()), out);
+        }
+    }
+
+    /// Bounds this node's clock by the others' new offsets.
+    fn compare_clocks(&mut self, wall: Hlc, out: &mut Vec<CoreEffect>) {
+        let Some(others) = self.membership.take_clocks() else { return };
+        if self.bound.set(others, wall, self.now) {
+            // Messages may have waited for it.
+            out.extend(self.configs.keys().map(|&shard| CoreEffect::Stamps(shard)));
+        }
+    }
+
+    /// Passes on the nodes that 1Pipe groups have lost. Returns whether there is any.
+    fn hear_desks(&mut self) -> bool {
+        let mut any = false;
+        for desk in self.desks.values() {
+            for node in desk.take_suspects() {
+                any = true;
+                let reason = BreakReason::Lost(format!("that of the 1Pipe group {:?}", desk.name()));
+                self.membership.input(Input::Broken(node, reason), &mut self.effects);
+            }
+        }
+        any
+    }
+
+    /// Notes the time of the first decision that ends the view at hand.
+    fn note_decision(&mut self) {
+        let Change { suspected, wedged, decided, .. } = &mut self.changing;
+        if *decided == Time::ZERO {
+            *decided = self.now;
+            // It is decided without waiting for this node to see that all have wedged.
+            if *suspected != Time::ZERO && *wedged == Time::ZERO {
+                *wedged = self.now;
+            }
+        }
+    }
+
+    /// Notes the time at which all members that this node keeps had wedged.
+    fn note_wedging(&mut self) {
+        let Change { suspected, wedged, .. } = self.changing;
+        if suspected != Time::ZERO && wedged == Time::ZERO && self.membership.are_all_wedged() {
+            self.changing.wedged = self.now;
+        }
+    }
+
+    fn on_completion(&mut self, completion: &Completion) {
+        match completion.endpoint().and_then(|endpoint| self.owners.get(&endpoint)) {
+            Some(Owner::Membership) => {
+                self.membership.on_completion(&mut self.fabric, completion, &mut self.effects);
+            }
+            Some(&Owner::Shard(shard)) => {
+                if matches!(completion, Completion::Connected { .. }) {
+                    self.membership.input(Input::Connected, &mut self.effects);
+                }
+                let lost = self.slots.on_completion(&mut self.fabric, shard, completion);
+                if let Some((node, reason)) = lost {
+                    self.membership.input(Input::Broken(node, reason), &mut self.effects);
+                }
+            }
+            // The endpoint belonged to a view that is over.
+            None => {}
+        }
+    }
+
+    /// Carries out membership's effects until there are no more. Returns whether there were any.
+    fn route(&mut self, out: &mut Vec<CoreEffect>) -> bool {
+        let mut any = false;
+        while !self.effects.is_empty() {
+            any = true;
+            for effect in std::mem::take(&mut self.effects) {
+                self.carry_out(effect, out);
+            }
+        }
+        any
+    }
+
+    fn carry_out(&mut self, effect: Effect, out: &mut Vec<CoreEffect>) {
+        match effect {
+            Effect::Install(view) => {
+                let node = self.fabric.node();
+                for (shard, end) in std::mem::take(&mut self.ends) {
+                    let complete = view.shard(shard).is_some_and(|shard| shard.is_complete(node));
+                    self.cutting.insert(shard);
+                    out.push(CoreEffect::CutTo { shard, end, complete });
+                }
+                self.turns.push_back(Turn::Install(view));
+            }
+            Effect::Installed(view) => {
+                self.own_membership();
+                self.watch.forget();
+                let under_way = std::mem::take(&mut self.changing);
+                self.change = Change { epoch: view.epoch.0, installed: self.now, ..under_way };
+                out.push(CoreEffect::Installed(view));
+            }
+            Effect::Wedge => {
+                self.changing = Change { suspected: self.now, ..Change::default() };
+                for (shard, count, leased) in self.slots.wedge() {
+                    self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
+                }
+                let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
+                for (&shard, desk) in &self.desks {
+                    let count = desk.wedge(epoch);
+                    self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
+                }
+            }
+            Effect::Propose(proposal) => self.view_log.propose(proposal),
+            Effect::Report { to, report } => self.view_log.report(&to, report),
+            // A node that can't let go of its part can't take another, and the others would wait for it.
+            Effect::Join(me) if self.turns.iter().any(|turn| matches!(turn, Turn::Drop(..))) => self.joins = Some(me),
+            Effect::Join(me) => self.view_log.join(me),
+            Effect::Back(back) => self.view_log.back(back),
+            Effect::WaitsFor(nodes) => out.push(CoreEffect::WaitsFor(nodes)),
+            Effect::CutTo { shard, end } => {
+                // A shard that only memories hold goes on no earlier than from what all have received.
+                if self.configs.get(&shard).is_some_and(|config| config.mode == Mode::Durable) {
+                    self.ends.insert(shard, end);
+                }
+            }
+            Effect::PeerGone(node) => self.view_log.peer_gone(node),
+            Effect::CleanUp { trims, counted } => {
+                self.is_cleaning = true;
+                self.slots.clean_up(&trims, &counted);
+                // The desks have nothing to deliver: the next view tells them where this one ended.
+                for &shard in self.desks.keys().filter(|shard| trims.contains_key(shard)) {
+                    self.membership.input(Input::Ended(shard), &mut self.effects);
+                }
+                self.trims = trims;
+            }
+            Effect::Dropped { next, trims, readable_until } => {
+                self.slots.abandon();
+                out.push(CoreEffect::Dropped);
+                self.halts_at = self.now + self.failure_timeout;
+                // The node may have lost its place in that view before it came to it.
+                self.turns.retain(|turn| !matches!(turn, Turn::Install(_)));
+                self.turns.push_back(Turn::Drop(next, trims, readable_until));
+            }
+            Effect::Gather => out.push(CoreEffect::Returns),
+            Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
+            Effect::End(reason) => {
+                self.slots.wedge();
+                self.slots.close();
+                // Nothing follows an end, not even the turns that were to come before.
+                self.turns.retain(|turn| matches!(turn, Turn::Drop(..)));
+                self.turns.push_back(Turn::End(reason));
+            }
+        }
+    }
+
+    /// Notes the endpoints of membership.
+    fn own_membership(&mut self) {
+        self.owners.retain(|_, owner| matches!(owner, Owner::Shard(_)));
+        self.owners.extend(self.membership.endpoints().map(|endpoint| (endpoint, Owner::Membership)));
+    }
+
+    /// Tells membership once the shards have delivered all that their view delivers.
+    fn watch_clean_up(&mut self) {
+        if !self.is_cleaning {
+            return;
+        }
+        if let Some(why) = self.slots.is_stuck().cloned() {
+            // Other members may have delivered what a faulty sender has spoiled here.
+            self.is_cleaning = false;
+            self.membership.input(Input::Failed(why), &mut self.effects);
+        } else if self.slots.are_ended() {
+            self.is_cleaning = false;
+            for shard in self.slots.cleaned_up() {
+                self.membership.input(Input::Ended(shard), &mut self.effects);
+            }
+        }
+    }
+
+    /// Goes on from the view that is over, once its shards have handed out what they have not delivered.
+    fn turn(&mut self, out: &mut Vec<CoreEffect>) -> bool {
+        let mut busy = false;
+        while let Some(turn) = self.turns.front() {
+            match turn {
+                Turn::Install(_) if !self.cutting.is_empty() => return busy,
+                Turn::Install(_) => self.slots.close(),
+                Turn::Drop(..) => {
+                    let ended = self.slots.hand_out_ended();
+                    busy |= !ended.is_empty();
+                    self.let_go(ended, out);
+                }
+                Turn::End(_) => {}
+            }
+            let Some(mut handed_out) = self.slots.hand_out() else { return busy };
+            busy = true;
+            // Some may have ended since.
+            if matches!(self.turns.front(), Some(Turn::Drop(..))) {
+                self.let_go(std::mem::take(&mut handed_out), out);
+            }
+            let turn = self.turns.pop_front().expect("it was just there");
+            self.leave_view();
+            match turn {
+                Turn::Install(view) => self.install(view, handed_out, out),
+                Turn::Drop(..) => self.drop_out(out),
+                Turn::End(reason) => {
+                    // For a node that leaves, the end of the others' delivery is known.
+                    let trims = (reason == EndReason::Left).then(|| std::mem::take(&mut self.trims));
+                    for (shard, HandedOut { undelivered, .. }) in handed_out {
+                        let trim = trims.as_ref().and_then(|trims| trims.get(&shard));
+                        let undelivered = with_fates(undelivered, trim, Fate::Delivered);
+                        out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
+                    }
+                    self.is_ended = true;
+                    self.end_desks(&reason);
+                    out.push(CoreEffect::Ended(reason));
+                }
+            }
+        }
+        busy
+    }
+
+    /// Closes all that belongs to the view that is over.
+    fn leave_view(&mut self) {
+        self.slots.disconnect(&mut self.fabric);
+        self.slots = Slots::default();
+        self.owners.retain(|_, owner| matches!(owner, Owner::Membership));
+        (self.is_connected, self.is_cleaning) = (true, false);
+    }
+
+    fn install(&mut self, view: Arc<View>, mut handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
+        let node = self.fabric.node();
+        // This node first: the routes to others depend on its own addresses.
+        let (me, others): (Vec<_>, Vec<_>) = view.members.iter().partition(|member| member.node == node);
+        me.into_iter().chain(others).for_each(|member| self.fabric.learn(member));
+        self.watch.forget();
+        self.membership.install(&mut self.fabric, &mut self.effects);
+        self.own_membership();
+        self.view = Some(Arc::clone(&view));
+        let (desks, trims) = (&self.desks, std::mem::take(&mut self.trims));
+        desks.iter().for_each(|(&shard, desk)| desk.install(shard, &view, trims.get(&shard).copied()));
+        let has_part = |shard: &&ShardView| shard.rank_of(node).is_some() && !self.desks.contains_key(&shard.shard);
+        for members in view.shards.iter().filter(has_part) {
+            let shard = members.shard;
+            let config = self.configs.get(&shard).copied().unwrap_or_default();
+            let (submitter, part, deliverer) = match squall_ordered::create(&mut self.fabric, &view, shard, &config) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    let reason = match error {
+                        CreateError::Register(error) => EndReason::NoMemory(error),
+                        other => EndReason::Incompatible { node, why: other.to_string() },
+                    };
+                    self.membership.input(Input::Failed(reason), &mut self.effects);
+                    return;
+                }
+            };
+            self.owners.extend(part.endpoints().map(|endpoint| (endpoint, Owner::Shard(shard))));
+            self.slots.add(part, members.is_complete(node));
+            let HandedOut { undelivered, fell_short, .. } = handed_out.remove(&shard).unwrap_or_default();
+            let view = Arc::clone(&view);
+            out.push(CoreEffect::Created { shard, view, submitter, deliverer, undelivered, fell_short });
+        }
+        self.is_connected = false;
+        for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
+            let shard = other.shard;
+            let why = match &other.state {
+                ShardState::Suspended { .. } => Unavailable::Suspended { last_holders: other.waits_for() },
+                _ => Unavailable::Elsewhere { members: other.members.clone() },
+            };
+            // The members that stay have delivered as much as this node, before it gave the shard up.
+            let undelivered = handed_out.remove(&shard).unwrap_or_default().undelivered;
+            let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
+            out.push(CoreEffect::Outside { shard, why, undelivered });
+        }
+    }
+
+    /// Lets go of shards of the view from which this node was dropped.
+    fn let_go(&mut self, handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
+        let Some(Turn::Drop(next, trims, readable_until)) = self.turns.front() else { return };
+        let why = Unavailable::Dropped { epoch: next.epoch };
+        // A clock that is read too early only makes this node say less.
+        let within = if self.now < *readable_until { Fate::Unknown } else { Fate::Delivered };
+        for (shard, HandedOut { undelivered, received, .. }) in handed_out {
+            if let Some(seq) = received.filter(|_| self.keeps(shard, next)) {
+                self.kept.extend(self.view.as_ref().map(|view| (shard, End { epoch: view.epoch, seq })));
+                out.push(CoreEffect::Keep { shard, received: seq });
+            }
+            let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)), within);
+            out.push(CoreEffect::Outside { shard, why: why.clone(), undelivered });
+        }
+        if self.now >= self.halts_at {
+            self.halts_at = Time::MAX;
+            out.extend(self.slots.not_taken().map(|shard| CoreEffect::Halt { shard, why: why.clone() }));
+        }
+    }
+
+    /// Whether this node keeps in memory what it has of a shard, now that others have gone on to the view `next`
+    /// without it. It does if the shard is suspended, and this node one of the last to hold it. Of a durable shard it
+    /// has a log.
+    fn keeps(&self, shard: ShardId, next: &View) -> bool {
+        let in_memory = self.configs.get(&shard).is_none_or(|config| config.mode == Mode::Ordered);
+        let is_me = |holder: &Holder| holder.is(self.membership.me());
+        match next.shard(shard).map(|shard| &shard.state) {
+            Some(ShardState::Suspended { last_holders, .. }) => in_memory && last_holders.iter().any(is_me),
+            _ => false,
+        }
+    }
+
+    /// Leaves the view, once all its shards are let go.
+    fn drop_out(&mut self, out: &mut Vec<CoreEffect>) {
+        self.view = None;
+        self.trims.clear();
+        self.halts_at = Time::MAX;
+        self.desks.values().for_each(|desk| desk.drop_out());
+        out.push(CoreEffect::Returns);
+        let in_memory = |end| Held {
+            end,
+            complete: true,
+            version: None,
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default(),
+        };
+        let kept = std::mem::take(&mut self.kept).into_iter().map(|(shard, end)| (shard, in_memory(end)));
+        self.membership.input(Input::Kept(kept.collect()), &mut self.effects);
+        if let Some(me) = self.joins.take() {
+            self.view_log.join(me);
+        }
+    }
+
+    /// Closes all endpoints.
+    pub(crate) fn disconnect(&mut self) {
+        self.slots.disconnect(&mut self.fabric);
+        self.membership.disconnect(&mut self.fabric);
+    }
+}
+
+/// Adds the fates to messages that this node has not delivered. The others deliver up to `trim`; messages before it
+/// have the fate `within`.
+///
+/// Without a trim the fate is not known: more views have passed, or no member stays that has the shard.
+fn with_fates(undelivered: Vec<Undelivered>, trim: Option<&Seq>, within: Fate) -> Vec<(Undelivered, Fate)> {
+    let fate = |message: &Undelivered| match (trim, message.place) {
+        (Some(trim), Some(place)) if place < *trim => within,
+        (Some(_), _) => Fate::NotDelivered,
+        (None, _) => Fate::Unknown,
+    };
+    undelivered.into_iter().map(|message| (fate(&message), message)).map(|(fate, message)| (message, fate)).collect()
+}

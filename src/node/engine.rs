@@ -1,0 +1,543 @@
+//! The engine thread: steps the core, runs short applications, and decides when to sleep.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crossbeam::channel::{Receiver, Sender};
+use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
+use squall_membership::{EndReason, ShardId};
+use squall_view_log::Monitor;
+
+use super::{
+    report::Forced,
+    returning::{Done, Returning, waits_for},
+};
+use crate::{
+    clients::admin::StatusReport,
+    delivery::{
+        Halt, Installed, Task,
+        delivery_thread::{Change, DeliveryThread},
+    },
+    durable::log_writer::Journal,
+    fabric::Learn,
+    group::{error::Unavailable, handle::GroupControl},
+    node::{
+        core::{CoreEffect, NodeCore},
+        status::{BulkStatus, Fetching, GroupStatus, MemberStatus, Status},
+        view_log,
+        watch::Outside,
+    },
+    runtime::{
+        clock::Now,
+        idle::{Idle, Rest},
+        run_delay::RunDelay,
+    },
+    services::Caller,
+    state_transfer::{exchange::Standing, fetcher::Fetcher},
+};
+
+/// The number of turns that the engine delivers before it looks at the fabric again.
+const BATCH: usize = 512;
+
+/// The number of overruns while a group is watched that move it to a thread of its own.
+const OVERRUNS: u32 = 3;
+
+/// The time for which a group is watched after a batch of its calls took too long. A thread can lose its core in the
+/// middle of a short call. Only a look at the kernel's count, before and after, can tell that, and it is too dear for
+/// every call.
+const WATCH: Duration = Duration::from_secs(10);
+
+/// The advice to operators when nothing can be decided.
+const LAST_RESORT: &str = "it goes on by itself once more of them are back; if these are lost for ever, `squall recover --force` \
+                           lets this node go on without them";
+
+/// A request of another thread to the engine.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Ends the node's part in all groups, and the thread.
+    Stop,
+    /// Lets this node leave the group.
+    Leave,
+    /// Lets all members leave.
+    Close,
+    /// Takes an operator's word that a member is gone.
+    Suspect(NodeId),
+    /// Asks for the state of the node and its groups.
+    Status(Sender<Status>),
+    /// Asks for an operator's report, which completes the given one about the view log.
+    Report(Box<StatusReport>, Sender<StatusReport>),
+    /// Lets this node go on alone, on an operator's word, for this reason. The answer is the view that it will be in.
+    Recover(String, Sender<Result<Forced, String>>),
+    /// Says that a delivery thread goes no further.
+    Halted(ShardId, Halt),
+}
+
+/// A group, as its engine sees it.
+pub(crate) struct GroupSlot {
+    pub(crate) control: Arc<dyn GroupControl>,
+    home: Home,
+    /// The number of overruns since it has been watched.
+    overruns: u32,
+    watched_until: Time,
+    /// The fetcher of the replica's state, where this node lacks it, with the number of the need that it serves.
+    fetcher: Option<(u32, Fetcher)>,
+    /// Fetchers that are no longer needed, until their threads have noticed.
+    retired: Vec<Fetcher>,
+}
+
+/// The place where a group's application runs.
+enum Home {
+    Engine(Box<dyn Task>),
+    Thread(DeliveryThread),
+    /// The task goes no further, and waits for its end.
+    Stuck(Box<dyn Task>),
+    Ended,
+}
+
+impl GroupSlot {
+    pub(crate) fn new(task: Box<dyn Task>, control: Arc<dyn GroupControl>) -> GroupSlot {
+        GroupSlot {
+            control,
+            home: Home::Engine(task),
+            overruns: 0,
+            watched_until: Time::ZERO,
+            fetcher: None,
+            retired: Vec::new(),
+        }
+    }
+
+    /// The progress of the state that is being fetched.
+    pub(crate) fn fetching(&self) -> Option<Fetching> {
+        self.fetcher.as_ref().and_then(|(_, fetcher)| fetcher.progress())
+    }
+
+    /// Whether nothing is on its way to its log, nor will be by itself.
+    pub(super) fn is_still(&mut self) -> bool {
+        self.retire();
+        let is_told = !matches!(&self.home, Home::Thread(thread) if !thread.is_up_to_date());
+        is_told && self.retired.is_empty()
+    }
+
+    /// Stops the fetcher: the replica needs no state any more, or another one.
+    fn retire(&mut self) {
+        if let Some((_, fetcher)) = self.fetcher.take() {
+            fetcher.stop();
+            self.retired.push(fetcher);
+        }
+        if !self.retired.is_empty() {
+            self.retired.retain(|fetcher| !fetcher.is_over());
+        }
+    }
+
+    fn tell(&mut self, change: Change) {
+        let is_end = matches!(change, Change::End(..));
+        if matches!(change, Change::Outside(..)) {
+            // A node that comes back gets other messages, and another state.
+            self.home = match std::mem::replace(&mut self.home, Home::Ended) {
+                Home::Stuck(task) => Home::Engine(task),
+                home => home,
+            };
+        }
+        match &mut self.home {
+            // A task that met a faulty sender goes no further in its view.
+            Home::Stuck(task) if is_end => change.tell(&mut **task),
+            Home::Stuck(_) | Home::Ended => return,
+            Home::Engine(task) => change.tell(&mut **task),
+            // The thread stays until the node goes, since its application may be in the middle of a call.
+            Home::Thread(thread) => return thread.tell(change),
+        }
+        if is_end {
+            self.home = Home::Ended;
+        }
+    }
+}
+
+/// A running node's engine.
+pub(crate) struct Engine<F> {
+    pub(crate) core: NodeCore<F>,
+    pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
+    /// The journals of durable groups.
+    pub(crate) journals: Vec<Arc<Journal>>,
+    pub(crate) returning: Returning,
+    pub(crate) monitor: Monitor,
+    /// Dials other members.
+    pub(crate) caller: Caller,
+    pub(crate) requests: Receiver<Request>,
+    /// The sender of requests for delivery threads.
+    pub(crate) to_self: Sender<Request>,
+    pub(crate) outside: Arc<Outside>,
+    /// Whether the node is one of the group's founders.
+    pub(crate) founds: bool,
+    /// The reason for which nothing can be decided, while that is so.
+    pub(crate) stalled: Option<String>,
+    pub(crate) waker: Waker,
+    pub(crate) idle: Idle,
+    pub(crate) short_limit: Duration,
+    pub(crate) effects: Vec<CoreEffect>,
+}
+
+impl<F: Fabric + Wait + Learn> Engine<F> {
+    /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn the reason.
+    pub(crate) fn run(mut self) {
+        let span = tracing::info_span!("engine", node = self.core.fabric().node().0);
+        let _entered = span.enter();
+        let run_delay = RunDelay::of_this_thread();
+        let mut armed = false;
+        loop {
+            let now = Time::boot_clock();
+            let (busy, stop) = self.turn(now, &run_delay);
+            if stop {
+                break;
+            }
+            if busy {
+                if std::mem::take(&mut armed) {
+                    self.core.fabric().disarm();
+                }
+                self.idle.found();
+                continue;
+            }
+            if std::mem::take(&mut armed) {
+                // Armed, looked once more, and found nothing: what comes from now on signals this thread.
+                let until = self.deadline();
+                self.core.bound().look_away();
+                self.core.fabric().wait(until);
+                continue;
+            }
+            match self.idle.rest() {
+                Rest::Spin => std::hint::spin_loop(),
+                Rest::Yield => std::thread::yield_now(),
+                Rest::Sleep => {
+                    self.core.fabric().arm();
+                    armed = true;
+                }
+            }
+        }
+        self.stop(&run_delay);
+    }
+
+    /// Looks once at everything. Returns whether there was work, and whether the thread shall end.
+    fn turn(&mut self, now: Time, run_delay: &RunDelay) -> (bool, bool) {
+        let mut busy = self.core.step(now, Now::Boot.wall(), &mut self.effects);
+        busy |= self.carry_out();
+        busy |= self.deliver(now, run_delay);
+        self.look_after_states();
+        busy |= self.return_to_group();
+        if !self.core.is_ended()
+            && let Some(failure) = self.monitor.failure()
+        {
+            let node = self.core.fabric().node();
+            self.core.fail(view_log::end_reason(node, failure), &mut self.effects);
+            busy = true;
+        }
+        if !self.core.is_ended()
+            && let Some(why) = self.journals.iter().find_map(|journal| journal.went_back())
+        {
+            self.monitor.say_went_back();
+            self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
+            busy = true;
+        }
+        if !self.core.is_ended()
+            && let Some(reason) = self.journals.iter().find_map(|journal| journal.ends()).cloned()
+        {
+            self.core.fail(reason, &mut self.effects);
+            busy = true;
+        }
+        if !self.core.is_ended()
+            && let Some(why) = self.journals.iter().find_map(|journal| journal.failure())
+        {
+            self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
+            busy = true;
+        }
+        let mut stop = false;
+        while let Ok(request) = self.requests.try_recv() {
+            busy = true;
+            match request {
+                Request::Stop => stop = true,
+                Request::Leave => self.core.leave(&mut self.effects),
+                Request::Close => self.core.close(&mut self.effects),
+                Request::Suspect(node) => self.core.suspect(node, &mut self.effects),
+                Request::Status(reply) => {
+                    // The caller that asked may have gone.
+                    let _ = reply.send(self.status());
+                }
+                Request::Report(known, reply) => {
+                    let _ = reply.send(self.report(*known, now));
+                }
+                Request::Recover(reason, reply) => self.recover(reason, reply),
+                Request::Halted(shard, halt) => self.core.halted(shard, halt, &mut self.effects),
+            }
+        }
+        (busy, stop)
+    }
+
+    fn carry_out(&mut self) -> bool {
+        let any = !self.effects.is_empty();
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            match effect {
+                CoreEffect::Created { shard, view, submitter, deliverer, undelivered: resubmit, fell_short } => {
+                    let installed = Installed { view, shard, submitter, deliverer, resubmit, fell_short };
+                    self.tell(shard, Change::Install(Box::new(installed)));
+                }
+                CoreEffect::Installed(view) => {
+                    let forced = !self.monitor.status().forced.is_empty();
+                    self.journals.iter().for_each(|journal| journal.set_forced(forced));
+                    self.stalled = None;
+                    self.outside.installed(view, self.core.last_change());
+                }
+                CoreEffect::Dropped => {
+                    self.stalled = None;
+                    self.outside.interrupted("it was dropped from the group, and joins it again");
+                }
+                CoreEffect::Halt { shard, why } => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.halt(&why);
+                    }
+                }
+                CoreEffect::Keep { shard, received } => self.tell(shard, Change::Keep(received)),
+                CoreEffect::Outside { shard, why, undelivered } => {
+                    self.tell(shard, Change::Outside(undelivered, why));
+                }
+                CoreEffect::CutTo { shard, end, complete } => {
+                    // The shard's part of the view before, with which it was to go on, is void.
+                    self.tell(shard, Change::Outside(Vec::new(), Unavailable::Joining));
+                    self.returning.cut(shard, end, complete);
+                }
+                CoreEffect::Returns => self.returning.gather(),
+                CoreEffect::WaitsFor(nodes) => self.wait_for(&nodes),
+                CoreEffect::Stalled(why) => {
+                    let why = format!("{why}; {LAST_RESORT}");
+                    tracing::warn!(%why, "the group stands still");
+                    self.outside.interrupted(&why);
+                    self.stalled = Some(why);
+                    self.groups.values_mut().for_each(|group| group.tell(Change::Stalled));
+                }
+                CoreEffect::Deliver(shard) => {
+                    if let Some(Home::Thread(thread)) = self.groups.get(&shard).map(|group| &group.home) {
+                        thread.wake();
+                    }
+                }
+                CoreEffect::Freed(shard) => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.on_freed();
+                    }
+                }
+                CoreEffect::FreedBulk(shard) => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.on_freed_bulk();
+                    }
+                }
+                CoreEffect::Stamps(shard) => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.on_stamps();
+                    }
+                }
+                CoreEffect::End { shard, undelivered, reason } => {
+                    self.tell(shard, Change::End(undelivered, reason));
+                }
+                CoreEffect::Ended(reason) => {
+                    for group in self.groups.values_mut() {
+                        group.tell(Change::End(Vec::new(), reason.clone()));
+                    }
+                    self.outside.ended(reason);
+                }
+            }
+        }
+        self.effects = effects;
+        any
+    }
+
+    /// Fetches the states that replicas lack, and reports the ones that they have.
+    fn look_after_states(&mut self) {
+        for (&shard, group) in &mut self.groups {
+            // Else a replica that was complete in the view before would be taken for complete in this one.
+            if matches!(&group.home, Home::Thread(thread) if !thread.is_up_to_date()) {
+                continue;
+            }
+            match group.control.standing() {
+                Standing::Outside => group.retire(),
+                Standing::Complete => {
+                    group.retire();
+                    self.core.complete(shard, &mut self.effects);
+                }
+                Standing::Incomplete { fetch } => {
+                    let Some(view) = self.core.view() else { continue };
+                    if let Some((number, fetcher)) = &group.fetcher
+                        && *number == fetch
+                        && !fetcher.has_failed()
+                    {
+                        fetcher.learn(view);
+                        continue;
+                    }
+                    group.retire();
+                    // `returning` waits until no fetch is under way, so a new one would keep it from its work for ever.
+                    if self.returning.is_busy() {
+                        continue;
+                    }
+                    let control = Arc::clone(&group.control);
+                    let started = Fetcher::start(self.caller.clone(), control, shard, Arc::clone(view));
+                    group.fetcher = started.map(|fetcher| (fetch, fetcher));
+                }
+            }
+        }
+    }
+
+    /// Carries out the work on this node's logs that a restart of the group needs. Returns whether any was done.
+    fn return_to_group(&mut self) -> bool {
+        let Some(done) = self.returning.step(&mut self.groups) else { return false };
+        match done {
+            Done::Held(held) => self.core.hold(held, &mut self.effects),
+            Done::Cut(shard, Ok(())) => self.core.cut_done(shard),
+            Done::Cut(_, Err(why)) => self.core.fail(EndReason::Storage(why), &mut self.effects),
+        }
+        true
+    }
+
+    /// Notes that the group is in pieces, and goes on when these nodes are back, or enough of them.
+    fn wait_for(&mut self, nodes: &[NodeId]) {
+        if nodes.is_empty() {
+            return;
+        }
+        let why = waits_for(nodes);
+        tracing::warn!(%why, "the group is to be put together again");
+        self.stalled = Some(why);
+    }
+
+    fn tell(&mut self, shard: ShardId, change: Change) {
+        if let Some(group) = self.groups.get_mut(&shard) {
+            group.tell(change);
+        }
+    }
+
+    /// Runs the applications that live on this thread. Wakes the delivery threads that were asked for something.
+    fn deliver(&mut self, now: Time, run_delay: &RunDelay) -> bool {
+        let mut busy = false;
+        for (&shard, group) in &mut self.groups {
+            match &mut group.home {
+                Home::Engine(task) => {
+                    if !task.is_due() && task.deadline().is_none_or(|deadline| deadline > now) {
+                        continue;
+                    }
+                    busy = true;
+                    let watched = now < group.watched_until;
+                    let delayed = || if watched { run_delay.total() } else { Duration::ZERO };
+                    let (began, delay) = (Time::boot_clock(), delayed());
+                    let ran = task.step(now, BATCH);
+                    let (delay, ended) = (delayed().saturating_sub(delay), Time::boot_clock());
+                    match ran {
+                        Ok(ran) => {
+                            let calls = u32::try_from(ran.messages as u64 + ran.reads).unwrap_or(u32::MAX).max(1);
+                            let took = ended.since(began).saturating_sub(delay);
+                            let long = took > self.short_limit.saturating_mul(calls);
+                            if long && watched {
+                                overran(group, shard, &self.to_self, &self.waker);
+                            } else if long {
+                                (group.watched_until, group.overruns) = (ended + WATCH, 0);
+                            }
+                        }
+                        Err(halt) => {
+                            if let Home::Engine(task) = std::mem::replace(&mut group.home, Home::Ended) {
+                                group.home = Home::Stuck(task);
+                            }
+                            self.core.halted(shard, halt, &mut self.effects);
+                        }
+                    }
+                }
+                // Its thread may hang.
+                Home::Thread(thread) => {
+                    group.control.ring(now);
+                    if group.control.wants_delivery() {
+                        thread.wake();
+                    }
+                }
+                Home::Stuck(_) | Home::Ended => {}
+            }
+        }
+        busy
+    }
+
+    /// The time at which something is due even if nothing happens.
+    fn deadline(&self) -> Time {
+        let tasks = self.groups.values().filter_map(|group| match &group.home {
+            Home::Engine(_) | Home::Thread(_) => group.control.rings_at(),
+            Home::Stuck(_) | Home::Ended => None,
+        });
+        tasks.chain([self.core.deadline()]).min().unwrap_or(Time::MAX)
+    }
+
+    fn status(&self) -> Status {
+        let view = self.core.view();
+        let groups = self.groups.iter().map(|(&shard, group)| {
+            let members =
+                view.and_then(|view| view.shard(shard)).map(|shard| shard.members.as_slice()).unwrap_or_default();
+            let row = |&node| {
+                let row = self.core.row(shard, node).unwrap_or_default();
+                MemberStatus {
+                    node,
+                    sent: row.sent,
+                    received: row.received,
+                    delivered: row.delivered,
+                    persisted: row.persisted,
+                }
+            };
+            let (messages, bytes) = self.core.bulk_in_flight(shard);
+            GroupStatus {
+                bulk: BulkStatus { messages, bytes },
+                fetching: group.fetching(),
+                name: group.control.name().to_owned(),
+                members: members.iter().map(row).collect(),
+                own_thread: matches!(group.home, Home::Thread(_)),
+                counts: group.control.counts(),
+                log: group.control.history().status(),
+            }
+        });
+        Status { view: view.cloned(), ended: self.outside.end_reason(), groups: groups.collect() }
+    }
+
+    fn stop(&mut self, run_delay: &RunDelay) {
+        self.core.stop(&mut self.effects);
+        // Stable messages are still delivered. An application that does not return is not waited for here, but when its
+        // thread is joined.
+        let until = Time::boot_clock() + Duration::from_secs(1);
+        while !self.core.is_ended() && Time::boot_clock() < until {
+            let now = Time::boot_clock();
+            self.core.step(now, Now::Boot.wall(), &mut self.effects);
+            self.carry_out();
+            self.deliver(now, run_delay);
+            std::thread::yield_now();
+        }
+        self.carry_out();
+        for group in self.groups.values_mut() {
+            group.tell(Change::End(Vec::new(), EndReason::ShutDown));
+        }
+        self.outside.ended(EndReason::ShutDown);
+        self.core.end_desks(&EndReason::ShutDown);
+        self.core.disconnect();
+        let now = Time::boot_clock();
+        self.core.step(now, Now::Boot.wall(), &mut self.effects);
+    }
+}
+
+impl<F> Drop for Engine<F> {
+    /// Tells other threads of the end, which must not wait for ever if an application panicked on this thread. After an
+    /// orderly end they know already.
+    fn drop(&mut self) {
+        self.outside.ended(EndReason::Panicked);
+        self.core.end_desks(&EndReason::Panicked);
+    }
+}
+
+fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<Request>, waker: &Waker) {
+    group.overruns += 1;
+    group.control.count_overrun();
+    if group.overruns < OVERRUNS {
+        return;
+    }
+    if let Home::Engine(task) = std::mem::replace(&mut group.home, Home::Ended) {
+        tracing::warn!(group = task.name(), "its calls are not short: it moves to a thread of its own");
+        group.home = match DeliveryThread::start(shard, task, requests.clone(), waker.clone()) {
+            Ok(thread) => Home::Thread(thread),
+            Err(task) => Home::Engine(task),
+        };
+        group.overruns = 0;
+    }
+}

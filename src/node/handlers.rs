@@ -1,0 +1,56 @@
+//! The services that a node offers to other nodes, and to operators, at its port or under its name.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use squall_membership::ShardId;
+
+use crate::{
+    clients::{
+        admin,
+        log_service::{self, Logs},
+        serve,
+    },
+    group::handle::GroupControl,
+    node::operator::Operator,
+    services::{ControlStream, Handler, Messenger, Service},
+    state_transfer::{
+        offer,
+        wire::{self, Ask, StateSource},
+    },
+};
+
+/// A node's groups, as threads other than the engine's use them.
+pub(crate) type Controls = BTreeMap<ShardId, Arc<dyn GroupControl>>;
+
+/// The handlers of the services that every node has.
+pub(crate) fn of_node(
+    messenger: &Arc<Messenger>,
+    controls: &Arc<Controls>,
+    operator: &Arc<Operator>,
+) -> Vec<(Service, Handler)> {
+    let (messenger, operator) = (Arc::clone(messenger), Arc::clone(operator));
+    let states = States(Arc::clone(controls));
+    let logs = Logs { controls: Arc::clone(controls), outside: Arc::clone(&operator.outside) };
+    vec![
+        (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
+        (Service::State, Arc::new(move |stream| wire::serve(stream, &states))),
+        (Service::Admin, Arc::new(move |stream| admin::serve(stream, &*operator))),
+        (Service::Log, Arc::new(move |stream| log_service::serve(stream, &logs))),
+    ]
+}
+
+/// The handler of a node whose groups take requests from outside.
+pub(crate) fn clients(clients: &Arc<serve::Server>) -> (Service, Handler) {
+    let clients = Arc::clone(clients);
+    (Service::Clients, Arc::new(move |stream| clients.serve(stream)))
+}
+
+/// The states of a node's replicas, for members that join.
+struct States(Arc<Controls>);
+
+impl StateSource for States {
+    fn capture(&self, ask: Ask) -> Result<wire::Captured, String> {
+        let control = self.0.get(&ask.shard).ok_or_else(|| format!("this node has no {}", ask.shard))?;
+        offer::offer(&**control, ask.want)
+    }
+}

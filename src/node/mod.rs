@@ -1,0 +1,16 @@
+//! A node: its declaration, the pure core that routes the layers' effects, the engine thread that drives the core, and
+//! the services for other nodes and operators.
+
+pub(crate) mod builder;
+pub(crate) mod core;
+pub(crate) mod engine;
+pub(crate) mod handlers;
+pub(crate) mod operator;
+pub(crate) mod plan;
+mod report;
+mod returning;
+mod scrub_thread;
+pub(crate) mod status;
+pub(crate) mod view_log;
+pub(crate) mod watch;
+pub(crate) mod witness;

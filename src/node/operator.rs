@@ -1,0 +1,129 @@
+//! The questions and commands that a running node takes from operators and from its own program.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{Sender, bounded};
+use squall_fabric::{NodeId, Waker};
+use squall_membership::EndReason;
+use squall_view_log::Monitor;
+
+use crate::{
+    clients::admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
+    node::{engine::Request, status::Status, watch::Outside},
+};
+
+/// The longest time that a node that has left waits until it is no voter any more.
+const VOTE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The longest time that a forced view may take to be in operation.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The longest time that the engine may take to answer: it may be in an application's call.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// A running node, for holders that do not own it.
+pub(crate) struct Operator {
+    pub(crate) id: NodeId,
+    pub(crate) cluster: String,
+    /// The place of the view log, in words.
+    pub(crate) storage: Option<String>,
+    pub(crate) requests: Sender<Request>,
+    pub(crate) waker: Waker,
+    pub(crate) outside: Arc<Outside>,
+    pub(crate) monitor: Monitor,
+    pub(crate) farewells: Arc<Farewells>,
+}
+
+impl Operator {
+    /// Sends the engine a request. After its end nothing happens.
+    pub(crate) fn tell(&self, request: Request) {
+        let _ = self.requests.send(request);
+        self.waker.wake();
+    }
+
+    /// Sends the engine a question. None if there is no answer in time, or the engine has ended.
+    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = bounded(1);
+        self.tell(request(reply));
+        answer.recv_timeout(PATIENCE).ok()
+    }
+
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.ask(Request::Status)
+    }
+
+    /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
+    pub(crate) fn wait_left(&self, limit: Option<Duration>) -> Option<EndReason> {
+        let reason = self.outside.wait_ended(limit)?;
+        // Others, if there are any, must be able to decide without it: the change of the voters follows a moment later.
+        let has_others = self.outside.view().is_some_and(|view| view.members.len() > 1);
+        let votes = || self.monitor.status().voters.iter().any(|(node, _)| *node == self.id);
+        let until = Instant::now() + limit.map_or(VOTE_PATIENCE, |limit| limit.min(VOTE_PATIENCE));
+        while reason == EndReason::Left && has_others && votes() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
+        Some(reason)
+    }
+}
+
+impl Admin for Operator {
+    fn status(&self) -> StatusReport {
+        let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
+        let seen = self.ask(|reply| Request::Report(Box::new(known.clone()), reply));
+        seen.unwrap_or_else(|| {
+            let why =
+                self.outside.end_reason().map_or_else(|| "its engine does not answer".into(), |end| end.to_string());
+            StatusReport { standing: Standing::Ended(why), ..known }
+        })
+    }
+
+    fn suspect(&self, node: NodeId) -> Result<(), String> {
+        if node == self.id {
+            return Err(format!(
+                "{node} is this node itself: ask another member, or let this one leave (`squall leave`)"
+            ));
+        }
+        let view = self.outside.view().ok_or("it is in no view yet")?;
+        if view.rank_of(node).is_none() {
+            let members: Vec<String> = view.nodes().iter().map(|member| member.0.to_string()).collect();
+            return Err(format!("{node} is not a member of {}: that has {}", view.epoch, members.join(", ")));
+        }
+        self.tell(Request::Suspect(node));
+        Ok(())
+    }
+
+    fn leave(&self) -> Result<Farewell, String> {
+        match self.outside.end_reason() {
+            Some(reason) => Err(format!("its part is over: {reason}")),
+            None => {
+                let farewell = self.farewells.hold();
+                self.tell(Request::Leave);
+                Ok(farewell)
+            }
+        }
+    }
+
+    fn wait_left(&self) -> Result<(), String> {
+        match self.wait_left(None) {
+            Some(EndReason::Left) => Ok(()),
+            Some(reason) => Err(format!("it did not leave, since it ended before: {reason}")),
+            None => Err("it has not left".into()),
+        }
+    }
+
+    fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String> {
+        let forced = self.ask(|reply| Request::Recover(reason, reply));
+        let (epoch, emptied) = forced.ok_or("its engine does not answer")??;
+        match self.outside.wait_view(Some(RECOVERY_PATIENCE), |view| view.epoch >= epoch) {
+            Ok(Some(_)) => Ok(emptied),
+            Ok(None) => {
+                Err(format!("{epoch} is forced, and not in operation after {RECOVERY_PATIENCE:?}: see `squall status`"))
+            }
+            Err(reason) => Err(format!("{epoch} is forced, and this node has ended: {reason}")),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The thread that scrubs a node's logs while the node runs.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use crossbeam::sync::{Parker, Unparker};
+use squall_fabric::{NodeId, Time};
+use squall_membership::{ShardId, View};
+use squall_ordered::log::{self, Position, Storage};
+
+use crate::{
+    durable::scrub::{Pace, Scrubbing},
+    group::handle::GroupControl,
+    node::{status::AsideStatus, watch::Outside},
+    services::{Caller, Contact},
+    state_transfer::fetcher::fetch_records,
+};
+
+/// The shortest rest between two rounds.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The longest rest between two rounds.
+const LOOKS: Duration = Duration::from_secs(1);
+
+/// Reads the logs of durable groups again, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ScrubThread {
+    stop: Arc<AtomicBool>,
+    unparker: Unparker,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A shard's log.
+struct Kept {
+    shard: ShardId,
+    control: Arc<dyn GroupControl>,
+    scrubbing: Scrubbing,
+    next: Time,
+    /// The number of changes of its end when the records that were set aside were last listed.
+    changes: Option<u64>,
+}
+
+impl ScrubThread {
+    /// Starts to scrub the logs of these groups.
+    pub(crate) fn start(
+        caller: Caller,
+        outside: Arc<Outside>,
+        groups: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)>,
+        bytes_per_second: u64,
+    ) -> io::Result<ScrubThread> {
+        let pace = Pace::of_node(bytes_per_second);
+        let now = Time::boot_clock();
+        let kept = |(shard, control): (ShardId, Arc<dyn GroupControl>)| {
+            let journal = Arc::clone(control.journal()?);
+            let scrubbing = Scrubbing::new(control.name().to_owned(), journal, pace, now);
+            Some(Kept { shard, control, scrubbing, next: now, changes: None })
+        };
+        let mut logs: Vec<Kept> = groups.filter_map(kept).collect();
+        let parker = Parker::new();
+        let unparker = parker.unparker().clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let body = move || {
+            while !stopped.load(Ordering::Acquire) {
+                let now = Time::boot_clock();
+                let view = outside.view();
+                for kept in &mut logs {
+                    kept.look_aside();
+                    // Before the first view there is no member to ask.
+                    if let Some(view) = view.as_deref().filter(|_| kept.next <= now) {
+                        kept.step(now, &caller, view);
+                    }
+                }
+                let next = logs.iter().map(|kept| kept.next).min().unwrap_or(Time::MAX);
+                parker.park_timeout(next.since(now).clamp(PAUSE, LOOKS));
+            }
+        };
+        let thread = thread::Builder::new().name("squall-scrub".to_owned()).spawn(body)?;
+        Ok(ScrubThread { stop, unparker, thread: Some(thread) })
+    }
+}
+
+impl Drop for ScrubThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.unparker.unpark();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that read the logs again panicked");
+        }
+    }
+}
+
+impl Kept {
+    fn step(&mut self, now: Time, caller: &Caller, view: &View) {
+        let complete = view.shard(self.shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
+        let others: Vec<NodeId> = complete.iter().copied().filter(|node| *node != caller.node()).collect();
+        let shard = self.shard;
+        let fetch = |other, from, to| fetch(caller, view, shard, other, (from, to));
+        self.next = self.scrubbing.step(now, &others, fetch);
+    }
+
+    /// Lists the records that were set aside, when they may have changed.
+    fn look_aside(&mut self) {
+        let Some(journal) = self.control.journal() else { return };
+        let changes = journal.changes();
+        if self.changes == Some(changes) {
+            return;
+        }
+        let Some(storage) = journal.wait(&journal.ask(|log| log.storage().clone())) else { return };
+        let names = log::asides(&storage).unwrap_or_default();
+        let status = |name: &String| {
+            let log::AsideSummary { name, first, last, bytes } = log::summary_of(&storage, name).ok().flatten()?;
+            Some(AsideStatus { name, first, last, bytes, directory: storage.path("").display().to_string() })
+        };
+        journal.set_asides(names.iter().filter_map(status).collect());
+        self.changes = Some(changes);
+    }
+}
+
+/// Fetches the records between two places from a member.
+fn fetch(
+    caller: &Caller,
+    view: &View,
+    shard: ShardId,
+    other: NodeId,
+    (from, to): (Position, Position),
+) -> Result<Vec<u8>, String> {
+    let rank = view.rank_of(other).ok_or("it is no member")?;
+    let contact = Contact { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
+    fetch_records(caller, &contact, shard, from, to)
+}

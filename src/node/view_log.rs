@@ -1,0 +1,111 @@
+//! A node's view log, and the carrier of its messages.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use squall_fabric::{NodeId, Waker};
+use squall_membership::{EndReason, Incarnation, Layout, Member, Parameters};
+use squall_view_log::{
+    Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
+};
+
+use crate::{
+    config::Config,
+    services::{self, Caller, Messenger},
+};
+
+/// The transport of a view log's messages, over control streams.
+struct Streams(Arc<Messenger>);
+
+impl Transport for Streams {
+    fn send(&self, to: &Contact, message: Vec<u8>) {
+        self.0.send(&services::Contact { node: to.node, addresses: to.addresses.clone() }, message);
+    }
+}
+
+/// Opens the directory in which the node keeps its part of the log, if it has one.
+pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageError> {
+    config.storage().map(|path| Directory::open(path, config.cluster(), config.id())).transpose()
+}
+
+/// Starts the log of the configured node, and the carrier of its messages. `waker` wakes the node's engine.
+pub(crate) fn start(
+    config: &Config,
+    directory: Option<Directory>,
+    (layout, parameters): (Layout, Parameters),
+    caller: Caller,
+    waker: Waker,
+) -> Result<(Log, Arc<Messenger>), StartError> {
+    let inlet = Arc::new(OnceLock::<Inlet>::new());
+    let messenger = {
+        let inlet = Arc::clone(&inlet);
+        // A message that comes before the log is there is lost, as messages may be.
+        let deliver = move |from: NodeId, message| inlet.get().map_or((), |inlet| inlet.incoming(from, message));
+        Arc::new(Messenger::new(caller, Box::new(deliver)))
+    };
+    let transport = Arc::new(Streams(Arc::clone(&messenger)));
+    let wake = Arc::new(move || waker.wake());
+    let log = Log::start(settings(config, layout, parameters), directory, transport, wake)?;
+    // It is set only here.
+    let _ = inlet.set(log.inlet());
+    Ok((log, messenger))
+}
+
+fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
+    let contact = |contact: services::Contact| Contact { node: contact.node, addresses: contact.addresses };
+    let of = |&node: &NodeId| contact(config.contact(node));
+    let join = || config.join_contacts().into_iter().map(contact).collect();
+    let start = if config.is_witness() {
+        Start::Witness { contacts: config.members().iter().map(of).chain::<Vec<_>>(join()).collect() }
+    } else if config.members().contains(&config.id()) {
+        Start::List {
+            members: config.members().iter().map(of).collect(),
+            witnesses: config.witnesses().iter().map(of).collect(),
+        }
+    } else {
+        Start::Join { contacts: config.members().iter().map(of).chain::<Vec<_>>(join()).collect() }
+    };
+    Settings {
+        cluster: config.cluster().to_owned(),
+        me: Member { addresses: contact_addresses(config), rack: config.rack().to_owned(), ..member(config.id()) },
+        layout,
+        parameters,
+        start,
+        voters: config.voters().map(<[NodeId]>::to_vec),
+        timing: Timing {
+            formation: Some(config.formation_timeout()),
+            // Longer than an election, and short enough that callers learn it within two seconds after a failure.
+            no_quorum: (config.failure_timeout() * 3 / 2).max(Duration::from_secs(1)),
+            ..Timing::default()
+        },
+    }
+}
+
+/// The place of a node's part of the log, in words.
+pub(crate) fn storage(config: &Config) -> Option<String> {
+    config.storage().map(|directory| directory.display().to_string())
+}
+
+fn contact_addresses(config: &Config) -> Vec<String> {
+    config.contact(config.id()).addresses
+}
+
+fn member(node: NodeId) -> Member {
+    // If the clock stands before 1970, the log raises the number above those that the cluster remembers.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Member::new(node, Incarnation(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// The reason of the end of a node whose log has stopped.
+pub(crate) fn end_reason(node: NodeId, failure: Failure) -> EndReason {
+    match failure {
+        Failure::NotFormed { waited_ms, missing } => EndReason::NotFormed {
+            missing: missing.into_iter().map(|node| (node, None)).collect(),
+            waited: Duration::from_millis(waited_ms),
+        },
+        Failure::Mismatch { with, why } => EndReason::Incompatible { node, why: format!("{with} refuses it: {why}") },
+        other => EndReason::Incompatible { node, why: other.to_string() },
+    }
+}

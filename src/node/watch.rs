@@ -1,0 +1,107 @@
+//! The news that a node's engine publishes to other threads: the view, and the end.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use squall_membership::{EndReason, Epoch, View};
+
+use crate::{clients::serve, node::status::Change};
+
+/// The latest news of a node, for any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Outside {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The server of clients, which needs the news too.
+    clients: Option<Arc<serve::Server>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    view: Option<Arc<View>>,
+    change: Change,
+    ended: Option<EndReason>,
+}
+
+impl Outside {
+    pub(crate) fn new(clients: Option<Arc<serve::Server>>) -> Outside {
+        Outside { clients, ..Outside::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while holding it; if it did, all fields would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn installed(&self, view: Arc<View>, change: Change) {
+        if let Some(clients) = &self.clients {
+            clients.install(&view);
+        }
+        let mut state = self.lock();
+        (state.view, state.change) = (Some(view), change);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Tells clients that this node can't serve for the moment.
+    pub(crate) fn interrupted(&self, why: &str) {
+        if let Some(clients) = &self.clients {
+            clients.send_away(why);
+        }
+    }
+
+    pub(crate) fn ended(&self, reason: EndReason) {
+        self.interrupted(&reason.to_string());
+        self.lock().ended.get_or_insert(reason);
+        self.changed.notify_all();
+    }
+
+    /// Returns the last view that was installed.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.lock().view.clone()
+    }
+
+    /// The steps by which the last view came about.
+    pub(crate) fn change(&self) -> Change {
+        self.lock().change
+    }
+
+    pub(crate) fn end_reason(&self) -> Option<EndReason> {
+        self.lock().ended.clone()
+    }
+
+    /// Waits until `which` is true of the view, or the end, or for `limit`.
+    pub(crate) fn wait_view(
+        &self,
+        limit: Option<Duration>,
+        which: impl Fn(&View) -> bool,
+    ) -> Result<Option<Arc<View>>, EndReason> {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut state = self.lock();
+        loop {
+            if let Some(reason) = &state.ended {
+                return Err(reason.clone());
+            }
+            if let Some(view) = state.view.as_ref().filter(|view| which(view)) {
+                return Ok(Some(Arc::clone(view)));
+            }
+            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Ok(None),
+                Some(rest) => self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    /// Waits for the end, for `limit` at most.
+    pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> Option<EndReason> {
+        self.wait_view(limit, |_| false).err()
+    }
+
+    /// Returns the epoch of the last view that was installed.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        self.lock().view.as_ref().map(|view| view.epoch)
+    }
+}

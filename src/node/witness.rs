@@ -1,0 +1,141 @@
+//! A node that only votes.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use squall_fabric::{NodeId, Waker, tcp::TcpFabric};
+use squall_view_log::{Log, Monitor};
+
+use crate::{
+    clients::admin::{self, Admin, EmptiedShard, Farewell, Standing, StatusReport},
+    config::Config,
+    fabric::carrier::Carrier,
+    node::{builder::StartError, view_log},
+    services::{Caller, ControlStream, Handler, Server, Service},
+};
+
+/// A node that votes on views and has no part in any group, so it holds no state. With a witness, two members survive
+/// the loss of either. Dropping it ends it.
+///
+/// The configuration lists it among its `witnesses`, at all nodes.
+pub struct Witness {
+    id: NodeId,
+    monitor: Monitor,
+    news: Arc<News>,
+    /// Ends before the log, whose messages it brings.
+    _server: Server,
+    _log: Log,
+    /// The fabric whose port it uses.
+    _fabric: Option<TcpFabric>,
+}
+
+/// A notification that the log has news.
+#[derive(Default)]
+struct News {
+    any: Mutex<bool>,
+    came: Condvar,
+}
+
+impl Witness {
+    /// Begins to vote. Does not wait for the others.
+    pub fn start(config: &Config) -> Result<Witness, StartError> {
+        if !config.is_witness() {
+            return Err(StartError::NoWitness { node: config.id(), witnesses: config.witnesses().to_vec() });
+        }
+        let caller = Caller::of(config)?;
+        let fabric = match config.carrier() {
+            Carrier::Shm => None,
+            _ => Some(config.open_tcp()?),
+        };
+        let news = Arc::new(News::default());
+        let waker = {
+            let news = Arc::clone(&news);
+            Waker::new(move || news.come())
+        };
+        let directory = view_log::directory(config).map_err(squall_view_log::StartError::from)?;
+        // Groups are no concern of a witness.
+        let (log, messenger) = view_log::start(config, directory, Default::default(), caller, waker)?;
+        let monitor = log.monitor();
+        let watched = Watched {
+            id: config.id(),
+            cluster: config.cluster().to_owned(),
+            storage: view_log::storage(config),
+            monitor: monitor.clone(),
+        };
+        let handlers: [(Service, Handler); 2] = [
+            (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
+            (Service::Admin, Arc::new(move |stream| admin::serve(stream, &watched))),
+        ];
+        let server = match &fabric {
+            None => Server::on_host(config.cluster(), config.id(), handlers)?,
+            Some(fabric) => Server::at_port(config.id(), |service| fabric.take_service(service), handlers)?,
+        };
+        Ok(Witness { id: config.id(), monitor, news, _server: server, _log: log, _fabric: fabric })
+    }
+
+    /// Returns the node's id.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Waits until it can't go on, for `limit` at most, and returns the reason, in a sentence.
+    pub fn wait_failed(&self, limit: Duration) -> Option<String> {
+        let until = Instant::now() + limit;
+        let mut any = self.news.any.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(failure) = self.monitor.failure() {
+                return Some(failure.to_string());
+            }
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return None;
+            }
+            let waited = self.news.came.wait_timeout_while(any, rest, |any| !*any);
+            any = waited.unwrap_or_else(PoisonError::into_inner).0;
+            *any = false;
+        }
+    }
+}
+
+impl News {
+    fn come(&self) {
+        *self.any.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.came.notify_all();
+    }
+}
+
+/// A witness, as operators reach it.
+struct Watched {
+    id: NodeId,
+    cluster: String,
+    storage: Option<String>,
+    monitor: Monitor,
+}
+
+const NO_MEMBER: &str = "it is a witness, with no part in any group: ask a member";
+
+impl Admin for Watched {
+    fn status(&self) -> StatusReport {
+        let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
+        let epoch = self.monitor.status().epoch.map(|epoch| epoch.0);
+        StatusReport { standing: Standing::Witness, epoch, ..known }
+    }
+
+    fn suspect(&self, _: NodeId) -> Result<(), String> {
+        Err(NO_MEMBER.into())
+    }
+
+    fn leave(&self) -> Result<Farewell, String> {
+        Err("it is a witness, with no part in any group: end its process, and take it out of `witnesses`".into())
+    }
+
+    fn wait_left(&self) -> Result<(), String> {
+        Err(NO_MEMBER.into())
+    }
+
+    fn recover(&self, _: String) -> Result<Vec<EmptiedShard>, String> {
+        Err(NO_MEMBER.into())
+    }
+}

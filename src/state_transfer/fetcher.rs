@@ -1,0 +1,297 @@
+//! The fetch of a replica's state from another member, on a thread of its own.
+
+use std::{
+    io::{self, Read},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, ShardId, View};
+use squall_ordered::log::{Damage, Position};
+
+use crate::{
+    durable::recovery,
+    group::handle::GroupControl,
+    node::status::Fetching,
+    services::{Caller, Contact, HangUp},
+    state_transfer::{
+        exchange::Standing,
+        state::RestoreError,
+        wire::{Ask, Fetch, Gift, Progress, Want},
+    },
+};
+
+/// The time to wait after all sources have failed, at first; twice as long each time, up to the limit.
+const AGAIN: Duration = Duration::from_millis(20);
+const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+
+/// The number of bytes between two reports of progress.
+const TELL_EVERY: u64 = 64 << 20;
+
+/// Fetches one shard's state, from a member that has it in the view at hand. Dropping it gives up, and waits until the
+/// thread has noticed.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The state that the thread shares with its watchers.
+#[derive(Debug)]
+struct Shared {
+    stopped: AtomicBool,
+    /// Whether the state was fetched.
+    succeeded: AtomicBool,
+    way: Mutex<Way>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Way {
+    /// The latest view: its complete members are the sources.
+    view: Arc<View>,
+    /// The transfer, if one is under way, and the handle that ends it.
+    under_way: Option<(Fetching, HangUp)>,
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Way> {
+        // Nothing panics while holding it.
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Under the lock, so that a thread that is about to wait notices.
+        cut(&self.lock());
+        self.changed.notify_all();
+    }
+
+    fn learn(&self, view: &Arc<View>) {
+        let mut way = self.lock();
+        if way.view.epoch == view.epoch {
+            return;
+        }
+        way.view = Arc::clone(view);
+        // The source's stream may stay open for long, if its process only stands still.
+        if way.under_way.as_ref().is_some_and(|(fetching, _)| view.rank_of(fetching.source).is_none()) {
+            cut(&way);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Notes a transfer that has begun. From here on a caller that stops the fetch cuts this transfer.
+    fn begin(&self, source: NodeId, transfer: HangUp) {
+        let mut way = self.lock();
+        way.under_way = Some((Fetching { source, received: 0, bytes: None }, transfer));
+        if self.is_stopped() || way.view.rank_of(source).is_none() {
+            cut(&way);
+        }
+    }
+
+    fn progress(&self, progress: Progress) {
+        if let Some((fetching, _)) = &mut self.lock().under_way {
+            (fetching.received, fetching.bytes) = (progress.received, progress.bytes);
+        }
+    }
+
+    /// Takes the result of the transfer.
+    fn end(&self) -> Option<Fetching> {
+        self.lock().under_way.take().map(|(fetching, _)| fetching)
+    }
+
+    /// Waits until there is another view than this, or an end, or for `limit`.
+    fn rest(&self, epoch: Epoch, limit: Duration) {
+        let goes_on = |way: &mut Way| way.view.epoch == epoch && !self.is_stopped();
+        // The caller looks at the reason itself.
+        drop(self.changed.wait_timeout_while(self.lock(), limit, goes_on));
+    }
+}
+
+fn cut(way: &Way) {
+    if let Some((_, transfer)) = &way.under_way {
+        transfer.now();
+    }
+}
+
+impl Fetcher {
+    /// Starts to ask the shard's complete members, one after the other, until the state is here or is not needed any
+    /// more. None if there is no thread.
+    pub(crate) fn start(
+        caller: Caller,
+        control: Arc<dyn GroupControl>,
+        shard: ShardId,
+        view: Arc<View>,
+    ) -> Option<Fetcher> {
+        let shared = Arc::new(Shared {
+            stopped: AtomicBool::new(false),
+            succeeded: AtomicBool::new(false),
+            way: Mutex::new(Way { view, under_way: None }),
+            changed: Condvar::new(),
+        });
+        let of_thread = Arc::clone(&shared);
+        let body = move || run(&caller, &*control, shard, &of_thread);
+        match thread::Builder::new().name(format!("squall-fetch-{}", shard.0)).spawn(body) {
+            Ok(thread) => Some(Fetcher { shared, thread: Some(thread) }),
+            Err(error) => {
+                tracing::warn!(%error, "there is no thread to get a replica's state");
+                None
+            }
+        }
+    }
+
+    /// Notes that a view is in force: its complete members are asked from now on.
+    pub(crate) fn learn(&self, view: &Arc<View>) {
+        self.shared.learn(view);
+    }
+
+    /// The progress of the state, while it is being fetched.
+    pub(crate) fn progress(&self) -> Option<Fetching> {
+        self.shared.lock().under_way.as_ref().map(|(fetching, _)| *fetching)
+    }
+
+    /// Whether the thread has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Whether the thread has ended without the state.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_over() && !self.shared.succeeded.load(Ordering::SeqCst)
+    }
+
+    /// Gives up, without waiting.
+    pub(crate) fn stop(&self) {
+        self.shared.stop();
+    }
+}
+
+impl Drop for Fetcher {
+    fn drop(&mut self) {
+        self.stop();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("a thread that got a replica's state panicked");
+        }
+    }
+}
+
+fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, shared: &Arc<Shared>) {
+    let mut wait = AGAIN;
+    loop {
+        let view = Arc::clone(&shared.lock().view);
+        let complete = view.shard(shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
+        let mut sources: Vec<NodeId> = complete.iter().copied().filter(|&node| node != caller.node()).collect();
+        // Shuffled, so that several nodes that join at once do not all ask the same one.
+        fastrand::shuffle(&mut sources);
+        for source in sources {
+            if shared.is_stopped() || !matches!(control.standing(), Standing::Incomplete { .. }) {
+                return;
+            }
+            match fetch(caller, control, shard, &view, source, shared) {
+                Ok(bytes) => {
+                    tracing::info!(group = control.name(), %source, bytes, "the replica's state is here");
+                    return shared.succeeded.store(true, Ordering::SeqCst);
+                }
+                Err(error) => tracing::warn!(group = control.name(), %source, error, "no state from this member"),
+            }
+            if shared.lock().view.epoch != view.epoch {
+                wait = AGAIN;
+                break;
+            }
+        }
+        if shared.is_stopped() {
+            return;
+        }
+        shared.rest(view.epoch, wait);
+        wait = (2 * wait).min(AGAIN_AT_MOST);
+    }
+}
+
+fn fetch(
+    caller: &Caller,
+    control: &dyn GroupControl,
+    shard: ShardId,
+    view: &View,
+    source: NodeId,
+    shared: &Arc<Shared>,
+) -> Result<u64, String> {
+    let rank = view.rank_of(source).ok_or("it is no member")?;
+    let contact = Contact { node: Some(source), addresses: view.members[rank.index()].addresses.clone() };
+    let (group, watched) = (Arc::<str>::from(control.name()), Arc::clone(shared));
+    let mut told = TELL_EVERY;
+    let progress = move |progress: Progress| {
+        watched.progress(progress);
+        if progress.received >= told {
+            told = progress.received + TELL_EVERY;
+            tracing::info!(group = &*group, received = progress.received, of = ?progress.bytes, "a replica's state is on its way");
+        }
+    };
+    let mut repair = |damage: &Damage| repair(caller, &contact, control, shard, damage);
+    let have = control.prepare(&mut repair).map_err(|error| error.to_string())?;
+    let want = Want::State { epoch: view.epoch, have };
+    let begin = |want, progress| {
+        Fetch::begin(caller, &contact, Ask { shard, want }, progress).map_err(|error| error.to_string())
+    };
+    let mut fetch = begin(want, progress.clone())?;
+    let mut restored = take(control, &mut fetch, source, shared);
+    if let Err(RestoreError::Differs(at)) = &restored {
+        tracing::warn!(group = control.name(), %at, "this node's log is another one than the source's: it gets a state");
+        fetch = begin(Want::State { epoch: view.epoch, have: None }, progress)?;
+        restored = take(control, &mut fetch, source, shared);
+    }
+    restored.map_err(|error| error.to_string())
+}
+
+/// Takes the state that a source gives. Returns its size in bytes.
+fn take(
+    control: &dyn GroupControl,
+    fetch: &mut Fetch,
+    source: NodeId,
+    shared: &Arc<Shared>,
+) -> Result<u64, RestoreError> {
+    shared.begin(source, fetch.hang_up());
+    let restored = control.restore(fetch.gift, fetch);
+    // An application need not read to the end, and the source waits until that is taken. Each chunk was checked before.
+    if restored.is_ok() {
+        let _ = io::copy(fetch, &mut io::sink());
+    }
+    let ended = shared.end();
+    restored.map(|()| ended.map_or(0, |fetching| fetching.received))
+}
+
+/// Replaces damaged records of this node's log by another member's.
+fn repair(
+    caller: &Caller,
+    source: &Contact,
+    control: &dyn GroupControl,
+    shard: ShardId,
+    damage: &Damage,
+) -> Result<(), String> {
+    let journal = control.journal().ok_or("the group has no log")?;
+    recovery::repair(journal, damage, |from, to| fetch_records(caller, source, shard, from, to))
+}
+
+/// Fetches the records between two places of a shard's log from another node.
+pub(crate) fn fetch_records(
+    caller: &Caller,
+    source: &Contact,
+    shard: ShardId,
+    from: Position,
+    to: Position,
+) -> Result<Vec<u8>, String> {
+    let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
+    let mut fetch = Fetch::begin(caller, source, Ask { shard, want }, |_| {}).map_err(|error| error.to_string())?;
+    let is_asked = fetch.gift == Gift::Records;
+    let mut records = Vec::new();
+    fetch.read_to_end(&mut records).map_err(|error| error.to_string())?;
+    is_asked.then_some(records).ok_or_else(|| "the source has given something else".to_owned())
+}

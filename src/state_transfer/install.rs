@@ -1,0 +1,524 @@
+//! The installation of what another member gives: its state in place of this node's log, or the records behind this
+//! log's end.
+
+use std::{
+    io::{self, ErrorKind, Read},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use rkyv::util::AlignedVec;
+use squall_membership::{self as membership, ClusterId, EndReason};
+use squall_ordered::{
+    Message, Payload,
+    log::{
+        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Skip, Skips,
+        Storage, WriteError, import,
+    },
+};
+
+use super::offer::BATCH_BYTES;
+use crate::{
+    delivery::{
+        poison::Given,
+        replica_cell::{Custody, Held},
+        view_change::ViewChange,
+    },
+    durable::{
+        disk::Disk,
+        log_writer::{DiskLog, Journal, life_of},
+        recovery::{
+            position,
+            rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
+            replay::{ReplayError, give},
+        },
+        snapshot_store::{ImageError, LastView, Shelf},
+    },
+    group::{replicated::Stamp, service::Service},
+    state_transfer::{
+        exchange::Transfer,
+        state::{Head, LogPlace, RestoreError, read_head},
+        wire::{Cut, LogEnd},
+    },
+};
+
+/// A durable group's replica, and its log, which another thread writes.
+pub(crate) struct Taker<'a, S: Service> {
+    pub(crate) replica: &'a Custody<S>,
+    pub(crate) transfer: &'a Transfer,
+    pub(crate) journal: &'a Arc<Journal>,
+}
+
+/// A function that asks another member for the records in place of damaged ones, and writes them there.
+pub(crate) type Repair<'a> = &'a mut dyn FnMut(&Damage) -> Result<(), String>;
+
+/// A log that another thread writes.
+struct Remote<'a> {
+    journal: &'a Arc<Journal>,
+    shelf: Shelf,
+}
+
+impl Remote<'_> {
+    fn of(journal: &Arc<Journal>) -> Result<Remote<'_>, RebuildError> {
+        let shelf = ask(journal, |log| Shelf::of(log))?;
+        Ok(Remote { journal, shelf })
+    }
+
+    /// Changes the log's end. The replica must be marked as stale before.
+    fn change_end(
+        &self,
+        change: impl FnOnce(&mut DiskLog) -> Result<LastView, WriteError> + Send + 'static,
+    ) -> Result<End, RebuildError> {
+        let answers: mpsc::Receiver<End> = self.journal.change_end(change);
+        let end = self.journal.wait(&answers).ok_or(RebuildError::LogEnded)?;
+        let begin = ask(self.journal, |log| log.begin())?;
+        self.shelf.remove_outside(begin.position, end.position)?;
+        Ok(end)
+    }
+}
+
+fn ask<T: Send + 'static>(
+    journal: &Arc<Journal>,
+    job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
+) -> Result<T, RebuildError> {
+    journal.wait(&journal.ask(job)).ok_or(RebuildError::LogEnded)
+}
+
+impl Source for Remote<'_> {
+    fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    fn extent(&mut self) -> Result<(End, End), RebuildError> {
+        ask(self.journal, |log| (log.begin(), log.persisted()))
+    }
+
+    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
+        ask(self.journal, |log| log.end_damage().cloned())
+    }
+
+    fn skips(&mut self) -> Result<Skips, RebuildError> {
+        Ok(self.journal.skips())
+    }
+
+    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
+        let (at, reader) = ask(self.journal, move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
+        Ok((at, reader.map_err(ReplayError::from)?))
+    }
+}
+
+impl From<RebuildError> for RestoreError {
+    fn from(error: RebuildError) -> RestoreError {
+        match error {
+            error if error.is_panic() => RestoreError::Panicked,
+            RebuildError::Restore(error) => RestoreError::Failed(error),
+            error => RestoreError::NotKept(error.to_string()),
+        }
+    }
+}
+
+impl From<ImageError> for RestoreError {
+    fn from(error: ImageError) -> RestoreError {
+        RebuildError::from(error).into()
+    }
+}
+
+impl<S: Service> Taker<'_, S> {
+    fn borrow(&self) -> Result<Held<'_, S>, RestoreError> {
+        loop {
+            if self.replica.is_broken() {
+                return Err(RestoreError::Panicked);
+            }
+            match self.replica.borrow() {
+                Some(held) => return Ok(held),
+                // The replica is borrowed for short looks only.
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    /// Returns the end of this node's log, as far as its replica can be brought, and brings it there. Returns None if
+    /// nothing of the log can be used.
+    pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
+        let whole = || LogEnd::new(self.journal.life(), self.journal.end());
+        if !self.journal.is_stale() {
+            return Ok(Some(whole()));
+        }
+        let held = self.borrow()?;
+        // The thread that held the replica meanwhile may have taken a state.
+        if !self.journal.is_stale() {
+            return Ok(Some(whole()));
+        }
+        let Rebuilt { end, view, .. } = self.rebuild_borrowed(held, repair)?;
+        Ok(end.map(|end| LogEnd::new(life_of(&view), end)))
+    }
+
+    /// Rebuilds a replica, and marks it as unusable if its application panics.
+    fn rebuild_borrowed(&self, mut held: Held<'_, S>, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
+        let rebuilt = self.rebuild(&mut held, repair);
+        if let Err(RestoreError::Panicked) = rebuilt {
+            held.spoil();
+        }
+        rebuilt
+    }
+
+    fn rebuild(&self, service: &mut S, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
+        let mut remote = Remote::of(self.journal)?;
+        let mut rebuilt = rebuild(service, &mut remote)?;
+        while let (Some(end), Some(damage)) = (rebuilt.end, &rebuilt.damage) {
+            if let Err(why) = repair(damage) {
+                tracing::warn!(%damage, why, "damaged records are not repaired: the log counts up to there");
+                return Ok(rebuilt);
+            }
+            rebuilt = go_on(service, &mut remote, end, rebuilt.view.take())?;
+        }
+        if rebuilt.is_whole() {
+            self.journal.set_view(rebuilt.view.clone());
+            self.journal.set_stale(false);
+        }
+        Ok(rebuilt)
+    }
+
+    /// Returns this node's report of its copy, once everything that was appended is on disk.
+    pub(crate) fn held(&self) -> Option<membership::Held> {
+        let told = ask(self.journal, |log| {
+            let end = log.persisted();
+            let skipped = crate::durable::recovery::skipped(log.skips(), end.position);
+            (end, log.acknowledged(), log.is_trusted(), log.is_doubtful(), skipped)
+        });
+        let (end, acknowledged, trusted, doubtful, skipped) = told.ok()?;
+        let complete = (trusted || !self.journal.is_anew()) && !doubtful && !self.journal.is_stale();
+        let (end, version) = (crate::durable::recovery::place(end.position), Some(end.version));
+        Some(membership::Held { end, complete, version, acknowledged, trusted, skipped })
+    }
+
+    /// Cuts the log, and takes the replica back to its end if `rebuilds`; else the replica is stale if it went further.
+    /// The replica is borrowed meanwhile. A fetch that is under way comes before or after, and the state that it gave
+    /// before is void.
+    pub(crate) fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+        let held = self.borrow()?;
+        self.transfer.forget();
+        self.cut_log(to)?;
+        if rebuilds && self.journal.is_stale() {
+            self.rebuild_borrowed(held, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
+            if self.journal.is_stale() {
+                let why = "the replica could not be taken back to where the log ends";
+                return Err(RestoreError::NotKept(why.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the log, and marks the replica as stale if it went further. The caller holds the replica.
+    fn cut_log(&self, to: membership::End) -> Result<(), RestoreError> {
+        let (was, to) = (self.journal.end(), position(to));
+        if was.position > to {
+            self.journal.set_stale(true);
+        }
+        let (remote, journal) = (Remote::of(self.journal)?, Arc::clone(self.journal));
+        // The rebuilding of the replica finds the last view.
+        let view = self.journal.view().filter(|(epoch, _)| *epoch <= to.epoch);
+        let end = remote.change_end(move |log| {
+            if to < log.begin().position {
+                // The log began with a state that is void, so nothing in it counts.
+                journal.begin_anew(log)?;
+                let aside = log.begin_anew(End::START)?;
+                say_set_aside(log, aside);
+                return Ok(None);
+            }
+            let cut = log.cut_to(to)?;
+            say_set_aside(log, cut.aside);
+            Ok(view)
+        })?;
+        if end != was {
+            tracing::warn!(%was, %end, "the log is cut: the group goes on from an earlier place");
+        }
+        Ok(())
+    }
+
+    /// Replaces the log and the replica by the state that another member's replica wrote.
+    ///
+    /// The image is written first, then the log is begun behind it: so a crash leaves the one or the other.
+    pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
+        let Head { reached, logged } = read_head(from)?;
+        let LogPlace { end: at, view, skips } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        self.refuse_loss(at)?;
+        // It must come before there is an image: next to an own log that goes as far, the image would be taken for that
+        // log's.
+        if self.is_of_life(life_of(&view)) {
+            let (own, end) = (self.journal.skips(), self.journal.end().position);
+            // The group need not have what was never acknowledged: its own log may lack the record.
+            let (acknowledged, _) = self.acknowledged()?;
+            let counts = |skip: &Skip| skip.version <= acknowledged || skips.get(skip.version).is_some();
+            self.compare_skips(&own.before(end).only(counts), &skips.before(end))?;
+        }
+        let remote = Remote::of(self.journal)?;
+        self.write_image(&remote.shelf, at, &view, from)?;
+        let mut held = self.borrow()?;
+        let Some(fetch) = self.transfer.begin_restoring() else {
+            let (begin, end) = ask(self.journal, |log| (log.begin(), log.persisted()))?;
+            remote.shelf.remove_outside(begin.position, end.position)?;
+            return Err(RestoreError::NotNeeded);
+        };
+        self.journal.set_stale(true);
+        remote.change_end(move |log| {
+            let aside = log.begin_anew_skipping(at, chain, skips)?;
+            say_set_aside(log, aside);
+            Ok(view)
+        })?;
+        let mut image = remote.shelf.open(at.position)?;
+        match catch_unwind(AssertUnwindSafe(|| held.restore(&mut image))) {
+            Ok(restored) => restored?,
+            Err(_) => {
+                held.spoil();
+                return Err(RestoreError::Panicked);
+            }
+        }
+        self.journal.set_stale(false);
+        self.transfer.restored(fetch, reached);
+        Ok(())
+    }
+
+    /// Writes the incoming state as an image. A disk that refuses it has no room for the log either, so the log fails:
+    /// asking for the state again would not help.
+    fn write_image(&self, shelf: &Shelf, at: End, view: &LastView, from: &mut dyn Read) -> Result<(), RestoreError> {
+        let mut from = Incoming { from, failed: false };
+        let written = shelf.begin(at, view.as_ref()).and_then(|mut image| {
+            io::copy(&mut from, &mut image).map_err(ImageError::Write)?;
+            image.finish()
+        });
+        written.map_err(|error| match error {
+            ImageError::Write(error) if from.failed => RestoreError::Failed(error),
+            error => {
+                let why = format!("the group's state, which this node gets from another, can't be kept: {error}");
+                self.journal.fail(why.clone());
+                RestoreError::NotKept(why)
+            }
+        })
+    }
+
+    /// Tells whether this node's log, which a state is to replace, is of the same life of the group as the state.
+    /// Otherwise its versions may name other commands than those of that life.
+    fn is_of_life(&self, life: ClusterId) -> bool {
+        let (own, end) = (self.journal.life(), self.journal.end());
+        if end != End::START && own != life {
+            tracing::warn!(%end, ?own, ?life, "this node's log is of a life of the group that an operator ended: a state takes its place");
+        }
+        own == life
+    }
+
+    /// Appends the records that another member's log has behind a place of this one, and applies them. Records of this
+    /// log behind that place are void.
+    pub(crate) fn take_suffix(&self, cut: Cut, from: &mut dyn Read) -> Result<(), RestoreError> {
+        let Head { reached, logged } = read_head(from)?;
+        let LogPlace { end: to, skips, .. } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        let at = position(cut.at);
+        let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
+        // Another fetch may change the log until the replica is borrowed.
+        let mut held = self.borrow()?;
+        let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+        match ask(self.journal, move |log| log.at_position(at))? {
+            Ok(own) if own == cut => {}
+            Ok(own) => return Err(RestoreError::Differs(own)),
+            Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
+        }
+        self.refuse_loss(cut)?;
+        self.compare_skips(&self.journal.skips().before(at), &skips.before(at))?;
+        let mut noted = None;
+        let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, skips, from, &mut noted)));
+        match taken.unwrap_or(Err(RestoreError::Panicked)) {
+            Err(RestoreError::Panicked) => {
+                held.spoil();
+                if let Some(given) = noted {
+                    self.journal.end_node(EndReason::Poison(given.help(self.journal.directory())));
+                }
+                return Err(RestoreError::Panicked);
+            }
+            taken => taken?,
+        }
+        if self.journal.end() != to {
+            return Err(RestoreError::Differs(self.journal.end()));
+        }
+        self.transfer.restored(fetch, reached);
+        Ok(())
+    }
+
+    /// Refuses to give up what was acknowledged, unless an operator has accepted that. What was acknowledged counts
+    /// only as far as the log is sound: damaged records are to be replaced.
+    fn refuse_loss(&self, to: End) -> Result<(), RestoreError> {
+        if self.journal.is_forced() {
+            return Ok(());
+        }
+        let (has, directory) = self.acknowledged()?;
+        if has <= to.version {
+            return Ok(());
+        }
+        let why = format!(
+            "the group has gone back: it goes on behind version {}, and this node's log has versions up to {has} that were acknowledged. \
+             They stay in {}, and `squall log read` shows them. To go on without them, move this node's directory away, and start it \
+             with an empty one, to join",
+            to.version,
+            directory.display()
+        );
+        self.journal.set_went_back(why.clone());
+        Err(RestoreError::WentBack(why))
+    }
+
+    /// Returns the version up to which this node's log was acknowledged, as far as it is sound, and its directory.
+    fn acknowledged(&self) -> Result<(u64, PathBuf), RestoreError> {
+        let is_stale = self.journal.is_stale();
+        Ok(ask(self.journal, move |log| {
+            let counts = !is_stale && !log.is_trusted();
+            let has = if counts { log.acknowledged().min(log.persisted().version) } else { 0 };
+            (has, log.storage().path(""))
+        })?)
+    }
+
+    /// Compares the commands that a source has skipped with those that this node has skipped, as far as its log is of
+    /// use. If they differ, the replicas differ as well, and this node ends.
+    fn compare_skips(&self, own: &Skips, theirs: &Skips) -> Result<(), RestoreError> {
+        if own.is_alike(theirs) {
+            return Ok(());
+        }
+        let directory = self.journal.directory().display();
+        let why = format!(
+            "the log in {directory} skips {}, and the group's members skip {}, of what that log has: end the node, and say the same of it \
+             with `squall log skip`; or remove the log, and the node gets the group's",
+            named(own),
+            named(theirs)
+        );
+        self.journal.end_node(EndReason::Skips(why.clone()));
+        Err(RestoreError::NotKept(why))
+    }
+
+    /// Marks a log that is damaged, and so may have had more than it has now, before it continues with another member's
+    /// records.
+    fn mark_damaged(&self) -> Result<(), RestoreError> {
+        let (journal, is_stale) = (Arc::clone(self.journal), self.journal.is_stale());
+        let marked = ask(self.journal, move |log| {
+            if is_stale || log.end_damage().is_some() || log.missing().is_some() || log.is_doubtful() {
+                journal.begin_anew(log)
+            } else {
+                Ok(())
+            }
+        })?;
+        marked.map_err(|error| RestoreError::NotKept(error.to_string()))
+    }
+
+    fn append_suffix(
+        &self,
+        service: &mut S,
+        cut: End,
+        skips: Skips,
+        from: &mut dyn Read,
+        noted: &mut Option<Given>,
+    ) -> Result<(), RestoreError> {
+        self.mark_damaged()?;
+        if self.journal.is_stale() || self.journal.end() != cut {
+            self.cut_log(crate::durable::recovery::place(cut.position))?;
+            self.journal.set_stale(true);
+            let rebuilt = self.rebuild(service, &mut |_| Err("it is to be replaced".to_owned()))?;
+            if rebuilt.end != Some(cut) || !rebuilt.is_whole() {
+                return Err(RestoreError::NotKept(format!("the replica could not be taken back to {cut}")));
+            }
+        }
+        // The skips must be set before the first record comes that is one of them.
+        let failed = || RestoreError::NotKept("the log can't be written any more".to_owned());
+        self.journal.set_skips(skips.clone()).ok_or_else(failed)?;
+        let mut scratch = AlignedVec::new();
+        while let Some(batch) = read_batch(from)? {
+            let records = import(&batch).map_err(io::Error::other)?;
+            records.iter().try_for_each(|record| self.append(service, record, &skips, &mut scratch, noted))?;
+        }
+        Ok(())
+    }
+
+    fn append(
+        &self,
+        service: &mut S,
+        record: &Record<'_>,
+        skips: &Skips,
+        scratch: &mut AlignedVec,
+        noted: &mut Option<Given>,
+    ) -> Result<(), RestoreError> {
+        let failed = || RestoreError::NotKept(self.journal.failure().unwrap_or("the log has ended").to_owned());
+        if !self.journal.wait_for_room() {
+            return Err(failed());
+        }
+        let mut appending = self.journal.append();
+        let appended = match &record.body {
+            Body::Message { sender, payload } => {
+                appending.message(record.position, record.time, *sender, Payload::kept(payload))
+            }
+            Body::View(view) => appending.view(record.position.epoch, view),
+        };
+        let end = appended.map_err(|error| RestoreError::NotKept(error.to_string()))?;
+        drop(appending);
+        match &record.body {
+            Body::Message { sender, payload } => {
+                let Position { epoch, seq } = record.position;
+                let message =
+                    Message { epoch, seq, sender: *sender, time: end.time, payload: Payload::kept(payload), ticket: 0 };
+                let stamp = Stamp::logged(end);
+                give(service, &message, stamp, skips.has(record), scratch, noted);
+            }
+            Body::View(view) => service.view_changed(&ViewChange::of_record(record.position.epoch, view)),
+        }
+        if (end.version, end.time) != (record.version, record.time) {
+            return Err(RestoreError::Differs(end));
+        }
+        Ok(())
+    }
+}
+
+/// A stream from another member. It notes its own errors, to tell them from those of the writer to which it is copied.
+struct Incoming<'a> {
+    from: &'a mut dyn Read,
+    failed: bool,
+}
+
+impl Read for Incoming<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into);
+        self.failed |= read.as_ref().is_err_and(|error| error.kind() != ErrorKind::Interrupted);
+        read
+    }
+}
+
+/// Returns skipped commands in words.
+fn named(skips: &Skips) -> String {
+    if skips.is_empty() {
+        return "no command".to_owned();
+    }
+    let versions: Vec<String> = skips.iter().map(|skip| skip.version.to_string()).collect();
+    format!("version {}", versions.join(", "))
+}
+
+/// Tells operators where the records are that the log no longer has.
+fn say_set_aside(log: &DiskLog, aside: Option<String>) {
+    if let Some(name) = aside {
+        let directory = log.storage().path("");
+        tracing::warn!(name, directory = %directory.display(), "the records that the log had there are set aside");
+    }
+}
+
+/// Reads the next records of a suffix, as they travel. Returns None at its end.
+pub(crate) fn read_batch(from: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
+    let mut length = Vec::new();
+    from.take(4).read_to_end(&mut length)?;
+    if length.is_empty() {
+        return Ok(None);
+    }
+    let length = <[u8; 4]>::try_from(length).map_err(|_| ErrorKind::UnexpectedEof)?;
+    let bytes = u64::from(u32::from_le_bytes(length));
+    if bytes > (BATCH_BYTES + 2 * MAX_PAYLOAD_BYTES) as u64 {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a batch of records is longer than any"));
+    }
+    let mut batch = Vec::new();
+    if from.take(bytes).read_to_end(&mut batch)? as u64 != bytes {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some(batch))
+}

@@ -1,0 +1,345 @@
+//! A replica's state on its way to a new member.
+//!
+//! The bytes that travel, with little-endian numbers:
+//!
+//! ```text
+//!  0..8    "squallSt"
+//!  8..12   4, the format's version
+//! 12..16   s, the number of senders in the view in which the state was captured
+//! 16..24   that view's epoch
+//! 24..     s turns of 8 bytes: how many of each sender's the state includes, by rank
+//! then     the group's time there, 8 bytes
+//! then     e, 8 bytes, and e bytes
+//! then     what the application wrote, to the end
+//! ```
+//!
+//! In a durable group, the e bytes are the place of the log; else there are none:
+//!
+//! ```text
+//!  0..32   epoch, place, version and time of its end
+//! 32..40   the epoch of the last view of which it had a record; 0 for none
+//! 40..44   v, the length of that record
+//! 44..     v bytes: the record, as the log has it
+//! then     the list of commands that nobody applies, as the log has it
+//! ```
+//!
+//! The transport must make sure that it arrives whole.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+};
+
+use squall_membership::{EndReason, Epoch, Seq};
+use squall_ordered::log::{End, Hlc, Position, Skips, ViewRecord};
+
+use crate::durable::snapshot_store::LastView;
+
+const MAGIC: &[u8; 8] = b"squallSt";
+const VERSION: u32 = 4;
+/// More senders than any view has.
+const MAX_SENDERS: u32 = 1 << 16;
+/// More bytes than any place of a log takes.
+const MAX_LOGGED: u64 = 1 << 20;
+
+/// The function that writes a state out.
+pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+
+/// A replica's state at one moment, with the function that writes it out, later and on another thread.
+pub struct Snapshot {
+    write: Option<WriteOut>,
+    bytes: Option<u64>,
+}
+
+impl Snapshot {
+    /// Makes a state that `write` writes out. It must not change while the replica does: let the closure own what it
+    /// writes.
+    pub fn new(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
+        Snapshot { write: Some(Box::new(write)), bytes: None }
+    }
+
+    /// Makes a state that is written out already.
+    pub fn of_bytes(bytes: impl Into<Vec<u8>>) -> Snapshot {
+        let bytes = bytes.into();
+        let len = bytes.len() as u64;
+        Snapshot::new(move |to| to.write_all(&bytes)).of_about(len)
+    }
+
+    /// Tells the approximate number of bytes that will be written. It is shown as the size in the progress of the
+    /// transfer.
+    pub fn of_about(self, bytes: u64) -> Snapshot {
+        Snapshot { bytes: Some(bytes), ..self }
+    }
+
+    /// The same state, behind the output of `first`. A state that can't be transferred stays so.
+    pub(crate) fn behind(self, first: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
+        let Snapshot { write, bytes } = self;
+        let write = write.map(|write| -> WriteOut {
+            Box::new(move |to| {
+                first(to)?;
+                write(to)
+            })
+        });
+        Snapshot { write, bytes }
+    }
+
+    /// The function that writes it out, if it can be transferred.
+    pub(crate) fn into_writer(self) -> Option<WriteOut> {
+        self.write
+    }
+
+    /// Makes a state that can't be transferred, so that no node can join the group.
+    pub fn unsupported() -> Snapshot {
+        Snapshot { write: None, bytes: None }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.write.is_some() { "Snapshot" } else { "Snapshot(unsupported)" })
+    }
+}
+
+/// The progress of a state. It includes all that came before in earlier views, and so many turns of each sender, by
+/// rank, of this view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) epoch: Epoch,
+    pub(crate) turns: Vec<u64>,
+}
+
+impl Mark {
+    /// The beginning of a view of so many senders.
+    pub(crate) fn begin(epoch: Epoch, senders: usize) -> Mark {
+        Mark { epoch, turns: vec![0; senders] }
+    }
+
+    /// Whether it includes the message at a place of a view's order.
+    pub(crate) fn includes(&self, epoch: Epoch, seq: Seq) -> bool {
+        if epoch != self.epoch || self.turns.is_empty() {
+            return epoch < self.epoch;
+        }
+        let senders = self.turns.len() as u64;
+        seq.0 / senders < self.turns[(seq.0 % senders) as usize]
+    }
+
+    /// Whether it includes all that `other` does.
+    pub(crate) fn covers(&self, other: &Mark) -> bool {
+        let ahead =
+            || self.turns.len() == other.turns.len() && self.turns.iter().zip(&other.turns).all(|(a, b)| a >= b);
+        self.epoch > other.epoch || self.epoch == other.epoch && ahead()
+    }
+
+    /// Notes that a message was passed.
+    pub(crate) fn pass(&mut self, seq: Seq) {
+        let senders = self.turns.len() as u64;
+        let turns = &mut self.turns[(seq.0 % senders) as usize];
+        *turns = (*turns).max(seq.0 / senders + 1);
+    }
+
+    /// In ordered mode, the number of places of the order that it includes.
+    pub(crate) fn seq(&self) -> Seq {
+        Seq(self.turns.iter().sum())
+    }
+}
+
+/// The place that a replica has reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) mark: Mark,
+    /// The group's time there.
+    pub(crate) time: Hlc,
+}
+
+/// A place of a durable group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogPlace {
+    /// The place of the log.
+    pub(crate) end: End,
+    /// The last view there.
+    pub(crate) view: LastView,
+    /// The commands of the log that no member applies.
+    pub(crate) skips: Skips,
+}
+
+/// A replica's state, captured between two messages.
+pub(crate) struct Captured {
+    /// The view in which it was captured.
+    pub(crate) epoch: Epoch,
+    /// The number of places of that view's order that it includes.
+    pub(crate) seq: Seq,
+    /// The approximate length of the application's part, if it said so.
+    pub(crate) bytes: Option<u64>,
+    /// In a durable group, the place of the log.
+    pub(crate) logged: Option<LogPlace>,
+    reached: Reached,
+    write: WriteOut,
+}
+
+impl Captured {
+    pub(crate) fn new(
+        reached: Reached,
+        snapshot: Snapshot,
+        logged: Option<LogPlace>,
+    ) -> Result<Captured, CaptureError> {
+        let write = snapshot.write.ok_or(CaptureError::Unsupported)?;
+        let (epoch, seq) = (reached.mark.epoch, reached.mark.seq());
+        Ok(Captured { epoch, seq, bytes: snapshot.bytes, logged, reached, write })
+    }
+
+    /// The application's part alone, and the place of the log.
+    pub(crate) fn into_image(self) -> (Option<LogPlace>, Snapshot) {
+        (self.logged, Snapshot { write: Some(self.write), bytes: self.bytes })
+    }
+
+    /// A capture of the replica's place alone.
+    pub(crate) fn place(reached: Reached, logged: Option<LogPlace>) -> Captured {
+        Captured {
+            epoch: reached.mark.epoch,
+            seq: reached.mark.seq(),
+            bytes: Some(0),
+            logged,
+            reached,
+            write: Box::new(|_: &mut dyn Write| Ok(())),
+        }
+    }
+
+    /// The same place, without the state.
+    pub(crate) fn without_state(self) -> Captured {
+        Captured::place(self.reached, self.logged)
+    }
+
+    /// Writes it out, on any thread.
+    pub(crate) fn write(self, to: &mut dyn Write) -> io::Result<()> {
+        let Reached { mark: Mark { epoch, turns }, time } = self.reached;
+        to.write_all(MAGIC)?;
+        to.write_all(&VERSION.to_le_bytes())?;
+        to.write_all(&(turns.len() as u32).to_le_bytes())?;
+        let logged = self.logged.map(encode_place).unwrap_or_default();
+        for word in [epoch.0].into_iter().chain(turns).chain([time.0, logged.len() as u64]) {
+            to.write_all(&word.to_le_bytes())?;
+        }
+        to.write_all(&logged)?;
+        (self.write)(to)
+    }
+}
+
+impl fmt::Debug for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captured").field("reached", &self.reached).finish_non_exhaustive()
+    }
+}
+
+fn encode_place(LogPlace { end: End { position, version, time }, view, skips }: LogPlace) -> Vec<u8> {
+    let view_epoch = view.as_ref().map_or(0, |(epoch, _)| epoch.0);
+    let words = [position.epoch.0, position.seq.0, version, time.0, view_epoch];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    let record = view.map(|(_, view)| view.encode()).unwrap_or_default();
+    bytes.extend((record.len() as u32).to_le_bytes());
+    bytes.extend(record);
+    bytes.extend(skips.encode());
+    bytes
+}
+
+/// None if the bytes are no place.
+fn decode_place(mut rest: &[u8]) -> Option<LogPlace> {
+    let mut word = || -> Option<u64> {
+        let (word, behind) = rest.split_first_chunk()?;
+        rest = behind;
+        Some(u64::from_le_bytes(*word))
+    };
+    let position = Position::new(Epoch(word()?), Seq(word()?));
+    let end = End { position, version: word()?, time: Hlc(word()?) };
+    let view_epoch = Epoch(word()?);
+    let (len, rest) = rest.split_first_chunk()?;
+    let (record, skips) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    let view = (view_epoch.0 > 0).then(|| (view_epoch, ViewRecord::decode(record)));
+    Some(LogPlace { end, view, skips: Skips::decode(skips)? })
+}
+
+/// The reason for which a replica's state was not captured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CaptureError {
+    #[error("this node does not hold the group's state: ask another member")]
+    NotComplete,
+    #[error(
+        "the group's state can't be transferred, so nobody can join it: implement `Replicated::snapshot` and \
+         `Replicated::restore`"
+    )]
+    Unsupported,
+    #[error("the application panicked in `Replicated::snapshot`")]
+    Panicked,
+    #[error("the group has ended: {0}")]
+    Ended(EndReason),
+}
+
+/// The reason for which a state was not restored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RestoreError {
+    /// The replica has its state, or is in no view.
+    #[error("this node's replica needs no state")]
+    NotNeeded,
+    #[error("what arrived is no state of a group: {0}")]
+    Foreign(&'static str),
+    /// The replica is of no use until another state is restored.
+    #[error("the state could not be restored: {0}")]
+    Failed(#[from] io::Error),
+    /// The replica can't be used any more: the node's part in the group must end.
+    #[error("the application panicked in `Replicated::restore`, or in what follows it")]
+    Panicked,
+    /// Both logs were written by one group, but this node's is not a part of the source's.
+    #[error("this node's log is not a part of the source's: they differ at {0}")]
+    Differs(End),
+    /// This node's log has messages that were acknowledged, and the group goes on without them.
+    #[error("{0}")]
+    WentBack(String),
+    /// The log can't be written or read, or the replica not be rebuilt from it.
+    #[error("the state could not be kept: {0}")]
+    NotKept(String),
+}
+
+/// The part of a written state that comes before the application's.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) reached: Reached,
+    /// In a durable group, the place of the log.
+    pub(crate) logged: Option<LogPlace>,
+}
+
+/// Reads the part that comes before the application's.
+pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
+    let mut magic = [0; 8];
+    from.read_exact(&mut magic)?;
+    if &magic != MAGIC {
+        return Err(RestoreError::Foreign("it begins with something else"));
+    }
+    let mut half = || -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        from.read_exact(&mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    };
+    if half()? != VERSION {
+        return Err(RestoreError::Foreign("another version of squall wrote it: run the same one at all nodes"));
+    }
+    let senders = half()?;
+    if senders > MAX_SENDERS {
+        return Err(RestoreError::Foreign("it names more senders than there can be"));
+    }
+    let mut word = || -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    let epoch = Epoch(word()?);
+    let turns = (0..senders).map(|_| word()).collect::<io::Result<_>>()?;
+    let (time, extra) = (Hlc(word()?), word()?);
+    let mut logged = Vec::new();
+    from.take(extra.min(MAX_LOGGED)).read_to_end(&mut logged)?;
+    let rest = extra.saturating_sub(MAX_LOGGED);
+    if logged.len() as u64 + rest < extra || io::copy(&mut from.take(rest), &mut io::sink())? != rest {
+        return Err(RestoreError::Failed(io::ErrorKind::UnexpectedEof.into()));
+    }
+    let foreign = RestoreError::Foreign("it does not say where the log was");
+    let logged = if logged.is_empty() { None } else { Some(decode_place(&logged).ok_or(foreign)?) };
+    Ok(Head { reached: Reached { mark: Mark { epoch, turns }, time }, logged })
+}
