@@ -48,9 +48,9 @@ impl<R: Answers> ServedGroup<R> {
                     Err(error) => Err(ClientError::Query(error.to_string())),
                 });
             });
-            let intake = &self.shared().intake;
-            let call = call.until(intake.alarms.set(limit));
-            intake.wake();
+            let admission = &self.shared().admission;
+            let call = call.until(admission.deadlines.set(limit));
+            admission.wake();
             return call;
         }
         match self.asks.driver(self.name(), member) {

@@ -27,7 +27,7 @@ use crate::{
         error::{ReadError, Unavailable},
         read::{Job, Look, Reads},
         replicated::Stamp,
-        reply_slots::After,
+        reply_slots::Wakeups,
         service::{Invalid, Service},
         submit::{Shared, Unapplied},
     },
@@ -124,12 +124,12 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
         let time = desk.time_of(sent);
         let result = desk.apply(*service, &message, Stamp { time, version: None });
         if message.ticket != 0 {
-            let After { wake, room } = desk.shared.replies.complete(message.ticket, result);
+            let Wakeups { wake, room } = desk.shared.replies.complete(message.ticket, result);
             if let Some(waker) = wake {
                 desk.wakers.push(waker);
             }
             if room {
-                desk.shared.intake.on_slot();
+                desk.shared.admission.on_reply_slot();
             }
         }
     }
@@ -287,11 +287,11 @@ impl<S: Service> Desk<S> {
         let Some(given) = self.poison else { return EndReason::Panicked };
         if let Some(held) = &self.held {
             let help = given.help(held.journal.directory());
-            tracing::error!(group = %self.shared.intake.name, "{help}");
+            tracing::error!(group = %self.shared.admission.name, "{help}");
             return EndReason::Poison(help);
         }
         let Given { position, sender, .. } = given;
-        let (group, shard) = (&self.shared.intake.name, part.map_or(0, |part| part.members.shard.0));
+        let (group, shard) = (&self.shared.admission.name, part.map_or(0, |part| part.members.shard.0));
         tracing::error!(group, shard, %position, %sender, "the application panicked when it applied this command");
         EndReason::Panicked
     }
@@ -317,7 +317,7 @@ impl<S: Service> Desk<S> {
         // Logged ever more rarely, since a faulty node may send any number.
         if self.skipped.is_power_of_two() {
             tracing::warn!(
-                group = %self.shared.intake.name,
+                group = %self.shared.admission.name,
                 sender = %message.sender,
                 epoch = message.epoch.0,
                 seq = message.seq.0,

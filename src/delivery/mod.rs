@@ -40,10 +40,10 @@ use crate::{
     },
     durable::log_writer::Journal,
     group::{
-        admission::State,
+        admission::AdmissionState,
         error::{Outcome, ReadError, SubmitError, Unavailable},
         read::Reads,
-        reply_slots::After,
+        reply_slots::Wakeups,
         resubmit::Resubmission,
         service::Service,
         submit::{Shared, Unapplied},
@@ -261,7 +261,7 @@ impl<S: Service> Delivery<S> {
         let Some(part) = self.part.as_ref().filter(|_| !self.resubmission.is_empty()) else { return };
         let Desk { shared, wakers, .. } = &mut self.desk;
         let epoch = Epoch(part.epoch.0 - 1);
-        self.resubmission.send(&shared.intake, &part.submitter, |message| {
+        self.resubmission.send(&shared.admission, &part.submitter, |message| {
             fail(shared, wakers, message.tag.ticket, SubmitError::ViewEnded { epoch, outcome: Outcome::NotDelivered });
         });
         if self.resubmission.is_empty() {
@@ -297,9 +297,9 @@ impl<S: Service> Delivery<S> {
     /// Lets callers in, as far as they may come in.
     fn open(&mut self) {
         let Some(part) = &self.part else { return };
-        let intake = &self.desk.shared.intake;
+        let admission = &self.desk.shared.admission;
         if let Some(why) = part.unavailable() {
-            return intake.set(State::Unavailable(why));
+            return admission.set(AdmissionState::Unavailable(why));
         }
         if matches!(&part.stage, Stage::Complete { changes, .. } if !changes.is_empty()) {
             // A reader must see the effect of the views of which other replicas have been told.
@@ -310,7 +310,7 @@ impl<S: Service> Delivery<S> {
         } else {
             (!self.resubmission.is_empty()).then_some(SubmitError::Full)
         };
-        intake.set(State::Open { submitter: part.submitter.clone(), refuses });
+        admission.set(AdmissionState::Open { submitter: part.submitter.clone(), refuses });
     }
 
     /// Counts reads in the current view, or refuses them.
@@ -319,7 +319,7 @@ impl<S: Service> Delivery<S> {
         match part.unavailable() {
             None => {
                 self.desk.reads.count_in(part.submitter.clone());
-                self.desk.shared.intake.wake();
+                self.desk.shared.admission.wake();
             }
             Some(why) => self.desk.refuse_reads(why),
         }
@@ -348,7 +348,7 @@ impl<S: Service> Delivery<S> {
                 self.open_reads();
             }
             // The engine looks at the standing.
-            self.desk.shared.intake.wake();
+            self.desk.shared.admission.wake();
         }
         self.open();
     }
@@ -376,10 +376,10 @@ fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitEr
     if ticket == 0 {
         return;
     }
-    let After { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+    let Wakeups { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
     wake.into_iter().for_each(|waker| wakers.push(waker));
     if room {
-        shared.intake.on_slot();
+        shared.admission.on_reply_slot();
     }
 }
 
@@ -389,8 +389,8 @@ impl<S: Service> Task for Delivery<S> {
         let keeps = matches!(part, Some(Part { stage: Stage::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
         // A thread that reads now will wake this one. The rest needs no replica.
         keeps
-            || desk.shared.intake.alarms.any()
-            || desk.shared.intake.may_resubmit()
+            || desk.shared.admission.deadlines.any()
+            || desk.shared.admission.may_resubmit()
             || desk.transfer.any()
             || needs_replica(part.as_ref(), errands, desk) && replica.is_takeable()
     }
@@ -399,7 +399,7 @@ impl<S: Service> Task for Delivery<S> {
         if self.desk.transfer.any() {
             self.errands.take(&self.desk.transfer);
         }
-        if self.desk.shared.intake.may_resubmit() {
+        if self.desk.shared.admission.may_resubmit() {
             self.resubmit();
         }
         let kept = self.keep(max);
@@ -424,7 +424,7 @@ impl<S: Service> Task for Delivery<S> {
         // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
         // and a deadline that stayed due would keep this thread busy for nothing.
         let Delivery { desk, .. } = self;
-        desk.shared.intake.alarms.ring(now, |waker| desk.wakers.push(waker));
+        desk.shared.admission.deadlines.expire(now, |waker| desk.wakers.push(waker));
         desk.publish();
         desk.wakers.flush();
         let (ran, kept) = (ran?, kept?);
@@ -433,7 +433,7 @@ impl<S: Service> Task for Delivery<S> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.desk.shared.intake.alarms.next()
+        self.desk.shared.admission.deadlines.next()
     }
 
     fn install(&mut self, installed: Installed) {
@@ -496,7 +496,7 @@ impl<S: Service> Task for Delivery<S> {
             return;
         }
         let before = self.part.take();
-        self.desk.shared.intake.set(State::Unavailable(why.clone()));
+        self.desk.shared.admission.set(AdmissionState::Unavailable(why.clone()));
         let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
         let Desk { shared, wakers, transfer, .. } = &mut self.desk;
         if let Some(part) = &before {
@@ -505,7 +505,7 @@ impl<S: Service> Task for Delivery<S> {
         for (ticket, outcome) in outcomes(self.mode, before.as_ref(), undelivered) {
             fail(shared, wakers, ticket, error(outcome));
         }
-        for message in self.resubmission.drain(&shared.intake) {
+        for message in self.resubmission.drain(&shared.admission) {
             fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
         }
         shared.replies.go_on();
@@ -528,7 +528,7 @@ impl<S: Service> Task for Delivery<S> {
         part.stalled = true;
         let Desk { shared, wakers, .. } = &mut self.desk;
         // The reason is set first, for callers that the closed ring refuses.
-        shared.intake.set(State::Unavailable(Unavailable::NoQuorum));
+        shared.admission.set(AdmissionState::Unavailable(Unavailable::NoQuorum));
         part.submitter.close();
         shared.replies.stall(|waker| wakers.push(waker));
         self.desk.refuse_reads(Unavailable::NoQuorum);
@@ -546,7 +546,7 @@ impl<S: Service> Task for Delivery<S> {
         let Desk { shared, reads, transfer, jobs, wakers, .. } = &mut self.desk;
         // The reason is set first, and the ring closed: callers that submit from now on are refused, with the reason.
         // Callers that wait for room are woken, and refused.
-        shared.intake.set(State::Ended(reason.clone()));
+        shared.admission.set(AdmissionState::Ended(reason.clone()));
         if let Some(part) = &part {
             part.submitter.close();
         }
@@ -556,12 +556,12 @@ impl<S: Service> Task for Delivery<S> {
             fail(shared, wakers, ticket, error(outcome));
         }
         // These lie beyond the end of an earlier view's delivery.
-        for message in self.resubmission.drain(&shared.intake) {
+        for message in self.resubmission.drain(&shared.admission) {
             fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
         }
         // Then all others that still wait. A thread may have passed the check of the reason before, and its message be
-        // accepted only now. It is not forgotten: `close` and `Replies::poll` make sure that one of the two notices the
-        // other.
+        // accepted only now. It is not forgotten: `close` and `ReplySlots::poll` make sure that one of the two notices
+        // the other.
         shared.replies.close(|waker| wakers.push(waker));
         let captures = std::mem::take(&mut self.errands.captures);
         for (_, reply) in transfer.end(reason).into_iter().chain(captures) {
@@ -576,7 +576,7 @@ impl<S: Service> Task for Delivery<S> {
     }
 
     fn name(&self) -> &str {
-        &self.desk.shared.intake.name
+        &self.desk.shared.admission.name
     }
 }
 

@@ -68,10 +68,10 @@ impl<S: Service> Desk<S> {
         let safe = held.journal.safe();
         while held.replies.front().is_some_and(|(at, ..)| *at <= safe) {
             let Some((_, ticket, reply)) = held.replies.pop_front() else { break };
-            let after = shared.replies.complete(ticket, reply);
-            after.wake.into_iter().for_each(|waker| wakers.push(waker));
-            if after.room {
-                shared.intake.on_slot();
+            let wakeups = shared.replies.complete(ticket, reply);
+            wakeups.wake.into_iter().for_each(|waker| wakers.push(waker));
+            if wakeups.room {
+                shared.admission.on_reply_slot();
             }
         }
         while held.reads.front().is_some_and(|(at, _)| *at <= safe) {
@@ -86,10 +86,10 @@ impl<S: Service> Desk<S> {
         for (_, ticket, _) in held.replies.drain(..) {
             let outcome = Outcome::Unknown { held_by: Vec::new() };
             let error = SubmitError::Unavailable { why: why.clone(), outcome };
-            let after = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
-            after.wake.into_iter().for_each(|waker| wakers.push(waker));
-            if after.room {
-                shared.intake.on_slot();
+            let wakeups = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+            wakeups.wake.into_iter().for_each(|waker| wakers.push(waker));
+            if wakeups.room {
+                shared.admission.on_reply_slot();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The entrance of a group's messages: the same for every kind of group.
+//! The admission of a group's messages: the same for every kind of group.
 
 use std::{
     pin::Pin,
@@ -21,24 +21,24 @@ use squall_ordered::{
 use crate::{
     group::{
         clock_bound::ClockBound,
-        deadline::Alarms,
-        envelope::Encoded,
+        deadline::Deadlines,
+        envelope::Envelope,
         error::{Outcome, SubmitError, Unavailable},
-        hazard_cell::{Current, Using},
+        hazard_cell::{HazardCell, HazardGuard},
     },
     runtime::{blocking::Patience, clock::Now},
 };
 
 /// The state that all handles of a group share with the thread that delivers.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct Admission {
     pub(crate) name: String,
     pub(crate) patience: Patience,
-    pub(crate) alarms: Alarms,
+    pub(crate) deadlines: Deadlines,
     durable: bool,
-    around: OnceLock<Around>,
+    engine: OnceLock<EngineHandle>,
     /// Replaced by the delivering thread alone.
-    state: Current<State>,
+    state: HazardCell<AdmissionState>,
     /// The reason for which callers must not wait for the delivering thread, which hangs in a view that is over.
     halted: Mutex<Option<Unavailable>>,
     /// Notified when there is room again for messages that are no bulk messages.
@@ -52,9 +52,9 @@ pub(crate) struct Intake {
     resubmit: AtomicBool,
 }
 
-/// The node's part of a group, given to the group when the node starts.
+/// A group's access to the engine of its node, given to the group when the node starts.
 #[derive(Debug)]
-pub(crate) struct Around {
+pub(crate) struct EngineHandle {
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
     pub(crate) clock: Now,
@@ -64,7 +64,7 @@ pub(crate) struct Around {
 
 /// The state of a group as regards new messages: whether it takes them, and through which submitter.
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum AdmissionState {
     /// There has been no view.
     NotStarted,
     /// In a view. Once the view is over, the submitter refuses, and callers wait for the next.
@@ -85,15 +85,15 @@ pub(crate) enum State {
 /// nor drops) does not take the place of one that would.
 const WOKEN: usize = 8;
 
-impl Intake {
-    pub(crate) fn new(name: String, patience: Patience, durable: bool) -> Intake {
-        Intake {
+impl Admission {
+    pub(crate) fn new(name: String, patience: Patience, durable: bool) -> Admission {
+        Admission {
             name,
             patience,
-            alarms: Alarms::default(),
+            deadlines: Deadlines::default(),
             durable,
-            around: OnceLock::new(),
-            state: Current::new(State::NotStarted),
+            engine: OnceLock::new(),
+            state: HazardCell::new(AdmissionState::NotStarted),
             halted: Mutex::new(None),
             room: Event::new(),
             bulk_room: Event::new(),
@@ -103,29 +103,29 @@ impl Intake {
     }
 
     pub(crate) fn start(&self, waker: Waker, clock: Now, bound: Arc<ClockBound>) {
-        assert!(self.around.set(Around { waker, clock, bound }).is_ok(), "a group starts once");
+        assert!(self.engine.set(EngineHandle { waker, clock, bound }).is_ok(), "a group starts once");
     }
 
     /// None before the node has started.
-    pub(crate) fn around(&self) -> Option<&Around> {
-        self.around.get()
+    pub(crate) fn engine(&self) -> Option<&EngineHandle> {
+        self.engine.get()
     }
 
     /// Wakes the node's engine.
     pub(crate) fn wake(&self) {
-        if let Some(around) = self.around() {
-            around.waker.wake();
+        if let Some(engine) = self.engine() {
+            engine.waker.wake();
         }
     }
 
     /// The state of the group as regards new messages.
     #[inline]
-    pub(crate) fn state(&self) -> Using<'_, State> {
+    pub(crate) fn state(&self) -> HazardGuard<'_, AdmissionState> {
         self.state.get()
     }
 
     /// Sets the state, and lets waiting callers find it. Called by the delivering thread.
-    pub(crate) fn set(&self, state: State) {
+    pub(crate) fn set(&self, state: AdmissionState) {
         self.state.set(state);
         *self.halted() = None;
         // A caller that listens from now on tries once more before it sleeps, and finds the new state.
@@ -149,16 +149,16 @@ impl Intake {
 
     /// Whether the group has ended.
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(*self.state(), State::Ended(_))
+        matches!(*self.state(), AdmissionState::Ended(_))
     }
 
     /// The error of a message whose outcome is `outcome`, if no more is known than that the group has ended or stalled.
     pub(crate) fn failed(&self, outcome: Outcome) -> SubmitError {
         match &*self.state() {
-            State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
-            State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
+            AdmissionState::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
+            AdmissionState::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
             // The group goes on by now.
-            State::NotStarted | State::Open { .. } => {
+            AdmissionState::NotStarted | AdmissionState::Open { .. } => {
                 let why = self.halted().clone().unwrap_or(Unavailable::NoQuorum);
                 SubmitError::Unavailable { why, outcome }
             }
@@ -177,21 +177,21 @@ impl Intake {
     }
 
     /// Accepts a message, if there is room, and wakes the engine.
-    pub(crate) fn accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
+    pub(crate) fn accept(&self, message: &Envelope, ticket: u32) -> Result<(), SubmitError> {
         match self.try_accept(message, ticket) {
             Err(SubmitError::Full) => Err(self.full()),
             accepted => accepted,
         }
     }
 
-    fn try_accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
+    fn try_accept(&self, message: &Envelope, ticket: u32) -> Result<(), SubmitError> {
         let bytes = message.as_slice().len();
         if self.is_durable() && bytes > MAX_PAYLOAD_BYTES {
             return Err(SubmitError::TooLarge { bytes, max: MAX_PAYLOAD_BYTES });
         }
         let state = self.state();
-        let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
-        let time = self.around().map_or(Ok(Hlc(0)), |around| around.bound.time(&around.clock))?;
+        let AdmissionState::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
+        let time = self.engine().map_or(Ok(Hlc(0)), |engine| engine.bound.time(&engine.clock))?;
         match submitter.submit(message.as_slice(), Tag { ticket, time: time.0 }) {
             Ok(()) => {
                 self.wake();
@@ -203,8 +203,8 @@ impl Intake {
         }
     }
 
-    /// As [`accept`](Intake::accept), of a message whose reply nobody waits for.
-    pub(crate) fn try_send(&self, message: Encoded) -> Result<(), SubmitError> {
+    /// As [`accept`](Admission::accept), of a message whose reply nobody waits for.
+    pub(crate) fn try_send(&self, message: Envelope) -> Result<(), SubmitError> {
         self.accept(&message, 0)
     }
 
@@ -212,7 +212,7 @@ impl Intake {
     /// the largest message. A producer would fill a smaller space at once and sleep again.
     pub(crate) fn on_freed(&self) {
         self.let_resubmit();
-        if matches!(&*self.state(), State::Open { submitter, refuses: None } if submitter.is_roomy()) {
+        if matches!(&*self.state(), AdmissionState::Open { submitter, refuses: None } if submitter.is_roomy()) {
             self.room.notify(WOKEN.additional());
         }
     }
@@ -234,7 +234,7 @@ impl Intake {
     }
 
     /// Notes that a reply's slot became free where there had been none.
-    pub(crate) fn on_slot(&self) {
+    pub(crate) fn on_reply_slot(&self) {
         self.bulk_room.notify(1.additional());
         self.room.notify(1.additional());
     }
@@ -262,50 +262,50 @@ impl Intake {
     }
 
     /// The event that is notified when there may be room for a message.
-    fn room_for(&self, message: &Encoded) -> &Event {
+    fn room_for(&self, message: &Envelope) -> &Event {
         let bytes = message.as_slice().len();
-        let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
+        let bulk = matches!(&*self.state(), AdmissionState::Open { submitter, .. } if submitter.is_bulk(bytes));
         if bulk { &self.bulk_room } else { &self.room }
     }
 }
 
 /// The reason for which a state takes no messages.
 #[cold]
-fn refusal(state: &State) -> SubmitError {
+fn refusal(state: &AdmissionState) -> SubmitError {
     let outcome = Outcome::NotAccepted;
     match state {
-        State::NotStarted => SubmitError::NotStarted,
-        State::Open { refuses, .. } => refuses.clone().unwrap_or(SubmitError::Full),
-        State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
-        State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
+        AdmissionState::NotStarted => SubmitError::NotStarted,
+        AdmissionState::Open { refuses, .. } => refuses.clone().unwrap_or(SubmitError::Full),
+        AdmissionState::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
+        AdmissionState::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
     }
 }
 
 /// A message that has found no room yet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    message: Encoded,
+    message: Envelope,
     listener: Option<EventListener>,
 }
 
 impl Waiting {
-    pub(crate) fn new(message: Encoded) -> Waiting {
+    pub(crate) fn new(message: Envelope) -> Waiting {
         Waiting { message, listener: None }
     }
 
     /// Ready once `accept` returns anything else than [`SubmitError::Full`].
     pub(crate) fn poll<A>(
         &mut self,
-        intake: &Intake,
+        admission: &Admission,
         context: &mut Context<'_>,
-        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
+        mut accept: impl FnMut(&Envelope) -> Result<A, SubmitError>,
     ) -> Poll<Result<A, SubmitError>> {
         loop {
             if let Some(listener) = &mut self.listener {
                 std::task::ready!(Pin::new(listener).poll(context));
             }
             // It listens first and tries then, so that room that appears in between is not missed.
-            let room = intake.room_for(&self.message);
+            let room = admission.room_for(&self.message);
             self.listener = Some(room.listen());
             match accept(&self.message) {
                 Err(SubmitError::Full) => {}
@@ -321,14 +321,14 @@ impl Waiting {
     /// Blocks until `accept` returns anything else than [`SubmitError::Full`], or until the deadline.
     pub(crate) fn wait<A>(
         self,
-        intake: &Intake,
+        admission: &Admission,
         until: Option<Instant>,
-        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
+        mut accept: impl FnMut(&Envelope) -> Result<A, SubmitError>,
     ) -> Result<A, SubmitError> {
         let Waiting { message, listener } = self;
         // If the listener was notified, another waiter is notified in its place.
         drop(listener);
-        let room = intake.room_for(&message);
+        let room = admission.room_for(&message);
         loop {
             // On the stack, so that a thread that often waits does not allocate.
             listener!(room => rings);

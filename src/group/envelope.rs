@@ -15,22 +15,22 @@ thread_local! {
 
 /// A message's bytes. Its memory goes back to the thread that drops it.
 #[derive(Debug)]
-pub(crate) struct Encoded(AlignedVec);
+pub(crate) struct Envelope(AlignedVec);
 
-impl Encoded {
-    pub(crate) fn command(command: &impl Command) -> Result<Encoded, SubmitError> {
+impl Envelope {
+    pub(crate) fn command(command: &impl Command) -> Result<Envelope, SubmitError> {
         let encoded = to_bytes_in::<_, rancor::Error>(command, buffer());
-        encoded.map(Encoded).map_err(|error| SubmitError::Serialize(error.to_string()))
+        encoded.map(Envelope).map_err(|error| SubmitError::Serialize(error.to_string()))
     }
 
-    pub(crate) fn bytes(bytes: &[u8]) -> Encoded {
+    pub(crate) fn bytes(bytes: &[u8]) -> Envelope {
         let mut buffer = buffer();
         buffer.extend_from_slice(bytes);
-        Encoded(buffer)
+        Envelope(buffer)
     }
 
     /// Appends a trailer.
-    pub(crate) fn with_trailer(mut self, trailer: &Trailer) -> Encoded {
+    pub(crate) fn with_trailer(mut self, trailer: &Trailer) -> Envelope {
         let (bytes, len) = trailer.bytes();
         self.0.extend_from_slice(&bytes[..len]);
         self
@@ -41,7 +41,7 @@ impl Encoded {
     }
 }
 
-impl Drop for Encoded {
+impl Drop for Envelope {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.0);
         if buffer.capacity() <= KEPT_BYTES {

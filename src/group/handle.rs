@@ -25,13 +25,13 @@ use crate::{
         recovery::{self, Rebuilt, RecoverError},
     },
     group::{
-        admission::Intake,
+        admission::Admission,
         clock_bound::ClockBound,
-        envelope::Encoded,
+        envelope::Envelope,
         error::{ReadError, SubmitError, Unavailable},
         read::{Read, Reads},
         replicated::Replicated,
-        reply_slots::Replies,
+        reply_slots::ReplySlots,
         schema::Schema,
         service::Service,
         submit::{Sending, Shared, Submit},
@@ -76,23 +76,23 @@ impl<R: Replicated> Group<R> {
     /// The command is serialized before this returns. It is handed over then if there is room, else as soon as there is
     /// room while the [`Submit`] is awaited or waited for.
     pub fn submit(&self, command: &R::Command) -> Submit<R::Reply> {
-        Submit::new(&self.shared, Encoded::command(command))
+        Submit::new(&self.shared, Envelope::command(command))
     }
 
     /// Submits a command if there is room, and fails with [`SubmitError::Full`] if there is none.
     pub fn try_submit(&self, command: &R::Command) -> Result<Submit<R::Reply>, SubmitError> {
-        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::command(command)?)?))
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Envelope::command(command)?)?))
     }
 
     /// Sends a command whose reply nobody needs. The returned [`Sending`] resolves once the command is accepted. From
     /// there on it is delivered exactly once, unless the group ends before.
     pub fn send(&self, command: &R::Command) -> Sending {
-        Sending::new(&self.shared.intake, Encoded::command(command))
+        Sending::new(&self.shared.admission, Envelope::command(command))
     }
 
     /// Sends a command whose reply nobody needs, if there is room. Fails with [`SubmitError::Full`] if there is none.
     pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
-        self.shared.intake.try_send(Encoded::command(command)?)
+        self.shared.admission.try_send(Envelope::command(command)?)
     }
 }
 
@@ -100,7 +100,7 @@ impl<R: Replicated> Group<R> {
 impl<R: Service> Group<R> {
     /// The group's name.
     pub fn name(&self) -> &str {
-        &self.shared.intake.name
+        &self.shared.admission.name
     }
 
     /// Looks at this node's replica, linearizably. The read shows the effect of every command whose reply anyone, at
@@ -116,12 +116,12 @@ impl<R: Service> Group<R> {
         if self.mode == Mode::Unordered {
             return Read::answered(Err(ReadError::Unordered));
         }
-        let look = match self.reads.read_here(&self.shared.intake, look) {
+        let look = match self.reads.read_here(&self.shared.admission, look) {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };
-        let (read, job) = Read::new(self.shared.intake.patience, look);
-        match self.reads.push(&self.shared.intake, job) {
+        let (read, job) = Read::new(self.shared.admission.patience, look);
+        match self.reads.push(&self.shared.admission, job) {
             Ok(()) => read,
             Err(error) => Read::answered(Err(error)),
         }
@@ -134,16 +134,16 @@ impl<R: Service> Group<R> {
     /// command. In a durable group it may show a state that is not on all disks yet, which a crash of all members would
     /// undo. [`read`](Group::read) waits for the disks.
     pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
-        let look = match self.reads.look_here(&self.shared.intake, look) {
+        let look = match self.reads.look_here(&self.shared.admission, look) {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };
-        let look = match self.reads.look_at_the_last(&self.shared.intake, look) {
+        let look = match self.reads.look_at_the_last(&self.shared.admission, look) {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };
-        let (read, job) = Read::new(self.shared.intake.patience, look);
-        match self.reads.push_peek(&self.shared.intake, job) {
+        let (read, job) = Read::new(self.shared.admission.patience, look);
+        match self.reads.push_peek(&self.shared.admission, job) {
             Ok(()) => read,
             Err(error) => Read::answered(Err(error)),
         }
@@ -152,25 +152,25 @@ impl<R: Service> Group<R> {
     /// As [`submit`](Group::submit), of bytes.
     #[doc(hidden)]
     pub fn submit_bytes(&self, bytes: &[u8]) -> Submit<R::Reply> {
-        Submit::new(&self.shared, Ok(Encoded::bytes(bytes)))
+        Submit::new(&self.shared, Ok(Envelope::bytes(bytes)))
     }
 
     /// As [`try_submit`](Group::try_submit), of bytes.
     #[doc(hidden)]
     pub fn try_submit_bytes(&self, bytes: &[u8]) -> Result<Submit<R::Reply>, SubmitError> {
-        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::bytes(bytes))?))
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Envelope::bytes(bytes))?))
     }
 
     /// As [`send`](Group::send), of bytes.
     #[doc(hidden)]
     pub fn send_bytes(&self, bytes: &[u8]) -> Sending {
-        Sending::new(&self.shared.intake, Ok(Encoded::bytes(bytes)))
+        Sending::new(&self.shared.admission, Ok(Envelope::bytes(bytes)))
     }
 
     /// As [`try_send`](Group::try_send), of bytes.
     #[doc(hidden)]
     pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), SubmitError> {
-        self.shared.intake.try_send(Encoded::bytes(bytes))
+        self.shared.admission.try_send(Envelope::bytes(bytes))
     }
 }
 
@@ -240,11 +240,11 @@ pub(crate) trait GroupControl: Send + Sync {
     /// Tells callers why they must not wait while the delivering thread hangs.
     fn halt(&self, why: &Unavailable);
 
-    /// Rings deadlines that are due, and starts new ones. The delivering thread does that too, unless it hangs.
-    fn ring(&self, now: Time);
+    /// Lets deadlines expire that are due, and starts new ones. The delivering thread does that too, unless it hangs.
+    fn expire_deadlines(&self, now: Time);
 
     /// Returns the time of the next deadline.
-    fn rings_at(&self) -> Option<Time>;
+    fn next_deadline(&self) -> Option<Time>;
 
     /// Whether the delivering thread is asked for work that it does not notice by itself.
     fn wants_delivery(&self) -> bool;
@@ -300,8 +300,8 @@ pub(crate) trait GroupControl: Send + Sync {
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
     let patience = Patience::new(config.spin(), Room::here(config));
-    let intake = Arc::new(Intake::new(name.to_owned(), patience, options.mode == Mode::Durable));
-    let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
+    let admission = Arc::new(Admission::new(name.to_owned(), patience, options.mode == Mode::Durable));
+    let shared = Arc::new(Shared { admission, replies: ReplySlots::new(options.max_waiting) });
     let replica = Arc::new(Custody::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));
     let mode = options.mode;
@@ -321,7 +321,7 @@ struct Spec<S: Service> {
 
 impl<S: Service> GroupSpec for Spec<S> {
     fn name(&self) -> &str {
-        &self.shared.intake.name
+        &self.shared.admission.name
     }
 
     fn schema(&self) -> Schema {
@@ -330,7 +330,7 @@ impl<S: Service> GroupSpec for Spec<S> {
 
     fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError> {
         recovery::claim(log, S::schema())?;
-        let group = || self.shared.intake.name.clone();
+        let group = || self.shared.admission.name.clone();
         let failed = |why: String| RecoverError::State { group: group(), why };
         let mut service = self.replica.borrow().ok_or_else(|| failed("it is in use".to_owned()))?;
         recovery::begin(&mut *service, log).map_err(|error| failed(error.to_string()))
@@ -349,7 +349,7 @@ impl<S: Service> GroupSpec for Spec<S> {
         if let Some(journal) = &journal {
             history.start(Arc::clone(journal), Arc::clone(&transfer), waker.clone());
         }
-        shared.intake.start(waker, clock, bound);
+        shared.admission.start(waker, clock, bound);
         let control = Control {
             shared: Arc::clone(&shared),
             reads: Arc::clone(&reads),
@@ -388,40 +388,40 @@ impl<S: Service> Control<S> {
 
 impl<S: Service> GroupControl for Control<S> {
     fn name(&self) -> &str {
-        &self.shared.intake.name
+        &self.shared.admission.name
     }
 
     fn on_freed(&self) {
-        self.shared.intake.on_freed();
+        self.shared.admission.on_freed();
     }
 
     fn on_freed_bulk(&self) {
-        self.shared.intake.on_freed_bulk();
+        self.shared.admission.on_freed_bulk();
     }
 
     fn on_stamps(&self) {
-        self.shared.intake.on_stamps();
+        self.shared.admission.on_stamps();
     }
 
     fn halt(&self, why: &Unavailable) {
-        self.shared.intake.halt(why.clone());
+        self.shared.admission.halt(why.clone());
         self.shared.replies.stall(|waker| waker.wake());
         self.reads.halt(&ReadError::Unavailable { why: why.clone() });
     }
 
-    fn ring(&self, now: Time) {
-        self.shared.intake.alarms.ring(now, |waker| waker.wake());
+    fn expire_deadlines(&self, now: Time) {
+        self.shared.admission.deadlines.expire(now, |waker| waker.wake());
     }
 
-    fn rings_at(&self) -> Option<Time> {
-        self.shared.intake.alarms.next()
+    fn next_deadline(&self) -> Option<Time> {
+        self.shared.admission.deadlines.next()
     }
 
     fn wants_delivery(&self) -> bool {
-        let intake = &self.shared.intake;
+        let admission = &self.shared.admission;
         self.reads.any_peeks()
-            || intake.alarms.any()
-            || intake.may_resubmit()
+            || admission.deadlines.any()
+            || admission.may_resubmit()
             || self.transfer.any()
             || self.reads.replica().is_left()
     }
@@ -454,7 +454,7 @@ impl<S: Service> GroupControl for Control<S> {
 
     fn capture(&self, wanted: Wanted, reply: CaptureReply) {
         self.transfer.ask(wanted, reply);
-        self.shared.intake.wake();
+        self.shared.admission.wake();
     }
 
     fn journal(&self) -> Option<&Arc<Journal>> {
@@ -487,7 +487,7 @@ impl<S: Service> GroupControl for Control<S> {
                 Gift::Suffix(cut) => taker.take_suffix(cut, from),
                 Gift::Records => Err(RestoreError::Foreign("these are only some records of a log")),
             };
-            self.shared.intake.wake();
+            self.shared.admission.wake();
             return taken;
         }
         let Head { reached, .. } = state::read_head(from)?;
@@ -511,7 +511,7 @@ impl<S: Service> GroupControl for Control<S> {
             Ok(())
         }));
         // The delivering thread must see the restored state, and answer the callers that want the replica.
-        self.shared.intake.wake();
+        self.shared.admission.wake();
         restored.unwrap_or(Err(RestoreError::Panicked))
     }
 }

@@ -17,7 +17,7 @@ use squall_ordered::Submitter;
 use crate::{
     delivery::replica_cell::Custody,
     group::{
-        admission::{Around, Intake, State as IntakeState},
+        admission::{Admission, AdmissionState, EngineHandle},
         error::ReadError,
     },
     runtime::blocking::{self, Applying, Patience},
@@ -82,13 +82,13 @@ impl<S> Reads<S> {
 
     /// Reads on this thread, linearizably, if the node's lease permits it, the replica has come far enough, and no
     /// thread holds it. Else the look comes back.
-    pub(crate) fn read_here<T, L>(&self, intake: &Intake, look: L) -> Result<Result<T, ReadError>, L>
+    pub(crate) fn read_here<T, L>(&self, admission: &Admission, look: L) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
     {
-        let Some(Around { waker, clock, .. }) = intake.around() else { return Err(look) };
-        let state = intake.state();
-        let IntakeState::Open { submitter, .. } = &*state else { return Err(look) };
+        let Some(EngineHandle { waker, clock, .. }) = admission.engine() else { return Err(look) };
+        let state = admission.state();
+        let AdmissionState::Open { submitter, .. } = &*state else { return Err(look) };
         let now = clock.get();
         let Some(place) = submitter.lease(now) else { return Err(look) };
         if !submitter.has_reached(place) {
@@ -98,23 +98,28 @@ impl<S> Reads<S> {
             waker.wake();
         }
         // Only this thread changes the version while it looks, because it holds the replica.
-        self.look_if(intake, look, || !intake.is_durable() || submitter.safe() >= submitter.version())
+        self.look_if(admission, look, || !admission.is_durable() || submitter.safe() >= submitter.version())
     }
 
     /// Looks on this thread, if the group has started and no thread holds the replica. Else the look comes back.
-    pub(crate) fn look_here<T, L>(&self, intake: &Intake, look: L) -> Result<Result<T, ReadError>, L>
+    pub(crate) fn look_here<T, L>(&self, admission: &Admission, look: L) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
     {
-        self.look_if(intake, look, || true)
+        self.look_if(admission, look, || true)
     }
 
     /// As [`look_here`](Reads::look_here), if `may` says that the state may be shown.
-    fn look_if<T, L>(&self, intake: &Intake, look: L, may: impl FnOnce() -> bool) -> Result<Result<T, ReadError>, L>
+    fn look_if<T, L>(
+        &self,
+        admission: &Admission,
+        look: L,
+        may: impl FnOnce() -> bool,
+    ) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
     {
-        if intake.around().is_none() {
+        if admission.engine().is_none() {
             return Err(look);
         }
         let looked = self.replica.look(
@@ -128,20 +133,20 @@ impl<S> Reads<S> {
                 // A look changes nothing, so whatever happens in it, the replica and the thread go on.
                 Ok(catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked))
             },
-            || intake.wake(),
+            || admission.wake(),
         );
         looked.flatten()
     }
 
     /// Looks on this thread if the group has ended. No other thread looks for it then, so this waits until the present
     /// holder of the replica is done.
-    pub(crate) fn look_at_the_last<T, L>(&self, intake: &Intake, mut look: L) -> Result<Result<T, ReadError>, L>
+    pub(crate) fn look_at_the_last<T, L>(&self, admission: &Admission, mut look: L) -> Result<Result<T, ReadError>, L>
     where
         L: FnOnce(&S) -> T,
     {
         // A look within a look would wait for itself.
-        while intake.is_ended() && !blocking::is_applying() && !self.replica.is_broken() {
-            look = match self.look_here(intake, look) {
+        while admission.is_ended() && !blocking::is_applying() && !self.replica.is_broken() {
+            look = match self.look_here(admission, look) {
                 Ok(answer) => return Ok(answer),
                 Err(look) => look,
             };
@@ -163,20 +168,20 @@ impl<S> Reads<S> {
     /// for the n-th count is new enough for the n-th in the queue.
     ///
     /// Each read is counted where it is queued, under one lock, so that a new view counts each that it finds once.
-    pub(crate) fn push(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
+    pub(crate) fn push(&self, admission: &Admission, job: Job<S>) -> Result<(), ReadError> {
         let mut queue = self.lock();
         let Queue { linearizable, counter, .. } = &mut *queue;
         let submitter = counter.as_ref().map_err(ReadError::clone)?;
         linearizable.push_back(job);
         submitter.ask_read();
         drop(queue);
-        intake.wake();
+        admission.wake();
         Ok(())
     }
 
     /// Queues a look at the replica as it is.
-    pub(crate) fn push_peek(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
-        let around = intake.around().ok_or(ReadError::NotStarted)?;
+    pub(crate) fn push_peek(&self, admission: &Admission, job: Job<S>) -> Result<(), ReadError> {
+        let engine = admission.engine().ok_or(ReadError::NotStarted)?;
         let mut queue = self.lock();
         if let Some(error) = &queue.over {
             return Err(error.clone());
@@ -184,7 +189,7 @@ impl<S> Reads<S> {
         queue.peeks.push_back(job);
         self.peeks.store(queue.peeks.len(), Ordering::Release);
         drop(queue);
-        around.waker.wake();
+        engine.waker.wake();
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use squall_ordered::{SubmitRefused, Submitter, Undelivered};
 
-use crate::group::admission::Intake;
+use crate::group::admission::Admission;
 
 /// Messages to be sent before any new ones, oldest first.
 #[derive(Debug, Default)]
@@ -22,12 +22,12 @@ impl Resubmission {
     }
 
     /// Sends as many as there is room for. Hands messages that can't be sent at all to `refused`.
-    pub(crate) fn send(&mut self, intake: &Intake, submitter: &Submitter, mut refused: impl FnMut(Undelivered)) {
+    pub(crate) fn send(&mut self, admission: &Admission, submitter: &Submitter, mut refused: impl FnMut(Undelivered)) {
         if self.is_empty() {
             return;
         }
         // Set before the first attempt, so that no room is missed that appears behind the last one.
-        intake.set_resubmitting(true);
+        admission.set_resubmitting(true);
         let mut any = false;
         while let Some(message) = self.0.front() {
             match submitter.submit(&message.payload, message.tag) {
@@ -44,16 +44,16 @@ impl Resubmission {
             }
         }
         if any {
-            intake.wake();
+            admission.wake();
         }
         if self.is_empty() {
-            intake.set_resubmitting(false);
+            admission.set_resubmitting(false);
         }
     }
 
     /// Takes all messages.
-    pub(crate) fn drain(&mut self, intake: &Intake) -> impl Iterator<Item = Undelivered> {
-        intake.set_resubmitting(false);
+    pub(crate) fn drain(&mut self, admission: &Admission) -> impl Iterator<Item = Undelivered> {
+        admission.set_resubmitting(false);
         std::mem::take(&mut self.0).into_iter()
     }
 }

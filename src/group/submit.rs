@@ -10,11 +10,11 @@ use std::{
 
 use crate::{
     group::{
-        admission::{Intake, Waiting},
-        deadline::Alarm,
-        envelope::Encoded,
+        admission::{Admission, Waiting},
+        deadline::Deadline,
+        envelope::Envelope,
         error::{Outcome, SubmitError},
-        reply_slots::{After, Lost, Replies, Ticket},
+        reply_slots::{Lost, ReplySlots, Ticket, Wakeups},
     },
     runtime::blocking,
 };
@@ -22,8 +22,8 @@ use crate::{
 /// The state that all handles of a group share with the delivering thread.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) replies: Replies<Result<T, Unapplied>>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) replies: ReplySlots<Result<T, Unapplied>>,
 }
 
 /// The reason for which a message got no reply from the replica.
@@ -37,34 +37,36 @@ pub(crate) enum Unapplied {
 
 impl<T> Shared<T> {
     /// Accepts a message whose submitter waits for the reply, if there is room.
-    pub(crate) fn accept(&self, message: &Encoded) -> Result<Ticket, SubmitError> {
-        let ticket = self.replies.claim().ok_or_else(|| self.intake.full())?;
-        match self.intake.accept(message, ticket.get()) {
+    pub(crate) fn accept(&self, message: &Envelope) -> Result<Ticket, SubmitError> {
+        let ticket = self.replies.claim().ok_or_else(|| self.admission.full())?;
+        match self.admission.accept(message, ticket.get()) {
             Ok(()) => Ok(ticket),
             Err(error) => {
-                self.after(self.replies.put_back(ticket));
+                self.carry_out(self.replies.put_back(ticket));
                 Err(error)
             }
         }
     }
 
-    pub(crate) fn after(&self, after: After) {
-        if after.room {
-            self.intake.on_slot();
+    pub(crate) fn carry_out(&self, wakeups: Wakeups) {
+        if wakeups.room {
+            self.admission.on_reply_slot();
         }
-        if let Some(waker) = after.wake {
+        if let Some(waker) = wakeups.wake {
             waker.wake();
         }
     }
 
     fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<T, SubmitError>> {
-        self.replies.poll(ticket, context).map(|(reply, after)| {
-            self.after(after);
+        self.replies.poll(ticket, context).map(|(reply, wakeups)| {
+            self.carry_out(wakeups);
             match reply {
                 Ok(Ok(reply)) => Ok(reply),
                 Ok(Err(Unapplied::Invalid)) => Err(SubmitError::Invalid),
                 Ok(Err(Unapplied::Failed(error))) => Err(*error),
-                Err(Lost::Closed | Lost::Stalled) => Err(self.intake.failed(Outcome::Unknown { held_by: Vec::new() })),
+                Err(Lost::Closed | Lost::Stalled) => {
+                    Err(self.admission.failed(Outcome::Unknown { held_by: Vec::new() }))
+                }
             }
         })
     }
@@ -119,11 +121,11 @@ enum Limit {
     None,
     /// The limit begins with the first poll.
     After(Duration),
-    Running(Arc<Alarm>),
+    Running(Arc<Deadline>),
 }
 
 impl<T> Submit<T> {
-    pub(crate) fn new(shared: &Arc<Shared<T>>, message: Result<Encoded, SubmitError>) -> Submit<T> {
+    pub(crate) fn new(shared: &Arc<Shared<T>>, message: Result<Envelope, SubmitError>) -> Submit<T> {
         let stage = message.and_then(|message| match shared.accept(&message) {
             Ok(ticket) => Ok(Stage::Accepted(ticket)),
             Err(SubmitError::Full) => Ok(Stage::Waiting(Waiting::new(message))),
@@ -169,21 +171,21 @@ impl<T> Submit<T> {
                 // A time beyond the range of the clock is no limit.
                 Instant::now().checked_add(limit)
             }
-            // A running alarm wakes this thread.
+            // A running deadline wakes this thread.
             Limit::None | Limit::Running(_) => None,
         };
         if matches!(self.limit, Limit::None) {
             self.stage = match self.stage.finish() {
                 Stage::Waiting(waiting) => {
                     let shared = &self.shared;
-                    Stage::Accepted(waiting.wait(&shared.intake, until, |message| shared.accept(message))?)
+                    Stage::Accepted(waiting.wait(&shared.admission, until, |message| shared.accept(message))?)
                 }
                 other => other,
             };
         }
         if let Stage::Accepted(ticket) = self.stage {
             let shared = &self.shared;
-            shared.intake.patience.spin(until, || shared.replies.is_ready(ticket));
+            shared.admission.patience.spin(until, || shared.replies.is_ready(ticket));
         }
         let waited = blocking::block_on(until, |context| Pin::new(&mut self).poll(context));
         waited.unwrap_or(Err(SubmitError::Deadline))
@@ -199,7 +201,7 @@ impl<T> Future for Submit<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, SubmitError>> {
         let this = &mut *self;
         if let Stage::Waiting(waiting) = &mut this.stage {
-            match waiting.poll(&this.shared.intake, context, |message| this.shared.accept(message)) {
+            match waiting.poll(&this.shared.admission, context, |message| this.shared.accept(message)) {
                 Poll::Ready(Ok(ticket)) => this.stage = Stage::Accepted(ticket),
                 Poll::Ready(Err(error)) => this.stage = Stage::Failed(error),
                 Poll::Pending => {}
@@ -221,7 +223,7 @@ impl<T> Future for Submit<T> {
             }
             Stage::Over { .. } => panic!("a Submit was polled after it had resolved"),
         };
-        std::task::ready!(this.limit.poll(&this.shared.intake, context));
+        std::task::ready!(this.limit.poll(&this.shared.admission, context));
         this.give_up();
         Poll::Ready(Err(late))
     }
@@ -230,7 +232,7 @@ impl<T> Future for Submit<T> {
 impl<T> Submit<T> {
     fn give_up(&mut self) {
         if let Stage::Accepted(ticket) = self.stage.finish() {
-            self.shared.after(self.shared.replies.abandon(ticket));
+            self.shared.carry_out(self.shared.replies.abandon(ticket));
         }
     }
 }
@@ -249,13 +251,13 @@ impl<T> fmt::Debug for Submit<T> {
 
 impl Limit {
     /// Ready once the limit has passed.
-    fn poll(&mut self, intake: &Intake, context: &Context<'_>) -> Poll<()> {
+    fn poll(&mut self, admission: &Admission, context: &Context<'_>) -> Poll<()> {
         if let Limit::After(limit) = *self {
-            *self = Limit::Running(intake.alarms.set(limit));
-            intake.wake();
+            *self = Limit::Running(admission.deadlines.set(limit));
+            admission.wake();
         }
         match self {
-            Limit::Running(alarm) => alarm.poll(context),
+            Limit::Running(deadline) => deadline.poll(context),
             _ => Poll::Pending,
         }
     }
@@ -268,7 +270,7 @@ impl Limit {
 #[must_use = "a message that was not accepted at once is not sent unless this is awaited or waited for"]
 #[derive(Debug)]
 pub struct Sending {
-    intake: Arc<Intake>,
+    admission: Arc<Admission>,
     stage: SendingStage,
 }
 
@@ -290,15 +292,15 @@ impl SendingStage {
 }
 
 impl Sending {
-    pub(crate) fn new(intake: &Arc<Intake>, message: Result<Encoded, SubmitError>) -> Sending {
+    pub(crate) fn new(admission: &Arc<Admission>, message: Result<Envelope, SubmitError>) -> Sending {
         let stage = match message {
-            Ok(message) => match intake.accept(&message, 0) {
+            Ok(message) => match admission.accept(&message, 0) {
                 Err(SubmitError::Full) => SendingStage::Waiting(Waiting::new(message)),
                 result => SendingStage::of(result),
             },
             Err(error) => SendingStage::Failed(error),
         };
-        Sending { intake: Arc::clone(intake), stage }
+        Sending { admission: Arc::clone(admission), stage }
     }
 
     /// Whether the message was accepted, so that it goes its way whatever becomes of this value.
@@ -314,7 +316,7 @@ impl Sending {
         match self.stage {
             SendingStage::Waiting(_) if blocking::is_applying() => Err(SubmitError::InsideApply),
             SendingStage::Waiting(waiting) => {
-                waiting.wait(&self.intake, None, |message| self.intake.accept(message, 0))
+                waiting.wait(&self.admission, None, |message| self.admission.accept(message, 0))
             }
             SendingStage::Accepted => Ok(()),
             SendingStage::Failed(error) => Err(error),
@@ -328,8 +330,8 @@ impl Future for Sending {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SubmitError>> {
         let this = &mut *self;
         if let SendingStage::Waiting(waiting) = &mut this.stage {
-            let intake = &this.intake;
-            let result = std::task::ready!(waiting.poll(intake, context, |message| intake.accept(message, 0)));
+            let admission = &this.admission;
+            let result = std::task::ready!(waiting.poll(admission, context, |message| admission.accept(message, 0)));
             this.stage = SendingStage::of(result);
         }
         Poll::Ready(match &this.stage {

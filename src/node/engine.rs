@@ -444,7 +444,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 }
                 // Its thread may hang.
                 Home::Thread(thread) => {
-                    group.control.ring(now);
+                    group.control.expire_deadlines(now);
                     if group.control.wants_delivery() {
                         thread.wake();
                     }
@@ -458,7 +458,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// The time at which something is due even if nothing happens.
     fn deadline(&self) -> Time {
         let tasks = self.groups.values().filter_map(|group| match &group.home {
-            Home::Engine(_) | Home::Thread(_) => group.control.rings_at(),
+            Home::Engine(_) | Home::Thread(_) => group.control.next_deadline(),
             Home::Stuck(_) | Home::Ended => None,
         });
         tasks.chain([self.core.deadline()]).min().unwrap_or(Time::MAX)

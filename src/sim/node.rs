@@ -353,12 +353,12 @@ impl Node {
         self.server.iter().for_each(|server| server.send_away(why));
     }
 
-    /// Rings the deadlines of callers whose shards hang. Returns the time of the next one.
-    fn ring_for_hung(&self) -> Option<Time> {
+    /// Lets the deadlines of callers whose shards hang expire, if they are due. Returns the time of the next one.
+    fn expire_for_hung(&self) -> Option<Time> {
         let now = Time::from_nanos(self.reads.load(Ordering::Relaxed));
         let hung = || self.hung.iter().filter_map(|shard| self.groups.get(shard));
-        hung().for_each(|group| group.control.ring(now));
-        hung().filter_map(|group| group.control.rings_at()).min()
+        hung().for_each(|group| group.control.expire_deadlines(now));
+        hung().filter_map(|group| group.control.next_deadline()).min()
     }
 
     /// Ends its part if a disk has failed, if the node can't go on with what is on it, or if the group lacks what is on
@@ -428,8 +428,9 @@ impl Cluster {
         self.schedule_log(id);
         self.schedule_deliveries(id);
         let node = &self.nodes[&id];
-        let alarms = node.ring_for_hung();
-        let deadline = node.clock.when(alarms.map_or(node.core.deadline(), |alarm| alarm.min(node.core.deadline())));
+        let of_hung = node.expire_for_hung();
+        let deadline =
+            node.clock.when(of_hung.map_or(node.core.deadline(), |deadline| deadline.min(node.core.deadline())));
         if busy {
             self.step_within(id, self.options.step_delay);
         } else if deadline != Time::MAX {

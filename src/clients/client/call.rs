@@ -11,7 +11,7 @@ use std::{
 use rkyv::{rancor, util::AlignedVec};
 
 use super::error::ClientError;
-use crate::{clients::serve::Portable, group::deadline::Alarm, runtime::blocking};
+use crate::{clients::serve::Portable, group::deadline::Deadline, runtime::blocking};
 
 /// A command or query under way, and the reply or answer that will come.
 ///
@@ -20,8 +20,8 @@ use crate::{clients::serve::Portable, group::deadline::Alarm, runtime::blocking}
 #[must_use = "only the result says whether the command was applied"]
 pub struct Call<T> {
     slot: Arc<Slot>,
-    /// The alarm that ends the call at its deadline, unless it has resolved before.
-    alarm: Option<Arc<Alarm>>,
+    /// The deadline that ends the call, unless it has resolved before.
+    deadline: Option<Arc<Deadline>>,
     result: PhantomData<fn() -> T>,
 }
 
@@ -82,12 +82,12 @@ impl Drop for Resolve {
 
 impl<T: Portable> Call<T> {
     fn new(slot: Arc<Slot>) -> Call<T> {
-        Call { slot, alarm: None, result: PhantomData }
+        Call { slot, deadline: None, result: PhantomData }
     }
 
-    /// Makes the call end with the alarm at the latest.
-    pub(crate) fn until(self, alarm: Arc<Alarm>) -> Call<T> {
-        Call { alarm: Some(alarm), ..self }
+    /// Makes the call end with the deadline at the latest.
+    pub(crate) fn until(self, deadline: Arc<Deadline>) -> Call<T> {
+        Call { deadline: Some(deadline), ..self }
     }
 
     pub(crate) fn failed(error: ClientError) -> Call<T> {
@@ -122,8 +122,8 @@ impl<T: Portable> Future for Call<T> {
             State::Nobody | State::Waiting(_) => {
                 *state = State::Waiting(context.waker().clone());
                 drop(state);
-                match &self.alarm {
-                    Some(alarm) => alarm.poll(context).map(|()| {
+                match &self.deadline {
+                    Some(deadline) => deadline.poll(context).map(|()| {
                         let trouble = "this node did not come to it".to_owned();
                         Err(ClientError::Deadline { sent: false, trouble })
                     }),

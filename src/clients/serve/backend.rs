@@ -15,7 +15,7 @@ use super::{
     wire::{Freshness, Members, ToClient},
 };
 use crate::group::{
-    envelope::Encoded,
+    envelope::Envelope,
     error::{ReadError, SubmitError},
     handle::Group,
     read::Read,
@@ -56,11 +56,11 @@ pub(crate) struct Query {
 
 impl<R: Answers> Backend for Group<Served<R>> {
     fn sending(&self, command: &[u8], trailer: Trailer) -> Sending {
-        Sending::new(&self.shared().intake, Ok(Encoded::bytes(command).with_trailer(&trailer)))
+        Sending::new(&self.shared().admission, Ok(Envelope::bytes(command).with_trailer(&trailer)))
     }
 
     fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError> {
-        self.shared().intake.try_send(Encoded::bytes(&[]).with_trailer(&trailer))
+        self.shared().admission.try_send(Envelope::bytes(&[]).with_trailer(&trailer))
     }
 
     fn query(&self, query: Query) {

@@ -2,15 +2,15 @@
 
 use super::served::{Answers, Served};
 use crate::group::{
-    envelope::Encoded,
+    envelope::Envelope,
     error::SubmitError,
     handle::Group,
     session::Trailer,
     submit::{Sending, Submit},
 };
 
-fn encode<R: Answers>(command: &R::Command) -> Result<Encoded, SubmitError> {
-    Ok(Encoded::command(command)?.with_trailer(&Trailer::Plain))
+fn encode<R: Answers>(command: &R::Command) -> Result<Envelope, SubmitError> {
+    Ok(Envelope::command(command)?.with_trailer(&Trailer::Plain))
 }
 
 impl<R: Answers> Group<Served<R>> {
@@ -28,12 +28,12 @@ impl<R: Answers> Group<Served<R>> {
 
     /// Sends a command whose reply the caller does not need. The returned future resolves once the command is accepted.
     pub fn send(&self, command: &R::Command) -> Sending {
-        Sending::new(&self.shared().intake, encode::<R>(command))
+        Sending::new(&self.shared().admission, encode::<R>(command))
     }
 
     /// Sends a command whose reply is not needed if there is room, and fails with [`SubmitError::Full`] if there is
     /// none.
     pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
-        self.shared().intake.try_send(encode::<R>(command)?)
+        self.shared().admission.try_send(encode::<R>(command)?)
     }
 }

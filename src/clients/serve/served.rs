@@ -28,7 +28,7 @@ use crate::{
         replicated::{Applied, Command, Replicated, Stamp},
         schema::Schema,
         service::{Invalid, Service},
-        session::{Admission, Answer, SessionId, Sessions, Trailer},
+        session::{Answer, RequestVerdict, SessionId, Sessions, Trailer},
     },
     state_transfer::state::Snapshot,
 };
@@ -179,7 +179,7 @@ impl<R: Answers> Service for Served<R> {
         match Trailer::split(scratch).map_err(rancor::Error::new)? {
             (_, Trailer::Plain) => {}
             (_, Trailer::Request { session, number, acknowledged }) => {
-                if self.sessions.admit(session, number, acknowledged) == Admission::New {
+                if self.sessions.admit(session, number, acknowledged) == RequestVerdict::New {
                     self.sessions.keep(session, number, Answer::Skipped);
                 }
             }
@@ -252,16 +252,18 @@ impl<R: Answers> Served<R> {
 
     fn request(&mut self, session: SessionId, number: u64, acknowledged: u64, command: &[u8], at: &Applied) {
         let answer = match self.sessions.admit(session, number, acknowledged) {
-            Admission::New => {
+            RequestVerdict::New => {
                 let answer = match self.apply(command, at) {
                     Ok(reply) => self.encode(&reply),
                     Err(_) => Answer::NoCommand,
                 };
                 self.sessions.keep(session, number, answer)
             }
-            Admission::Known(answer) => answer,
-            Admission::Past => return,
-            Admission::Refused(why) => return self.tell(at.version, session.key, || ToClient::Refused { number, why }),
+            RequestVerdict::Known(answer) => answer,
+            RequestVerdict::Past => return,
+            RequestVerdict::Refused(why) => {
+                return self.tell(at.version, session.key, || ToClient::Refused { number, why });
+            }
         };
         self.tell(at.version, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
     }

@@ -1,7 +1,7 @@
 //! Custody under loom. The value lies in a cell that loom watches, so two threads that have it at once are reported as
 //! a race. A delivering thread that is never woken is reported as a deadlock.
 //!
-//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib custody`
+//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib replica_cell`
 
 use std::sync::Arc;
 

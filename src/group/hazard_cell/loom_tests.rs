@@ -1,13 +1,13 @@
-//! The current value under loom. It lies in a cell that loom watches, and the thread that drops it writes to it. So a
-//! use that goes on after that is reported as a race.
+//! A hazard cell under loom. Its value lies in a cell that loom watches, and the thread that drops it writes to it. So
+//! a use that goes on after that is reported as a race.
 //!
-//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib current`
+//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib hazard_cell`
 
 use std::sync::Arc;
 
 use loom::{cell::UnsafeCell, thread};
 
-use super::{Current, Slots};
+use super::{HazardCell, Slots};
 
 struct Watched(UnsafeCell<u32>);
 
@@ -32,23 +32,23 @@ fn what_is_used_is_not_dropped() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let (current, slots) = (Arc::new(Current::new(watched(1))), Arc::new(Slots::new()));
+        let (cell, slots) = (Arc::new(HazardCell::new(watched(1))), Arc::new(Slots::new()));
         let slot = slots.take();
         let reader = {
-            let current = Arc::clone(&current);
+            let cell = Arc::clone(&cell);
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let using = current.note(slot);
+                    let guard = cell.note(slot);
                     // SAFETY: see the implementation of Sync.
-                    let number = using.0.with(|cell| unsafe { *cell });
+                    let number = guard.0.with(|cell| unsafe { *cell });
                     assert!((1..=3).contains(&number));
                 }
             })
         };
-        current.replace(watched(2), &slots);
-        current.replace(watched(3), &slots);
+        cell.replace(watched(2), &slots);
+        cell.replace(watched(3), &slots);
         reader.join().expect("no panic");
-        current.replace(watched(4), &slots);
-        assert!(super::lock(&current.owned).before.is_empty(), "nobody uses anything");
+        cell.replace(watched(4), &slots);
+        assert!(super::lock(&cell.owned).before.is_empty(), "nobody uses anything");
     });
 }

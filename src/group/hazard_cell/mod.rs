@@ -51,8 +51,8 @@ impl Slots {
     }
 }
 
-/// A value that one thread replaces while others use it.
-pub(crate) struct Current<T> {
+/// A cell whose value one thread replaces while others use it, with a hazard pointer per thread.
+pub(crate) struct HazardCell<T> {
     value: AtomicPtr<T>,
     fences: Fences,
     owned: Mutex<Owned<T>>,
@@ -64,17 +64,17 @@ struct Owned<T> {
     before: Vec<Arc<T>>,
 }
 
-impl<T> Current<T> {
-    pub(crate) fn new(value: T) -> Current<T> {
+impl<T> HazardCell<T> {
+    pub(crate) fn new(value: T) -> HazardCell<T> {
         let now = Arc::new(value);
         let value = AtomicPtr::new(Arc::as_ptr(&now).cast_mut());
-        Current { value, fences: Fences::new(), owned: Mutex::new(Owned { now, before: Vec::new() }) }
+        HazardCell { value, fences: Fences::new(), owned: Mutex::new(Owned { now, before: Vec::new() }) }
     }
 
     /// Returns the value, for use on this thread. It is the current one at the time of the call, and stays valid while
     /// it is used.
     #[inline]
-    pub(crate) fn get(&self) -> Using<'_, T> {
+    pub(crate) fn get(&self) -> HazardGuard<'_, T> {
         match own_slot() {
             // Relaxed: it is this thread's own word.
             Some(slot) if slot.0.load(Ordering::Relaxed).is_null() => self.note(slot),
@@ -83,7 +83,7 @@ impl<T> Current<T> {
     }
 
     #[inline]
-    fn note(&self, slot: &'static Slot) -> Using<'_, T> {
+    fn note(&self, slot: &'static Slot) -> HazardGuard<'_, T> {
         let mut value = self.value.load(Ordering::Acquire);
         loop {
             // Release: a thread that finds this note instead of the one before it also finds all that was done under
@@ -94,7 +94,7 @@ impl<T> Current<T> {
             let now = self.value.load(Ordering::Acquire);
             if now == value {
                 let value = NonNull::new(value).expect("an Arc's address");
-                return Using { value, hold: Hold::Note(slot), of: PhantomData };
+                return HazardGuard { value, hold: Hold::Note(slot), of: PhantomData };
             }
             value = now;
         }
@@ -102,9 +102,9 @@ impl<T> Current<T> {
 
     /// As `get`, where the thread's word is in use, or the thread is ending.
     #[cold]
-    fn keep(&self) -> Using<'_, T> {
+    fn keep(&self) -> HazardGuard<'_, T> {
         let kept = Arc::clone(&lock(&self.owned).now);
-        Using { value: NonNull::from(&*kept), hold: Hold::Arc(kept), of: PhantomData }
+        HazardGuard { value: NonNull::from(&*kept), hold: Hold::Arc(kept), of: PhantomData }
     }
 
     /// Replaces the value. The old one is dropped here, unless a thread uses it. It is then dropped by a later
@@ -129,18 +129,18 @@ impl<T> Current<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Current<T> {
+impl<T: fmt::Debug> fmt::Debug for HazardCell<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Current").field(&*self.get()).finish()
+        f.debug_tuple("HazardCell").field(&*self.get()).finish()
     }
 }
 
 /// A value in use by this thread.
-pub(crate) struct Using<'a, T> {
+pub(crate) struct HazardGuard<'a, T> {
     value: NonNull<T>,
     hold: Hold<T>,
     /// The raw pointer keeps it on its thread.
-    of: PhantomData<(&'a Current<T>, *const T)>,
+    of: PhantomData<(&'a HazardCell<T>, *const T)>,
 }
 
 /// The hold on a value that is in use.
@@ -149,7 +149,7 @@ enum Hold<T> {
     Arc(#[expect(dead_code, reason = "it is there to be dropped")] Arc<T>),
 }
 
-impl<T> Deref for Using<'_, T> {
+impl<T> Deref for HazardGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -160,7 +160,7 @@ impl<T> Deref for Using<'_, T> {
     }
 }
 
-impl<T> Drop for Using<'_, T> {
+impl<T> Drop for HazardGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if let Hold::Note(slot) = self.hold {
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_is_replaced_is_dropped_at_once_or_with_the_next_if_it_is_in_use() {
-        let current = Current::new(Arc::new(1));
+        let current = HazardCell::new(Arc::new(1));
         let using = current.get();
         let first = Arc::downgrade(&using);
         current.set(Arc::new(2));
@@ -338,7 +338,7 @@ mod tests {
             }
         }
 
-        let (current, stop) = (Current::new(Valid(AtomicU64::new(1))), AtomicBool::new(false));
+        let (current, stop) = (HazardCell::new(Valid(AtomicU64::new(1))), AtomicBool::new(false));
         thread::scope(|scope| {
             let readers: Vec<_> = (0..3)
                 .map(|_| {

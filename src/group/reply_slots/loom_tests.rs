@@ -1,6 +1,6 @@
 //! The slots under loom: every interleaving (up to a bound of preemptions) of a submitter and the delivering side.
 //!
-//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib replies`
+//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib reply_slots`
 //!
 //! Replies lie in cells that loom watches. A reply that is read while, or before, or without knowing that it is written
 //! is reported as a race. A submitter that sleeps and is never woken is reported as a deadlock.
@@ -18,7 +18,7 @@ use loom::{
     thread,
 };
 
-use super::{After, Lost, Replies, Ticket};
+use super::{Lost, ReplySlots, Ticket, Wakeups};
 
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
@@ -36,7 +36,7 @@ impl Wake for Alarm {
 }
 
 /// Blocks until the reply has come or is lost.
-fn wait(replies: &Replies<u32>, ticket: Ticket) -> Result<u32, Lost> {
+fn wait(replies: &ReplySlots<u32>, ticket: Ticket) -> Result<u32, Lost> {
     let alarm = Arc::new(Alarm(Notify::new()));
     let waker = Waker::from(Arc::clone(&alarm));
     loop {
@@ -47,14 +47,14 @@ fn wait(replies: &Replies<u32>, ticket: Ticket) -> Result<u32, Lost> {
     }
 }
 
-fn wake(after: After) {
-    after.wake.into_iter().for_each(Waker::wake);
+fn wake(wakeups: Wakeups) {
+    wakeups.wake.into_iter().for_each(Waker::wake);
 }
 
 #[test]
 fn a_reply_wakes_its_submitter() {
     model(|| {
-        let replies = Arc::new(Replies::new(1));
+        let replies = Arc::new(ReplySlots::new(1));
         let ticket = replies.claim().unwrap();
         let delivering = {
             let replies = Arc::clone(&replies);
@@ -70,7 +70,7 @@ fn a_reply_wakes_its_submitter() {
 #[test]
 fn a_slot_s_next_occupant_is_not_forgotten() {
     model(|| {
-        let replies = Arc::new(Replies::new(1));
+        let replies = Arc::new(ReplySlots::new(1));
         let ticket = replies.claim().unwrap();
         let submitted = Arc::new(AtomicU32::new(1));
         let delivering = {
@@ -95,7 +95,7 @@ fn a_slot_s_next_occupant_is_not_forgotten() {
 #[test]
 fn who_gives_up_frees_the_slot_once() {
     model(|| {
-        let replies = Arc::new(Replies::new(2));
+        let replies = Arc::new(ReplySlots::new(2));
         let ticket = replies.claim().unwrap();
         let delivering = {
             let replies = Arc::clone(&replies);
@@ -112,7 +112,7 @@ fn who_gives_up_frees_the_slot_once() {
 #[test]
 fn nobody_waits_beyond_the_end() {
     model(|| {
-        let replies = Arc::new(Replies::<u32>::new(1));
+        let replies = Arc::new(ReplySlots::<u32>::new(1));
         let delivering = {
             let replies = Arc::clone(&replies);
             thread::spawn(move || replies.close(Waker::wake))
@@ -126,7 +126,7 @@ fn nobody_waits_beyond_the_end() {
 #[test]
 fn nobody_waits_through_a_stall_and_the_ticket_still_comes_back() {
     model(|| {
-        let replies = Arc::new(Replies::<u32>::new(1));
+        let replies = Arc::new(ReplySlots::<u32>::new(1));
         let ticket = replies.claim().unwrap();
         let delivering = {
             let replies = Arc::clone(&replies);
@@ -144,7 +144,7 @@ fn nobody_waits_through_a_stall_and_the_ticket_still_comes_back() {
 #[test]
 fn who_is_woken_by_a_stall_that_is_over_still_gets_the_reply() {
     model(|| {
-        let replies = Arc::new(Replies::<u32>::new(1));
+        let replies = Arc::new(ReplySlots::<u32>::new(1));
         let ticket = replies.claim().unwrap();
         let delivering = {
             let replies = Arc::clone(&replies);
@@ -163,7 +163,7 @@ fn who_is_woken_by_a_stall_that_is_over_still_gets_the_reply() {
 #[test]
 fn a_reply_before_the_end_counts() {
     model(|| {
-        let replies = Arc::new(Replies::new(1));
+        let replies = Arc::new(ReplySlots::new(1));
         let ticket = replies.claim().unwrap();
         let delivering = {
             let replies = Arc::clone(&replies);
@@ -180,9 +180,9 @@ fn a_reply_before_the_end_counts() {
 #[test]
 fn a_slot_has_one_occupant() {
     model(|| {
-        let replies = Arc::new(Replies::<u32>::new(2));
+        let replies = Arc::new(ReplySlots::<u32>::new(2));
         let occupants = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
-        let occupy = |replies: &Replies<u32>, occupants: &[AtomicU32; 2]| {
+        let occupy = |replies: &ReplySlots<u32>, occupants: &[AtomicU32; 2]| {
             for _ in 0..2 {
                 let ticket = replies.claim().expect("two slots, and two threads");
                 let here = &occupants[ticket.get() as usize - 1];

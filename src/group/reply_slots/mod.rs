@@ -53,10 +53,10 @@ pub(crate) enum Lost {
     Stalled,
 }
 
-/// The consequences of a change, which the caller must carry out.
+/// The wake-ups that follow from a change of a slot, which the caller must carry out.
 #[derive(Debug, Default)]
 #[must_use]
-pub(crate) struct After {
+pub(crate) struct Wakeups {
     /// The waker of the submit that waits for the reply.
     pub(crate) wake: Option<Waker>,
     /// Whether a slot became free where there had been none.
@@ -64,7 +64,7 @@ pub(crate) struct After {
 }
 
 /// The slots of one group.
-pub(crate) struct Replies<T> {
+pub(crate) struct ReplySlots<T> {
     slots: Box<[Slot<T>]>,
     /// The free slots, as a stack, so that few outstanding submits use few slots, which stay in the cache. The low half
     /// names the top as a ticket does. The high half counts changes, so that an exchange fails if the top was taken and
@@ -95,13 +95,13 @@ const LOST: u32 = 4;
 
 // SAFETY: replies move between threads, each in the hands of one at a time, as `Slot::reply` says; hence `T: Send`. All
 // else is atomics.
-unsafe impl<T: Send> Send for Replies<T> {}
+unsafe impl<T: Send> Send for ReplySlots<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Replies<T> {}
+unsafe impl<T: Send> Sync for ReplySlots<T> {}
 
-impl<T> Replies<T> {
+impl<T> ReplySlots<T> {
     /// Makes `capacity` slots, at least 1 and so few that their number fits into 31 bits.
-    pub(crate) fn new(capacity: usize) -> Replies<T> {
+    pub(crate) fn new(capacity: usize) -> ReplySlots<T> {
         assert!((1..=i32::MAX as usize).contains(&capacity), "{capacity} slots");
         let slot = |index: usize| Slot {
             state: AtomicU32::new(FREE),
@@ -110,7 +110,7 @@ impl<T> Replies<T> {
             reply: UnsafeCell::new(None),
         };
         let no = || AtomicBool::new(false);
-        Replies {
+        ReplySlots {
             slots: (0..capacity).map(slot).collect(),
             free: AtomicU64::new(1),
             missed: no(),
@@ -123,7 +123,7 @@ impl<T> Replies<T> {
         &self.slots[ticket as usize - 1]
     }
 
-    /// Claims a slot for a submit, unless all are in use. It must be [put back](Replies::put_back) if the message is
+    /// Claims a slot for a submit, unless all are in use. It must be [put back](ReplySlots::put_back) if the message is
     /// not accepted.
     pub(crate) fn claim(&self) -> Option<Ticket> {
         self.claim_free().or_else(|| {
@@ -168,11 +168,11 @@ impl<T> Replies<T> {
 
     /// Frees the slot of a message that was not accepted. It counts as room only if a submit missed it: else a submit
     /// that waits for other room would be woken by its own attempt, again and again.
-    pub(crate) fn put_back(&self, ticket: Ticket) -> After {
+    pub(crate) fn put_back(&self, ticket: Ticket) -> Wakeups {
         let was_last = self.release(ticket.get());
         // Pairs with the fence in `claim`.
         fence(Ordering::SeqCst);
-        After { wake: None, room: was_last && self.missed.swap(false, Ordering::Relaxed) }
+        Wakeups { wake: None, room: was_last && self.missed.swap(false, Ordering::Relaxed) }
     }
 
     /// Brings the reply. Each ticket is completed at most once, by the one thread that delivers.
@@ -180,21 +180,21 @@ impl<T> Replies<T> {
     /// The waker in the result must be woken, whichever submit it belongs to. Between the reply and this thread's look
     /// at the slot's waker, the submitter may have taken the reply, and the slot's next occupant may wait there
     /// already. That one then looks once in vain, and waits again.
-    pub(crate) fn complete(&self, ticket: u32, reply: T) -> After {
+    pub(crate) fn complete(&self, ticket: u32, reply: T) -> Wakeups {
         let slot = self.slot(ticket);
         let mut state = slot.state.load(Ordering::Acquire);
         if state == WAITING {
             // SAFETY: the slot belongs to the delivering side while it is Waiting.
             slot.reply.with_mut(|place| unsafe { *place = Some(reply) });
             match slot.state.compare_exchange(WAITING, DONE, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return After { wake: slot.waker.take(), room: false },
+                Ok(_) => return Wakeups { wake: slot.waker.take(), room: false },
                 Err(now) => state = now,
             }
         }
         assert_eq!(state, ABANDONED, "a ticket comes back once, before the group ends");
         // SAFETY: the slot belongs to the delivering side while it is Abandoned.
         slot.reply.with_mut(|place| unsafe { *place = None });
-        After { wake: None, room: self.release(ticket) }
+        Wakeups { wake: None, room: self.release(ticket) }
     }
 
     /// Ends all waiting: nothing is completed after this. Hands each waker to `wake`.
@@ -209,8 +209,8 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Lets no submit wait until it [goes on](Replies::go_on). A submit that waits gets [`Lost::Stalled`], and its slot
-    /// is free once its ticket has come back all the same. Hands each waker to `wake`.
+    /// Lets no submit wait until it [goes on](ReplySlots::go_on). A submit that waits gets [`Lost::Stalled`], and its
+    /// slot is free once its ticket has come back all the same. Hands each waker to `wake`.
     pub(crate) fn stall(&self, mut wake: impl FnMut(Waker)) {
         self.stalled.store(true, Ordering::Relaxed);
         // As in `close`.
@@ -225,14 +225,14 @@ impl<T> Replies<T> {
         self.stalled.store(false, Ordering::Relaxed);
     }
 
-    /// Whether [`poll`](Replies::poll) would give a reply, as far as relaxed loads tell.
+    /// Whether [`poll`](ReplySlots::poll) would give a reply, as far as relaxed loads tell.
     pub(crate) fn is_ready(&self, ticket: Ticket) -> bool {
         let off = self.closed.load(Ordering::Relaxed) || self.stalled.load(Ordering::Relaxed);
         off || self.slot(ticket.get()).state.load(Ordering::Relaxed) != WAITING
     }
 
     /// Takes the reply, which frees the slot.
-    fn take(&self, ticket: Ticket) -> Option<(Result<T, Lost>, After)> {
+    fn take(&self, ticket: Ticket) -> Option<(Result<T, Lost>, Wakeups)> {
         let slot = self.slot(ticket.get());
         let reply = match slot.state.load(Ordering::Acquire) {
             WAITING => return None,
@@ -244,12 +244,12 @@ impl<T> Replies<T> {
                 Ok(reply.expect("a slot that is Done has a reply"))
             }
         };
-        Some((reply, After { wake: None, room: self.release(ticket.get()) }))
+        Some((reply, Wakeups { wake: None, room: self.release(ticket.get()) }))
     }
 
     /// Takes the reply, which frees the slot, or arranges for the task to be woken when the reply has come. Called by
     /// the submitter.
-    pub(crate) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<(Result<T, Lost>, After)> {
+    pub(crate) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<(Result<T, Lost>, Wakeups)> {
         if let Some(taken) = self.take(ticket) {
             return Poll::Ready(taken);
         }
@@ -264,7 +264,7 @@ impl<T> Replies<T> {
             && slot.state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok()
         {
             drop(slot.waker.take());
-            return Poll::Ready((Err(Lost::Stalled), After::default()));
+            return Poll::Ready((Err(Lost::Stalled), Wakeups::default()));
         }
         match self.take(ticket) {
             Some(taken) => Poll::Ready(taken),
@@ -273,12 +273,12 @@ impl<T> Replies<T> {
     }
 
     /// Stops waiting for the reply. The slot is free once the message is delivered. Called by the submitter.
-    pub(crate) fn abandon(&self, ticket: Ticket) -> After {
+    pub(crate) fn abandon(&self, ticket: Ticket) -> Wakeups {
         let slot = self.slot(ticket.get());
         // A waker kept here would keep its task alive until the delivery.
         drop(slot.waker.take());
         match slot.state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => After::default(),
+            Ok(_) => Wakeups::default(),
             Err(_) => self.take(ticket).expect("what does not wait has an end").1,
         }
     }
@@ -289,9 +289,9 @@ fn retop(word: u64, top: u32) -> u64 {
     ((word >> 32).wrapping_add(1) << 32) | u64::from(top)
 }
 
-impl<T> fmt::Debug for Replies<T> {
+impl<T> fmt::Debug for ReplySlots<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Replies({} slots)", self.slots.len())
+        write!(f, "ReplySlots({} slots)", self.slots.len())
     }
 }
 

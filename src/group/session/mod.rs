@@ -28,6 +28,6 @@ mod trailer;
 
 pub(crate) use self::{
     idle::Idle,
-    table::{Admission, Answer, Opening, Refusal, SessionId, Sessions},
+    table::{Answer, Opening, Refusal, RequestVerdict, SessionId, Sessions},
     trailer::Trailer,
 };

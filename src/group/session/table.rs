@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
 
 /// A decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum RequestVerdict {
     /// The request is to be applied, and its answer [kept](Sessions::keep).
     New,
     /// The request was applied before, with this answer.
@@ -120,16 +120,18 @@ impl Session {
         self.acknowledged += passed;
     }
 
-    fn admit(&self, number: u64) -> Admission {
-        let Some(index) = number.checked_sub(self.acknowledged) else { return Admission::Past };
+    fn admit(&self, number: u64) -> RequestVerdict {
+        let Some(index) = number.checked_sub(self.acknowledged) else { return RequestVerdict::Past };
         if index >= u64::from(self.window) {
-            return Admission::Refused(Refusal::Window);
+            return RequestVerdict::Refused(Refusal::Window);
         }
         match self.answers.get(index as usize) {
-            Some(Some(answer)) => Admission::Known(answer.clone()),
+            Some(Some(answer)) => RequestVerdict::Known(answer.clone()),
             // If the first were refused as well, nothing would ever be acknowledged again.
-            _ if index > 0 && self.kept_bytes >= u64::from(self.reply_bytes) => Admission::Refused(Refusal::Replies),
-            _ => Admission::New,
+            _ if index > 0 && self.kept_bytes >= u64::from(self.reply_bytes) => {
+                RequestVerdict::Refused(Refusal::Replies)
+            }
+            _ => RequestVerdict::New,
         }
     }
 
@@ -173,10 +175,10 @@ impl Sessions {
     }
 
     /// Decides on a request whose client has all replies before `acknowledged`.
-    pub(crate) fn admit(&mut self, id: SessionId, number: u64, acknowledged: u64) -> Admission {
+    pub(crate) fn admit(&mut self, id: SessionId, number: u64, acknowledged: u64) -> RequestVerdict {
         match self.act(id, acknowledged) {
             Some(session) => session.admit(number),
-            None => Admission::Refused(Refusal::Unknown),
+            None => RequestVerdict::Refused(Refusal::Unknown),
         }
     }
 
@@ -187,15 +189,15 @@ impl Sessions {
         session.is_some_and(|session| session.would_admit(number, acknowledged))
     }
 
-    /// Keeps the answer to a request that was [new](Admission::New), and returns the kept answer: every copy of the
-    /// request gets the same one.
+    /// Keeps the answer to a request that was [new](RequestVerdict::New), and returns the kept answer: every copy of
+    /// the request gets the same one.
     ///
     /// # Panics
     ///
     /// If the request was not new.
     pub(crate) fn keep(&mut self, id: SessionId, number: u64, answer: Answer) -> Answer {
         let session = self.open.get_mut(&id.number).expect("it was admitted");
-        assert_eq!(session.admit(number), Admission::New, "request {number} is applied once");
+        assert_eq!(session.admit(number), RequestVerdict::New, "request {number} is applied once");
         let answer = match answer {
             Answer::Reply(bytes) if bytes.len() > session.reply_bytes as usize => Answer::NoReply,
             answer => answer,

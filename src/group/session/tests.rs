@@ -18,11 +18,11 @@ fn reply(bytes: &[u8]) -> Answer {
 }
 
 /// Delivers a request. Returns whether it was applied, and the admission that its client would be told.
-fn deliver(sessions: &mut Sessions, id: SessionId, number: u64, acknowledged: u64) -> (bool, Admission) {
+fn deliver(sessions: &mut Sessions, id: SessionId, number: u64, acknowledged: u64) -> (bool, RequestVerdict) {
     match sessions.admit(id, number, acknowledged) {
-        Admission::New => {
+        RequestVerdict::New => {
             let answer = sessions.keep(id, number, reply(&number.to_le_bytes()[..2]));
-            (true, Admission::Known(answer))
+            (true, RequestVerdict::Known(answer))
         }
         other => (false, other),
     }
@@ -33,7 +33,7 @@ fn a_request_is_applied_once_and_every_copy_gets_the_same_answer() {
     let mut sessions = Sessions::default();
     let id = sessions.open(&OPENING).unwrap();
     let first = deliver(&mut sessions, id, 0, 0);
-    assert_eq!(first, (true, Admission::Known(reply(&[0, 0]))));
+    assert_eq!(first, (true, RequestVerdict::Known(reply(&[0, 0]))));
     assert_eq!(deliver(&mut sessions, id, 0, 0), (false, first.1));
 }
 
@@ -44,7 +44,7 @@ fn what_is_acknowledged_is_forgotten_and_never_applied_again() {
     deliver(&mut sessions, id, 0, 0);
     assert!(sessions.touch(id, 2));
     for number in [0, 1] {
-        assert_eq!(deliver(&mut sessions, id, number, 0), (false, Admission::Past), "{number}");
+        assert_eq!(deliver(&mut sessions, id, number, 0), (false, RequestVerdict::Past), "{number}");
     }
 }
 
@@ -52,7 +52,7 @@ fn what_is_acknowledged_is_forgotten_and_never_applied_again() {
 fn a_number_beyond_the_window_is_refused_until_the_window_moves() {
     let mut sessions = Sessions::default();
     let id = sessions.open(&OPENING).unwrap();
-    assert_eq!(deliver(&mut sessions, id, 4, 0), (false, Admission::Refused(Refusal::Window)));
+    assert_eq!(deliver(&mut sessions, id, 4, 0), (false, RequestVerdict::Refused(Refusal::Window)));
     assert!(deliver(&mut sessions, id, 4, 1).0);
 }
 
@@ -60,9 +60,9 @@ fn a_number_beyond_the_window_is_refused_until_the_window_moves() {
 fn when_replies_take_too_much_only_the_first_missing_request_is_applied() {
     let mut sessions = Sessions::default();
     let id = sessions.open(&OPENING).unwrap();
-    assert_eq!(sessions.admit(id, 1, 0), Admission::New);
+    assert_eq!(sessions.admit(id, 1, 0), RequestVerdict::New);
     sessions.keep(id, 1, reply(&[0; 8]));
-    assert_eq!(deliver(&mut sessions, id, 2, 0), (false, Admission::Refused(Refusal::Replies)));
+    assert_eq!(deliver(&mut sessions, id, 2, 0), (false, RequestVerdict::Refused(Refusal::Replies)));
     assert!(deliver(&mut sessions, id, 0, 0).0);
     assert!(deliver(&mut sessions, id, 2, 2).0, "what was acknowledged takes nothing");
 }
@@ -71,9 +71,9 @@ fn when_replies_take_too_much_only_the_first_missing_request_is_applied() {
 fn a_reply_that_is_too_long_is_not_kept_and_says_so_each_time() {
     let mut sessions = Sessions::default();
     let id = sessions.open(&OPENING).unwrap();
-    assert_eq!(sessions.admit(id, 0, 0), Admission::New);
+    assert_eq!(sessions.admit(id, 0, 0), RequestVerdict::New);
     assert_eq!(sessions.keep(id, 0, reply(&[0; 9])), Answer::NoReply);
-    assert_eq!(sessions.admit(id, 0, 0), Admission::Known(Answer::NoReply));
+    assert_eq!(sessions.admit(id, 0, 0), RequestVerdict::Known(Answer::NoReply));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn there_are_no_more_sessions_than_the_limit_and_no_name_is_given_twice() {
     assert_eq!(sessions.open(&OPENING), Err(TooMany));
     sessions.close(first);
     assert_eq!(sessions.open(&OPENING).unwrap().number, 3);
-    assert_eq!(deliver(&mut sessions, first, 0, 0), (false, Admission::Refused(Refusal::Unknown)));
+    assert_eq!(deliver(&mut sessions, first, 0, 0), (false, RequestVerdict::Refused(Refusal::Unknown)));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_session_of_another_key_is_unknown() {
     let mut sessions = Sessions::default();
     let id = sessions.open(&OPENING).unwrap();
     let stranger = SessionId { key: id.key + 1, ..id };
-    assert_eq!(deliver(&mut sessions, stranger, 0, 0), (false, Admission::Refused(Refusal::Unknown)));
+    assert_eq!(deliver(&mut sessions, stranger, 0, 0), (false, RequestVerdict::Refused(Refusal::Unknown)));
     sessions.close(stranger);
     assert!(sessions.touch(id, 0));
 }
@@ -150,15 +150,15 @@ proptest! {
                 Act::Request { number, acknowledged } => {
                     floor = floor.max(acknowledged);
                     let expected = if number < floor {
-                        Admission::Past
+                        RequestVerdict::Past
                     } else if number >= floor + u64::from(OPENING.window) {
-                        Admission::Refused(Refusal::Window)
+                        RequestVerdict::Refused(Refusal::Window)
                     } else {
-                        Admission::Known(reply(&number.to_le_bytes()[..2]))
+                        RequestVerdict::Known(reply(&number.to_le_bytes()[..2]))
                     };
                     let (new, told) = deliver(&mut sessions, id, number, acknowledged);
                     prop_assert_eq!(&told, &expected);
-                    prop_assert_eq!(new, matches!(told, Admission::Known(_)) && applied.insert(number));
+                    prop_assert_eq!(new, matches!(told, RequestVerdict::Known(_)) && applied.insert(number));
                 }
             }
         }
@@ -187,7 +187,7 @@ proptest! {
         let mut sessions = Sessions::default();
         let id = sessions.open(&OPENING).unwrap();
         for (number, acknowledged, bytes) in requests {
-            if sessions.admit(id, number, acknowledged) == Admission::New {
+            if sessions.admit(id, number, acknowledged) == RequestVerdict::New {
                 sessions.keep(id, number, reply(&vec![0; bytes]));
             }
             let session = &sessions.open[&id.number];

@@ -15,7 +15,7 @@ use super::super::{
 };
 use crate::{
     clients::serve::wire::{Members, Outcome, ToClient, ToNode},
-    group::session::{Admission, Answer, Opening, SessionId, Sessions},
+    group::session::{Answer, Opening, RequestVerdict, SessionId, Sessions},
     services::Contact,
 };
 
@@ -198,15 +198,15 @@ impl World {
             },
             Entry::Request { session, number, acknowledged, command } => {
                 let answer = match member.sessions.admit(session, number, acknowledged) {
-                    Admission::New => {
+                    RequestVerdict::New => {
                         member.applied.push(command.clone());
                         let place = member.applied.len() as u64;
                         let reply = [place.to_le_bytes().as_slice(), &command].concat();
                         Ok(member.sessions.keep(session, number, Answer::Reply(Arc::from(reply))))
                     }
-                    Admission::Known(answer) => Ok(answer),
-                    Admission::Past => return,
-                    Admission::Refused(why) => Err(why),
+                    RequestVerdict::Known(answer) => Ok(answer),
+                    RequestVerdict::Past => return,
+                    RequestVerdict::Refused(why) => Err(why),
                 };
                 let told = match answer {
                     Ok(answer) => ToClient::Answered { number, result: Outcome::from(&answer) },
