@@ -1,4 +1,4 @@
-//! The replica's side of a delivery: applying messages, and answering their submitters and readers.
+//! The application of messages to a replica, and the answers to their submitters and readers.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,8 +14,8 @@ use squall_ordered::{
 
 use super::{
     Tally,
-    pending_durable::{Held, fail_read},
-    view_part::Part,
+    pending_durable::{PendingDurable, fail_read},
+    view_part::ViewPart,
 };
 use crate::{
     delivery::{
@@ -31,39 +31,39 @@ use crate::{
         service::{Invalid, Service},
         submit::{Shared, Unapplied},
     },
-    state_transfer::{exchange::Transfer, state::Mark},
+    state_transfer::{exchange::Transfer, state::Frontier},
 };
 
 /// The latest time that a message may have, in the year 2262. A later time of a faulty sender's clock is cut to it,
 /// since there must be room for the times of the messages behind.
 const LATEST: Hlc = Hlc(u64::MAX / 2);
 
-/// The calls of a [`Deliverer`] on a complete replica.
-pub(super) struct AtDesk<'a, S: Service> {
+/// Applies messages to a complete replica.
+pub(super) struct Apply<'a, S: Service> {
     pub(super) service: &'a mut S,
-    pub(super) desk: &'a mut Desk<S>,
+    pub(super) context: &'a mut ApplyContext<S>,
 }
 
-/// The calls of a [`Deliverer`] as long as the replica is ahead of it.
-pub(super) struct Skipping<'a, S: Service> {
-    pub(super) ahead: &'a Mark,
-    pub(super) at_desk: AtDesk<'a, S>,
+/// Applies messages that the replica does not include yet, as long as it is ahead of the [`Deliverer`].
+pub(super) struct SkipApplied<'a, S: Service> {
+    pub(super) ahead: &'a Frontier,
+    pub(super) apply: Apply<'a, S>,
 }
 
-/// The calls of a [`Deliverer`] as long as the replica lacks its state.
-pub(super) struct Keeping<'a> {
+/// Puts messages into the backlog, as long as the replica lacks its state.
+pub(super) struct FillBacklog<'a> {
     pub(super) backlog: &'a mut Backlog,
     pub(super) overflowed: bool,
 }
 
-/// The part of a [`Delivery`] besides the replica that a [`Deliverer`] calls.
-pub(super) struct Desk<S: Service> {
+/// The part of a [`Delivery`] besides the replica that the application of messages needs.
+pub(super) struct ApplyContext<S: Service> {
     pub(super) shared: Arc<Shared<S::Reply>>,
     pub(super) reads: Arc<Reads<S>>,
     pub(super) transfer: Arc<Transfer>,
     pub(super) tally: Arc<Tally>,
     /// The log's side of a durable group.
-    pub(super) held: Option<Held<S>>,
+    pub(super) durable: Option<PendingDurable<S>>,
     /// A durable group's message, copied out.
     pub(super) incoming: AlignedVec,
     pub(super) scratch: AlignedVec,
@@ -112,50 +112,50 @@ impl Wakers {
     }
 }
 
-impl<S: Service> Deliver for AtDesk<'_, S> {
-    // Inlined into the deliverer's loop, which nearly all messages pass; `Skipping` is rare, and short-lived.
+impl<S: Service> Deliver for Apply<'_, S> {
+    // Inlined into the deliverer's loop, which nearly all messages pass; `SkipApplied` is rare, and short-lived.
     #[inline(always)]
     fn deliver(&mut self, message: Message<'_>) {
-        let AtDesk { service, desk } = self;
+        let Apply { service, context } = self;
         let sent = message.time.min(LATEST);
-        if desk.held.is_some() {
+        if context.durable.is_some() {
             return self.deliver_logged(message, sent);
         }
-        let time = desk.time_of(sent);
-        let result = desk.apply(*service, &message, Stamp { time, version: None });
+        let time = context.time_of(sent);
+        let result = context.apply(*service, &message, Stamp { time, version: None });
         if message.ticket != 0 {
-            let Wakeups { wake, room } = desk.shared.replies.complete(message.ticket, result);
+            let Wakeups { wake, room } = context.shared.replies.complete(message.ticket, result);
             if let Some(waker) = wake {
-                desk.wakers.push(waker);
+                context.wakers.push(waker);
             }
             if room {
-                desk.shared.admission.on_reply_slot();
+                context.shared.admission.on_reply_slot();
             }
         }
     }
 
     fn answer(&mut self, count: u64) {
-        let AtDesk { service, desk } = self;
-        desk.reads.take(count, &mut desk.jobs);
-        desk.answer_reads(service);
+        let Apply { service, context } = self;
+        context.reads.take(count, &mut context.jobs);
+        context.answer_reads(service);
     }
 
     fn has_room(&mut self) -> bool {
-        self.desk.held.as_ref().is_none_or(|held| held.journal.append().has_room())
+        self.context.durable.as_ref().is_none_or(|durable| durable.journal.append().has_room())
     }
 
     fn safe(&mut self, version: u64) {
-        self.desk.release(version);
+        self.context.release(version);
         self.service.safe(version);
     }
 }
 
-impl<S: Service> AtDesk<'_, S> {
+impl<S: Service> Apply<'_, S> {
     /// Appends a durable group's message to the log, applies it, and holds the reply.
     #[inline(never)]
     fn deliver_logged(&mut self, message: Message<'_>, sent: Hlc) {
-        let AtDesk { service, desk } = self;
-        let mut incoming = std::mem::take(&mut desk.incoming);
+        let Apply { service, context } = self;
+        let mut incoming = std::mem::take(&mut context.incoming);
         let kept = match message.payload.as_slice() {
             Some(bytes) => bytes,
             // Read once, so that the log and the replica get the same bytes, whatever a faulty sender does meanwhile.
@@ -166,39 +166,39 @@ impl<S: Service> AtDesk<'_, S> {
             }
         };
         let instead = service.logged_as(kept);
-        if let Some(end) = desk.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
-            desk.time = end.time;
+        if let Some(end) = context.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
+            context.time = end.time;
             let kept = Message { payload: Payload::settled(kept), ..message };
-            let result = desk.apply(*service, &kept, Stamp::logged(end));
-            if let Some(held) = desk.held.as_mut().filter(|_| message.ticket != 0) {
-                held.hold_reply(end.version, message.ticket, result);
+            let result = context.apply(*service, &kept, Stamp::logged(end));
+            if let Some(durable) = context.durable.as_mut().filter(|_| message.ticket != 0) {
+                durable.hold_reply(end.version, message.ticket, result);
             }
         }
-        desk.incoming = incoming;
+        context.incoming = incoming;
     }
 }
 
-impl<S: Service> Deliver for Skipping<'_, S> {
+impl<S: Service> Deliver for SkipApplied<'_, S> {
     fn deliver(&mut self, message: Message<'_>) {
         if !self.ahead.includes(message.epoch, message.seq) {
-            self.at_desk.deliver(message);
+            self.apply.deliver(message);
         }
     }
 
     fn answer(&mut self, count: u64) {
-        self.at_desk.answer(count);
+        self.apply.answer(count);
     }
 
     fn has_room(&mut self) -> bool {
-        self.at_desk.has_room()
+        self.apply.has_room()
     }
 
     fn safe(&mut self, version: u64) {
-        self.at_desk.safe(version);
+        self.apply.safe(version);
     }
 }
 
-impl Deliver for Keeping<'_> {
+impl Deliver for FillBacklog<'_> {
     fn deliver(&mut self, message: Message<'_>) {
         self.overflowed |= !self.backlog.push(&message);
     }
@@ -208,20 +208,20 @@ impl Deliver for Keeping<'_> {
     }
 }
 
-impl<S: Service> Desk<S> {
+impl<S: Service> ApplyContext<S> {
     /// Fails the linearizable reads that wait, and later ones.
     pub(super) fn refuse_reads(&mut self, why: Unavailable) {
         let error = ReadError::Unavailable { why };
-        self.fail_held_reads(&error);
-        let Desk { reads, jobs, wakers, .. } = self;
+        self.fail_pending_reads(&error);
+        let ApplyContext { reads, jobs, wakers, .. } = self;
         reads.refuse(error.clone(), jobs);
         jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
     }
 
     /// Tells the log and the replica of a view.
     pub(super) fn tell_view(&self, service: &mut S, view: &NewView) {
-        if let Some(held) = &self.held {
-            held.append_view(view);
+        if let Some(durable) = &self.durable {
+            durable.append_view(view);
         }
         service.view_changed(&view.change);
     }
@@ -229,7 +229,7 @@ impl<S: Service> Desk<S> {
     /// Answers peeks, which show the replica as it is.
     pub(super) fn answer_peeks(&mut self, service: &S) {
         self.reads.take_peeks(&mut self.jobs);
-        let Desk { jobs, wakers, answered, .. } = self;
+        let ApplyContext { jobs, wakers, answered, .. } = self;
         for mut job in jobs.drain(..) {
             *answered += 1;
             job.look(Ok(service));
@@ -239,12 +239,12 @@ impl<S: Service> Desk<S> {
 
     /// Answers linearizable reads; in a durable group, once the state that they saw can't be undone.
     fn answer_reads(&mut self, service: &S) {
-        let Desk { jobs, wakers, answered, held, .. } = self;
+        let ApplyContext { jobs, wakers, answered, durable, .. } = self;
         for mut job in jobs.drain(..) {
             *answered += 1;
             job.look(Ok(service));
-            let job = match held {
-                Some(held) => held.hold_read(job),
+            let job = match durable {
+                Some(durable) => durable.hold_read(job),
                 None => Some(job),
             };
             job.and_then(Look::answer).into_iter().for_each(|waker| wakers.push(waker));
@@ -283,10 +283,10 @@ impl<S: Service> Desk<S> {
 
     /// The reason for which this node's part ends after a panic of the application.
     #[cold]
-    pub(super) fn panicked(&self, part: Option<&Part>) -> EndReason {
+    pub(super) fn panicked(&self, part: Option<&ViewPart>) -> EndReason {
         let Some(given) = self.poison else { return EndReason::Panicked };
-        if let Some(held) = &self.held {
-            let help = given.help(held.journal.directory());
+        if let Some(durable) = &self.durable {
+            let help = given.help(durable.journal.directory());
             tracing::error!(group = %self.shared.admission.name, "{help}");
             return EndReason::Poison(help);
         }
@@ -299,12 +299,12 @@ impl<S: Service> Desk<S> {
     /// Appends a message to the log of a durable group. None if the log does not take it, in which case the log has
     /// failed.
     fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<End> {
-        let held = self.held.as_ref()?;
+        let durable = self.durable.as_ref()?;
         let at = Position::new(message.epoch, message.seq);
-        match held.journal.append().message(at, sent, message.sender, Payload::kept(kept)) {
+        match durable.journal.append().message(at, sent, message.sender, Payload::kept(kept)) {
             Ok(end) => Some(end),
             Err(error) => {
-                held.journal.fail(error.to_string());
+                durable.journal.fail(error.to_string());
                 None
             }
         }

@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
 use squall_ordered::{Message, log::Hlc};
 
-use crate::{delivery::view_change::NewView, state_transfer::state::Mark};
+use crate::{delivery::view_change::NewView, state_transfer::state::Frontier};
 
 /// The number of bytes that are kept at most. Beyond it, all entries are dropped, and only a newer state is of use.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
@@ -25,9 +25,9 @@ pub(crate) enum Entry {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     /// A state that lacks something before this place is of no use.
-    from: Mark,
+    from: Frontier,
     /// The place behind the newest entry.
-    to: Mark,
+    to: Frontier,
     entries: VecDeque<Entry>,
     bytes: usize,
     max_bytes: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Backlog {
 impl Backlog {
     /// An empty backlog of a view that begins.
     pub(crate) fn new(epoch: Epoch, senders: usize, max_bytes: usize) -> Backlog {
-        let from = Mark::begin(epoch, senders);
+        let from = Frontier::begin(epoch, senders);
         Backlog { to: from.clone(), from, entries: VecDeque::new(), bytes: 0, max_bytes }
     }
 
@@ -59,18 +59,18 @@ impl Backlog {
 
     /// Goes on in the view that follows.
     pub(crate) fn push_view(&mut self, view: Arc<NewView>) {
-        self.to = Mark::begin(view.change.epoch, view.change.senders.len());
+        self.to = Frontier::begin(view.change.epoch, view.change.senders.len());
         self.bytes += OVERHEAD;
         self.entries.push_back(Entry::View(view));
     }
 
     /// Whether it begins no later than the end of `state`.
-    pub(crate) fn joins(&self, state: &Mark) -> bool {
+    pub(crate) fn joins(&self, state: &Frontier) -> bool {
         state.covers(&self.from)
     }
 
     /// Takes the oldest entry that `state` lacks.
-    pub(crate) fn pop(&mut self, state: &Mark) -> Option<Entry> {
+    pub(crate) fn pop(&mut self, state: &Frontier) -> Option<Entry> {
         loop {
             let entry = self.entries.pop_front()?;
             self.bytes -= OVERHEAD;
@@ -82,7 +82,7 @@ impl Backlog {
                 }
                 Entry::View(view) => {
                     let change = &view.change;
-                    self.from = Mark::begin(change.epoch, change.senders.len());
+                    self.from = Frontier::begin(change.epoch, change.senders.len());
                     change.epoch > state.epoch
                 }
             };
@@ -97,7 +97,7 @@ impl Backlog {
     }
 
     /// Behind the newest message that was kept, or at the beginning of its view.
-    pub(crate) fn to(&self) -> &Mark {
+    pub(crate) fn to(&self) -> &Frontier {
         &self.to
     }
 }
@@ -112,8 +112,8 @@ mod tests {
 
     const NODE: NodeId = NodeId(1);
 
-    fn mark(epoch: u64, turns: &[u64]) -> Mark {
-        Mark { epoch: Epoch(epoch), turns: turns.to_vec() }
+    fn frontier(epoch: u64, turns: &[u64]) -> Frontier {
+        Frontier { epoch: Epoch(epoch), turns: turns.to_vec() }
     }
 
     fn view(epoch: u64) -> Arc<NewView> {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     /// The entries beyond a state: messages by their byte, views by 100 times their epoch.
-    fn beyond(mut backlog: Backlog, state: &Mark) -> Vec<u64> {
+    fn beyond(mut backlog: Backlog, state: &Frontier) -> Vec<u64> {
         let name = |entry| match entry {
             Entry::Message { payload, .. } => u64::from(payload[0]),
             Entry::View(view) => 100 * view.change.epoch.0,
@@ -150,11 +150,11 @@ mod tests {
     #[test]
     fn a_state_is_followed_by_what_it_lacks() {
         for (state, lacks) in [
-            (mark(3, &[0, 0]), vec![0, 1, 4, 400, 11]),
-            (mark(3, &[1, 0]), vec![1, 4, 400, 11]),
-            (mark(3, &[3, 1]), vec![400, 11]),
-            (mark(4, &[0, 0]), vec![11]),
-            (mark(4, &[0, 1]), vec![]),
+            (frontier(3, &[0, 0]), vec![0, 1, 4, 400, 11]),
+            (frontier(3, &[1, 0]), vec![1, 4, 400, 11]),
+            (frontier(3, &[3, 1]), vec![400, 11]),
+            (frontier(4, &[0, 0]), vec![11]),
+            (frontier(4, &[0, 1]), vec![]),
         ] {
             let backlog = backlog(MAX_BYTES);
             assert!(backlog.joins(&state));
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn a_state_of_an_earlier_view_leaves_a_gap() {
-        assert!(!backlog(MAX_BYTES).joins(&mark(2, &[9, 9])));
+        assert!(!backlog(MAX_BYTES).joins(&frontier(2, &[9, 9])));
     }
 
     #[test]
     fn what_is_too_much_is_dropped_and_needs_a_newer_state() {
         let backlog = backlog(3 * OVERHEAD);
-        assert!(!backlog.joins(&mark(3, &[2, 1])), "place 4 is gone");
-        let state = mark(3, &[3, 1]);
+        assert!(!backlog.joins(&frontier(3, &[2, 1])), "place 4 is gone");
+        let state = frontier(3, &[3, 1]);
         assert!(backlog.joins(&state));
         assert_eq!(beyond(backlog, &state), [400, 11]);
     }

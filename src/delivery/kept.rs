@@ -4,8 +4,8 @@ use squall_membership::{End, Seq};
 use squall_ordered::{Deliver, DeliverError, Message};
 
 use super::{
-    apply::{AtDesk, Desk, Skipping},
-    view_part::{Part, Stage},
+    apply::{Apply, ApplyContext, SkipApplied},
+    view_part::{ReplicaPhase, ViewPart},
 };
 use crate::group::service::Service;
 
@@ -15,7 +15,7 @@ use crate::group::service::Service;
 /// so the replica does not see them before the shard goes on with them. The submitters of this node's messages were
 /// told that the outcome is unknown.
 pub(super) struct Kept {
-    part: Part,
+    part: ViewPart,
     /// The end of the part of the view's order that is delivered, or may be.
     to: Seq,
 }
@@ -35,12 +35,12 @@ impl<D: Deliver> Deliver for Untold<D> {
 
 impl Kept {
     /// Keeps a complete replica's part, which has received the view's order up to `received`.
-    pub(super) fn new(part: Part, received: Seq) -> Option<Kept> {
-        matches!(part.stage, Stage::Complete { .. }).then_some(Kept { part, to: received })
+    pub(super) fn new(part: ViewPart, received: Seq) -> Option<Kept> {
+        matches!(part.phase, ReplicaPhase::Complete { .. }).then_some(Kept { part, to: received })
     }
 
     /// Its part in the view.
-    pub(super) fn part(&self) -> &Part {
+    pub(super) fn part(&self) -> &ViewPart {
         &self.part
     }
 
@@ -51,13 +51,19 @@ impl Kept {
     }
 
     /// Delivers the rest to the replica.
-    pub(super) fn deliver<S: Service>(mut self, desk: &mut Desk<S>, service: &mut S) -> Result<(), DeliverError> {
-        self.part.settle(desk, service)?;
-        let Part { stage: Stage::Complete { ahead, .. }, deliverer, .. } = &mut self.part else { return Ok(()) };
-        let at_desk = AtDesk { service, desk };
+    pub(super) fn deliver<S: Service>(
+        mut self,
+        context: &mut ApplyContext<S>,
+        service: &mut S,
+    ) -> Result<(), DeliverError> {
+        self.part.settle(context, service)?;
+        let ViewPart { phase: ReplicaPhase::Complete { ahead, .. }, deliverer, .. } = &mut self.part else {
+            return Ok(());
+        };
+        let apply = Apply { service, context };
         match ahead {
-            None => deliverer.run_to(self.to, &mut Untold(at_desk)),
-            Some(mark) => deliverer.run_to(self.to, &mut Untold(Skipping { ahead: mark, at_desk })),
+            None => deliverer.run_to(self.to, &mut Untold(apply)),
+            Some(frontier) => deliverer.run_to(self.to, &mut Untold(SkipApplied { ahead: frontier, apply })),
         }
     }
 }

@@ -3,12 +3,12 @@
 
 mod apply;
 pub(crate) mod backlog;
-mod capture_requests;
 pub(crate) mod delivery_thread;
 mod kept;
 mod pending_durable;
 pub(crate) mod poison;
 pub(crate) mod replica_cell;
+mod transfer_requests;
 pub(crate) mod view_change;
 mod view_part;
 
@@ -26,16 +26,16 @@ use squall_ordered::{
 };
 
 use self::{
-    apply::{AtDesk, Desk, Keeping, Skipping, Wakers},
-    capture_requests::{Errands, capture},
+    apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
     kept::Kept,
-    pending_durable::{Held, fail_read},
-    view_part::{Part, Stage, is_within, outcomes},
+    pending_durable::{PendingDurable, fail_read},
+    transfer_requests::{TransferRequests, capture},
+    view_part::{ReplicaPhase, ViewPart, is_within, outcomes},
 };
 use crate::{
     delivery::{
         backlog::Backlog,
-        replica_cell::Custody,
+        replica_cell::ReplicaCell,
         view_change::{NewView, ViewChange},
     },
     durable::log_writer::Journal,
@@ -50,8 +50,8 @@ use crate::{
     },
     runtime::blocking::Applying,
     state_transfer::{
-        exchange::{Standing, Transfer},
-        state::{CaptureError, Mark},
+        exchange::{ReplicaStatus, Transfer},
+        state::{CaptureError, Frontier},
     },
 };
 
@@ -141,17 +141,17 @@ pub(crate) struct Tally {
 pub(crate) struct Delivery<S: Service> {
     me: NodeId,
     mode: Mode,
-    replica: Arc<Custody<S>>,
+    replica: Arc<ReplicaCell<S>>,
     /// None outside any view.
-    part: Option<Part>,
+    part: Option<ViewPart>,
     /// The place in the view's order up to which `part` is to be kept.
     keeps: Option<Seq>,
     /// A part of an earlier view that is kept in place of `part`.
     kept: Option<Kept>,
-    errands: Errands,
+    requests: TransferRequests,
     resubmission: Resubmission,
     max_backlog_bytes: usize,
-    desk: Desk<S>,
+    context: ApplyContext<S>,
     ended: bool,
 }
 
@@ -166,14 +166,14 @@ pub(crate) struct Links<S: Service> {
 }
 
 impl<S: Service> Delivery<S> {
-    pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<Custody<S>>, links: Links<S>) -> Delivery<S> {
+    pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, links: Links<S>) -> Delivery<S> {
         let Links { shared, reads, transfer, tally, journal } = links;
-        let desk = Desk {
+        let context = ApplyContext {
             shared,
             reads,
             transfer,
             tally,
-            held: journal.map(Held::new),
+            durable: journal.map(PendingDurable::new),
             incoming: AlignedVec::new(),
             scratch: AlignedVec::new(),
             in_order: mode.is_ordered(),
@@ -192,53 +192,54 @@ impl<S: Service> Delivery<S> {
             part: None,
             keeps: None,
             kept: None,
-            errands: Errands::default(),
+            requests: TransferRequests::default(),
             resubmission: Resubmission::default(),
             max_backlog_bytes: backlog::MAX_BYTES,
-            desk,
+            context,
             ended: false,
         }
     }
 
     /// Keeps what is delivered, as long as the replica lacks its state.
     fn keep(&mut self, max: usize) -> Result<Ran, DeliverError> {
-        let Some(Part { deliverer, stage: Stage::Incomplete { backlog, state }, .. }) = &mut self.part else {
+        let Some(ViewPart { deliverer, phase: ReplicaPhase::Incomplete { backlog, state }, .. }) = &mut self.part
+        else {
             return Ok(Ran::default());
         };
-        let mut keeping = Keeping { backlog, overflowed: false };
-        let ran = deliverer.run(max, &mut keeping);
-        if keeping.overflowed && state.take().is_some() {
-            self.errands.fetch += 1;
-            self.desk.transfer.set_standing(Standing::Incomplete { fetch: self.errands.fetch });
+        let mut filling = FillBacklog { backlog, overflowed: false };
+        let ran = deliverer.run(max, &mut filling);
+        if filling.overflowed && state.take().is_some() {
+            self.requests.fetch += 1;
+            self.context.transfer.set_replica_status(ReplicaStatus::Incomplete { fetch: self.requests.fetch });
         }
         ran
     }
 
-    /// Does all work that needs the replica. Returns whether the node's standing changed.
+    /// Does all work that needs the replica. Returns whether the replica's status changed.
     fn serve(
-        part: &mut Option<Part>,
-        errands: &mut Errands,
-        desk: &mut Desk<S>,
+        part: &mut Option<ViewPart>,
+        requests: &mut TransferRequests,
+        context: &mut ApplyContext<S>,
         service: &mut S,
         max: usize,
     ) -> Served {
         let mut served = Served { ran: Ok(Ran::default()), changed: false };
         // Only the holder of the replica knows that it still holds that state.
         let restored =
-            std::mem::take(&mut errands.restored).then(|| desk.transfer.take_restored(errands.fetch)).flatten();
+            std::mem::take(&mut requests.restored).then(|| context.transfer.take_restored(requests.fetch)).flatten();
         if let Some(part) = part {
-            served.changed |= part.catch_up(restored, errands, desk, service, max);
-            let settled = part.settle(desk, service);
+            served.changed |= part.catch_up(restored, requests, context, service, max);
+            let settled = part.settle(context, service);
             served.changed |= matches!(settled, Ok(true));
             if let Err(error) = settled {
                 served.ran = Err(error);
-            } else if let Stage::Complete { ahead, .. } = &mut part.stage {
-                let at_desk = AtDesk { service, desk };
+            } else if let ReplicaPhase::Complete { ahead, .. } = &mut part.phase {
+                let apply = Apply { service, context };
                 served.ran = match ahead {
-                    None => part.deliverer.run(max, &mut { at_desk }),
-                    Some(mark) => {
-                        let ran = part.deliverer.run(max, &mut Skipping { ahead: mark, at_desk });
-                        if (Mark { epoch: part.epoch, turns: part.deliverer.turns() }).covers(mark) {
+                    None => part.deliverer.run(max, &mut { apply }),
+                    Some(frontier) => {
+                        let ran = part.deliverer.run(max, &mut SkipApplied { ahead: frontier, apply });
+                        if (Frontier { epoch: part.epoch, turns: part.deliverer.turns() }).covers(frontier) {
                             *ahead = None;
                         }
                         ran
@@ -246,12 +247,12 @@ impl<S: Service> Delivery<S> {
                 };
             }
         }
-        for (wanted, reply) in errands.captures.drain(..) {
-            let logged = desk.held.as_ref().map(|held| held.journal.place());
-            reply(capture(part.as_ref(), service, wanted, desk.time, logged));
+        for (wanted, reply) in requests.captures.drain(..) {
+            let logged = context.durable.as_ref().map(|durable| durable.journal.place());
+            reply(capture(part.as_ref(), service, wanted, context.time, logged));
         }
-        if desk.reads.any_peeks() {
-            desk.answer_peeks(service);
+        if context.reads.any_peeks() {
+            context.answer_peeks(service);
         }
         served
     }
@@ -259,7 +260,7 @@ impl<S: Service> Delivery<S> {
     /// Sends messages of earlier views, as far as there is room. Once all are sent, callers may send theirs.
     fn resubmit(&mut self) {
         let Some(part) = self.part.as_ref().filter(|_| !self.resubmission.is_empty()) else { return };
-        let Desk { shared, wakers, .. } = &mut self.desk;
+        let ApplyContext { shared, wakers, .. } = &mut self.context;
         let epoch = Epoch(part.epoch.0 - 1);
         self.resubmission.send(&shared.admission, &part.submitter, |message| {
             fail(shared, wakers, message.tag.ticket, SubmitError::ViewEnded { epoch, outcome: Outcome::NotDelivered });
@@ -271,14 +272,14 @@ impl<S: Service> Delivery<S> {
 
     /// Takes the messages that the view before did not deliver, to send them again. In an unordered group they fail
     /// instead, since some members may have delivered them.
-    fn take_back(&mut self, before: Option<&Part>, mut undelivered: Vec<Undelivered>) {
+    fn take_back(&mut self, before: Option<&ViewPart>, mut undelivered: Vec<Undelivered>) {
         let Some(before) = before else { return };
         let delivered = Some(before.delivered());
         undelivered.retain(|message| !is_within(&delivered, message));
         if self.mode.is_ordered() {
             return self.resubmission.prepend(undelivered.into());
         }
-        let Desk { shared, wakers, .. } = &mut self.desk;
+        let ApplyContext { shared, wakers, .. } = &mut self.context;
         for Undelivered { tag: Tag { ticket, .. }, held_by, .. } in undelivered {
             let error = SubmitError::ViewEnded { epoch: before.epoch, outcome: Outcome::of_holders(held_by) };
             fail(shared, wakers, ticket, error);
@@ -287,21 +288,23 @@ impl<S: Service> Delivery<S> {
 
     /// Tells the replica of new views, if no reader has it; else the next step does.
     fn announce(&mut self) {
-        let Some(Part { stage: Stage::Complete { owes: None, changes, .. }, .. }) = &mut self.part else { return };
+        let Some(ViewPart { phase: ReplicaPhase::Complete { owes: None, changes, .. }, .. }) = &mut self.part else {
+            return;
+        };
         if let Some(mut service) = self.replica.take() {
             let _applying = Applying::enter();
-            changes.drain(..).for_each(|view| self.desk.tell_view(&mut service, &view));
+            changes.drain(..).for_each(|view| self.context.tell_view(&mut service, &view));
         }
     }
 
     /// Lets callers in, as far as they may come in.
     fn open(&mut self) {
         let Some(part) = &self.part else { return };
-        let admission = &self.desk.shared.admission;
+        let admission = &self.context.shared.admission;
         if let Some(why) = part.unavailable() {
             return admission.set(AdmissionState::Unavailable(why));
         }
-        if matches!(&part.stage, Stage::Complete { changes, .. } if !changes.is_empty()) {
+        if matches!(&part.phase, ReplicaPhase::Complete { changes, .. } if !changes.is_empty()) {
             // A reader must see the effect of the views of which other replicas have been told.
             return;
         }
@@ -318,37 +321,37 @@ impl<S: Service> Delivery<S> {
         let Some(part) = &self.part else { return };
         match part.unavailable() {
             None => {
-                self.desk.reads.count_in(part.submitter.clone());
-                self.desk.shared.admission.wake();
+                self.context.reads.count_in(part.submitter.clone());
+                self.context.shared.admission.wake();
             }
-            Some(why) => self.desk.refuse_reads(why),
+            Some(why) => self.context.refuse_reads(why),
         }
     }
 
     /// A view, in the form in which the replica learns of it.
-    fn new_view(&self, before: Option<&Part>, view: &View, shard: ShardId) -> NewView {
-        let held = self.desk.held.as_ref();
-        let restarted = || held.and_then(|held| held.journal.view()).map(|(_, view)| view.members);
+    fn new_view(&self, before: Option<&ViewPart>, view: &View, shard: ShardId) -> NewView {
+        let durable = self.context.durable.as_ref();
+        let restarted = || durable.and_then(|durable| durable.journal.view()).map(|(_, view)| view.members);
         let members = before.map(|part| part.members.members.clone()).or_else(restarted).unwrap_or_default();
         let ended = match before {
             Some(part) => Position::new(part.epoch, part.delivered().seq()),
-            None => held.map_or(Position::START, Held::ended),
+            None => durable.map_or(Position::START, PendingDurable::ended),
         };
         let complete = view.shard(shard).map(|shard| shard.complete.clone()).unwrap_or_default();
         NewView { change: ViewChange::new(&members, view, shard), life: view.life, ended, complete }
     }
 
-    /// Publishes the standing after the replica was served.
+    /// Publishes the replica's status after it was served.
     fn on_change(&mut self) {
         let Some(part) = &self.part else { return };
-        let standing = part.standing(&self.errands);
-        if standing != self.desk.transfer.standing() {
-            self.desk.transfer.set_standing(standing);
-            if standing == Standing::Complete {
+        let status = part.replica_status(&self.requests);
+        if status != self.context.transfer.replica_status() {
+            self.context.transfer.set_replica_status(status);
+            if status == ReplicaStatus::Complete {
                 self.open_reads();
             }
-            // The engine looks at the standing.
-            self.desk.shared.admission.wake();
+            // The engine looks at the status.
+            self.context.shared.admission.wake();
         }
         self.open();
     }
@@ -360,15 +363,15 @@ struct Served {
 }
 
 /// Whether there is any work that needs the replica.
-fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk<S>) -> bool {
-    let part_does = part.is_some_and(|part| match &part.stage {
-        Stage::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
-        Stage::Incomplete { backlog, state } => {
-            let reached = |mark| !backlog.is_empty() || part.delivered().covers(mark);
+fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequests, context: &ApplyContext<S>) -> bool {
+    let part_does = part.is_some_and(|part| match &part.phase {
+        ReplicaPhase::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
+        ReplicaPhase::Incomplete { backlog, state } => {
+            let reached = |frontier| !backlog.is_empty() || part.delivered().covers(frontier);
             state.as_ref().is_some_and(reached)
         }
     });
-    part_does || desk.reads.any_peeks() || errands.any()
+    part_does || context.reads.any_peeks() || requests.any()
 }
 
 /// Tells the submitter of a message that it was not delivered here.
@@ -385,55 +388,55 @@ fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitEr
 
 impl<S: Service> Task for Delivery<S> {
     fn is_due(&self) -> bool {
-        let Delivery { part, errands, desk, replica, .. } = self;
-        let keeps = matches!(part, Some(Part { stage: Stage::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
+        let Delivery { part, requests, context, replica, .. } = self;
+        let keeps = matches!(part, Some(ViewPart { phase: ReplicaPhase::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
         // A thread that reads now will wake this one. The rest needs no replica.
         keeps
-            || desk.shared.admission.deadlines.any()
-            || desk.shared.admission.may_resubmit()
-            || desk.transfer.any()
-            || needs_replica(part.as_ref(), errands, desk) && replica.is_takeable()
+            || context.shared.admission.deadlines.any()
+            || context.shared.admission.may_resubmit()
+            || context.transfer.any()
+            || needs_replica(part.as_ref(), requests, context) && replica.is_takeable()
     }
 
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt> {
-        if self.desk.transfer.any() {
-            self.errands.take(&self.desk.transfer);
+        if self.context.transfer.any() {
+            self.requests.take(&self.context.transfer);
         }
-        if self.desk.shared.admission.may_resubmit() {
+        if self.context.shared.admission.may_resubmit() {
             self.resubmit();
         }
         let kept = self.keep(max);
-        let answered = self.desk.answered;
-        let Delivery { replica, part, errands, desk, .. } = self;
+        let answered = self.context.answered;
+        let Delivery { replica, part, requests, context, .. } = self;
         // As long as no work here needs it, another thread may be restoring it.
-        let is_complete = matches!(part, Some(Part { stage: Stage::Complete { .. }, .. }));
-        let needed = is_complete || needs_replica(part.as_ref(), errands, desk);
+        let is_complete = matches!(part, Some(ViewPart { phase: ReplicaPhase::Complete { .. }, .. }));
+        let needed = is_complete || needs_replica(part.as_ref(), requests, context);
         // A panic breaks the replica, because its holder is dropped. Other state that it leaves half changed is not
         // used any more.
         let served = catch_unwind(AssertUnwindSafe(|| {
             needed.then(|| replica.take()).flatten().map(|mut service| {
                 let _applying = Applying::enter();
-                Self::serve(part, errands, desk, &mut service, max)
+                Self::serve(part, requests, context, &mut service, max)
             })
         }));
-        let Ok(served) = served else { return Err(Halt::Panicked(desk.panicked(part.as_ref()))) };
+        let Ok(served) = served else { return Err(Halt::Panicked(context.panicked(part.as_ref()))) };
         let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
         if changed {
             self.on_change();
         }
         // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
         // and a deadline that stayed due would keep this thread busy for nothing.
-        let Delivery { desk, .. } = self;
-        desk.shared.admission.deadlines.expire(now, |waker| desk.wakers.push(waker));
-        desk.publish();
-        desk.wakers.flush();
+        let Delivery { context, .. } = self;
+        context.shared.admission.deadlines.expire(now, |waker| context.wakers.push(waker));
+        context.publish();
+        context.wakers.flush();
         let (ran, kept) = (ran?, kept?);
-        let reads = desk.answered - answered;
+        let reads = context.answered - answered;
         Ok(Ran { messages: ran.messages + kept.messages, reads, more: ran.more || kept.more })
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.desk.shared.admission.deadlines.next()
+        self.context.shared.admission.deadlines.next()
     }
 
     fn install(&mut self, installed: Installed) {
@@ -448,43 +451,45 @@ impl<S: Service> Task for Delivery<S> {
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
         // The log was cut for this view, so a state that was restored before is void.
-        let is_stale = self.desk.held.as_ref().is_some_and(|held| held.journal.is_stale());
-        let stage = match before.map(|part| part.stage) {
-            Some(Stage::Complete { owes, mut changes, .. }) if is_listed || !fell_short => {
+        let is_stale = self.context.durable.as_ref().is_some_and(|durable| durable.journal.is_stale());
+        let phase = match before.map(|part| part.phase) {
+            Some(ReplicaPhase::Complete { owes, mut changes, .. }) if is_listed || !fell_short => {
                 changes.push(change);
-                Stage::Complete { owes, ahead: None, changes }
+                ReplicaPhase::Complete { owes, ahead: None, changes }
             }
             // It began with the group, or goes on with a state that it has: from its log, its memory, or by an
             // operator's word.
             _ if is_listed => {
-                self.desk.held.iter().for_each(|held| held.journal.forget_safe());
+                self.context.durable.iter().for_each(|durable| durable.journal.forget_safe());
                 let owes = kept.take().and_then(|kept| kept.up_to(members.began)).map(Box::new);
-                Stage::Complete { owes, ahead: None, changes: vec![change] }
+                ReplicaPhase::Complete { owes, ahead: None, changes: vec![change] }
             }
-            Some(Stage::Incomplete { mut backlog, state }) if !(fell_short || is_stale && state.is_some()) => {
+            Some(ReplicaPhase::Incomplete { mut backlog, state }) if !(fell_short || is_stale && state.is_some()) => {
                 backlog.push_view(change);
-                Stage::Incomplete { backlog, state }
+                ReplicaPhase::Incomplete { backlog, state }
             }
             _ => {
-                self.errands.fetch += 1;
+                self.requests.fetch += 1;
                 let backlog = Backlog::new(view.epoch, members.senders.len(), self.max_backlog_bytes);
-                Stage::Incomplete { backlog, state: None }
+                ReplicaPhase::Incomplete { backlog, state: None }
             }
         };
         self.kept = kept.filter(|_| members.is_suspended());
-        let mut part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
-        match &part.stage {
-            Stage::Complete { .. } => part.begin(&self.desk, is_listed),
-            Stage::Incomplete { .. } => self.desk.held.iter().for_each(|held| held.journal.tell_nobody()),
+        let mut part = ViewPart { epoch: view.epoch, members, submitter, deliverer, phase, stalled: false };
+        match &part.phase {
+            ReplicaPhase::Complete { .. } => part.begin(&self.context, is_listed),
+            ReplicaPhase::Incomplete { .. } => {
+                self.context.durable.iter().for_each(|durable| durable.journal.tell_nobody())
+            }
         }
-        self.desk.transfer.set_standing(part.standing(&self.errands));
+        self.context.transfer.set_replica_status(part.replica_status(&self.requests));
         self.part = Some(part);
-        self.desk.shared.replies.go_on();
+        self.context.shared.replies.go_on();
         self.open_reads();
         self.resubmit();
         self.announce();
         self.open();
-        self.desk.wakers.flush();
+        self.context.wakers.flush();
     }
 
     fn keep(&mut self, received: Seq) {
@@ -496,9 +501,9 @@ impl<S: Service> Task for Delivery<S> {
             return;
         }
         let before = self.part.take();
-        self.desk.shared.admission.set(AdmissionState::Unavailable(why.clone()));
+        self.context.shared.admission.set(AdmissionState::Unavailable(why.clone()));
         let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
-        let Desk { shared, wakers, transfer, .. } = &mut self.desk;
+        let ApplyContext { shared, wakers, transfer, .. } = &mut self.context;
         if let Some(part) = &before {
             part.submitter.close();
         }
@@ -510,29 +515,29 @@ impl<S: Service> Task for Delivery<S> {
         }
         shared.replies.go_on();
         transfer.forget();
-        transfer.set_standing(Standing::Outside);
-        self.desk.held.iter().for_each(|held| held.journal.tell_nobody());
-        self.desk.fail_held_replies(&why);
+        transfer.set_replica_status(ReplicaStatus::Outside);
+        self.context.durable.iter().for_each(|durable| durable.journal.tell_nobody());
+        self.context.fail_pending_replies(&why);
         if matches!(why, Unavailable::Elsewhere { .. }) {
             self.kept = None;
         }
         if let Some(received) = self.keeps.take() {
             self.kept = before.and_then(|part| Kept::new(part, received));
         }
-        self.desk.refuse_reads(why);
-        self.desk.wakers.flush();
+        self.context.refuse_reads(why);
+        self.context.wakers.flush();
     }
 
     fn stalled(&mut self) {
         let Some(part) = self.part.as_mut().filter(|_| !self.ended) else { return };
         part.stalled = true;
-        let Desk { shared, wakers, .. } = &mut self.desk;
+        let ApplyContext { shared, wakers, .. } = &mut self.context;
         // The reason is set first, for callers that the closed ring refuses.
         shared.admission.set(AdmissionState::Unavailable(Unavailable::NoQuorum));
         part.submitter.close();
         shared.replies.stall(|waker| wakers.push(waker));
-        self.desk.refuse_reads(Unavailable::NoQuorum);
-        self.desk.wakers.flush();
+        self.context.refuse_reads(Unavailable::NoQuorum);
+        self.context.wakers.flush();
     }
 
     fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason) {
@@ -543,7 +548,7 @@ impl<S: Service> Task for Delivery<S> {
         self.replica.leave();
         let part = self.part.take();
         self.kept = None;
-        let Desk { shared, reads, transfer, jobs, wakers, .. } = &mut self.desk;
+        let ApplyContext { shared, reads, transfer, jobs, wakers, .. } = &mut self.context;
         // The reason is set first, and the ring closed: callers that submit from now on are refused, with the reason.
         // Callers that wait for room are woken, and refused.
         shared.admission.set(AdmissionState::Ended(reason.clone()));
@@ -563,7 +568,7 @@ impl<S: Service> Task for Delivery<S> {
         // accepted only now. It is not forgotten: `close` and `ReplySlots::poll` make sure that one of the two notices
         // the other.
         shared.replies.close(|waker| wakers.push(waker));
-        let captures = std::mem::take(&mut self.errands.captures);
+        let captures = std::mem::take(&mut self.requests.captures);
         for (_, reply) in transfer.end(reason).into_iter().chain(captures) {
             reply(Err(CaptureError::Ended(reason.clone())));
         }
@@ -571,12 +576,12 @@ impl<S: Service> Task for Delivery<S> {
         let error = ReadError::Ended { reason: reason.clone() };
         reads.end(error.clone(), jobs);
         jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
-        self.desk.fail_held_reads(&error);
-        self.desk.wakers.flush();
+        self.context.fail_pending_reads(&error);
+        self.context.wakers.flush();
     }
 
     fn name(&self) -> &str {
-        &self.desk.shared.admission.name
+        &self.context.shared.admission.name
     }
 }
 

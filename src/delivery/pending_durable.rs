@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use squall_ordered::log::Position;
 
-use super::apply::{Desk, Wakers};
+use super::apply::{ApplyContext, Wakers};
 use crate::{
     delivery::view_change::NewView,
     durable::log_writer::Journal,
@@ -16,18 +16,18 @@ use crate::{
     },
 };
 
-/// The delivering thread's side of a durable group's log. It appends, and holds answers until all members have on disk
-/// the messages on which the answers rest.
-pub(super) struct Held<S: Service> {
+/// The delivering thread's side of a durable group's log. It appends, and holds replies and reads until all members
+/// have on disk the messages on which they rest.
+pub(super) struct PendingDurable<S: Service> {
     pub(super) journal: Arc<Journal>,
-    /// The held replies, in the order of versions.
+    /// The pending replies, in the order of versions.
     replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
     reads: VecDeque<(u64, Job<S>)>,
 }
 
-impl<S: Service> Held<S> {
-    pub(super) fn new(journal: Arc<Journal>) -> Held<S> {
-        Held { journal, replies: VecDeque::new(), reads: VecDeque::new() }
+impl<S: Service> PendingDurable<S> {
+    pub(super) fn new(journal: Arc<Journal>) -> PendingDurable<S> {
+        PendingDurable { journal, replies: VecDeque::new(), reads: VecDeque::new() }
     }
 
     /// Holds the reply to a message of this node.
@@ -59,31 +59,31 @@ impl<S: Service> Held<S> {
     }
 }
 
-impl<S: Service> Desk<S> {
+impl<S: Service> ApplyContext<S> {
     /// Releases the answers that wait for this version: all members have the messages up to it on disk.
     pub(super) fn release(&mut self, version: u64) {
-        let Desk { held, shared, wakers, .. } = self;
-        let Some(held) = held else { return };
-        held.journal.set_safe(version);
-        let safe = held.journal.safe();
-        while held.replies.front().is_some_and(|(at, ..)| *at <= safe) {
-            let Some((_, ticket, reply)) = held.replies.pop_front() else { break };
+        let ApplyContext { durable, shared, wakers, .. } = self;
+        let Some(durable) = durable else { return };
+        durable.journal.set_safe(version);
+        let safe = durable.journal.safe();
+        while durable.replies.front().is_some_and(|(at, ..)| *at <= safe) {
+            let Some((_, ticket, reply)) = durable.replies.pop_front() else { break };
             let wakeups = shared.replies.complete(ticket, reply);
             wakeups.wake.into_iter().for_each(|waker| wakers.push(waker));
             if wakeups.room {
                 shared.admission.on_reply_slot();
             }
         }
-        while held.reads.front().is_some_and(|(at, _)| *at <= safe) {
-            let Some((_, job)) = held.reads.pop_front() else { break };
+        while durable.reads.front().is_some_and(|(at, _)| *at <= safe) {
+            let Some((_, job)) = durable.reads.pop_front() else { break };
             job.answer().into_iter().for_each(|waker| wakers.push(waker));
         }
     }
 
-    /// Fails the replies that are held: this node will not learn whether a crash of all members undoes their messages.
-    pub(super) fn fail_held_replies(&mut self, why: &Unavailable) {
-        let Desk { held: Some(held), shared, wakers, .. } = self else { return };
-        for (_, ticket, _) in held.replies.drain(..) {
+    /// Fails the pending replies: this node will not learn whether a crash of all members undoes their messages.
+    pub(super) fn fail_pending_replies(&mut self, why: &Unavailable) {
+        let ApplyContext { durable: Some(durable), shared, wakers, .. } = self else { return };
+        for (_, ticket, _) in durable.replies.drain(..) {
             let outcome = Outcome::Unknown { held_by: Vec::new() };
             let error = SubmitError::Unavailable { why: why.clone(), outcome };
             let wakeups = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
@@ -94,10 +94,10 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Fails the reads that are held.
-    pub(super) fn fail_held_reads(&mut self, error: &ReadError) {
-        let Desk { held: Some(held), wakers, .. } = self else { return };
-        held.reads.drain(..).for_each(|(_, job)| fail_read(job, error, wakers));
+    /// Fails the pending reads.
+    pub(super) fn fail_pending_reads(&mut self, error: &ReadError) {
+        let ApplyContext { durable: Some(durable), wakers, .. } = self else { return };
+        durable.reads.drain(..).for_each(|(_, job)| fail_read(job, error, wakers));
     }
 }
 

@@ -7,9 +7,9 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, S
 
 use super::{
     Fate,
-    apply::{AtDesk, Desk},
-    capture_requests::Errands,
+    apply::{Apply, ApplyContext},
     kept::Kept,
+    transfer_requests::TransferRequests,
 };
 use crate::{
     delivery::{
@@ -21,125 +21,131 @@ use crate::{
         service::Service,
     },
     state_transfer::{
-        exchange::Standing,
-        state::{Mark, Reached},
+        exchange::ReplicaStatus,
+        state::{Frontier, Reached},
     },
 };
 
-pub(super) struct Part {
+pub(super) struct ViewPart {
     pub(super) epoch: Epoch,
     pub(super) members: ShardView,
     pub(super) submitter: Submitter,
     pub(super) deliverer: Deliverer,
-    pub(super) stage: Stage,
+    pub(super) phase: ReplicaPhase,
     /// Whether no member can decide what follows.
     pub(super) stalled: bool,
 }
 
-/// The stage of the replica: whether it takes part.
-pub(super) enum Stage {
+/// The phase of the replica: whether it takes part.
+pub(super) enum ReplicaPhase {
     Complete {
         /// A part that the replica is to be given first, because the shard goes on with it from this node's memory.
         owes: Option<Box<Kept>>,
         /// The state that was restored, as long as it is ahead of the delivered order.
-        ahead: Option<Mark>,
+        ahead: Option<Frontier>,
         /// The views of which the replica has not been told.
         changes: Vec<Arc<NewView>>,
     },
     Incomplete {
         backlog: Backlog,
         /// The state that was restored; the replica lacks no more than the backlog.
-        state: Option<Mark>,
+        state: Option<Frontier>,
     },
 }
 
-impl Part {
-    pub(super) fn standing(&self, errands: &Errands) -> Standing {
-        match self.stage {
-            Stage::Complete { .. } => Standing::Complete,
-            Stage::Incomplete { .. } => Standing::Incomplete { fetch: errands.fetch },
+impl ViewPart {
+    pub(super) fn replica_status(&self, requests: &TransferRequests) -> ReplicaStatus {
+        match self.phase {
+            ReplicaPhase::Complete { .. } => ReplicaStatus::Complete,
+            ReplicaPhase::Incomplete { .. } => ReplicaStatus::Incomplete { fetch: requests.fetch },
         }
     }
 
     /// The reason for which callers can't be let in.
     pub(super) fn unavailable(&self) -> Option<Unavailable> {
-        match (&self.members.state, &self.stage) {
+        match (&self.members.state, &self.phase) {
             _ if self.stalled => Some(Unavailable::NoQuorum),
             (ShardState::Suspended { .. }, _) => {
                 Some(Unavailable::Suspended { last_holders: self.members.waits_for() })
             }
             (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
-            (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),
-            (ShardState::Active, Stage::Complete { .. }) => None,
+            (ShardState::Active, ReplicaPhase::Incomplete { .. }) => Some(Unavailable::Joining),
+            (ShardState::Active, ReplicaPhase::Complete { .. }) => None,
         }
     }
 
     /// Gives a complete replica what comes before the view's order. Returns whether it was told of any view.
-    pub(super) fn settle<S: Service>(&mut self, desk: &mut Desk<S>, service: &mut S) -> Result<bool, DeliverError> {
-        let Stage::Complete { owes, changes, .. } = &mut self.stage else { return Ok(false) };
+    pub(super) fn settle<S: Service>(
+        &mut self,
+        context: &mut ApplyContext<S>,
+        service: &mut S,
+    ) -> Result<bool, DeliverError> {
+        let ReplicaPhase::Complete { owes, changes, .. } = &mut self.phase else { return Ok(false) };
         if let Some(kept) = owes.take() {
-            kept.deliver(desk, service)?;
+            kept.deliver(context, service)?;
         }
         let any = !changes.is_empty();
-        changes.drain(..).for_each(|view| desk.tell_view(service, &view));
+        changes.drain(..).for_each(|view| context.tell_view(service, &view));
         Ok(any)
     }
 
     /// The end of this node's delivery.
-    pub(super) fn delivered(&self) -> Mark {
-        Mark { epoch: self.epoch, turns: self.deliverer.turns() }
+    pub(super) fn delivered(&self) -> Frontier {
+        Frontier { epoch: self.epoch, turns: self.deliverer.turns() }
     }
 
     /// Takes a state that was restored, and applies the kept entries beyond it, a few times `max` at once. Returns
-    /// whether the standing changed.
+    /// whether the replica's status changed.
     pub(super) fn catch_up<S: Service>(
         &mut self,
         restored: Option<Reached>,
-        errands: &mut Errands,
-        desk: &mut Desk<S>,
+        requests: &mut TransferRequests,
+        context: &mut ApplyContext<S>,
         service: &mut S,
         max: usize,
     ) -> bool {
-        let Stage::Incomplete { backlog, state } = &mut self.stage else { return false };
-        if let Some(Reached { mark, time }) = restored {
-            if !backlog.joins(&mark) {
-                errands.fetch += 1;
+        let ReplicaPhase::Incomplete { backlog, state } = &mut self.phase else { return false };
+        if let Some(Reached { frontier, time }) = restored {
+            if !backlog.joins(&frontier) {
+                requests.fetch += 1;
                 return true;
             }
-            *state = Some(mark);
-            desk.time = time;
+            *state = Some(frontier);
+            context.time = time;
         }
-        let Some(mark) = state else { return false };
-        let has_room = |desk: &Desk<S>| desk.held.as_ref().is_none_or(|held| held.journal.append().has_room());
+        let Some(frontier) = state else { return false };
+        let has_room = |context: &ApplyContext<S>| {
+            context.durable.as_ref().is_none_or(|durable| durable.journal.append().has_room())
+        };
         // More than can come in meanwhile.
         for _ in 0..max.saturating_mul(4) {
-            if !has_room(desk) {
+            if !has_room(context) {
                 break;
             }
-            match backlog.pop(mark) {
+            match backlog.pop(frontier) {
                 Some(Entry::Message { epoch, seq, sender, time, payload }) => {
                     let message = Message { epoch, seq, sender, time, payload: Payload::kept(&payload), ticket: 0 };
-                    AtDesk { service, desk }.deliver(message);
+                    Apply { service, context }.deliver(message);
                 }
-                Some(Entry::View(view)) => desk.tell_view(service, &view),
+                Some(Entry::View(view)) => context.tell_view(service, &view),
                 None => break,
             }
         }
         // A state of a view that this node has not installed waits for that view.
-        if !backlog.is_empty() || mark.epoch > self.epoch {
+        if !backlog.is_empty() || frontier.epoch > self.epoch {
             return false;
         }
-        let mut ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
-        if desk.held.is_some() {
-            let delivered = Mark { epoch: self.epoch, turns: self.deliverer.turns() };
-            if !delivered.covers(mark) {
+        let mut ahead = Some(frontier.clone()).filter(|frontier| !backlog.to().covers(frontier));
+        if context.durable.is_some() {
+            let delivered = Frontier { epoch: self.epoch, turns: self.deliverer.turns() };
+            if !delivered.covers(frontier) {
                 // Versions are counted from the deliverer's place.
                 return false;
             }
             ahead = None;
         }
-        self.stage = Stage::Complete { owes: None, ahead, changes: Vec::new() };
-        self.begin(desk, false);
+        self.phase = ReplicaPhase::Complete { owes: None, ahead, changes: Vec::new() };
+        self.begin(context, false);
         true
     }
 
@@ -147,18 +153,18 @@ impl Part {
     ///
     /// If the view does not list it as complete, this member reports itself complete once its disk has the view's
     /// record, too. So its log reaches the place from which it is complete.
-    pub(super) fn begin<S: Service>(&mut self, desk: &Desk<S>, is_listed: bool) {
-        if let Some(held) = &desk.held {
-            self.deliverer.begin(held.journal.end().version);
+    pub(super) fn begin<S: Service>(&mut self, context: &ApplyContext<S>, is_listed: bool) {
+        if let Some(durable) = &context.durable {
+            self.deliverer.begin(durable.journal.end().version);
             let from = if is_listed { Position::START } else { Position { epoch: self.epoch, seq: Seq(0) } };
-            held.journal.tell(self.deliverer.persisted(), from);
+            durable.journal.tell(self.deliverer.persisted(), from);
         }
     }
 }
 
 /// Whether a message of this node is part of what it has delivered.
-pub(super) fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool {
-    delivered.as_ref().zip(message.place).is_some_and(|(mark, place)| mark.includes(mark.epoch, place))
+pub(super) fn is_within(delivered: &Option<Frontier>, message: &Undelivered) -> bool {
+    delivered.as_ref().zip(message.place).is_some_and(|(frontier, place)| frontier.includes(frontier.epoch, place))
 }
 
 /// The outcomes of messages, by their tickets. Messages that this node has delivered since they were listed are left
@@ -168,10 +174,10 @@ pub(super) fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool
 /// before it is on any disk. This node, on whose disk it is not either, will not know.
 pub(super) fn outcomes(
     mode: Mode,
-    part: Option<&Part>,
+    part: Option<&ViewPart>,
     undelivered: Vec<(Undelivered, Fate)>,
 ) -> impl Iterator<Item = (u32, Outcome)> {
-    let delivered = part.map(Part::delivered);
+    let delivered = part.map(ViewPart::delivered);
     undelivered.into_iter().filter(move |(message, _)| !is_within(&delivered, message)).map(move |(message, fate)| {
         let outcome = match (mode, fate) {
             // No other member knows of it.

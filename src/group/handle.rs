@@ -18,7 +18,7 @@ use squall_ordered::{Mode, log::ChainValue};
 use crate::{
     clients::log_service::LogSource,
     config::Config,
-    delivery::{Delivery, Links, Tally, Task, replica_cell::Custody},
+    delivery::{Delivery, Links, Tally, Task, replica_cell::ReplicaCell},
     durable::{
         history::{History, Policy},
         log_writer::{DiskLog, Journal},
@@ -39,7 +39,7 @@ use crate::{
     node::status::GroupCounts,
     runtime::{blocking::Patience, clock::Now, core_budget::Room},
     state_transfer::{
-        exchange::{CaptureReply, Standing, Transfer, Wanted},
+        exchange::{CaptureReply, ReplicaStatus, Transfer, Wanted},
         install::{Repair, Taker},
         state::{self, Head, RestoreError},
         wire::{Gift, LogEnd},
@@ -260,7 +260,7 @@ pub(crate) trait GroupControl: Send + Sync {
 
     /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a
     /// view.
-    fn standing(&self) -> Standing;
+    fn replica_status(&self) -> ReplicaStatus;
 
     /// Hands the replica's state, as it is between two messages, to `reply`, on the thread that delivers.
     fn capture(&self, wanted: Wanted, reply: CaptureReply);
@@ -288,11 +288,11 @@ pub(crate) trait GroupControl: Send + Sync {
     fn held(&self) -> Option<membership::Held>;
 
     /// Replaces the replica's state by one that [`Captured::write`](crate::state_transfer::state::Captured::write)
-    /// wrote, or takes it further by another log's records, while the node's [standing](GroupControl::standing) is that
-    /// it needs one.
+    /// wrote, or takes it further by another log's records, while the replica's
+    /// [status](GroupControl::replica_status) is that it needs one.
     ///
     /// Blocks the calling thread, which must not be a delivering one, until the application has read all of it. The
-    /// standing shows whether that was enough: it becomes complete, or asks for another state.
+    /// status shows whether that was enough: it becomes complete, or asks for another state.
     fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
     let patience = Patience::new(config.spin(), Room::here(config));
     let admission = Arc::new(Admission::new(name.to_owned(), patience, options.mode == Mode::Durable));
     let shared = Arc::new(Shared { admission, replies: ReplySlots::new(options.max_waiting) });
-    let replica = Arc::new(Custody::new(service));
+    let replica = Arc::new(ReplicaCell::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));
     let mode = options.mode;
     let history = History::new(name, (mode == Mode::Durable).then(|| Policy::of(&options)));
@@ -312,7 +312,7 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
 }
 
 struct Spec<S: Service> {
-    replica: Arc<Custody<S>>,
+    replica: Arc<ReplicaCell<S>>,
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
     history: Arc<History>,
@@ -448,8 +448,8 @@ impl<S: Service> GroupControl for Control<S> {
         }))
     }
 
-    fn standing(&self) -> Standing {
-        self.transfer.standing()
+    fn replica_status(&self) -> ReplicaStatus {
+        self.transfer.replica_status()
     }
 
     fn capture(&self, wanted: Wanted, reply: CaptureReply) {
@@ -478,7 +478,7 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
-        if !matches!(self.transfer.standing(), Standing::Incomplete { .. }) {
+        if !matches!(self.transfer.replica_status(), ReplicaStatus::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
         if let Some(taker) = self.taker() {
@@ -492,21 +492,21 @@ impl<S: Service> GroupControl for Control<S> {
         }
         let Head { reached, .. } = state::read_head(from)?;
         let replica = self.reads.replica();
-        let mut held = loop {
+        let mut guard = loop {
             if replica.is_broken() {
                 return Err(RestoreError::Panicked);
             }
             match replica.borrow() {
-                Some(held) => break held,
+                Some(guard) => break guard,
                 // A reader holds the replica, and looks are short.
                 None => thread::yield_now(),
             }
         };
         let transfer = &self.transfer;
-        // A panic breaks the replica, because `held` is dropped while it unwinds.
+        // A panic breaks the replica, because `guard` is dropped while it unwinds.
         let restored = catch_unwind(AssertUnwindSafe(move || {
             let fetch = transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
-            held.restore(from)?;
+            guard.restore(from)?;
             transfer.restored(fetch, reached);
             Ok(())
         }));

@@ -15,7 +15,7 @@ use std::{
 use squall_ordered::Submitter;
 
 use crate::{
-    delivery::replica_cell::Custody,
+    delivery::replica_cell::ReplicaCell,
     group::{
         admission::{Admission, AdmissionState, EngineHandle},
         error::ReadError,
@@ -38,7 +38,7 @@ pub(crate) type Job<S> = Box<dyn Look<S>>;
 
 /// The reads that wait for a group's delivering thread.
 pub(crate) struct Reads<S> {
-    replica: Arc<Custody<S>>,
+    replica: Arc<ReplicaCell<S>>,
     queue: Mutex<Queue<S>>,
     /// The number of waiting peeks, so that the lock is not taken when there are none.
     peeks: AtomicUsize,
@@ -60,7 +60,7 @@ struct Queue<S> {
 }
 
 impl<S> Reads<S> {
-    pub(crate) fn new(replica: Arc<Custody<S>>) -> Reads<S> {
+    pub(crate) fn new(replica: Arc<ReplicaCell<S>>) -> Reads<S> {
         let queue = Queue {
             linearizable: VecDeque::new(),
             void: 0,
@@ -71,7 +71,7 @@ impl<S> Reads<S> {
         Reads { replica, queue: Mutex::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
     }
 
-    pub(crate) fn replica(&self) -> &Custody<S> {
+    pub(crate) fn replica(&self) -> &ReplicaCell<S> {
         &self.replica
     }
 

@@ -32,7 +32,7 @@ use crate::{
         run_delay::RunDelay,
     },
     services::Caller,
-    state_transfer::{exchange::Standing, fetcher::Fetcher},
+    state_transfer::{exchange::ReplicaStatus, fetcher::Fetcher},
 };
 
 /// The number of turns that the engine delivers before it looks at the fabric again.
@@ -353,13 +353,13 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             if matches!(&group.home, Home::Thread(thread) if !thread.is_up_to_date()) {
                 continue;
             }
-            match group.control.standing() {
-                Standing::Outside => group.retire(),
-                Standing::Complete => {
+            match group.control.replica_status() {
+                ReplicaStatus::Outside => group.retire(),
+                ReplicaStatus::Complete => {
                     group.retire();
                     self.core.complete(shard, &mut self.effects);
                 }
-                Standing::Incomplete { fetch } => {
+                ReplicaStatus::Incomplete { fetch } => {
                     let Some(view) = self.core.view() else { continue };
                     if let Some((number, fetcher)) = &group.fetcher
                         && *number == fetch

@@ -29,7 +29,7 @@ use crate::{
     },
     onepipe::Desk,
     runtime::clock::Now,
-    state_transfer::exchange::Standing,
+    state_transfer::exchange::ReplicaStatus,
 };
 
 /// An entry of the agenda.
@@ -383,7 +383,7 @@ impl Node {
     /// Tells the core which shards are complete here.
     fn complete(&mut self, effects: &mut Vec<CoreEffect>) {
         for (&shard, group) in self.groups.iter().filter(|(_, group)| !group.over) {
-            if group.control.standing() == Standing::Complete {
+            if group.control.replica_status() == ReplicaStatus::Complete {
                 self.core.complete(shard, effects);
             }
         }
@@ -449,7 +449,7 @@ impl Cluster {
                 let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
                 puts.push((now + Duration::from_nanos(delay), Act::Cut(shard)));
             }
-            let is_lacking = matches!(group.control.standing(), Standing::Incomplete { .. });
+            let is_lacking = matches!(group.control.replica_status(), ReplicaStatus::Incomplete { .. });
             if is_lacking && group.cargo.is_none() && !group.fetches {
                 group.fetches = true;
                 let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);

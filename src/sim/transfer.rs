@@ -15,7 +15,7 @@ use crate::{
     durable::recovery,
     group::handle::GroupControl,
     state_transfer::{
-        exchange::Standing,
+        exchange::ReplicaStatus,
         offer,
         state::{CaptureError, RestoreError},
         wire::{Captured, LogEnd, Want},
@@ -58,7 +58,7 @@ impl Cluster {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.fetches = false;
         let differs = std::mem::take(&mut group.differs);
-        let Standing::Incomplete { fetch } = group.control.standing() else { return };
+        let ReplicaStatus::Incomplete { fetch } = group.control.replica_status() else { return };
         let sources = self.sources(id, shard);
         if sources.is_empty() {
             return self.fetch_again(id, shard);
@@ -120,7 +120,7 @@ impl Cluster {
     pub(super) fn restore(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         let Some(cargo) = group.cargo.take() else { return };
-        let is_wanted = group.control.standing() == Standing::Incomplete { fetch: cargo.fetch };
+        let is_wanted = group.control.replica_status() == ReplicaStatus::Incomplete { fetch: cargo.fetch };
         if !is_wanted || !self.comes_from(id, shard, &cargo) {
             drop(cargo);
             return self.fetch_again(id, shard);

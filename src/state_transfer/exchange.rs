@@ -14,7 +14,7 @@ use crate::state_transfer::state::{CaptureError, Captured, Reached};
 
 /// Whether a node's replica is one of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ReplicaStatus {
     /// The node is in no view in which it has the group's shard.
     Outside,
     /// The replica needs a state that a complete member captured. A state that was captured for another number came too
@@ -45,7 +45,7 @@ pub(crate) struct Transfer {
     /// Whether there is a capture or a restored state that the delivering thread has not seen yet.
     any: AtomicBool,
     /// 0 outside, 1 complete, else 2 and the number of the fetch.
-    standing: AtomicU64,
+    replica_status: AtomicU64,
 }
 
 #[derive(Default)]
@@ -65,21 +65,21 @@ struct Restored {
 }
 
 impl Transfer {
-    pub(crate) fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Acquire) {
-            0 => Standing::Outside,
-            1 => Standing::Complete,
-            number => Standing::Incomplete { fetch: (number - 2) as u32 },
+    pub(crate) fn replica_status(&self) -> ReplicaStatus {
+        match self.replica_status.load(Ordering::Acquire) {
+            0 => ReplicaStatus::Outside,
+            1 => ReplicaStatus::Complete,
+            number => ReplicaStatus::Incomplete { fetch: (number - 2) as u32 },
         }
     }
 
-    pub(crate) fn set_standing(&self, standing: Standing) {
-        let number = match standing {
-            Standing::Outside => 0,
-            Standing::Complete => 1,
-            Standing::Incomplete { fetch } => 2 + u64::from(fetch),
+    pub(crate) fn set_replica_status(&self, replica_status: ReplicaStatus) {
+        let number = match replica_status {
+            ReplicaStatus::Outside => 0,
+            ReplicaStatus::Complete => 1,
+            ReplicaStatus::Incomplete { fetch } => 2 + u64::from(fetch),
         };
-        self.standing.store(number, Ordering::Release);
+        self.replica_status.store(number, Ordering::Release);
     }
 
     /// Asks for the state. The delivering thread must be woken.
@@ -96,7 +96,7 @@ impl Transfer {
 
     /// Gives no caller the state any more, and takes the waiting requests.
     pub(crate) fn end(&self, reason: &EndReason) -> Vec<(Wanted, CaptureReply)> {
-        self.set_standing(Standing::Outside);
+        self.set_replica_status(ReplicaStatus::Outside);
         let mut captures = lock(&self.captures);
         captures.ended.get_or_insert_with(|| reason.clone());
         std::mem::take(&mut captures.waiting)
@@ -112,7 +112,7 @@ impl Transfer {
     /// None if the replica needs no state, or has one from which the delivering thread goes on: a second one that broke
     /// off would leave the replica with half of each.
     pub(crate) fn begin_restoring(&self) -> Option<u32> {
-        let Standing::Incomplete { fetch } = self.standing() else { return None };
+        let ReplicaStatus::Incomplete { fetch } = self.replica_status() else { return None };
         let mut restored = lock(&self.restored);
         if restored.met == Some(fetch) {
             return None;
@@ -153,6 +153,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("standing", &self.standing()).finish_non_exhaustive()
+        f.debug_struct("Transfer").field("replica_status", &self.replica_status()).finish_non_exhaustive()
     }
 }

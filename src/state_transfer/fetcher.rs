@@ -20,7 +20,7 @@ use crate::{
     node::status::Fetching,
     services::{Caller, Contact, HangUp},
     state_transfer::{
-        exchange::Standing,
+        exchange::ReplicaStatus,
         state::RestoreError,
         wire::{Ask, Fetch, Gift, Progress, Want},
     },
@@ -193,7 +193,7 @@ fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, shared: &Arc
         // Shuffled, so that several nodes that join at once do not all ask the same one.
         fastrand::shuffle(&mut sources);
         for source in sources {
-            if shared.is_stopped() || !matches!(control.standing(), Standing::Incomplete { .. }) {
+            if shared.is_stopped() || !matches!(control.replica_status(), ReplicaStatus::Incomplete { .. }) {
                 return;
             }
             match fetch(caller, control, shard, &view, source, shared) {

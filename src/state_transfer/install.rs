@@ -23,7 +23,7 @@ use super::offer::BATCH_BYTES;
 use crate::{
     delivery::{
         poison::Given,
-        replica_cell::{Custody, Held},
+        replica_cell::{ReplicaCell, ReplicaGuard},
         view_change::ViewChange,
     },
     durable::{
@@ -46,7 +46,7 @@ use crate::{
 
 /// A durable group's replica, and its log, which another thread writes.
 pub(crate) struct Taker<'a, S: Service> {
-    pub(crate) replica: &'a Custody<S>,
+    pub(crate) replica: &'a ReplicaCell<S>,
     pub(crate) transfer: &'a Transfer,
     pub(crate) journal: &'a Arc<Journal>,
 }
@@ -126,13 +126,13 @@ impl From<ImageError> for RestoreError {
 }
 
 impl<S: Service> Taker<'_, S> {
-    fn borrow(&self) -> Result<Held<'_, S>, RestoreError> {
+    fn borrow(&self) -> Result<ReplicaGuard<'_, S>, RestoreError> {
         loop {
             if self.replica.is_broken() {
                 return Err(RestoreError::Panicked);
             }
             match self.replica.borrow() {
-                Some(held) => return Ok(held),
+                Some(guard) => return Ok(guard),
                 // The replica is borrowed for short looks only.
                 None => thread::yield_now(),
             }
@@ -146,20 +146,20 @@ impl<S: Service> Taker<'_, S> {
         if !self.journal.is_stale() {
             return Ok(Some(whole()));
         }
-        let held = self.borrow()?;
+        let guard = self.borrow()?;
         // The thread that held the replica meanwhile may have taken a state.
         if !self.journal.is_stale() {
             return Ok(Some(whole()));
         }
-        let Rebuilt { end, view, .. } = self.rebuild_borrowed(held, repair)?;
+        let Rebuilt { end, view, .. } = self.rebuild_borrowed(guard, repair)?;
         Ok(end.map(|end| LogEnd::new(life_of(&view), end)))
     }
 
     /// Rebuilds a replica, and marks it as unusable if its application panics.
-    fn rebuild_borrowed(&self, mut held: Held<'_, S>, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
-        let rebuilt = self.rebuild(&mut held, repair);
+    fn rebuild_borrowed(&self, mut guard: ReplicaGuard<'_, S>, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
+        let rebuilt = self.rebuild(&mut guard, repair);
         if let Err(RestoreError::Panicked) = rebuilt {
-            held.spoil();
+            guard.spoil();
         }
         rebuilt
     }
@@ -198,11 +198,11 @@ impl<S: Service> Taker<'_, S> {
     /// The replica is borrowed meanwhile. A fetch that is under way comes before or after, and the state that it gave
     /// before is void.
     pub(crate) fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
-        let held = self.borrow()?;
+        let guard = self.borrow()?;
         self.transfer.forget();
         self.cut_log(to)?;
         if rebuilds && self.journal.is_stale() {
-            self.rebuild_borrowed(held, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
+            self.rebuild_borrowed(guard, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
             if self.journal.is_stale() {
                 let why = "the replica could not be taken back to where the log ends";
                 return Err(RestoreError::NotKept(why.to_owned()));
@@ -256,7 +256,7 @@ impl<S: Service> Taker<'_, S> {
         }
         let remote = Remote::of(self.journal)?;
         self.write_image(&remote.shelf, at, &view, from)?;
-        let mut held = self.borrow()?;
+        let mut guard = self.borrow()?;
         let Some(fetch) = self.transfer.begin_restoring() else {
             let (begin, end) = ask(self.journal, |log| (log.begin(), log.persisted()))?;
             remote.shelf.remove_outside(begin.position, end.position)?;
@@ -269,10 +269,10 @@ impl<S: Service> Taker<'_, S> {
             Ok(view)
         })?;
         let mut image = remote.shelf.open(at.position)?;
-        match catch_unwind(AssertUnwindSafe(|| held.restore(&mut image))) {
+        match catch_unwind(AssertUnwindSafe(|| guard.restore(&mut image))) {
             Ok(restored) => restored?,
             Err(_) => {
-                held.spoil();
+                guard.spoil();
                 return Err(RestoreError::Panicked);
             }
         }
@@ -317,7 +317,7 @@ impl<S: Service> Taker<'_, S> {
         let at = position(cut.at);
         let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
         // Another fetch may change the log until the replica is borrowed.
-        let mut held = self.borrow()?;
+        let mut guard = self.borrow()?;
         let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
         match ask(self.journal, move |log| log.at_position(at))? {
             Ok(own) if own == cut => {}
@@ -327,10 +327,10 @@ impl<S: Service> Taker<'_, S> {
         self.refuse_loss(cut)?;
         self.compare_skips(&self.journal.skips().before(at), &skips.before(at))?;
         let mut noted = None;
-        let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, skips, from, &mut noted)));
+        let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut guard, cut, skips, from, &mut noted)));
         match taken.unwrap_or(Err(RestoreError::Panicked)) {
             Err(RestoreError::Panicked) => {
-                held.spoil();
+                guard.spoil();
                 if let Some(given) = noted {
                     self.journal.end_node(EndReason::Poison(given.help(self.journal.directory())));
                 }

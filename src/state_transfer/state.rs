@@ -100,18 +100,18 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The progress of a state. It includes all that came before in earlier views, and so many turns of each sender, by
-/// rank, of this view.
+/// The frontier of a state: the part of the order that it includes. That is all that came before in earlier views, and
+/// so many turns of each sender, by rank, of this view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct Frontier {
     pub(crate) epoch: Epoch,
     pub(crate) turns: Vec<u64>,
 }
 
-impl Mark {
+impl Frontier {
     /// The beginning of a view of so many senders.
-    pub(crate) fn begin(epoch: Epoch, senders: usize) -> Mark {
-        Mark { epoch, turns: vec![0; senders] }
+    pub(crate) fn begin(epoch: Epoch, senders: usize) -> Frontier {
+        Frontier { epoch, turns: vec![0; senders] }
     }
 
     /// Whether it includes the message at a place of a view's order.
@@ -124,7 +124,7 @@ impl Mark {
     }
 
     /// Whether it includes all that `other` does.
-    pub(crate) fn covers(&self, other: &Mark) -> bool {
+    pub(crate) fn covers(&self, other: &Frontier) -> bool {
         let ahead =
             || self.turns.len() == other.turns.len() && self.turns.iter().zip(&other.turns).all(|(a, b)| a >= b);
         self.epoch > other.epoch || self.epoch == other.epoch && ahead()
@@ -146,7 +146,7 @@ impl Mark {
 /// The place that a replica has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
-    pub(crate) mark: Mark,
+    pub(crate) frontier: Frontier,
     /// The group's time there.
     pub(crate) time: Hlc,
 }
@@ -183,7 +183,7 @@ impl Captured {
         logged: Option<LogPlace>,
     ) -> Result<Captured, CaptureError> {
         let write = snapshot.write.ok_or(CaptureError::Unsupported)?;
-        let (epoch, seq) = (reached.mark.epoch, reached.mark.seq());
+        let (epoch, seq) = (reached.frontier.epoch, reached.frontier.seq());
         Ok(Captured { epoch, seq, bytes: snapshot.bytes, logged, reached, write })
     }
 
@@ -195,8 +195,8 @@ impl Captured {
     /// A capture of the replica's place alone.
     pub(crate) fn place(reached: Reached, logged: Option<LogPlace>) -> Captured {
         Captured {
-            epoch: reached.mark.epoch,
-            seq: reached.mark.seq(),
+            epoch: reached.frontier.epoch,
+            seq: reached.frontier.seq(),
             bytes: Some(0),
             logged,
             reached,
@@ -211,7 +211,7 @@ impl Captured {
 
     /// Writes it out, on any thread.
     pub(crate) fn write(self, to: &mut dyn Write) -> io::Result<()> {
-        let Reached { mark: Mark { epoch, turns }, time } = self.reached;
+        let Reached { frontier: Frontier { epoch, turns }, time } = self.reached;
         to.write_all(MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
         to.write_all(&(turns.len() as u32).to_le_bytes())?;
@@ -341,5 +341,5 @@ pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
     }
     let foreign = RestoreError::Foreign("it does not say where the log was");
     let logged = if logged.is_empty() { None } else { Some(decode_place(&logged).ok_or(foreign)?) };
-    Ok(Head { reached: Reached { mark: Mark { epoch, turns }, time }, logged })
+    Ok(Head { reached: Reached { frontier: Frontier { epoch, turns }, time }, logged })
 }

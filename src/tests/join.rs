@@ -9,8 +9,8 @@ use super::*;
 use crate::{
     Outcome, ReadError, SubmitError, Unavailable,
     state_transfer::{
-        exchange::{Standing, Wanted},
-        state::{CaptureError, Captured, Mark, Reached, RestoreError},
+        exchange::{ReplicaStatus, Wanted},
+        state::{CaptureError, Captured, Frontier, Reached, RestoreError},
         wire::Gift,
     },
 };
@@ -154,8 +154,8 @@ fn a_joiner_gets_the_state_and_what_was_delivered_since() {
     let mut pair = Pair::new();
     pair.send(1);
     pair.install(&[OLD], false);
-    assert_eq!(pair.old.control.standing(), Standing::Complete);
-    let Standing::Incomplete { .. } = pair.new.control.standing() else { panic!("it has no state") };
+    assert_eq!(pair.old.control.replica_status(), ReplicaStatus::Complete);
+    let ReplicaStatus::Incomplete { .. } = pair.new.control.replica_status() else { panic!("it has no state") };
     pair.send(10);
     let (epoch, state) = pair.old.captured().unwrap();
     assert_eq!(epoch, Epoch(2));
@@ -169,7 +169,7 @@ fn a_joiner_gets_the_state_and_what_was_delivered_since() {
 
     pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
-    assert_eq!(pair.new.control.standing(), Standing::Complete);
+    assert_eq!(pair.new.control.replica_status(), ReplicaStatus::Complete);
     assert_eq!(pair.sum(), 111);
     assert_eq!(pair.new.group.submit(&Entry::Add(1)).wait(), Err(joining), "it is no sender in this view");
     let mut read = pair.new.group.read(|ledger| ledger.sum);
@@ -195,7 +195,7 @@ fn a_state_of_the_view_before_is_followed_by_the_view_and_its_messages() {
     pair.send(100);
     pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
-    assert_eq!(pair.new.control.standing(), Standing::Complete);
+    assert_eq!(pair.new.control.replica_status(), ReplicaStatus::Complete);
     assert_eq!(pair.sum(), 111);
 }
 
@@ -210,7 +210,7 @@ fn a_state_that_is_ahead_is_not_applied_to_twice() {
     pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.new.delivers = true;
     pair.send(100);
-    assert_eq!(pair.new.control.standing(), Standing::Complete);
+    assert_eq!(pair.new.control.replica_status(), ReplicaStatus::Complete);
     assert_eq!(pair.sum(), 111);
 }
 
@@ -218,19 +218,25 @@ fn a_state_that_is_ahead_is_not_applied_to_twice() {
 fn a_gap_makes_older_states_useless() {
     let mut pair = Pair::new();
     pair.install(&[OLD], false);
-    let Standing::Incomplete { fetch: first } = pair.new.control.standing() else { panic!("it has no state") };
+    let ReplicaStatus::Incomplete { fetch: first } = pair.new.control.replica_status() else {
+        panic!("it has no state")
+    };
     let (_, state) = pair.old.captured().unwrap();
     pair.install(&[OLD], true);
-    let Standing::Incomplete { fetch: second } = pair.new.control.standing() else { panic!("it has no state") };
+    let ReplicaStatus::Incomplete { fetch: second } = pair.new.control.replica_status() else {
+        panic!("it has no state")
+    };
     assert_ne!(first, second, "what was fetched before is of no use");
     pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
-    let Standing::Incomplete { fetch: third } = pair.new.control.standing() else { panic!("there is a gap") };
+    let ReplicaStatus::Incomplete { fetch: third } = pair.new.control.replica_status() else {
+        panic!("there is a gap")
+    };
     assert_ne!(second, third);
     let (_, state) = pair.old.captured().unwrap();
     pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
-    assert_eq!(pair.new.control.standing(), Standing::Complete);
+    assert_eq!(pair.new.control.replica_status(), ReplicaStatus::Complete);
     assert_eq!(pair.sum(), 0);
 }
 
@@ -238,7 +244,7 @@ fn a_gap_makes_older_states_useless() {
 fn joiner<S: Service>(solo: &mut Solo<S>) {
     solo.shard.wedge();
     solo.task.outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) });
-    assert_eq!(solo.control.standing(), Standing::Outside);
+    assert_eq!(solo.control.replica_status(), ReplicaStatus::Outside);
     solo.view.epoch = Epoch(2);
     solo.install_next(Vec::new(), |view| {
         view.members.push(Member::new(NodeId(9), Incarnation(1)));
@@ -248,7 +254,8 @@ fn joiner<S: Service>(solo: &mut Solo<S>) {
 }
 
 fn state(epoch: u64, application: &[u8]) -> Vec<u8> {
-    let reached = Reached { mark: Mark { epoch: Epoch(epoch), turns: vec![0] }, time: squall_ordered::log::Hlc(0) };
+    let reached =
+        Reached { frontier: Frontier { epoch: Epoch(epoch), turns: vec![0] }, time: squall_ordered::log::Hlc(0) };
     let mut bytes = Vec::new();
     Captured::new(reached, Snapshot::of_bytes(application), None).unwrap().write(&mut bytes).unwrap();
     bytes
@@ -267,7 +274,7 @@ fn a_dropped_node_comes_back_with_the_same_handles_and_another_state() {
     assert_eq!(solo.group.peek(|ledger| ledger.sum).wait(), Ok(5), "a stale look shows what it had");
     solo.control.restore(STATE, &mut state(3, &ledger(70)).as_slice()).unwrap();
     solo.settle();
-    assert_eq!(solo.control.standing(), Standing::Complete);
+    assert_eq!(solo.control.replica_status(), ReplicaStatus::Complete);
     assert_eq!(solo.group.peek(|ledger| ledger.sum).wait(), Ok(70));
     let nodes = vec![NodeId(1)];
     let undelivered = solo.end_view();
@@ -298,10 +305,10 @@ fn what_is_no_state_changes_nothing_and_a_broken_one_can_be_replaced() {
         assert!(matches!(refused, Err(RestoreError::Foreign(_))), "byte {byte}: {refused:?}");
     }
     solo.settle();
-    assert!(matches!(solo.control.standing(), Standing::Incomplete { .. }));
+    assert!(matches!(solo.control.replica_status(), ReplicaStatus::Incomplete { .. }));
     solo.control.restore(STATE, &mut good.as_slice()).unwrap();
     solo.settle();
-    assert_eq!(solo.control.standing(), Standing::Complete);
+    assert_eq!(solo.control.replica_status(), ReplicaStatus::Complete);
 }
 
 #[test]
@@ -310,10 +317,10 @@ fn a_state_of_a_view_to_come_waits_for_it() {
     joiner(&mut solo);
     solo.control.restore(STATE, &mut state(4, &ledger(7)).as_slice()).unwrap();
     solo.settle();
-    assert!(matches!(solo.control.standing(), Standing::Incomplete { .. }));
+    assert!(matches!(solo.control.replica_status(), ReplicaStatus::Incomplete { .. }));
     solo.next_view();
     solo.settle();
-    assert_eq!(solo.control.standing(), Standing::Complete);
+    assert_eq!(solo.control.replica_status(), ReplicaStatus::Complete);
 }
 
 /// Two numbers, restored one after the other.
@@ -350,7 +357,7 @@ fn who_has_its_state_takes_no_second_one_that_may_break_off() {
     }
     solo.next_view();
     solo.settle();
-    assert_eq!(solo.control.standing(), Standing::Complete);
+    assert_eq!(solo.control.replica_status(), ReplicaStatus::Complete);
     assert_eq!(solo.group.peek(|halves| (halves.0, halves.1)).wait(), Ok((7, 0)));
 }
 

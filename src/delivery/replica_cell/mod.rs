@@ -20,26 +20,26 @@ const WANTED: u32 = 2;
 /// A thread that changed the value left it half changed.
 const BROKEN: u32 = 4;
 
-/// A value to which one thread at a time has access.
-pub(crate) struct Custody<T> {
+/// A cell for a replica, to which one thread at a time has access.
+pub(crate) struct ReplicaCell<T> {
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is reached only by the thread that made `state` TAKEN, so by one thread at a time; and it may
 // change threads.
-unsafe impl<T: Send> Send for Custody<T> {}
+unsafe impl<T: Send> Send for ReplicaCell<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Custody<T> {}
+unsafe impl<T: Send> Sync for ReplicaCell<T> {}
 
-impl<T> Custody<T> {
-    pub(crate) fn new(value: T) -> Custody<T> {
-        Custody { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+impl<T> ReplicaCell<T> {
+    pub(crate) fn new(value: T) -> ReplicaCell<T> {
+        ReplicaCell { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
     /// Takes it, for the delivering thread, of which there is one. None while a reader has it, which will wake that
     /// thread.
-    pub(crate) fn take(&self) -> Option<Held<'_, T>> {
+    pub(crate) fn take(&self) -> Option<ReplicaGuard<'_, T>> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             let (next, free) = match state {
@@ -47,7 +47,7 @@ impl<T> Custody<T> {
                 taken => (taken | WANTED, false),
             };
             match self.state.compare_exchange_weak(state, next, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) if free => return Some(Held { custody: self, changes: true }),
+                Ok(_) if free => return Some(ReplicaGuard { cell: self, changes: true }),
                 Ok(_) => return None,
                 Err(now) => state = now,
             }
@@ -57,11 +57,11 @@ impl<T> Custody<T> {
     /// Takes it to change it, for a thread other than the delivering one. None while another thread has it or the
     /// delivering thread wants it; the caller may ask again.
     ///
-    /// The delivering thread must be woken afterwards, if the value [was left](Custody::is_left).
-    pub(crate) fn borrow(&self) -> Option<Held<'_, T>> {
+    /// The delivering thread must be woken afterwards, if the value [was left](ReplicaCell::is_left).
+    pub(crate) fn borrow(&self) -> Option<ReplicaGuard<'_, T>> {
         let free = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        // Made only on success: dropping a `Held` gives back the value, which another thread may have.
-        free.is_ok().then(|| Held { custody: self, changes: true })
+        // Made only on success: dropping a `ReplicaGuard` gives back the value, which another thread may have.
+        free.is_ok().then(|| ReplicaGuard { cell: self, changes: true })
     }
 
     /// Whether the delivering thread could take it. If not, a reader has it, and will wake that thread.
@@ -90,9 +90,9 @@ impl<T> Custody<T> {
         if self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(needs);
         }
-        let held = Held { custody: self, changes: false };
-        let result = look(needs, &held);
-        drop(held);
+        let guard = ReplicaGuard { cell: self, changes: false };
+        let result = look(needs, &guard);
+        drop(guard);
         // From now on, a thread that wanted it meanwhile finds WANTED alone.
         if self.is_left() {
             wake();
@@ -101,50 +101,50 @@ impl<T> Custody<T> {
     }
 }
 
-impl<T> fmt::Debug for Custody<T> {
+impl<T> fmt::Debug for ReplicaCell<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Custody").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("ReplicaCell").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 /// Access to the value, until this is dropped. A panic while it is held for changing leaves the value taken for ever,
 /// since it may be half changed.
-pub(crate) struct Held<'a, T> {
-    custody: &'a Custody<T>,
+pub(crate) struct ReplicaGuard<'a, T> {
+    cell: &'a ReplicaCell<T>,
     /// Whether the holder may change it.
     changes: bool,
 }
 
-impl<T> Held<'_, T> {
+impl<T> ReplicaGuard<'_, T> {
     /// Marks it as left half changed: no thread shall see it again.
     pub(crate) fn spoil(self) {
-        self.custody.state.fetch_or(BROKEN, Ordering::Relaxed);
+        self.cell.state.fetch_or(BROKEN, Ordering::Relaxed);
         std::mem::forget(self);
     }
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for ReplicaGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: the state is TAKEN, by this.
-        self.custody.value.with(|value| unsafe { &*value })
+        self.cell.value.with(|value| unsafe { &*value })
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for ReplicaGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the state is TAKEN, by this, which is borrowed exclusively.
-        self.custody.value.with_mut(|value| unsafe { &mut *value })
+        self.cell.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for ReplicaGuard<'_, T> {
     fn drop(&mut self) {
         if !self.changes || !std::thread::panicking() {
-            self.custody.state.fetch_and(!TAKEN, Ordering::Release);
+            self.cell.state.fetch_and(!TAKEN, Ordering::Release);
         } else {
-            self.custody.state.fetch_or(BROKEN, Ordering::Relaxed);
+            self.cell.state.fetch_or(BROKEN, Ordering::Relaxed);
         }
     }
 }
@@ -189,45 +189,45 @@ mod tests {
 
     #[test]
     fn a_reader_keeps_off_what_the_delivering_thread_wants_and_wakes_it() {
-        let custody = Custody::new(1);
+        let cell = ReplicaCell::new(1);
         let mut woken = false;
-        let seen = custody.look(
+        let seen = cell.look(
             (),
             |(), value| {
-                assert!(custody.take().is_none());
-                assert!(!custody.is_takeable());
+                assert!(cell.take().is_none());
+                assert!(!cell.is_takeable());
                 *value
             },
             || woken = true,
         );
         assert_eq!((seen.ok(), woken), (Some(1), true));
-        assert!(custody.look((), |(), _| (), || ()).is_err(), "it is the delivering thread's turn");
-        assert!(custody.is_left() && custody.is_takeable());
-        *custody.take().expect("it was left") += 1;
-        assert_eq!(custody.look((), |(), value| *value, || panic!("nobody waits")).ok(), Some(2));
+        assert!(cell.look((), |(), _| (), || ()).is_err(), "it is the delivering thread's turn");
+        assert!(cell.is_left() && cell.is_takeable());
+        *cell.take().expect("it was left") += 1;
+        assert_eq!(cell.look((), |(), value| *value, || panic!("nobody waits")).ok(), Some(2));
     }
 
     #[test]
     fn who_finds_it_taken_leaves_it_so() {
-        let custody = Custody::new(1);
-        let held = custody.borrow().expect("it is free");
-        assert!(custody.borrow().is_none());
-        assert!(custody.borrow().is_none() && custody.take().is_none(), "the attempt before has freed it");
-        drop(held);
-        assert!(custody.borrow().is_none(), "it is the delivering thread's turn");
-        assert!(custody.take().is_some());
-        assert!(custody.borrow().is_some());
+        let cell = ReplicaCell::new(1);
+        let guard = cell.borrow().expect("it is free");
+        assert!(cell.borrow().is_none());
+        assert!(cell.borrow().is_none() && cell.take().is_none(), "the attempt before has freed it");
+        drop(guard);
+        assert!(cell.borrow().is_none(), "it is the delivering thread's turn");
+        assert!(cell.take().is_some());
+        assert!(cell.borrow().is_some());
     }
 
     #[test]
     fn what_a_panic_left_half_changed_is_seen_by_nobody() {
-        let custody = Custody::new(1);
+        let cell = ReplicaCell::new(1);
         let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let mut held = custody.take().expect("it is free");
-            *held = 2;
+            let mut guard = cell.take().expect("it is free");
+            *guard = 2;
             panic!("in the middle");
         }));
         assert!(broken.is_err());
-        assert!(custody.look((), |(), _| (), || ()).is_err());
+        assert!(cell.look((), |(), _| (), || ()).is_err());
     }
 }

@@ -16,7 +16,7 @@ use squall_ordered::{
 
 use super::{RecoverError, Remembered, begin, held, open, rebuild::Rebuilt, repair};
 use crate::{
-    delivery::{replica_cell::Custody, view_change::ViewChange},
+    delivery::{replica_cell::ReplicaCell, view_change::ViewChange},
     durable::{
         disk::Disk,
         log_writer::{DiskLog, Journal},
@@ -26,10 +26,10 @@ use crate::{
         service::{Invalid, Service},
     },
     state_transfer::{
-        exchange::{Standing, Transfer},
+        exchange::{ReplicaStatus, Transfer},
         install::{Repair, Taker},
         offer,
-        state::{Captured, Mark, Reached, RestoreError, Snapshot},
+        state::{Captured, Frontier, Reached, RestoreError, Snapshot},
         wire::{Cut, Gift, LogEnd},
     },
 };
@@ -69,7 +69,7 @@ impl Service for Trail {
 
 /// The state of a node's process.
 struct Node {
-    replica: Custody<Trail>,
+    replica: ReplicaCell<Trail>,
     transfer: Transfer,
     journal: Arc<Journal>,
     log: Arc<Mutex<DiskLog>>,
@@ -102,8 +102,8 @@ fn start_as(
         }
     }));
     let transfer = Transfer::default();
-    transfer.set_standing(Standing::Incomplete { fetch: 1 });
-    let node = Node { replica: Custody::new(trail), transfer, journal, log, rebuilt, is_kept: opened.is_kept };
+    transfer.set_replica_status(ReplicaStatus::Incomplete { fetch: 1 });
+    let node = Node { replica: ReplicaCell::new(trail), transfer, journal, log, rebuilt, is_kept: opened.is_kept };
     Ok((node, opened.remembered))
 }
 
@@ -175,8 +175,9 @@ impl Node {
 
     fn captured(&self) -> Captured {
         let end = self.journal.end();
-        let mark = Mark { epoch: end.position.epoch, turns: vec![end.position.seq.0] };
-        Captured::new(Reached { mark, time: end.time }, self.trail().snapshot(), Some(self.journal.place())).unwrap()
+        let frontier = Frontier { epoch: end.position.epoch, turns: vec![end.position.seq.0] };
+        Captured::new(Reached { frontier, time: end.time }, self.trail().snapshot(), Some(self.journal.place()))
+            .unwrap()
     }
 
     /// Returns what this node gives to one whose log ends at `have`: a suffix, or a state.
@@ -379,7 +380,7 @@ fn a_joiner_gets_what_is_behind_its_log() {
     assert_eq!(at, membership::End { epoch: Epoch(2), seq: Seq(40) });
     assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
     assert_eq!(node.journal.view(), peer.journal.view());
-    assert_eq!(node.transfer.take_restored(1).expect("it was restored").mark.epoch, Epoch(3));
+    assert_eq!(node.transfer.take_restored(1).expect("it was restored").frontier.epoch, Epoch(3));
 }
 
 #[test]

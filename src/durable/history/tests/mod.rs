@@ -36,8 +36,8 @@ use crate::{
         service::Service,
     },
     state_transfer::{
-        exchange::{Standing, Transfer},
-        state::{Captured, Mark, Reached, Snapshot},
+        exchange::{ReplicaStatus, Transfer},
+        state::{Captured, Frontier, Reached, Snapshot},
     },
 };
 
@@ -133,7 +133,7 @@ impl Live {
         for (_, reply) in self.transfer.take() {
             let logged = Some(self.journal.place());
             reply(Captured::new(
-                Reached { mark: Mark::begin(Epoch(1), 1), time: Hlc(0) },
+                Reached { frontier: Frontier::begin(Epoch(1), 1), time: Hlc(0) },
                 Service::snapshot(&*replica),
                 logged,
             ));
@@ -181,7 +181,7 @@ impl World {
         let journal = Arc::new(Journal::new(&log, view, bed.waker()));
         let storage = StorageThread::start(vec![(Arc::clone(&journal), log)], bed, Waker::new(|| ()));
         let transfer = Arc::new(Transfer::default());
-        transfer.set_standing(Standing::Complete);
+        transfer.set_replica_status(ReplicaStatus::Complete);
         let live = Arc::new(Live {
             replica: Mutex::new(replica),
             transfer: Arc::clone(&transfer),

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_ordered::log::Hlc;
 
-use super::view_part::{Part, Stage};
+use super::view_part::{ReplicaPhase, ViewPart};
 use crate::{
     group::service::Service,
     state_transfer::{
@@ -13,9 +13,9 @@ use crate::{
     },
 };
 
-/// Requests that wait for the replica.
+/// Requests of state transfers that wait for the replica.
 #[derive(Default)]
-pub(super) struct Errands {
+pub(super) struct TransferRequests {
     pub(super) captures: Vec<(Wanted, CaptureReply)>,
     /// Whether a state may have been restored.
     pub(super) restored: bool,
@@ -23,7 +23,7 @@ pub(super) struct Errands {
     pub(super) fetch: u32,
 }
 
-impl Errands {
+impl TransferRequests {
     pub(super) fn take(&mut self, transfer: &Transfer) {
         self.captures.extend(transfer.take());
         self.restored = true;
@@ -37,19 +37,19 @@ impl Errands {
 /// Captures the replica's state, or only its place. `time` is the group's time. `logged` is the place of the log, in a
 /// durable group.
 pub(super) fn capture<S: Service>(
-    part: Option<&Part>,
+    part: Option<&ViewPart>,
     service: &S,
     wanted: Wanted,
     time: Hlc,
     logged: Option<LogPlace>,
 ) -> Result<Captured, CaptureError> {
-    let Some((part, ahead)) = part.and_then(|part| match &part.stage {
-        Stage::Complete { ahead, .. } => Some((part, ahead)),
-        Stage::Incomplete { .. } => None,
+    let Some((part, ahead)) = part.and_then(|part| match &part.phase {
+        ReplicaPhase::Complete { ahead, .. } => Some((part, ahead)),
+        ReplicaPhase::Incomplete { .. } => None,
     }) else {
         return Err(CaptureError::NotComplete);
     };
-    let reached = Reached { mark: ahead.clone().unwrap_or_else(|| part.delivered()), time };
+    let reached = Reached { frontier: ahead.clone().unwrap_or_else(|| part.delivered()), time };
     if wanted == Wanted::Place {
         return Ok(Captured::place(reached, logged));
     }
