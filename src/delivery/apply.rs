@@ -141,7 +141,7 @@ impl<S: Service> Deliver for Apply<'_, S> {
     }
 
     fn has_room(&mut self) -> bool {
-        self.context.durable.as_ref().is_none_or(|durable| durable.journal.append().has_room())
+        self.context.durable.as_ref().is_none_or(|durable| durable.log_writer.append().has_room())
     }
 
     fn safe(&mut self, version: u64) {
@@ -286,7 +286,7 @@ impl<S: Service> ApplyContext<S> {
     pub(super) fn panicked(&self, part: Option<&ViewPart>) -> EndReason {
         let Some(given) = self.poison else { return EndReason::Panicked };
         if let Some(durable) = &self.durable {
-            let help = given.help(durable.journal.directory());
+            let help = given.help(durable.log_writer.directory());
             tracing::error!(group = %self.shared.admission.name, "{help}");
             return EndReason::Poison(help);
         }
@@ -301,10 +301,10 @@ impl<S: Service> ApplyContext<S> {
     fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<End> {
         let durable = self.durable.as_ref()?;
         let at = Position::new(message.epoch, message.seq);
-        match durable.journal.append().message(at, sent, message.sender, Payload::kept(kept)) {
+        match durable.log_writer.append().message(at, sent, message.sender, Payload::kept(kept)) {
             Ok(end) => Some(end),
             Err(error) => {
-                durable.journal.fail(error.to_string());
+                durable.log_writer.fail(error.to_string());
                 None
             }
         }

@@ -38,7 +38,7 @@ use crate::{
         replica_cell::ReplicaCell,
         view_change::{NewView, ViewChange},
     },
-    durable::log_writer::Journal,
+    durable::log_writer::LogWriter,
     group::{
         admission::AdmissionState,
         error::{Outcome, ReadError, SubmitError, Unavailable},
@@ -162,18 +162,18 @@ pub(crate) struct Links<S: Service> {
     pub(crate) transfer: Arc<Transfer>,
     pub(crate) tally: Arc<Tally>,
     /// The log of a durable group.
-    pub(crate) journal: Option<Arc<Journal>>,
+    pub(crate) log_writer: Option<Arc<LogWriter>>,
 }
 
 impl<S: Service> Delivery<S> {
     pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, links: Links<S>) -> Delivery<S> {
-        let Links { shared, reads, transfer, tally, journal } = links;
+        let Links { shared, reads, transfer, tally, log_writer } = links;
         let context = ApplyContext {
             shared,
             reads,
             transfer,
             tally,
-            durable: journal.map(PendingDurable::new),
+            durable: log_writer.map(PendingDurable::new),
             incoming: AlignedVec::new(),
             scratch: AlignedVec::new(),
             in_order: mode.is_ordered(),
@@ -248,7 +248,7 @@ impl<S: Service> Delivery<S> {
             }
         }
         for (wanted, reply) in requests.captures.drain(..) {
-            let logged = context.durable.as_ref().map(|durable| durable.journal.place());
+            let logged = context.durable.as_ref().map(|durable| durable.log_writer.place());
             reply(capture(part.as_ref(), service, wanted, context.time, logged));
         }
         if context.reads.any_peeks() {
@@ -331,7 +331,7 @@ impl<S: Service> Delivery<S> {
     /// A view, in the form in which the replica learns of it.
     fn new_view(&self, before: Option<&ViewPart>, view: &View, shard: ShardId) -> NewView {
         let durable = self.context.durable.as_ref();
-        let restarted = || durable.and_then(|durable| durable.journal.view()).map(|(_, view)| view.members);
+        let restarted = || durable.and_then(|durable| durable.log_writer.view()).map(|(_, view)| view.members);
         let members = before.map(|part| part.members.members.clone()).or_else(restarted).unwrap_or_default();
         let ended = match before {
             Some(part) => Position::new(part.epoch, part.delivered().seq()),
@@ -451,7 +451,7 @@ impl<S: Service> Task for Delivery<S> {
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
         // The log was cut for this view, so a state that was restored before is void.
-        let is_stale = self.context.durable.as_ref().is_some_and(|durable| durable.journal.is_stale());
+        let is_stale = self.context.durable.as_ref().is_some_and(|durable| durable.log_writer.is_stale());
         let phase = match before.map(|part| part.phase) {
             Some(ReplicaPhase::Complete { owes, mut changes, .. }) if is_listed || !fell_short => {
                 changes.push(change);
@@ -460,7 +460,7 @@ impl<S: Service> Task for Delivery<S> {
             // It began with the group, or goes on with a state that it has: from its log, its memory, or by an
             // operator's word.
             _ if is_listed => {
-                self.context.durable.iter().for_each(|durable| durable.journal.forget_safe());
+                self.context.durable.iter().for_each(|durable| durable.log_writer.forget_safe());
                 let owes = kept.take().and_then(|kept| kept.up_to(members.began)).map(Box::new);
                 ReplicaPhase::Complete { owes, ahead: None, changes: vec![change] }
             }
@@ -479,7 +479,7 @@ impl<S: Service> Task for Delivery<S> {
         match &part.phase {
             ReplicaPhase::Complete { .. } => part.begin(&self.context, is_listed),
             ReplicaPhase::Incomplete { .. } => {
-                self.context.durable.iter().for_each(|durable| durable.journal.tell_nobody())
+                self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody())
             }
         }
         self.context.transfer.set_replica_status(part.replica_status(&self.requests));
@@ -516,7 +516,7 @@ impl<S: Service> Task for Delivery<S> {
         shared.replies.go_on();
         transfer.forget();
         transfer.set_replica_status(ReplicaStatus::Outside);
-        self.context.durable.iter().for_each(|durable| durable.journal.tell_nobody());
+        self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
         self.context.fail_pending_replies(&why);
         if matches!(why, Unavailable::Elsewhere { .. }) {
             self.kept = None;

@@ -7,7 +7,7 @@ use squall_ordered::log::Position;
 use super::apply::{ApplyContext, Wakers};
 use crate::{
     delivery::view_change::NewView,
-    durable::log_writer::Journal,
+    durable::log_writer::LogWriter,
     group::{
         error::{Outcome, ReadError, SubmitError, Unavailable},
         read::Job,
@@ -19,15 +19,15 @@ use crate::{
 /// The delivering thread's side of a durable group's log. It appends, and holds replies and reads until all members
 /// have on disk the messages on which they rest.
 pub(super) struct PendingDurable<S: Service> {
-    pub(super) journal: Arc<Journal>,
+    pub(super) log_writer: Arc<LogWriter>,
     /// The pending replies, in the order of versions.
     replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
     reads: VecDeque<(u64, Job<S>)>,
 }
 
 impl<S: Service> PendingDurable<S> {
-    pub(super) fn new(journal: Arc<Journal>) -> PendingDurable<S> {
-        PendingDurable { journal, replies: VecDeque::new(), reads: VecDeque::new() }
+    pub(super) fn new(log_writer: Arc<LogWriter>) -> PendingDurable<S> {
+        PendingDurable { log_writer, replies: VecDeque::new(), reads: VecDeque::new() }
     }
 
     /// Holds the reply to a message of this node.
@@ -37,8 +37,8 @@ impl<S: Service> PendingDurable<S> {
 
     /// Holds a read of the version with which the log ends. Gives it back if that version is safe.
     pub(super) fn hold_read(&mut self, job: Job<S>) -> Option<Job<S>> {
-        let version = self.journal.end().version;
-        if version <= self.journal.safe() {
+        let version = self.log_writer.end().version;
+        if version <= self.log_writer.safe() {
             return Some(job);
         }
         self.reads.push_back((version, job));
@@ -47,15 +47,15 @@ impl<S: Service> PendingDurable<S> {
 
     /// Appends a view, before any message of its epoch.
     pub(super) fn append_view(&self, view: &NewView) {
-        if let Err(error) = self.journal.append().view(view.change.epoch, &view.record()) {
-            self.journal.fail(error.to_string());
+        if let Err(error) = self.log_writer.append().view(view.change.epoch, &view.record()) {
+            self.log_writer.fail(error.to_string());
         }
     }
 
     /// The position at which the order ended before a view, if this node was in no view before: its log then reaches
     /// that far.
     pub(super) fn ended(&self) -> Position {
-        self.journal.end().position
+        self.log_writer.end().position
     }
 }
 
@@ -64,8 +64,8 @@ impl<S: Service> ApplyContext<S> {
     pub(super) fn release(&mut self, version: u64) {
         let ApplyContext { durable, shared, wakers, .. } = self;
         let Some(durable) = durable else { return };
-        durable.journal.set_safe(version);
-        let safe = durable.journal.safe();
+        durable.log_writer.set_safe(version);
+        let safe = durable.log_writer.safe();
         while durable.replies.front().is_some_and(|(at, ..)| *at <= safe) {
             let Some((_, ticket, reply)) = durable.replies.pop_front() else { break };
             let wakeups = shared.replies.complete(ticket, reply);

@@ -115,7 +115,7 @@ impl ViewPart {
         }
         let Some(frontier) = state else { return false };
         let has_room = |context: &ApplyContext<S>| {
-            context.durable.as_ref().is_none_or(|durable| durable.journal.append().has_room())
+            context.durable.as_ref().is_none_or(|durable| durable.log_writer.append().has_room())
         };
         // More than can come in meanwhile.
         for _ in 0..max.saturating_mul(4) {
@@ -155,9 +155,9 @@ impl ViewPart {
     /// record, too. So its log reaches the place from which it is complete.
     pub(super) fn begin<S: Service>(&mut self, context: &ApplyContext<S>, is_listed: bool) {
         if let Some(durable) = &context.durable {
-            self.deliverer.begin(durable.journal.end().version);
+            self.deliverer.begin(durable.log_writer.end().version);
             let from = if is_listed { Position::START } else { Position { epoch: self.epoch, seq: Seq(0) } };
-            durable.journal.tell(self.deliverer.persisted(), from);
+            durable.log_writer.tell(self.deliverer.persisted(), from);
         }
     }
 }

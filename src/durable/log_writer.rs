@@ -1,4 +1,4 @@
-//! A durable shard's log, shared by its node's threads.
+//! The writer of a durable shard's log, shared by its node's threads.
 //!
 //! - The delivering thread appends what it delivers, in memory, and goes on.
 //! - The writing thread takes all that was appended as one batch. It writes and syncs the batch while the next one
@@ -39,19 +39,19 @@ pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> +
 type Tell = Box<dyn FnOnce()>;
 
 /// The state that a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the writing thread.
-pub(crate) struct Journal {
-    filling: Mutex<Filling>,
+pub(crate) struct LogWriter {
+    buffer: Mutex<WriteBuffer>,
     /// Whether there are appended records or jobs that the writing thread has not seen.
     due: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
     /// Wakes the writing thread.
-    writer: Waker,
+    thread: Waker,
     failure: OnceLock<String>,
     /// The last version of this log that all members have on disk.
     safe: AtomicU64,
     /// Notified when `safe` has grown, and when nothing more is written.
     grown: Event,
-    /// The number of times that the end was [changed](Journal::change_end).
+    /// The number of times that the end was [changed](LogWriter::change_end).
     changes: AtomicU64,
     /// The number of bytes written since the start at which `on_due` is called.
     due_at: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct Journal {
     pump: OnceLock<Pump>,
 }
 
-/// See [`Journal::pump`].
+/// See [`LogWriter::pump`].
 type Pump = Box<dyn Fn() + Send + Sync>;
 
 /// The life of the group to which a log's last view belongs.
@@ -83,8 +83,8 @@ pub(crate) fn life_of(view: &Option<(Epoch, ViewRecord)>) -> ClusterId {
     view.as_ref().map_or(ClusterId::default(), |(_, view)| view.life)
 }
 
-/// The part of the log that is not on its way to the disk yet.
-struct Filling {
+/// The buffer for records that are not on their way to the disk yet, and the state that changes with it.
+struct WriteBuffer {
     appender: Appender,
     /// The batch that is to be written next: all that was appended before it was taken.
     ready: Option<Batch>,
@@ -125,11 +125,11 @@ pub struct LogCounts {
     pub syncs: u64,
 }
 
-impl Journal {
-    /// The journal of a log whose writing thread `writer` wakes. `view` is the last view of which the log has a record,
+impl LogWriter {
+    /// The writer of a log whose writing thread `thread` wakes. `view` is the last view of which the log has a record,
     /// if it has any.
-    pub(crate) fn new(log: &DiskLog, view: Option<(Epoch, ViewRecord)>, writer: Waker) -> Journal {
-        let filling = Filling {
+    pub(crate) fn new(log: &DiskLog, view: Option<(Epoch, ViewRecord)>, thread: Waker) -> LogWriter {
+        let buffer = WriteBuffer {
             appender: log.appender(),
             ready: None,
             view,
@@ -140,11 +140,11 @@ impl Journal {
             begin: log.begin(),
             held: (log.bytes_behind(Position::START).unwrap_or_default(), 0),
         };
-        Journal {
-            filling: Mutex::new(filling),
+        LogWriter {
+            buffer: Mutex::new(buffer),
             due: AtomicBool::new(false),
             jobs: Mutex::default(),
-            writer,
+            thread,
             failure: OnceLock::new(),
             safe: AtomicU64::new(0),
             grown: Event::new(),
@@ -175,7 +175,7 @@ impl Journal {
         self.pump.get().is_some()
     }
 
-    /// Waits for the answer to a job that was [asked for](Journal::ask). None if the log has failed, or no thread
+    /// Waits for the answer to a job that was [asked for](LogWriter::ask). None if the log has failed, or no thread
     /// writes it any more.
     pub(crate) fn wait<T>(&self, answers: &mpsc::Receiver<T>) -> Option<T> {
         if let Some(pump) = self.pump.get() {
@@ -274,12 +274,12 @@ impl Journal {
 
     /// Sets the last view of which the log has a record, once that was found out again.
     pub(crate) fn set_view(&self, view: Option<(Epoch, ViewRecord)>) {
-        self.filling().view = view;
+        self.buffer().view = view;
     }
 
-    fn filling(&self) -> MutexGuard<'_, Filling> {
+    fn buffer(&self) -> MutexGuard<'_, WriteBuffer> {
         // A panic while holding it leaves the log as it was.
-        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
@@ -316,81 +316,81 @@ impl Journal {
 
     /// The commands that no member applies.
     pub(crate) fn skips(&self) -> Skips {
-        self.filling().skips.clone()
+        self.buffer().skips.clone()
     }
 
     /// Replaces the list of commands that no member applies, durably, and waits for that. None if the log has failed.
     ///
     /// Called by the holder of the replica, which is to apply some of them.
-    pub(crate) fn set_skips(self: &Arc<Journal>, skips: Skips) -> Option<()> {
-        let (journal, own) = (Arc::clone(self), skips.clone());
+    pub(crate) fn set_skips(self: &Arc<LogWriter>, skips: Skips) -> Option<()> {
+        let (log_writer, own) = (Arc::clone(self), skips.clone());
         let answers = self.ask(move |log| match log.set_skips(own) {
             Ok(()) => true,
             Err(error) => {
-                journal.fail(error.to_string());
+                log_writer.fail(error.to_string());
                 false
             }
         });
         self.wait(&answers).filter(|done| *done)?;
-        self.filling().skips = skips;
+        self.buffer().skips = skips;
         Some(())
     }
 
     /// The end of the log, with all that was appended and may not be on disk yet.
     pub(crate) fn end(&self) -> End {
-        self.filling().appender.end()
+        self.buffer().appender.end()
     }
 
     /// The last view of which the log has a record, with all that was appended; or that of the state from which the log
     /// was begun.
     pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
-        self.filling().view.clone()
+        self.buffer().view.clone()
     }
 
     /// The life of the group to which that view belongs. Without a view, so for an empty log, it is 0.
     pub(crate) fn life(&self) -> ClusterId {
-        life_of(&self.filling().view)
+        life_of(&self.buffer().view)
     }
 
     /// The log's end, with all that was appended, and the view and the skips of a state there.
     pub(crate) fn place(&self) -> LogPlace {
-        let filling = self.filling();
-        LogPlace { end: filling.appender.end(), view: filling.view.clone(), skips: filling.skips.clone() }
+        let buffer = self.buffer();
+        LogPlace { end: buffer.appender.end(), view: buffer.view.clone(), skips: buffer.skips.clone() }
     }
 
     /// The log's end on disk.
     pub(crate) fn on_disk(&self) -> End {
-        self.filling().on_disk
+        self.buffer().on_disk
     }
 
     /// The log's end on disk, for readers that follow it.
     pub(crate) fn tip(&self) -> Tip {
-        self.filling().tip
+        self.buffer().tip
     }
 
     /// The place at which the log begins.
     pub(crate) fn begin(&self) -> End {
-        self.filling().begin
+        self.buffer().begin
     }
 
     /// The approximate size of its segments' contents, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let (bytes, then) = self.filling().held;
+        let (bytes, then) = self.buffer().held;
         bytes + self.counts().bytes.saturating_sub(then)
     }
 
-    /// The number of times that its end was [changed](Journal::change_end): places before and after a change need not
+    /// The number of times that its end was [changed](LogWriter::change_end): places before and after a change need not
     /// be the same log's.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Sets the function that the writing thread calls when it is [time](Journal::call_at). Set once.
+    /// Sets the function that the writing thread calls when it is [time](LogWriter::call_at). Set once.
     pub(crate) fn on_due(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_due.set(Box::new(call));
     }
 
-    /// Has that function called, once, when so many bytes are [written](Journal::counts).
+    /// Has that function called, once, when so many bytes are [written](LogWriter::counts).
     pub(crate) fn call_at(&self, bytes: u64) {
         self.due_at.store(bytes, Ordering::Relaxed);
     }
@@ -408,7 +408,7 @@ impl Journal {
         self.safe.load(Ordering::Acquire)
     }
 
-    /// The event that is notified when [`safe`](Journal::safe) has grown.
+    /// The event that is notified when [`safe`](LogWriter::safe) has grown.
     pub(crate) fn grown(&self) -> &Event {
         &self.grown
     }
@@ -442,14 +442,14 @@ impl Journal {
 
     fn wake(&self) {
         if !self.due.swap(true, Ordering::AcqRel) {
-            self.writer.wake();
+            self.thread.wake();
         }
     }
 
     /// Returns a guard with which to append for a while. The records go to the disk once the guard is dropped, or when
     /// the batch before is there.
-    pub(crate) fn append(&self) -> Appending<'_> {
-        Appending { journal: self, filling: self.filling(), appended: false }
+    pub(crate) fn append(&self) -> AppendGuard<'_> {
+        AppendGuard { log_writer: self, buffer: self.buffer(), appended: false }
     }
 
     /// Publishes on `persisted` from now on how far the log persists. That begins once all that was appended so far
@@ -459,15 +459,15 @@ impl Journal {
     /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
     /// acknowledged nothing in the view (docs/design.md, §6).
     pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
-        let mut filling = self.filling();
+        let mut buffer = self.buffer();
         let record = Position::new(persisted.epoch(), Seq(0));
-        let from = filling.appender.end().position.max(from).max(record);
+        let from = buffer.appender.end().position.max(from).max(record);
         let has_mark = self.is_anew();
-        if self.failure().is_none() && filling.on_disk.position >= from && !has_mark {
-            persisted.set(filling.on_disk.version);
+        if self.failure().is_none() && buffer.on_disk.position >= from && !has_mark {
+            persisted.set(buffer.on_disk.version);
         }
-        filling.persisted = Some((persisted, from));
-        drop(filling);
+        buffer.persisted = Some((persisted, from));
+        drop(buffer);
         if has_mark {
             // The writing thread removes the mark.
             self.wake();
@@ -476,7 +476,7 @@ impl Journal {
 
     /// Stops publishing how far the log persists.
     pub(crate) fn tell_nobody(&self) {
-        self.filling().persisted = None;
+        self.buffer().persisted = None;
     }
 
     /// Asks the writing thread to run a job on the log, behind all that was appended before, as soon as the batch on
@@ -507,28 +507,28 @@ impl Journal {
         self.wake();
     }
 
-    /// As [`ask`](Journal::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
+    /// As [`ask`](LogWriter::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
     /// [`begin_anew`](Log::begin_anew).
     ///
-    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
+    /// AppendGuard goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
     /// error is one of the log: nothing more is written.
     pub(crate) fn change_end(
-        self: &Arc<Journal>,
+        self: &Arc<LogWriter>,
         job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
     ) -> mpsc::Receiver<End> {
         let (answer, answers) = mpsc::channel();
-        let journal = Arc::clone(self);
+        let log_writer = Arc::clone(self);
         let job = move |log: &mut DiskLog| {
             // Before any thread can see the log's new contents.
-            journal.forget_safe();
+            log_writer.forget_safe();
             let view = job(log)?;
-            let mut filling = journal.filling();
-            journal.changes.fetch_add(1, Ordering::AcqRel);
-            (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
-            (filling.on_disk, filling.tip, filling.skips) = (log.persisted(), log.tip(), log.skips().clone());
-            let end = filling.on_disk;
-            drop(filling);
-            journal.grown.notify(usize::MAX);
+            let mut buffer = log_writer.buffer();
+            log_writer.changes.fetch_add(1, Ordering::AcqRel);
+            (buffer.appender, buffer.ready, buffer.view) = (log.appender(), None, view);
+            (buffer.on_disk, buffer.tip, buffer.skips) = (log.persisted(), log.tip(), log.skips().clone());
+            let end = buffer.on_disk;
+            drop(buffer);
+            log_writer.grown.notify(usize::MAX);
             let tell = move || _ = answer.send(end);
             Ok(Box::new(tell) as Tell)
         };
@@ -575,7 +575,7 @@ impl Journal {
     }
 }
 
-impl Journal {
+impl LogWriter {
     /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
     /// to save.
     pub(crate) fn note_safe(&self, log: &mut DiskLog) -> bool {
@@ -594,8 +594,8 @@ impl Journal {
     fn note_begin(&self, log: &mut DiskLog) {
         if log.begin() != self.begin() {
             let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
-            let mut filling = self.filling();
-            (filling.begin, filling.held) = (log.begin(), held);
+            let mut buffer = self.buffer();
+            (buffer.begin, buffer.held) = (log.begin(), held);
         }
     }
 
@@ -604,10 +604,10 @@ impl Journal {
         if self.failure().is_some() {
             return false;
         }
-        let mut filling = self.filling();
-        let ready = filling.ready.take();
-        let Some(mut batch) = ready.or_else(|| filling.appender.take_batch()) else { return false };
-        drop(filling);
+        let mut buffer = self.buffer();
+        let ready = buffer.ready.take();
+        let Some(mut batch) = ready.or_else(|| buffer.appender.take_batch()) else { return false };
+        drop(buffer);
         log.set_acknowledged(self.safe());
         let end = match log.commit(&mut batch) {
             Ok(end) => end,
@@ -620,15 +620,15 @@ impl Journal {
         records.fetch_add(batch.records(), Ordering::Relaxed);
         bytes.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
         syncs.fetch_add(1, Ordering::Relaxed);
-        let mut filling = self.filling();
-        (filling.on_disk, filling.tip) = (end, log.tip());
-        filling.appender.give_back(batch);
+        let mut buffer = self.buffer();
+        (buffer.on_disk, buffer.tip) = (end, log.tip());
+        buffer.appender.give_back(batch);
         // Taken at once, so that the thread that is told next finds the room.
-        filling.ready = filling.appender.take_batch();
-        if filling.ready.is_some() {
+        buffer.ready = buffer.appender.take_batch();
+        if buffer.ready.is_some() {
             self.due.store(true, Ordering::Release);
         }
-        drop(filling);
+        drop(buffer);
         self.say_persisted(log);
         true
     }
@@ -636,19 +636,19 @@ impl Journal {
     /// Publishes how far the log persists. A log that was begun anew first loses its mark, since others rely on what
     /// the node then says.
     fn say_persisted(&self, log: &DiskLog) {
-        let reaches = |filling: &Filling| {
-            let told = filling.persisted.as_ref();
-            told.filter(|(_, from)| filling.on_disk.position >= *from).map(|(persisted, _)| persisted.clone())
+        let reaches = |buffer: &WriteBuffer| {
+            let told = buffer.persisted.as_ref();
+            told.filter(|(_, from)| buffer.on_disk.position >= *from).map(|(persisted, _)| persisted.clone())
         };
         if self.is_anew()
-            && reaches(&self.filling()).is_some()
+            && reaches(&self.buffer()).is_some()
             && let Err(error) = self.end_anew(log)
         {
             return self.fail(error.to_string());
         }
-        let filling = self.filling();
-        if let Some(persisted) = reaches(&filling) {
-            persisted.set(filling.on_disk.version);
+        let buffer = self.buffer();
+        if let Some(persisted) = reaches(&buffer) {
+            persisted.set(buffer.on_disk.version);
         }
     }
 }
@@ -658,22 +658,22 @@ fn marked(log: &DiskLog, marked: io::Result<()>) -> Result<(), WriteError> {
     marked.map_err(|source| WriteError::Io { action: "its mark", path: log.storage().path(anew::NAME), source })
 }
 
-/// A guard to append to a log; see [`Journal::append`].
-pub(crate) struct Appending<'a> {
-    journal: &'a Journal,
-    filling: MutexGuard<'a, Filling>,
+/// A guard to append to a log; see [`LogWriter::append`].
+pub(crate) struct AppendGuard<'a> {
+    log_writer: &'a LogWriter,
+    buffer: MutexGuard<'a, WriteBuffer>,
     appended: bool,
 }
 
-impl Appending<'_> {
+impl AppendGuard<'_> {
     /// The end of the log, with all that was appended.
     pub(crate) fn end(&self) -> End {
-        self.filling.appender.end()
+        self.buffer.appender.end()
     }
 
     /// Whether a record of any size that a message can have fits.
     pub(crate) fn has_room(&self) -> bool {
-        self.filling.appender.has_room() && self.journal.failure().is_none()
+        self.buffer.appender.has_room() && self.log_writer.failure().is_none()
     }
 
     /// Appends a message, at the sender's time or just behind the record before.
@@ -686,29 +686,29 @@ impl Appending<'_> {
     ) -> Result<End, AppendError> {
         let time = self.end().time.next(sent);
         self.appended = true;
-        self.filling.appender.append(position, time, sender, payload)
+        self.buffer.appender.append(position, time, sender, payload)
     }
 
     /// Appends a view, at the time of the record before, so that it is alike in all members' logs.
     pub(crate) fn view(&mut self, epoch: Epoch, view: &ViewRecord) -> Result<End, AppendError> {
         let time = self.end().time;
         self.appended = true;
-        let end = self.filling.appender.append_view(epoch, time, view)?;
-        self.filling.view = Some((epoch, view.clone()));
+        let end = self.buffer.appender.append_view(epoch, time, view)?;
+        self.buffer.view = Some((epoch, view.clone()));
         Ok(end)
     }
 }
 
-impl Drop for Appending<'_> {
+impl Drop for AppendGuard<'_> {
     fn drop(&mut self) {
         if self.appended {
-            self.journal.wake();
+            self.log_writer.wake();
         }
     }
 }
 
-impl fmt::Debug for Journal {
+impl fmt::Debug for LogWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").field("failure", &self.failure()).finish_non_exhaustive()
+        f.debug_struct("LogWriter").field("failure", &self.failure()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@ use squall_ordered::log::{Damage, Position, ReadError, Scrubbed, Scrubber};
 
 use crate::durable::{
     disk::Disk,
-    log_writer::{DiskLog, Journal},
+    log_writer::{DiskLog, LogWriter},
     recovery,
 };
 
@@ -142,15 +142,15 @@ impl Scrub {
 pub(crate) struct Scrubbing {
     group: String,
     scrub: Scrub,
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
     reader: Option<Scrubber<Disk>>,
     /// Whether the reason for which it can't read was logged.
     is_told: bool,
 }
 
 impl Scrubbing {
-    pub(crate) fn new(group: String, journal: Arc<Journal>, pace: Pace, now: Time) -> Scrubbing {
-        Scrubbing { group, scrub: Scrub::new(pace, now), journal, reader: None, is_told: false }
+    pub(crate) fn new(group: String, log_writer: Arc<LogWriter>, pace: Pace, now: Time) -> Scrubbing {
+        Scrubbing { group, scrub: Scrub::new(pace, now), log_writer, reader: None, is_told: false }
     }
 
     /// Does what is due, and returns the time of the next call; `now` if there is more. `others` are the members whose
@@ -169,7 +169,7 @@ impl Scrubbing {
                 tracing::error!(group, %damage, why, "damaged records can't be replaced yet: the group goes on");
             }
             Next::Repair(damage, other) => {
-                let repaired = recovery::repair(&self.journal, &damage, |from, to| fetch(other, from, to));
+                let repaired = recovery::repair(&self.log_writer, &damage, |from, to| fetch(other, from, to));
                 match repaired {
                     Ok(()) => self.scrub.is_gone(&damage, true),
                     Err(_) if self.is_damaged(&damage) == Some(false) => self.scrub.is_gone(&damage, false),
@@ -180,7 +180,7 @@ impl Scrubbing {
                 }
             }
         }
-        self.journal.set_scrubbed(self.scrub.report());
+        self.log_writer.set_scrubbed(self.scrub.report());
         now
     }
 
@@ -220,7 +220,7 @@ impl Scrubbing {
     }
 
     fn ask<T: Send + 'static>(&self, job: impl FnOnce(&mut DiskLog) -> T + Send + 'static) -> Option<T> {
-        self.journal.wait(&self.journal.ask(job))
+        self.log_writer.wait(&self.log_writer.ask(job))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Images: a replica's state at a place of its log, in a file of the log's directory.
+//! Snapshots: a replica's state at a place of its log, in a file of the log's directory.
 //!
-//! The contents of an image's file, with little-endian numbers, inside the frame of the log's format:
+//! The contents of a snapshot's file, with little-endian numbers, inside the frame of the log's format:
 //!
 //! ```text
 //!  0..8    "squallIm"
@@ -42,9 +42,9 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// The last view at a place of a log, and its record.
 pub(crate) type LastView = Option<(Epoch, ViewRecord)>;
 
-/// A reason for which an image can't be written or read.
+/// A reason for which a snapshot can't be written or read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ImageError {
+pub(crate) enum SnapshotStoreError {
     #[error(transparent)]
     File(#[from] SnapshotError),
     /// The service does not support durable groups.
@@ -66,59 +66,68 @@ pub(crate) enum ImageError {
     Other { at: End, log: End },
 }
 
-/// The directory of one shard's log and images.
+/// The directory of one shard's log and snapshots.
 #[derive(Clone, Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct SnapshotStore {
     pub(crate) disk: Disk,
     pub(crate) cluster: ClusterId,
     pub(crate) shard: ShardId,
     pub(crate) schema: SchemaText,
 }
 
-/// The newest image that can be used, and the errors of newer ones.
+/// The newest snapshot that can be used, and the errors of newer ones.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) image: Option<Image>,
-    pub(crate) refused: Vec<ImageError>,
+    pub(crate) snapshot: Option<StoredSnapshot>,
+    pub(crate) refused: Vec<SnapshotStoreError>,
 }
 
-impl Shelf {
+impl SnapshotStore {
     /// Returns the directory of a log.
-    pub(crate) fn of(log: &DiskLog) -> Shelf {
+    pub(crate) fn of(log: &DiskLog) -> SnapshotStore {
         let (disk, options) = (log.storage().clone(), log.options());
-        Shelf { disk, cluster: options.cluster, shard: options.shard, schema: log.schema() }
+        SnapshotStore { disk, cluster: options.cluster, shard: options.shard, schema: log.schema() }
     }
 
-    /// Writes an image, durably. It may be called on any thread.
-    pub(crate) fn write(&self, at: End, view: Option<&(Epoch, ViewRecord)>, state: Snapshot) -> Result<(), ImageError> {
-        let write = state.into_writer().ok_or(ImageError::Unsupported)?;
-        let mut image = self.begin(at, view)?;
-        // Unwind safety: a panic leaves only the image's file unfinished, which is dropped.
-        let written = catch_unwind(AssertUnwindSafe(|| write(&mut image)));
-        written.map_err(|_| ImageError::Panicked)?.map_err(ImageError::Write)?;
-        image.finish()
+    /// Writes a snapshot, durably. It may be called on any thread.
+    pub(crate) fn write(
+        &self,
+        at: End,
+        view: Option<&(Epoch, ViewRecord)>,
+        state: Snapshot,
+    ) -> Result<(), SnapshotStoreError> {
+        let write = state.into_writer().ok_or(SnapshotStoreError::Unsupported)?;
+        let mut snapshot = self.begin(at, view)?;
+        // Unwind safety: a panic leaves only the snapshot's file unfinished, which is dropped.
+        let written = catch_unwind(AssertUnwindSafe(|| write(&mut snapshot)));
+        written.map_err(|_| SnapshotStoreError::Panicked)?.map_err(SnapshotStoreError::Write)?;
+        snapshot.finish()
     }
 
-    /// Begins an image, to which the application's part is still to be written.
-    pub(crate) fn begin(&self, at: End, view: Option<&(Epoch, ViewRecord)>) -> Result<ImageWriter, ImageError> {
+    /// Begins a snapshot, to which the application's part is still to be written.
+    pub(crate) fn begin(
+        &self,
+        at: End,
+        view: Option<&(Epoch, ViewRecord)>,
+    ) -> Result<StoredSnapshotWriter, SnapshotStoreError> {
         let writer = SnapshotWriter::new(self.disk.clone(), self.cluster, self.shard, at)?;
-        let mut image = ImageWriter(BufWriter::with_capacity(CHUNK_BYTES, Contents(writer)));
+        let mut snapshot = StoredSnapshotWriter(BufWriter::with_capacity(CHUNK_BYTES, Contents(writer)));
         let record = view.map(|(_, view)| view.encode()).unwrap_or_default();
         let mut write = || {
-            image.write_all(MAGIC)?;
-            image.write_all(&VERSION.to_le_bytes())?;
-            image.write_all(&(record.len() as u32).to_le_bytes())?;
-            image.write_all(&view.map_or(0, |(epoch, _)| epoch.0).to_le_bytes())?;
-            image.write_all(&(self.schema.as_str().len() as u64).to_le_bytes())?;
-            image.write_all(&record)?;
-            image.write_all(self.schema.as_str().as_bytes())
+            snapshot.write_all(MAGIC)?;
+            snapshot.write_all(&VERSION.to_le_bytes())?;
+            snapshot.write_all(&(record.len() as u32).to_le_bytes())?;
+            snapshot.write_all(&view.map_or(0, |(epoch, _)| epoch.0).to_le_bytes())?;
+            snapshot.write_all(&(self.schema.as_str().len() as u64).to_le_bytes())?;
+            snapshot.write_all(&record)?;
+            snapshot.write_all(self.schema.as_str().as_bytes())
         };
-        write().map_err(ImageError::Write)?;
-        Ok(image)
+        write().map_err(SnapshotStoreError::Write)?;
+        Ok(snapshot)
     }
 
-    /// Opens the image of a place, once all of it was read and found good.
-    pub(crate) fn open(&self, position: Position) -> Result<Image, ImageError> {
+    /// Opens the snapshot of a place, once all of it was read and found good.
+    pub(crate) fn open(&self, position: Position) -> Result<StoredSnapshot, SnapshotStoreError> {
         let snapshot = log::Snapshot::open(self.disk.clone(), self.cluster, self.shard, position)?;
         let at = snapshot.at();
         let mut from = BufReader::with_capacity(CHUNK_BYTES, Stored { snapshot, at: 0 });
@@ -126,59 +135,60 @@ impl Shelf {
         from.read_exact(&mut head)?;
         let half = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if &head[..8] != MAGIC {
-            return Err(ImageError::Foreign("it begins with something else"));
+            return Err(SnapshotStoreError::Foreign("it begins with something else"));
         }
         if half(8) != VERSION {
-            return Err(ImageError::Foreign("another version of squall wrote it, use that one"));
+            return Err(SnapshotStoreError::Foreign("another version of squall wrote it, use that one"));
         }
         if half(12) > MAX_VIEW_BYTES {
-            return Err(ImageError::Foreign("its view has more members than there can be"));
+            return Err(SnapshotStoreError::Foreign("its view has more members than there can be"));
         }
         if half(24) > MAX_SCHEMA_BYTES {
-            return Err(ImageError::Foreign("its schema has a longer text than there can be"));
+            return Err(SnapshotStoreError::Foreign("its schema has a longer text than there can be"));
         }
         let (mut record, mut schema) = (vec![0; half(12) as usize], vec![0; half(24) as usize]);
         from.read_exact(&mut record)?;
         from.read_exact(&mut schema)?;
         let (written, log) = (String::from_utf8_lossy(&schema).into_owned(), self.schema.as_str());
         if !schema::is_readable(&written, log) {
-            return Err(ImageError::Schema { written, log: log.to_owned() });
+            return Err(SnapshotStoreError::Schema { written, log: log.to_owned() });
         }
         let epoch = Epoch(u64::from(half(16)) | u64::from(half(20)) << 32);
         let view = (!record.is_empty()).then(|| (epoch, ViewRecord::decode(&record)));
-        Ok(Image { at, view, from })
+        Ok(StoredSnapshot { at, view, from })
     }
 
-    /// Returns the places from `begin` to `end` of which there are images, good or not.
-    pub(crate) fn positions(&self, begin: Position, end: Position) -> Result<Vec<Position>, ImageError> {
+    /// Returns the places from `begin` to `end` of which there are snapshots, good or not.
+    pub(crate) fn positions(&self, begin: Position, end: Position) -> Result<Vec<Position>, SnapshotStoreError> {
         Ok(snapshots(&self.disk)?.into_iter().filter(|at| (begin..=end).contains(at)).collect())
     }
 
-    /// Returns the newest image of a place from `begin` to `end` that can be used.
-    pub(crate) fn newest(&self, begin: Position, end: Position) -> Result<Found, ImageError> {
+    /// Returns the newest snapshot of a place from `begin` to `end` that can be used.
+    pub(crate) fn newest(&self, begin: Position, end: Position) -> Result<Found, SnapshotStoreError> {
         let mut refused = Vec::new();
         for position in self.positions(begin, end)?.into_iter().rev() {
             match self.open(position) {
-                Ok(image) => return Ok(Found { image: Some(image), refused }),
+                Ok(snapshot) => return Ok(Found { snapshot: Some(snapshot), refused }),
                 Err(error) => refused.push(error),
             }
         }
-        Ok(Found { image: None, refused })
+        Ok(Found { snapshot: None, refused })
     }
 
-    /// Removes the images of places that the log no longer has, or never came to have.
-    pub(crate) fn remove_outside(&self, begin: Position, end: Position) -> Result<(), ImageError> {
+    /// Removes the snapshots of places that the log no longer has, or never came to have.
+    pub(crate) fn remove_outside(&self, begin: Position, end: Position) -> Result<(), SnapshotStoreError> {
         for position in snapshots(&self.disk)?.into_iter().filter(|at| !(begin..=end).contains(at)) {
             remove_snapshot(&self.disk, position)?;
         }
-        // Without the sync, an image could come back that belongs to no log any more.
+        // Without the sync, a snapshot could come back that belongs to no log any more.
         let path = self.disk.path("");
         Ok(self.disk.sync_directory().map_err(|source| SnapshotError::Io { path, source })?)
     }
 }
 
-/// An image that is being written. If it is dropped before it is [finished](ImageWriter::finish), no image exists.
-pub(crate) struct ImageWriter(BufWriter<Contents>);
+/// A snapshot that is being written. If it is dropped before it is [finished](StoredSnapshotWriter::finish), no
+/// snapshot exists.
+pub(crate) struct StoredSnapshotWriter(BufWriter<Contents>);
 
 struct Contents(SnapshotWriter<Disk>);
 
@@ -193,15 +203,15 @@ impl Write for Contents {
     }
 }
 
-impl ImageWriter {
-    /// Makes the image durable.
-    pub(crate) fn finish(self) -> Result<(), ImageError> {
-        let contents = self.0.into_inner().map_err(|error| ImageError::Write(error.into_error()))?;
+impl StoredSnapshotWriter {
+    /// Makes the snapshot durable.
+    pub(crate) fn finish(self) -> Result<(), SnapshotStoreError> {
+        let contents = self.0.into_inner().map_err(|error| SnapshotStoreError::Write(error.into_error()))?;
         Ok(contents.0.finish()?)
     }
 }
 
-impl Write for ImageWriter {
+impl Write for StoredSnapshotWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -211,14 +221,14 @@ impl Write for ImageWriter {
     }
 }
 
-impl fmt::Debug for ImageWriter {
+impl fmt::Debug for StoredSnapshotWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImageWriter").finish_non_exhaustive()
+        f.debug_struct("StoredSnapshotWriter").finish_non_exhaustive()
     }
 }
 
-/// An image that was found good. Its reader yields the application's part.
-pub(crate) struct Image {
+/// A snapshot that was found good. Its reader yields the application's part.
+pub(crate) struct StoredSnapshot {
     /// The place of the log.
     pub(crate) at: End,
     /// The last view at that place.
@@ -240,14 +250,14 @@ impl Read for Stored {
     }
 }
 
-impl Read for Image {
+impl Read for StoredSnapshot {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.from.read(into)
     }
 }
 
-impl fmt::Debug for Image {
+impl fmt::Debug for StoredSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Image").field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("StoredSnapshot").field("at", &self.at).finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use crossbeam::sync::{Parker, Unparker};
 use squall_fabric::Waker;
 
-use crate::durable::log_writer::{DiskLog, Journal};
+use crate::durable::log_writer::{DiskLog, LogWriter};
 
 /// The time for which a log rests before it notes by itself how far it was acknowledged.
 const QUIET: Duration = Duration::from_secs(1);
@@ -27,12 +27,12 @@ pub(crate) struct StorageThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The parker with which a [`StorageThread`] will wait.
+/// The parker in which a [`StorageThread`] will wait for work.
 #[derive(Debug, Default)]
-pub(crate) struct Bed(Parker);
+pub(crate) struct WriterPark(Parker);
 
-impl Bed {
-    /// Returns a waker of the thread, for [`Journal::new`].
+impl WriterPark {
+    /// Returns a waker of the thread, for [`LogWriter::new`].
     pub(crate) fn waker(&self) -> Waker {
         let unparker = self.0.unparker().clone();
         Waker::new(move || unparker.unpark())
@@ -40,19 +40,19 @@ impl Bed {
 }
 
 /// The logs, with a guard for a panic of the thread: it marks them as failed, since nothing is written any more.
-struct Guard(Vec<(Arc<Journal>, DiskLog)>);
+struct Guard(Vec<(Arc<LogWriter>, DiskLog)>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.iter().for_each(|(journal, _)| journal.fail("the thread that wrote the log has ended".to_owned()));
+        self.0.iter().for_each(|(log_writer, _)| log_writer.fail("the thread that wrote the log has ended".to_owned()));
     }
 }
 
 impl StorageThread {
     /// Starts to write, and to wake the node's `engine` when something was written, or can't be.
     pub(crate) fn start(
-        logs: Vec<(Arc<Journal>, DiskLog)>,
-        Bed(parker): Bed,
+        logs: Vec<(Arc<LogWriter>, DiskLog)>,
+        WriterPark(parker): WriterPark,
         engine: Waker,
     ) -> io::Result<StorageThread> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -66,9 +66,9 @@ impl StorageThread {
                 // Read first, so that records that were appended before are written.
                 let stops = stopped.load(Ordering::Acquire);
                 let mut any = false;
-                for ((journal, log), rests) in logs.0.iter_mut().zip(&mut rests) {
+                for ((log_writer, log), rests) in logs.0.iter_mut().zip(&mut rests) {
                     let before = log.persisted();
-                    if journal.is_due() && journal.write(log) {
+                    if log_writer.is_due() && log_writer.write(log) {
                         any = true;
                         engine.wake();
                     }
@@ -77,10 +77,10 @@ impl StorageThread {
                     }
                 }
                 let is_last = stops && !any;
-                for ((journal, log), rests) in logs.0.iter_mut().zip(&mut rests) {
+                for ((log_writer, log), rests) in logs.0.iter_mut().zip(&mut rests) {
                     if is_last || rests.is_some_and(|since| since.elapsed() >= QUIET) {
-                        *rests = journal.note_safe(log).then(Instant::now);
-                        if journal.failure().is_some() {
+                        *rests = log_writer.note_safe(log).then(Instant::now);
+                        if log_writer.failure().is_some() {
                             engine.wake();
                         }
                     }

@@ -21,7 +21,7 @@ use crate::{
     delivery::{Delivery, Links, Tally, Task, replica_cell::ReplicaCell},
     durable::{
         history::{History, Policy},
-        log_writer::{DiskLog, Journal},
+        log_writer::{DiskLog, LogWriter},
         recovery::{self, Rebuilt, RecoverError},
     },
     group::{
@@ -40,7 +40,7 @@ use crate::{
     runtime::{blocking::Patience, clock::Now, core_budget::Room},
     state_transfer::{
         exchange::{CaptureReply, ReplicaStatus, Transfer, Wanted},
-        install::{Repair, Taker},
+        install::{Installer, Repair},
         state::{self, Head, RestoreError},
         wire::{Gift, LogEnd},
     },
@@ -212,14 +212,14 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError>;
 
     /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is the clock that the
-    /// node's core goes by, and `journal` is the log of a durable group.
+    /// node's core goes by, and `log_writer` is the log of a durable group.
     fn attach(
         self: Box<Self>,
         me: NodeId,
         waker: Waker,
         clock: Now,
         bound: Arc<ClockBound>,
-        journal: Option<Arc<Journal>>,
+        log_writer: Option<Arc<LogWriter>>,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
 }
 
@@ -266,7 +266,7 @@ pub(crate) trait GroupControl: Send + Sync {
     fn capture(&self, wanted: Wanted, reply: CaptureReply);
 
     /// The log, of a durable group.
-    fn journal(&self) -> Option<&Arc<Journal>>;
+    fn log_writer(&self) -> Option<&Arc<LogWriter>>;
 
     /// The group's past at this node.
     fn history(&self) -> &Arc<History>;
@@ -342,12 +342,12 @@ impl<S: Service> GroupSpec for Spec<S> {
         waker: Waker,
         clock: Now,
         bound: Arc<ClockBound>,
-        journal: Option<Arc<Journal>>,
+        log_writer: Option<Arc<LogWriter>>,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
         let Spec { replica, shared, reads, history, mode } = *self;
         let (tally, transfer) = <(Arc<Tally>, Arc<Transfer>)>::default();
-        if let Some(journal) = &journal {
-            history.start(Arc::clone(journal), Arc::clone(&transfer), waker.clone());
+        if let Some(log_writer) = &log_writer {
+            history.start(Arc::clone(log_writer), Arc::clone(&transfer), waker.clone());
         }
         shared.admission.start(waker, clock, bound);
         let control = Control {
@@ -355,10 +355,10 @@ impl<S: Service> GroupSpec for Spec<S> {
             reads: Arc::clone(&reads),
             transfer: Arc::clone(&transfer),
             tally: Arc::clone(&tally),
-            journal: journal.clone(),
+            log_writer: log_writer.clone(),
             history,
         };
-        let links = Links { shared, reads, transfer, tally, journal };
+        let links = Links { shared, reads, transfer, tally, log_writer };
         (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
     }
 }
@@ -374,15 +374,15 @@ struct Control<S: Service> {
     reads: Arc<Reads<S>>,
     transfer: Arc<Transfer>,
     tally: Arc<Tally>,
-    journal: Option<Arc<Journal>>,
+    log_writer: Option<Arc<LogWriter>>,
     history: Arc<History>,
 }
 
 impl<S: Service> Control<S> {
     /// The object that takes in states and records, in a durable group.
-    fn taker(&self) -> Option<Taker<'_, S>> {
-        let journal = self.journal.as_ref()?;
-        Some(Taker { replica: self.reads.replica(), transfer: &self.transfer, journal })
+    fn installer(&self) -> Option<Installer<'_, S>> {
+        let log_writer = self.log_writer.as_ref()?;
+        Some(Installer { replica: self.reads.replica(), transfer: &self.transfer, log_writer })
     }
 }
 
@@ -438,7 +438,7 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn log_source(&self) -> Option<Arc<dyn LogSource>> {
-        self.journal.as_ref()?;
+        self.log_writer.as_ref()?;
         let Control { shared, reads, history, .. } = self;
         Some(Arc::new(Group {
             shared: Arc::clone(shared),
@@ -457,8 +457,8 @@ impl<S: Service> GroupControl for Control<S> {
         self.shared.admission.wake();
     }
 
-    fn journal(&self) -> Option<&Arc<Journal>> {
-        self.journal.as_ref()
+    fn log_writer(&self) -> Option<&Arc<LogWriter>> {
+        self.log_writer.as_ref()
     }
 
     fn history(&self) -> &Arc<History> {
@@ -466,25 +466,25 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn held(&self) -> Option<membership::Held> {
-        self.taker()?.held()
+        self.installer()?.held()
     }
 
     fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
-        self.taker().map_or(Ok(None), |taker| taker.prepare(repair))
+        self.installer().map_or(Ok(None), |installer| installer.prepare(repair))
     }
 
     fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
-        self.taker().map_or(Ok(()), |taker| taker.cut(to, rebuilds))
+        self.installer().map_or(Ok(()), |installer| installer.cut(to, rebuilds))
     }
 
     fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
         if !matches!(self.transfer.replica_status(), ReplicaStatus::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
-        if let Some(taker) = self.taker() {
+        if let Some(installer) = self.installer() {
             let taken = match gift {
-                Gift::State { chain, .. } => taker.take_state(chain.map(ChainValue), from),
-                Gift::Suffix(cut) => taker.take_suffix(cut, from),
+                Gift::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
+                Gift::Suffix(cut) => installer.take_suffix(cut, from),
                 Gift::Records => Err(RestoreError::Foreign("these are only some records of a log")),
             };
             self.shared.admission.wake();

@@ -22,9 +22,9 @@ use crate::{
     },
     config::Config,
     durable::{
-        log_writer::Journal,
+        log_writer::LogWriter,
         recovery::{self, OpenedLog, RecoverError},
-        storage_thread::{Bed, StorageThread},
+        storage_thread::{StorageThread, WriterPark},
     },
     fabric::{FabricError, Learn, Port, carrier::Carrier},
     group::{
@@ -198,29 +198,29 @@ impl NodeBuilder {
         let shards: Vec<ShardId> = plan.shards.keys().copied().collect();
         let mut directory = view_log::directory(&config).map_err(squall_view_log::StartError::from)?;
         let logs = open_logs(&config, &plan, directory.as_mut(), &names)?;
-        let bed = Bed::default();
+        let park = WriterPark::default();
         let (mut held, mut written) = (BTreeMap::new(), Vec::new());
         let bound = Arc::new(ClockBound::new(config.clock_limit()));
         for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
-            let journal = match opened {
+            let log_writer = match opened {
                 None => None,
                 Some(OpenedLog { mut log, is_kept, .. }) => {
                     let rebuilt = spec.recover(&mut log)?;
                     let own = recovery::held(&rebuilt, is_kept, &log);
                     held.extend(own.map(|held| (shard, held)));
-                    let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
-                    journal.set_stale(!rebuilt.is_whole());
-                    journal.set_anew(!is_kept);
-                    written.push((Arc::clone(&journal), log));
-                    Some(journal)
+                    let log_writer = Arc::new(LogWriter::new(&log, rebuilt.view.clone(), park.waker()));
+                    log_writer.set_stale(!rebuilt.is_whole());
+                    log_writer.set_anew(!is_kept);
+                    written.push((Arc::clone(&log_writer), log));
+                    Some(log_writer)
                 }
             };
-            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, Arc::clone(&bound), journal);
+            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, Arc::clone(&bound), log_writer);
             slots.insert(shard, GroupSlot::new(task, control));
         }
-        let journals = written.iter().map(|(journal, _)| Arc::clone(journal)).collect();
+        let log_writers = written.iter().map(|(log_writer, _)| Arc::clone(log_writer)).collect();
         let is_durable = !written.is_empty();
-        let storage = is_durable.then(|| StorageThread::start(written, bed, waker.clone())).transpose()?;
+        let storage = is_durable.then(|| StorageThread::start(written, park, waker.clone())).transpose()?;
         let (has_disk, was_member) = (directory.is_some(), directory.as_ref().is_some_and(Directory::has_log));
         let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
         let controls: Arc<Controls> = Arc::new(controls);
@@ -263,7 +263,7 @@ impl NodeBuilder {
         let engine = Engine {
             core,
             groups: slots,
-            journals,
+            log_writers,
             returning: Returning::new(has_disk, waker.clone()),
             monitor,
             caller,

@@ -17,7 +17,7 @@ use crate::{
         Halt, Installed, Task,
         delivery_thread::{Change, DeliveryThread},
     },
-    durable::log_writer::Journal,
+    durable::log_writer::LogWriter,
     fabric::Learn,
     group::{error::Unavailable, handle::GroupControl},
     node::{
@@ -155,8 +155,8 @@ impl GroupSlot {
 pub(crate) struct Engine<F> {
     pub(crate) core: NodeCore<F>,
     pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
-    /// The journals of durable groups.
-    pub(crate) journals: Vec<Arc<Journal>>,
+    /// The log writers of durable groups.
+    pub(crate) log_writers: Vec<Arc<LogWriter>>,
     pub(crate) returning: Returning,
     pub(crate) monitor: Monitor,
     /// Dials other members.
@@ -229,20 +229,20 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             busy = true;
         }
         if !self.core.is_ended()
-            && let Some(why) = self.journals.iter().find_map(|journal| journal.went_back())
+            && let Some(why) = self.log_writers.iter().find_map(|log_writer| log_writer.went_back())
         {
             self.monitor.say_went_back();
             self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
             busy = true;
         }
         if !self.core.is_ended()
-            && let Some(reason) = self.journals.iter().find_map(|journal| journal.ends()).cloned()
+            && let Some(reason) = self.log_writers.iter().find_map(|log_writer| log_writer.ends()).cloned()
         {
             self.core.fail(reason, &mut self.effects);
             busy = true;
         }
         if !self.core.is_ended()
-            && let Some(why) = self.journals.iter().find_map(|journal| journal.failure())
+            && let Some(why) = self.log_writers.iter().find_map(|log_writer| log_writer.failure())
         {
             self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
             busy = true;
@@ -280,7 +280,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 }
                 CoreEffect::Installed(view) => {
                     let forced = !self.monitor.status().forced.is_empty();
-                    self.journals.iter().for_each(|journal| journal.set_forced(forced));
+                    self.log_writers.iter().for_each(|log_writer| log_writer.set_forced(forced));
                     self.stalled = None;
                     self.outside.installed(view, self.core.last_change());
                 }

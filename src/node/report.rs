@@ -215,7 +215,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             ShardState::Active | ShardState::Inadequate => view.complete.clone(),
         });
         let group = self.groups.get(&shard);
-        let version = group.and_then(|group| group.control.journal()).map_or(0, |journal| journal.end().version);
+        let version =
+            group.and_then(|group| group.control.log_writer()).map_or(0, |log_writer| log_writer.end().version);
         EmptiedShard { shard: shard.0, group: self.group_name(shard), version, held_by: held_by.unwrap_or_default() }
     }
 
@@ -226,7 +227,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// Whether a durable shard's replica is not the state at its log's end, so that nothing can go on from it.
     fn is_stale(&self, shard: ShardId) -> bool {
         let group = self.groups.get(&shard);
-        group.and_then(|group| group.control.journal()).is_some_and(|journal| journal.is_stale())
+        group.and_then(|group| group.control.log_writer()).is_some_and(|log_writer| log_writer.is_stale())
     }
 }
 

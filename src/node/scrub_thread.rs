@@ -58,8 +58,8 @@ impl ScrubThread {
         let pace = Pace::of_node(bytes_per_second);
         let now = Time::boot_clock();
         let kept = |(shard, control): (ShardId, Arc<dyn GroupControl>)| {
-            let journal = Arc::clone(control.journal()?);
-            let scrubbing = Scrubbing::new(control.name().to_owned(), journal, pace, now);
+            let log_writer = Arc::clone(control.log_writer()?);
+            let scrubbing = Scrubbing::new(control.name().to_owned(), log_writer, pace, now);
             Some(Kept { shard, control, scrubbing, next: now, changes: None })
         };
         let mut logs: Vec<Kept> = groups.filter_map(kept).collect();
@@ -108,18 +108,18 @@ impl Kept {
 
     /// Lists the records that were set aside, when they may have changed.
     fn look_aside(&mut self) {
-        let Some(journal) = self.control.journal() else { return };
-        let changes = journal.changes();
+        let Some(log_writer) = self.control.log_writer() else { return };
+        let changes = log_writer.changes();
         if self.changes == Some(changes) {
             return;
         }
-        let Some(storage) = journal.wait(&journal.ask(|log| log.storage().clone())) else { return };
+        let Some(storage) = log_writer.wait(&log_writer.ask(|log| log.storage().clone())) else { return };
         let names = log::asides(&storage).unwrap_or_default();
         let status = |name: &String| {
             let log::AsideSummary { name, first, last, bytes } = log::summary_of(&storage, name).ok().flatten()?;
             Some(AsideStatus { name, first, last, bytes, directory: storage.path("").display().to_string() })
         };
-        journal.set_asides(names.iter().filter_map(status).collect());
+        log_writer.set_asides(names.iter().filter_map(status).collect());
         self.changes = Some(changes);
     }
 }

@@ -647,7 +647,7 @@ impl Cluster {
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
             // These wait for what they ask of the log, and for the replica.
-            Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard) | Act::Image(shard)
+            Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard) | Act::Snapshot(shard)
                 if self.disks.hangs(id) || node.hung.contains(&shard) =>
             {
                 self.put(self.net.now() + Duration::from_millis(1), id, act);
@@ -658,7 +658,7 @@ impl Cluster {
             Act::Letter(number) => self.take_letter(id, number),
             Act::Write(shard) => self.write(id, shard),
             Act::Note(shard) => self.note(id, shard),
-            Act::Image(shard) => self.take_image(id, shard),
+            Act::Snapshot(shard) => self.take_snapshot(id, shard),
             Act::Scrub(shard) => self.scrub(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
             Act::Look | Act::Client(_) => unreachable!("no node's"),

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     durable::{
         disk::Disk,
-        log_writer::{DiskLog, Journal},
+        log_writer::{DiskLog, LogWriter},
         recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
         scrub::{Pace, Scrubbing},
     },
@@ -66,7 +66,7 @@ pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<
 const PACE: Duration = Duration::from_micros(50);
 
 /// The longest pause of an image before its next step, in nanoseconds.
-const IMAGE_PACE: u64 = 2_000_000;
+const SNAPSHOT_PACE: u64 = 2_000_000;
 
 /// The pause of scrubbing after a log was read again, and of a node that can't read its log now.
 const REST: Duration = Duration::from_millis(50);
@@ -141,29 +141,29 @@ impl Disks {
     }
 }
 
-/// A log, as the thread that writes it would have it, and its journal, which other threads use.
+/// A log, as the thread that writes it would have it, and its log writer, which other threads use.
 #[derive(Clone)]
 pub(super) struct Logging {
     log: Arc<Mutex<DiskLog>>,
-    pub(super) journal: Arc<Journal>,
+    pub(super) log_writer: Arc<LogWriter>,
 }
 
 impl Logging {
     /// Takes an opened log. `writer` is called when there is something to write.
     pub(super) fn new(log: DiskLog, rebuilt: &Rebuilt, is_kept: bool, writer: Waker) -> Logging {
-        let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), writer));
-        journal.set_stale(!rebuilt.is_whole());
-        journal.set_anew(!is_kept);
+        let log_writer = Arc::new(LogWriter::new(&log, rebuilt.view.clone(), writer));
+        log_writer.set_stale(!rebuilt.is_whole());
+        log_writer.set_anew(!is_kept);
         let log = Arc::new(Mutex::new(log));
         let pump = {
-            let (log, journal) = (Arc::clone(&log), Arc::downgrade(&journal));
+            let (log, log_writer) = (Arc::clone(&log), Arc::downgrade(&log_writer));
             move || {
-                let Some(journal) = journal.upgrade() else { return };
-                journal.write(&mut lock(&log));
+                let Some(log_writer) = log_writer.upgrade() else { return };
+                log_writer.write(&mut lock(&log));
             }
         };
-        journal.pump(Box::new(pump));
-        Logging { log, journal }
+        log_writer.pump(Box::new(pump));
+        Logging { log, log_writer }
     }
 
     pub(super) fn log(&self) -> MutexGuard<'_, DiskLog> {
@@ -273,7 +273,7 @@ impl Cluster {
     /// The version of the last message of a shard that a node has on disk. None if its process does not exist.
     pub fn last_version(&self, node: NodeId, shard: u32) -> Option<u64> {
         let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
-        Some(logging.journal.on_disk().version)
+        Some(logging.log_writer.on_disk().version)
     }
 
     /// The damages that are in the log of a shard of a node that runs, and the number of those that it has repaired
@@ -282,7 +282,7 @@ impl Cluster {
         let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
         let found = logging.log().verify(|_| {}).ok()?;
         let damage = found.damage.iter().map(ToString::to_string).collect();
-        Some((damage, logging.journal.scrubbed().repaired))
+        Some((damage, logging.log_writer.scrubbed().repaired))
     }
 
     /// Zeroes the end of the newest used segment that a node which does not run has of a shard: at most `bytes` bytes
@@ -346,13 +346,13 @@ impl Cluster {
 
     /// Whether all that a node's durable groups have appended is on its disk.
     pub(super) fn is_written(&self, node: NodeId) -> bool {
-        let is_written = |logging: &Logging| logging.journal.on_disk() == logging.journal.end();
+        let is_written = |logging: &Logging| logging.log_writer.on_disk() == logging.log_writer.end();
         let Some(node) = self.nodes.get(&node) else { return false };
         node.groups.values().filter_map(|group| group.logging.as_ref()).all(is_written)
     }
 
     /// The version of a node's newest image.
-    fn newest_image(&self, node: NodeId, shard: ShardId) -> u64 {
+    fn newest_snapshot(&self, node: NodeId, shard: ShardId) -> u64 {
         let group = self.nodes.get(&node).and_then(|node| node.groups.get(&shard));
         group.and_then(|group| group.control.history().status()?.image).unwrap_or(0)
     }
@@ -370,7 +370,7 @@ impl Cluster {
         let log = logging.log();
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
         // A start reads only what is behind the newest image. Scrubbing has to find what is damaged before that.
-        let (image, mut read) = (self.newest_image(node, shard), log.begin().version);
+        let (image, mut read) = (self.newest_snapshot(node, shard), log.begin().version);
         loop {
             match reader.next_record() {
                 Ok(Some(record)) => {
@@ -393,14 +393,14 @@ impl Cluster {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let mut puts = Vec::new();
         for (&shard, group) in &mut node.groups {
-            let is_due = group.logging.as_ref().is_some_and(|logging| logging.journal.is_due());
+            let is_due = group.logging.as_ref().is_some_and(|logging| logging.log_writer.is_due());
             if is_due && !group.writes && !self.disks.hangs(id) {
                 group.writes = true;
                 let pace = self.disks.pace(id).as_nanos() as u64;
                 puts.push((now + Duration::from_nanos(self.rng.u64(0..=pace)), Act::Write(shard)));
             }
             if group.control.history().wants_step() && !std::mem::replace(&mut group.images, true) {
-                puts.push((now + Duration::from_nanos(self.rng.u64(0..=IMAGE_PACE)), Act::Image(shard)));
+                puts.push((now + Duration::from_nanos(self.rng.u64(0..=SNAPSHOT_PACE)), Act::Snapshot(shard)));
             }
         }
         for (at, act) in puts {
@@ -414,7 +414,7 @@ impl Cluster {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.writes = false;
         let Some(logging) = group.logging.as_ref().filter(|_| !hangs) else { return };
-        if logging.journal.write(&mut logging.log()) {
+        if logging.log_writer.write(&mut logging.log()) {
             if !std::mem::replace(&mut group.notes, true) {
                 self.put(self.net.now() + QUIET, id, Act::Note(shard));
             }
@@ -428,7 +428,7 @@ impl Cluster {
         let hangs = self.disks.hangs(id);
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         let Some(logging) = group.logging.as_ref() else { return };
-        group.notes = hangs || logging.journal.is_due() || logging.journal.note_safe(&mut logging.log());
+        group.notes = hangs || logging.log_writer.is_due() || logging.log_writer.note_safe(&mut logging.log());
         if group.notes {
             self.put(self.net.now() + QUIET, id, Act::Note(shard));
         }
@@ -436,10 +436,10 @@ impl Cluster {
     }
 
     /// Goes on with an image of the state, as the thread that takes it would.
-    pub(super) fn take_image(&mut self, id: NodeId, shard: ShardId) {
+    pub(super) fn take_snapshot(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.images = false;
-        group.control.history().step_image();
+        group.control.history().step_snapshot();
         self.schedule_deliveries(id);
         self.step_within(id, self.options.step_delay);
     }
@@ -455,8 +455,8 @@ impl Cluster {
         let mut shards = Vec::new();
         for (&shard, group) in &mut node.groups {
             let Some(logging) = &group.logging else { continue };
-            let (name, journal) = (group.control.name().to_owned(), Arc::clone(&logging.journal));
-            group.scrubbing = Some(Scrubbing::new(name, journal, pace, now));
+            let (name, log_writer) = (group.control.name().to_owned(), Arc::clone(&logging.log_writer));
+            group.scrubbing = Some(Scrubbing::new(name, log_writer, pace, now));
             shards.push(shard);
         }
         shards.into_iter().for_each(|shard| self.put(now, id, Act::Scrub(shard)));

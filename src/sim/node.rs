@@ -50,7 +50,7 @@ pub(super) enum Act {
     /// A shard's log that had nothing to write for a while notes how far it was acknowledged.
     Note(ShardId),
     /// An image of a shard's state is taken a step further.
-    Image(ShardId),
+    Snapshot(ShardId),
     /// A shard's log is read again, or repaired.
     Scrub(ShardId),
     /// A shard's log is cut.
@@ -185,9 +185,9 @@ impl Node {
                 held.extend(found.held.map(|held| (shard, held)));
                 Logging::new(found.log, &found.rebuilt, found.is_kept, waker.clone())
             });
-            let journal = logging.as_ref().map(|logging| Arc::clone(&logging.journal));
+            let log_writer = logging.as_ref().map(|logging| Arc::clone(&logging.log_writer));
             let clock = Now::Virtual { boot: Arc::clone(&reads), wall: Arc::clone(&wall) };
-            let (task, control) = spec.attach(me.node, waker.clone(), clock, Arc::clone(&bound), journal);
+            let (task, control) = spec.attach(me.node, waker.clone(), clock, Arc::clone(&bound), log_writer);
             let home = Home {
                 task,
                 control,
@@ -364,17 +364,21 @@ impl Node {
     /// Ends its part if a disk has failed, if the node can't go on with what is on it, or if the group lacks what is on
     /// it. Returns true in the last case.
     fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) -> bool {
-        let journals = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.journal));
+        let log_writers = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.log_writer));
         if let Some(why) =
-            journals.clone().filter_map(|journal| journal.went_back()).next().filter(|_| !self.core.is_ended())
+            log_writers.clone().filter_map(|log_writer| log_writer.went_back()).next().filter(|_| !self.core.is_ended())
         {
             self.core.fail(EndReason::Storage(why.to_owned()), effects);
             return true;
         }
-        if let Some(reason) = journals.clone().find_map(|journal| journal.ends()).filter(|_| !self.core.is_ended()) {
+        if let Some(reason) =
+            log_writers.clone().find_map(|log_writer| log_writer.ends()).filter(|_| !self.core.is_ended())
+        {
             self.core.fail(reason.clone(), effects);
         }
-        if let Some(why) = journals.filter_map(|journal| journal.failure()).next().filter(|_| !self.core.is_ended()) {
+        if let Some(why) =
+            log_writers.filter_map(|log_writer| log_writer.failure()).next().filter(|_| !self.core.is_ended())
+        {
             self.core.fail(EndReason::Storage(why.to_owned()), effects);
         }
         false

@@ -298,8 +298,9 @@ impl Cluster {
             Some(_) => membership.forced().ok_or("what follows its view is decided meanwhile")?,
             None => membership.forced_from_disk(log.outside.as_ref()).ok_or("it was no member of the last view")?,
         };
-        let journal = |shard: &ShardId| node.groups.get(shard)?.control.journal();
-        if let Some(shard) = anew.iter().find(|shard| journal(shard).is_some_and(|journal| journal.is_stale())) {
+        let log_writer = |shard: &ShardId| node.groups.get(shard)?.control.log_writer();
+        if let Some(shard) = anew.iter().find(|shard| log_writer(shard).is_some_and(|log_writer| log_writer.is_stale()))
+        {
             return Err(format!("its replica of {shard} is not what its log says"));
         }
         let came = Came::default();

@@ -97,8 +97,8 @@ impl Cluster {
         let control = |id| self.nodes.get(&id).and_then(|node| node.groups.get(&shard)).map(|group| &group.control);
         let (own, source) = (control(id)?, control(source)?);
         let mut repair = |damage: &Damage| {
-            let journal = own.journal().ok_or("there is no log")?;
-            recovery::repair(journal, damage, |from, to| {
+            let log_writer = own.log_writer().ok_or("there is no log")?;
+            recovery::repair(log_writer, damage, |from, to| {
                 let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
                 let mut records = Vec::new();
                 let given = offer::offer(&**source, want)?;
@@ -162,7 +162,7 @@ impl Cluster {
                 let chunk_bytes = CHUNK_BYTES[self.rng.usize(0..CHUNK_BYTES.len())];
                 let group = self.nodes.get(&id)?.groups.get(&shard)?;
                 if let Some(logging) = &group.logging {
-                    logging.journal.set_forced(self.raft.is_forced(id));
+                    logging.log_writer.set_forced(self.raft.is_forced(id));
                 }
                 let to = Arc::clone(&group.control);
                 if let Ok(flow) = Flow::begin(captured, to, chunk_bytes) {

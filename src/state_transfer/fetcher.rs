@@ -276,8 +276,8 @@ fn repair(
     shard: ShardId,
     damage: &Damage,
 ) -> Result<(), String> {
-    let journal = control.journal().ok_or("the group has no log")?;
-    recovery::repair(journal, damage, |from, to| fetch_records(caller, source, shard, from, to))
+    let log_writer = control.log_writer().ok_or("the group has no log")?;
+    recovery::repair(log_writer, damage, |from, to| fetch_records(caller, source, shard, from, to))
 }
 
 /// Fetches the records between two places of a shard's log from another node.

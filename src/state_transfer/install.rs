@@ -28,13 +28,13 @@ use crate::{
     },
     durable::{
         disk::Disk,
-        log_writer::{DiskLog, Journal, life_of},
+        log_writer::{DiskLog, LogWriter, life_of},
         recovery::{
             position,
             rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
             replay::{ReplayError, give},
         },
-        snapshot_store::{ImageError, LastView, Shelf},
+        snapshot_store::{LastView, SnapshotStore, SnapshotStoreError},
     },
     group::{replicated::Stamp, service::Service},
     state_transfer::{
@@ -44,11 +44,11 @@ use crate::{
     },
 };
 
-/// A durable group's replica, and its log, which another thread writes.
-pub(crate) struct Taker<'a, S: Service> {
+/// The installer of states and records: a durable group's replica, and its log, which another thread writes.
+pub(crate) struct Installer<'a, S: Service> {
     pub(crate) replica: &'a ReplicaCell<S>,
     pub(crate) transfer: &'a Transfer,
-    pub(crate) journal: &'a Arc<Journal>,
+    pub(crate) log_writer: &'a Arc<LogWriter>,
 }
 
 /// A function that asks another member for the records in place of damaged ones, and writes them there.
@@ -56,14 +56,14 @@ pub(crate) type Repair<'a> = &'a mut dyn FnMut(&Damage) -> Result<(), String>;
 
 /// A log that another thread writes.
 struct Remote<'a> {
-    journal: &'a Arc<Journal>,
-    shelf: Shelf,
+    log_writer: &'a Arc<LogWriter>,
+    store: SnapshotStore,
 }
 
 impl Remote<'_> {
-    fn of(journal: &Arc<Journal>) -> Result<Remote<'_>, RebuildError> {
-        let shelf = ask(journal, |log| Shelf::of(log))?;
-        Ok(Remote { journal, shelf })
+    fn of(log_writer: &Arc<LogWriter>) -> Result<Remote<'_>, RebuildError> {
+        let store = ask(log_writer, |log| SnapshotStore::of(log))?;
+        Ok(Remote { log_writer, store })
     }
 
     /// Changes the log's end. The replica must be marked as stale before.
@@ -71,40 +71,40 @@ impl Remote<'_> {
         &self,
         change: impl FnOnce(&mut DiskLog) -> Result<LastView, WriteError> + Send + 'static,
     ) -> Result<End, RebuildError> {
-        let answers: mpsc::Receiver<End> = self.journal.change_end(change);
-        let end = self.journal.wait(&answers).ok_or(RebuildError::LogEnded)?;
-        let begin = ask(self.journal, |log| log.begin())?;
-        self.shelf.remove_outside(begin.position, end.position)?;
+        let answers: mpsc::Receiver<End> = self.log_writer.change_end(change);
+        let end = self.log_writer.wait(&answers).ok_or(RebuildError::LogEnded)?;
+        let begin = ask(self.log_writer, |log| log.begin())?;
+        self.store.remove_outside(begin.position, end.position)?;
         Ok(end)
     }
 }
 
 fn ask<T: Send + 'static>(
-    journal: &Arc<Journal>,
+    log_writer: &Arc<LogWriter>,
     job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
 ) -> Result<T, RebuildError> {
-    journal.wait(&journal.ask(job)).ok_or(RebuildError::LogEnded)
+    log_writer.wait(&log_writer.ask(job)).ok_or(RebuildError::LogEnded)
 }
 
 impl Source for Remote<'_> {
-    fn shelf(&self) -> &Shelf {
-        &self.shelf
+    fn store(&self) -> &SnapshotStore {
+        &self.store
     }
 
     fn extent(&mut self) -> Result<(End, End), RebuildError> {
-        ask(self.journal, |log| (log.begin(), log.persisted()))
+        ask(self.log_writer, |log| (log.begin(), log.persisted()))
     }
 
     fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
-        ask(self.journal, |log| log.end_damage().cloned())
+        ask(self.log_writer, |log| log.end_damage().cloned())
     }
 
     fn skips(&mut self) -> Result<Skips, RebuildError> {
-        Ok(self.journal.skips())
+        Ok(self.log_writer.skips())
     }
 
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
-        let (at, reader) = ask(self.journal, move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
+        let (at, reader) = ask(self.log_writer, move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
         Ok((at, reader.map_err(ReplayError::from)?))
     }
 }
@@ -119,13 +119,13 @@ impl From<RebuildError> for RestoreError {
     }
 }
 
-impl From<ImageError> for RestoreError {
-    fn from(error: ImageError) -> RestoreError {
+impl From<SnapshotStoreError> for RestoreError {
+    fn from(error: SnapshotStoreError) -> RestoreError {
         RebuildError::from(error).into()
     }
 }
 
-impl<S: Service> Taker<'_, S> {
+impl<S: Service> Installer<'_, S> {
     fn borrow(&self) -> Result<ReplicaGuard<'_, S>, RestoreError> {
         loop {
             if self.replica.is_broken() {
@@ -142,13 +142,13 @@ impl<S: Service> Taker<'_, S> {
     /// Returns the end of this node's log, as far as its replica can be brought, and brings it there. Returns None if
     /// nothing of the log can be used.
     pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
-        let whole = || LogEnd::new(self.journal.life(), self.journal.end());
-        if !self.journal.is_stale() {
+        let whole = || LogEnd::new(self.log_writer.life(), self.log_writer.end());
+        if !self.log_writer.is_stale() {
             return Ok(Some(whole()));
         }
         let guard = self.borrow()?;
         // The thread that held the replica meanwhile may have taken a state.
-        if !self.journal.is_stale() {
+        if !self.log_writer.is_stale() {
             return Ok(Some(whole()));
         }
         let Rebuilt { end, view, .. } = self.rebuild_borrowed(guard, repair)?;
@@ -165,7 +165,7 @@ impl<S: Service> Taker<'_, S> {
     }
 
     fn rebuild(&self, service: &mut S, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
-        let mut remote = Remote::of(self.journal)?;
+        let mut remote = Remote::of(self.log_writer)?;
         let mut rebuilt = rebuild(service, &mut remote)?;
         while let (Some(end), Some(damage)) = (rebuilt.end, &rebuilt.damage) {
             if let Err(why) = repair(damage) {
@@ -175,21 +175,21 @@ impl<S: Service> Taker<'_, S> {
             rebuilt = go_on(service, &mut remote, end, rebuilt.view.take())?;
         }
         if rebuilt.is_whole() {
-            self.journal.set_view(rebuilt.view.clone());
-            self.journal.set_stale(false);
+            self.log_writer.set_view(rebuilt.view.clone());
+            self.log_writer.set_stale(false);
         }
         Ok(rebuilt)
     }
 
     /// Returns this node's report of its copy, once everything that was appended is on disk.
     pub(crate) fn held(&self) -> Option<membership::Held> {
-        let told = ask(self.journal, |log| {
+        let told = ask(self.log_writer, |log| {
             let end = log.persisted();
             let skipped = crate::durable::recovery::skipped(log.skips(), end.position);
             (end, log.acknowledged(), log.is_trusted(), log.is_doubtful(), skipped)
         });
         let (end, acknowledged, trusted, doubtful, skipped) = told.ok()?;
-        let complete = (trusted || !self.journal.is_anew()) && !doubtful && !self.journal.is_stale();
+        let complete = (trusted || !self.log_writer.is_anew()) && !doubtful && !self.log_writer.is_stale();
         let (end, version) = (crate::durable::recovery::place(end.position), Some(end.version));
         Some(membership::Held { end, complete, version, acknowledged, trusted, skipped })
     }
@@ -201,9 +201,9 @@ impl<S: Service> Taker<'_, S> {
         let guard = self.borrow()?;
         self.transfer.forget();
         self.cut_log(to)?;
-        if rebuilds && self.journal.is_stale() {
+        if rebuilds && self.log_writer.is_stale() {
             self.rebuild_borrowed(guard, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
-            if self.journal.is_stale() {
+            if self.log_writer.is_stale() {
                 let why = "the replica could not be taken back to where the log ends";
                 return Err(RestoreError::NotKept(why.to_owned()));
             }
@@ -213,17 +213,17 @@ impl<S: Service> Taker<'_, S> {
 
     /// Cuts the log, and marks the replica as stale if it went further. The caller holds the replica.
     fn cut_log(&self, to: membership::End) -> Result<(), RestoreError> {
-        let (was, to) = (self.journal.end(), position(to));
+        let (was, to) = (self.log_writer.end(), position(to));
         if was.position > to {
-            self.journal.set_stale(true);
+            self.log_writer.set_stale(true);
         }
-        let (remote, journal) = (Remote::of(self.journal)?, Arc::clone(self.journal));
+        let (remote, log_writer) = (Remote::of(self.log_writer)?, Arc::clone(self.log_writer));
         // The rebuilding of the replica finds the last view.
-        let view = self.journal.view().filter(|(epoch, _)| *epoch <= to.epoch);
+        let view = self.log_writer.view().filter(|(epoch, _)| *epoch <= to.epoch);
         let end = remote.change_end(move |log| {
             if to < log.begin().position {
                 // The log began with a state that is void, so nothing in it counts.
-                journal.begin_anew(log)?;
+                log_writer.begin_anew(log)?;
                 let aside = log.begin_anew(End::START)?;
                 say_set_aside(log, aside);
                 return Ok(None);
@@ -240,60 +240,66 @@ impl<S: Service> Taker<'_, S> {
 
     /// Replaces the log and the replica by the state that another member's replica wrote.
     ///
-    /// The image is written first, then the log is begun behind it: so a crash leaves the one or the other.
+    /// The snapshot is written first, then the log is begun behind it: so a crash leaves the one or the other.
     pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { reached, logged } = read_head(from)?;
         let LogPlace { end: at, view, skips } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         self.refuse_loss(at)?;
-        // It must come before there is an image: next to an own log that goes as far, the image would be taken for that
-        // log's.
+        // It must come before there is a snapshot: next to an own log that goes as far, the snapshot would be taken for
+        // that log's.
         if self.is_of_life(life_of(&view)) {
-            let (own, end) = (self.journal.skips(), self.journal.end().position);
+            let (own, end) = (self.log_writer.skips(), self.log_writer.end().position);
             // The group need not have what was never acknowledged: its own log may lack the record.
             let (acknowledged, _) = self.acknowledged()?;
             let counts = |skip: &Skip| skip.version <= acknowledged || skips.get(skip.version).is_some();
             self.compare_skips(&own.before(end).only(counts), &skips.before(end))?;
         }
-        let remote = Remote::of(self.journal)?;
-        self.write_image(&remote.shelf, at, &view, from)?;
+        let remote = Remote::of(self.log_writer)?;
+        self.write_snapshot(&remote.store, at, &view, from)?;
         let mut guard = self.borrow()?;
         let Some(fetch) = self.transfer.begin_restoring() else {
-            let (begin, end) = ask(self.journal, |log| (log.begin(), log.persisted()))?;
-            remote.shelf.remove_outside(begin.position, end.position)?;
+            let (begin, end) = ask(self.log_writer, |log| (log.begin(), log.persisted()))?;
+            remote.store.remove_outside(begin.position, end.position)?;
             return Err(RestoreError::NotNeeded);
         };
-        self.journal.set_stale(true);
+        self.log_writer.set_stale(true);
         remote.change_end(move |log| {
             let aside = log.begin_anew_skipping(at, chain, skips)?;
             say_set_aside(log, aside);
             Ok(view)
         })?;
-        let mut image = remote.shelf.open(at.position)?;
-        match catch_unwind(AssertUnwindSafe(|| guard.restore(&mut image))) {
+        let mut snapshot = remote.store.open(at.position)?;
+        match catch_unwind(AssertUnwindSafe(|| guard.restore(&mut snapshot))) {
             Ok(restored) => restored?,
             Err(_) => {
                 guard.spoil();
                 return Err(RestoreError::Panicked);
             }
         }
-        self.journal.set_stale(false);
+        self.log_writer.set_stale(false);
         self.transfer.restored(fetch, reached);
         Ok(())
     }
 
-    /// Writes the incoming state as an image. A disk that refuses it has no room for the log either, so the log fails:
-    /// asking for the state again would not help.
-    fn write_image(&self, shelf: &Shelf, at: End, view: &LastView, from: &mut dyn Read) -> Result<(), RestoreError> {
+    /// Writes the incoming state as a snapshot. A disk that refuses it has no room for the log either, so the log
+    /// fails: asking for the state again would not help.
+    fn write_snapshot(
+        &self,
+        store: &SnapshotStore,
+        at: End,
+        view: &LastView,
+        from: &mut dyn Read,
+    ) -> Result<(), RestoreError> {
         let mut from = Incoming { from, failed: false };
-        let written = shelf.begin(at, view.as_ref()).and_then(|mut image| {
-            io::copy(&mut from, &mut image).map_err(ImageError::Write)?;
-            image.finish()
+        let written = store.begin(at, view.as_ref()).and_then(|mut snapshot| {
+            io::copy(&mut from, &mut snapshot).map_err(SnapshotStoreError::Write)?;
+            snapshot.finish()
         });
         written.map_err(|error| match error {
-            ImageError::Write(error) if from.failed => RestoreError::Failed(error),
+            SnapshotStoreError::Write(error) if from.failed => RestoreError::Failed(error),
             error => {
                 let why = format!("the group's state, which this node gets from another, can't be kept: {error}");
-                self.journal.fail(why.clone());
+                self.log_writer.fail(why.clone());
                 RestoreError::NotKept(why)
             }
         })
@@ -302,7 +308,7 @@ impl<S: Service> Taker<'_, S> {
     /// Tells whether this node's log, which a state is to replace, is of the same life of the group as the state.
     /// Otherwise its versions may name other commands than those of that life.
     fn is_of_life(&self, life: ClusterId) -> bool {
-        let (own, end) = (self.journal.life(), self.journal.end());
+        let (own, end) = (self.log_writer.life(), self.log_writer.end());
         if end != End::START && own != life {
             tracing::warn!(%end, ?own, ?life, "this node's log is of a life of the group that an operator ended: a state takes its place");
         }
@@ -319,27 +325,27 @@ impl<S: Service> Taker<'_, S> {
         // Another fetch may change the log until the replica is borrowed.
         let mut guard = self.borrow()?;
         let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
-        match ask(self.journal, move |log| log.at_position(at))? {
+        match ask(self.log_writer, move |log| log.at_position(at))? {
             Ok(own) if own == cut => {}
             Ok(own) => return Err(RestoreError::Differs(own)),
             Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
         }
         self.refuse_loss(cut)?;
-        self.compare_skips(&self.journal.skips().before(at), &skips.before(at))?;
+        self.compare_skips(&self.log_writer.skips().before(at), &skips.before(at))?;
         let mut noted = None;
         let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut guard, cut, skips, from, &mut noted)));
         match taken.unwrap_or(Err(RestoreError::Panicked)) {
             Err(RestoreError::Panicked) => {
                 guard.spoil();
                 if let Some(given) = noted {
-                    self.journal.end_node(EndReason::Poison(given.help(self.journal.directory())));
+                    self.log_writer.end_node(EndReason::Poison(given.help(self.log_writer.directory())));
                 }
                 return Err(RestoreError::Panicked);
             }
             taken => taken?,
         }
-        if self.journal.end() != to {
-            return Err(RestoreError::Differs(self.journal.end()));
+        if self.log_writer.end() != to {
+            return Err(RestoreError::Differs(self.log_writer.end()));
         }
         self.transfer.restored(fetch, reached);
         Ok(())
@@ -348,7 +354,7 @@ impl<S: Service> Taker<'_, S> {
     /// Refuses to give up what was acknowledged, unless an operator has accepted that. What was acknowledged counts
     /// only as far as the log is sound: damaged records are to be replaced.
     fn refuse_loss(&self, to: End) -> Result<(), RestoreError> {
-        if self.journal.is_forced() {
+        if self.log_writer.is_forced() {
             return Ok(());
         }
         let (has, directory) = self.acknowledged()?;
@@ -362,14 +368,14 @@ impl<S: Service> Taker<'_, S> {
             to.version,
             directory.display()
         );
-        self.journal.set_went_back(why.clone());
+        self.log_writer.set_went_back(why.clone());
         Err(RestoreError::WentBack(why))
     }
 
     /// Returns the version up to which this node's log was acknowledged, as far as it is sound, and its directory.
     fn acknowledged(&self) -> Result<(u64, PathBuf), RestoreError> {
-        let is_stale = self.journal.is_stale();
-        Ok(ask(self.journal, move |log| {
+        let is_stale = self.log_writer.is_stale();
+        Ok(ask(self.log_writer, move |log| {
             let counts = !is_stale && !log.is_trusted();
             let has = if counts { log.acknowledged().min(log.persisted().version) } else { 0 };
             (has, log.storage().path(""))
@@ -382,24 +388,24 @@ impl<S: Service> Taker<'_, S> {
         if own.is_alike(theirs) {
             return Ok(());
         }
-        let directory = self.journal.directory().display();
+        let directory = self.log_writer.directory().display();
         let why = format!(
             "the log in {directory} skips {}, and the group's members skip {}, of what that log has: end the node, and say the same of it \
              with `squall log skip`; or remove the log, and the node gets the group's",
             named(own),
             named(theirs)
         );
-        self.journal.end_node(EndReason::Skips(why.clone()));
+        self.log_writer.end_node(EndReason::Skips(why.clone()));
         Err(RestoreError::NotKept(why))
     }
 
     /// Marks a log that is damaged, and so may have had more than it has now, before it continues with another member's
     /// records.
     fn mark_damaged(&self) -> Result<(), RestoreError> {
-        let (journal, is_stale) = (Arc::clone(self.journal), self.journal.is_stale());
-        let marked = ask(self.journal, move |log| {
+        let (log_writer, is_stale) = (Arc::clone(self.log_writer), self.log_writer.is_stale());
+        let marked = ask(self.log_writer, move |log| {
             if is_stale || log.end_damage().is_some() || log.missing().is_some() || log.is_doubtful() {
-                journal.begin_anew(log)
+                log_writer.begin_anew(log)
             } else {
                 Ok(())
             }
@@ -416,9 +422,9 @@ impl<S: Service> Taker<'_, S> {
         noted: &mut Option<Given>,
     ) -> Result<(), RestoreError> {
         self.mark_damaged()?;
-        if self.journal.is_stale() || self.journal.end() != cut {
+        if self.log_writer.is_stale() || self.log_writer.end() != cut {
             self.cut_log(crate::durable::recovery::place(cut.position))?;
-            self.journal.set_stale(true);
+            self.log_writer.set_stale(true);
             let rebuilt = self.rebuild(service, &mut |_| Err("it is to be replaced".to_owned()))?;
             if rebuilt.end != Some(cut) || !rebuilt.is_whole() {
                 return Err(RestoreError::NotKept(format!("the replica could not be taken back to {cut}")));
@@ -426,7 +432,7 @@ impl<S: Service> Taker<'_, S> {
         }
         // The skips must be set before the first record comes that is one of them.
         let failed = || RestoreError::NotKept("the log can't be written any more".to_owned());
-        self.journal.set_skips(skips.clone()).ok_or_else(failed)?;
+        self.log_writer.set_skips(skips.clone()).ok_or_else(failed)?;
         let mut scratch = AlignedVec::new();
         while let Some(batch) = read_batch(from)? {
             let records = import(&batch).map_err(io::Error::other)?;
@@ -443,19 +449,19 @@ impl<S: Service> Taker<'_, S> {
         scratch: &mut AlignedVec,
         noted: &mut Option<Given>,
     ) -> Result<(), RestoreError> {
-        let failed = || RestoreError::NotKept(self.journal.failure().unwrap_or("the log has ended").to_owned());
-        if !self.journal.wait_for_room() {
+        let failed = || RestoreError::NotKept(self.log_writer.failure().unwrap_or("the log has ended").to_owned());
+        if !self.log_writer.wait_for_room() {
             return Err(failed());
         }
-        let mut appending = self.journal.append();
+        let mut guard = self.log_writer.append();
         let appended = match &record.body {
             Body::Message { sender, payload } => {
-                appending.message(record.position, record.time, *sender, Payload::kept(payload))
+                guard.message(record.position, record.time, *sender, Payload::kept(payload))
             }
-            Body::View(view) => appending.view(record.position.epoch, view),
+            Body::View(view) => guard.view(record.position.epoch, view),
         };
         let end = appended.map_err(|error| RestoreError::NotKept(error.to_string()))?;
-        drop(appending);
+        drop(guard);
         match &record.body {
             Body::Message { sender, payload } => {
                 let Position { epoch, seq } = record.position;

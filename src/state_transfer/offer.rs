@@ -13,7 +13,7 @@ use squall_ordered::log::{Body, ChainValue, End, Position, ReadError, Reader, Re
 use crate::{
     durable::{
         disk::Disk,
-        log_writer::{DiskLog, Journal},
+        log_writer::{DiskLog, LogWriter},
         recovery::{place, position},
     },
     group::handle::GroupControl,
@@ -41,8 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn offer(control: &dyn GroupControl, want: Want) -> Result<Captured, String> {
     let have = match want {
         Want::Records { from, to } => {
-            let journal = control.journal().ok_or("the group is not durable, so it has no records")?;
-            return records(journal, position(from), position(to));
+            let log_writer = control.log_writer().ok_or("the group is not durable, so it has no records")?;
+            return records(log_writer, position(from), position(to));
         }
         Want::State { have, .. } => have,
     };
@@ -62,7 +62,7 @@ pub(crate) struct Plan {
     /// The part to capture for it.
     pub(crate) wanted: Wanted,
     /// This node's log, in a durable group.
-    journal: Option<Arc<Journal>>,
+    log_writer: Option<Arc<LogWriter>>,
     /// The common part of the other log and this one.
     common: Option<Common>,
     /// The bytes of log that the group's members mean to keep: if the other member lacks no more than that, it keeps
@@ -73,15 +73,17 @@ pub(crate) struct Plan {
 impl Plan {
     /// Plans for a member of a group whose log ends at `have`, if it has any.
     pub(crate) fn new(control: &dyn GroupControl, have: Option<LogEnd>) -> Result<Plan, String> {
-        plan(control.journal(), have, control.history().retains())
+        plan(control.log_writer(), have, control.history().retains())
     }
 
     /// Returns the data for that member, once the part was captured.
     pub(crate) fn give(self, captured: state::Captured) -> Result<Captured, String> {
         let worth = worth(captured.bytes, self.retains);
-        match (&self.journal, self.common) {
-            (Some(journal), Some(Common { cut, bytes })) if bytes <= worth => suffix(journal, cut, captured, bytes),
-            (journal, _) => whole(journal.as_ref(), captured),
+        match (&self.log_writer, self.common) {
+            (Some(log_writer), Some(Common { cut, bytes })) if bytes <= worth => {
+                suffix(log_writer, cut, captured, bytes)
+            }
+            (log_writer, _) => whole(log_writer.as_ref(), captured),
         }
     }
 }
@@ -93,11 +95,11 @@ fn worth(state: Option<u64>, retains: u64) -> u64 {
 }
 
 /// Returns a state, as it travels, with the chain of signatures that the log had at its place.
-fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Captured, String> {
+fn whole(log_writer: Option<&Arc<LogWriter>>, captured: state::Captured) -> Result<Captured, String> {
     let mut chain = None;
-    if let (Some(journal), Some(LogPlace { end, .. })) = (journal, &captured.logged) {
+    if let (Some(log_writer), Some(LogPlace { end, .. })) = (log_writer, &captured.logged) {
         let at = end.position;
-        let answer = journal.wait(&journal.ask(move |log| log.chain_at(at)));
+        let answer = log_writer.wait(&log_writer.ask(move |log| log.chain_at(at)));
         chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
     }
     let gift = Gift::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
@@ -105,12 +107,12 @@ fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Ca
 }
 
 /// Plans what a member whose log this is gives to one whose log ends at `have`, if it has any.
-pub(crate) fn plan(journal: Option<&Arc<Journal>>, have: Option<LogEnd>, retains: u64) -> Result<Plan, String> {
-    let common = journal.zip(have).map(|(journal, have)| common(journal, have)).transpose()?.flatten();
+pub(crate) fn plan(log_writer: Option<&Arc<LogWriter>>, have: Option<LogEnd>, retains: u64) -> Result<Plan, String> {
+    let common = log_writer.zip(have).map(|(log_writer, have)| common(log_writer, have)).transpose()?.flatten();
     // Whatever the state's size, these records are sent, so a captured state would be of no use.
     let is_small = common.as_ref().is_some_and(|common| common.bytes <= worth(Some(0), retains));
     let wanted = if is_small { Wanted::Place } else { Wanted::State };
-    Ok(Plan { wanted, journal: journal.cloned(), common, retains })
+    Ok(Plan { wanted, log_writer: log_writer.cloned(), common, retains })
 }
 
 /// The common part of two logs.
@@ -154,11 +156,11 @@ fn life_at(log: &DiskLog, epoch: Epoch) -> Result<Option<ClusterId>, ReadError> 
     })
 }
 
-fn common(journal: &Arc<Journal>, have: LogEnd) -> Result<Option<Common>, String> {
+fn common(log_writer: &Arc<LogWriter>, have: LogEnd) -> Result<Option<Common>, String> {
     let ended = || "its log can't be read any more".to_owned();
-    let own = journal.life();
-    let answers = journal.ask(move |log| (common_with(log, own, have), log.persisted()));
-    let (common, end) = journal.wait(&answers).ok_or_else(ended)?;
+    let own = log_writer.life();
+    let answers = log_writer.ask(move |log| (common_with(log, own, have), log.persisted()));
+    let (common, end) = log_writer.wait(&answers).ok_or_else(ended)?;
     let asks = position(have.end);
     if have.life == own && asks.epoch >= end.position.epoch && asks > end.position {
         return Err(format!("its log ends at {}, and who asks has more: {asks}", end.position));
@@ -172,9 +174,9 @@ fn common(journal: &Arc<Journal>, have: LogEnd) -> Result<Option<Common>, String
     }
 }
 
-fn suffix(journal: &Arc<Journal>, cut: End, captured: state::Captured, bytes: u64) -> Result<Captured, String> {
+fn suffix(log_writer: &Arc<LogWriter>, cut: End, captured: state::Captured, bytes: u64) -> Result<Captured, String> {
     let end = captured.logged.as_ref().ok_or("the group is not durable")?.end;
-    let mut reader = read(journal, cut.position, end.position)?;
+    let mut reader = read(log_writer, cut.position, end.position)?;
     let head = captured.without_state();
     let gift = Gift::Suffix(Cut { at: place(cut.position), version: cut.version, time: cut.time.0 });
     let write = move |to: &mut dyn Write| {
@@ -185,15 +187,15 @@ fn suffix(journal: &Arc<Journal>, cut: End, captured: state::Captured, bytes: u6
 }
 
 /// Prepares certain records of a log.
-pub(crate) fn records(journal: &Arc<Journal>, from: Position, to: Position) -> Result<Captured, String> {
-    let mut reader = read(journal, from, to)?;
+pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Captured, String> {
+    let mut reader = read(log_writer, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);
     Ok(Captured { gift: Gift::Records, bytes: None, write: Box::new(write) })
 }
 
-fn read(journal: &Arc<Journal>, from: Position, to: Position) -> Result<Reader<Disk>, String> {
+fn read(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Reader<Disk>, String> {
     // The job is queued behind everything that was appended when the state was captured.
-    let reader = journal.wait(&journal.ask(move |log| log.read(from, to)));
+    let reader = log_writer.wait(&log_writer.ask(move |log| log.read(from, to)));
     reader.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())
 }
 

@@ -188,7 +188,7 @@ impl Captured {
     }
 
     /// The application's part alone, and the place of the log.
-    pub(crate) fn into_image(self) -> (Option<LogPlace>, Snapshot) {
+    pub(crate) fn into_snapshot(self) -> (Option<LogPlace>, Snapshot) {
         (self.logged, Snapshot { write: Some(self.write), bytes: self.bytes })
     }
 

@@ -12,20 +12,20 @@ use super::*;
 use crate::{
     durable::{
         disk::Disk,
-        storage_thread::{Bed, StorageThread},
+        storage_thread::{StorageThread, WriterPark},
     },
     group::error::{Outcome, SubmitError, Unavailable},
 };
 
 /// An empty log on an empty disk.
-pub(super) fn log() -> (Arc<Journal>, DiskLog, SimStorage) {
+pub(super) fn log() -> (Arc<LogWriter>, DiskLog, SimStorage) {
     open(SimStorage::new(1), 4096)
 }
 
-fn open(disk: SimStorage, batch_bytes: usize) -> (Arc<Journal>, DiskLog, SimStorage) {
+fn open(disk: SimStorage, batch_bytes: usize) -> (Arc<LogWriter>, DiskLog, SimStorage) {
     let options = Options { batch_bytes, ..Options::new(ClusterId(7), SHARD) };
     let log = Log::open(Disk::Simulated(disk.clone()), options, &mut fastrand::Rng::with_seed(1)).unwrap().log;
-    (Arc::new(Journal::new(&log, None, Waker::new(|| ()))), log, disk)
+    (Arc::new(LogWriter::new(&log, None, Waker::new(|| ()))), log, disk)
 }
 
 fn solo() -> Solo<Ledger> {
@@ -88,14 +88,14 @@ fn a_member_says_what_it_has_on_disk_once_the_view_s_record_is_there() {
     solo.settle();
     solo.next_view();
     solo.settle();
-    let journal = Arc::clone(&solo.log.as_ref().unwrap().0);
-    assert_eq!((journal.on_disk().position, journal.on_disk().version), (Position::new(Epoch(1), Seq(1)), 1));
+    let log_writer = Arc::clone(&solo.log.as_ref().unwrap().0);
+    assert_eq!((log_writer.on_disk().position, log_writer.on_disk().version), (Position::new(Epoch(1), Seq(1)), 1));
     let mut read = solo.group.read(|ledger| ledger.sum);
     solo.settle();
     assert_eq!(poll(&mut read), Poll::Pending, "its disk has all messages, and not the view's record");
     solo.write();
     solo.settle();
-    assert_eq!(journal.on_disk().position, Position::new(Epoch(2), Seq(0)));
+    assert_eq!(log_writer.on_disk().position, Position::new(Epoch(2), Seq(0)));
     assert_eq!(poll(&mut read), Poll::Ready(Ok(5)));
 }
 
@@ -132,11 +132,11 @@ fn versions_and_times_go_on_from_view_to_view() {
     solo.group.send(&Entry::Add(1)).wait().unwrap();
     solo.settle();
     solo.write();
-    let (journal, log, _) = solo.log.as_ref().unwrap();
+    let (log_writer, log, _) = solo.log.as_ref().unwrap();
     assert_eq!(records(log), [(1, 0), (1, 5_000_000), (2, 5_000_001), (2, 0), (3, 5_000_002)]);
-    let (epoch, view) = journal.view().unwrap();
+    let (epoch, view) = log_writer.view().unwrap();
     assert_eq!((epoch, view.ended, view.complete), (Epoch(2), Position::new(Epoch(1), Seq(2)), vec![NodeId(1)]));
-    assert_eq!(journal.end().time, Hlc(5_000_002));
+    assert_eq!(log_writer.end().time, Hlc(5_000_002));
 }
 
 #[test]
@@ -167,16 +167,20 @@ fn nothing_is_acknowledged_after_a_sync_that_failed() {
     let mut solo = solo();
     solo.write();
     solo.settle();
-    let (journal, _, disk) = solo.log.as_ref().unwrap();
-    let journal = Arc::clone(journal);
+    let (log_writer, _, disk) = solo.log.as_ref().unwrap();
+    let log_writer = Arc::clone(log_writer);
     disk.fail_sync(0);
     let mut submit = solo.group.submit(&Entry::Add(5));
     solo.settle();
     solo.write();
     solo.settle();
     assert_eq!(poll(&mut submit), Poll::Pending);
-    assert!(journal.failure().unwrap().contains("syncing"), "{:?}", journal.failure());
-    assert_eq!(journal.ask(|log| log.persisted()).try_recv(), Err(TryRecvError::Disconnected), "nobody waits for it");
+    assert!(log_writer.failure().unwrap().contains("syncing"), "{:?}", log_writer.failure());
+    assert_eq!(
+        log_writer.ask(|log| log.persisted()).try_recv(),
+        Err(TryRecvError::Disconnected),
+        "nobody waits for it"
+    );
     solo.write();
     solo.end(&EndReason::Storage("its disk failed".to_owned()), Fate::Unknown);
     let Poll::Ready(Err(SubmitError::Ended { reason, outcome })) = poll(&mut submit) else { panic!("it has ended") };
@@ -230,17 +234,17 @@ fn who_is_dropped_does_not_know_whether_what_others_deliver_is_on_any_disk() {
 #[test]
 fn what_was_safe_in_a_log_is_not_in_the_one_that_takes_its_place() {
     let mut solo = solo();
-    let (journal, ..) = solo.log.as_ref().unwrap();
-    let journal = Arc::clone(journal);
+    let (log_writer, ..) = solo.log.as_ref().unwrap();
+    let log_writer = Arc::clone(log_writer);
     let mut submit = solo.group.submit(&Entry::Add(5));
     solo.settle();
     solo.write();
     solo.settle();
-    assert_eq!((poll(&mut submit), journal.safe()), (Poll::Ready(Ok(5)), 1));
-    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|_| None));
+    assert_eq!((poll(&mut submit), log_writer.safe()), (Poll::Ready(Ok(5)), 1));
+    let begun = log_writer.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|_| None));
     solo.write();
     assert_eq!(begun.try_recv().map(|end| end.version), Ok(0));
-    assert_eq!(journal.safe(), 0);
+    assert_eq!(log_writer.safe(), 0);
 }
 
 #[test]
@@ -248,8 +252,8 @@ fn a_job_sees_all_that_was_appended_before_it_was_asked_for() {
     let mut solo = solo();
     solo.group.send(&Entry::Add(1)).wait().unwrap();
     solo.settle();
-    let (journal, ..) = solo.log.as_ref().unwrap();
-    let answer = journal.ask(|log| log.persisted().version);
+    let (log_writer, ..) = solo.log.as_ref().unwrap();
+    let answer = log_writer.ask(|log| log.persisted().version);
     solo.write();
     assert_eq!(answer.try_recv(), Ok(1));
 }
@@ -261,17 +265,17 @@ fn a_log_that_is_cut_goes_on_behind_the_cut() {
         solo.group.send(&Entry::Add(1)).wait().unwrap();
     }
     solo.settle();
-    let (journal, mut log, disk) = solo.log.take().unwrap();
-    let cut = journal.change_end(|log| {
+    let (log_writer, mut log, disk) = solo.log.take().unwrap();
+    let cut = log_writer.change_end(|log| {
         log.cut_to(Position::new(Epoch(1), Seq(1)))?;
         Ok(None)
     });
-    journal.write(&mut log);
+    log_writer.write(&mut log);
     assert_eq!(cut.try_recv().unwrap().version, 1);
-    let end = journal.append().message(Position::new(Epoch(1), Seq(1)), Hlc(0), NodeId(1), Payload::kept(b"other"));
+    let end = log_writer.append().message(Position::new(Epoch(1), Seq(1)), Hlc(0), NodeId(1), Payload::kept(b"other"));
     assert_eq!(end.unwrap().version, 2);
-    journal.write(&mut log);
-    assert_eq!(journal.on_disk().version, 2);
+    log_writer.write(&mut log);
+    assert_eq!(log_writer.on_disk().version, 2);
     drop(log);
     let (_, log, _) = open(disk, 4096);
     assert_eq!(log.persisted().version, 2);
@@ -279,18 +283,18 @@ fn a_log_that_is_cut_goes_on_behind_the_cut() {
 
 #[test]
 fn a_log_on_disk_tells_how_far_it_was_acknowledged_and_catches_up_when_it_is_quiet() {
-    let (journal, mut log, disk) = log();
-    journal.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+    let (log_writer, mut log, disk) = log();
+    log_writer.append().view(Epoch(1), &ViewRecord::default()).unwrap();
     for version in 1..=3 {
         let at = Position::new(Epoch(1), Seq(version));
-        journal.append().message(at, Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
-        journal.write(&mut log);
+        log_writer.append().message(at, Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
+        log_writer.write(&mut log);
         // As at a member that knows no better.
-        journal.set_safe(version);
+        log_writer.set_safe(version);
     }
     let marked = || open(disk.clone(), 4096).1.acknowledged();
     assert_eq!(marked(), 2, "with the last record came what was known before it");
-    assert!(!journal.note_safe(&mut log), "there is no more to note");
+    assert!(!log_writer.note_safe(&mut log), "there is no more to note");
     assert_eq!(marked(), 3);
 }
 
@@ -298,32 +302,35 @@ fn a_log_on_disk_tells_how_far_it_was_acknowledged_and_catches_up_when_it_is_qui
 fn a_log_that_is_closed_tells_all_that_was_acknowledged() {
     let disk = SimStorage::new(1);
     let (_, log, _) = open(disk.clone(), 4096);
-    let bed = Bed::default();
-    let journal = Arc::new(Journal::new(&log, None, bed.waker()));
-    let thread = StorageThread::start(vec![(Arc::clone(&journal), log)], bed, Waker::new(|| ())).unwrap();
-    journal.append().view(Epoch(1), &ViewRecord::default()).unwrap();
-    journal.append().message(Position::new(Epoch(1), Seq(0)), Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
-    assert_eq!(journal.ask(|log| log.persisted().version).recv(), Ok(1));
-    journal.set_safe(1);
+    let park = WriterPark::default();
+    let log_writer = Arc::new(LogWriter::new(&log, None, park.waker()));
+    let thread = StorageThread::start(vec![(Arc::clone(&log_writer), log)], park, Waker::new(|| ())).unwrap();
+    log_writer.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+    log_writer.append().message(Position::new(Epoch(1), Seq(0)), Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
+    assert_eq!(log_writer.ask(|log| log.persisted().version).recv(), Ok(1));
+    log_writer.set_safe(1);
     drop(thread);
     assert_eq!(open(disk, 4096).1.acknowledged(), 1);
 }
 
 #[test]
 fn a_quiet_log_is_marked_also_beside_one_that_is_written() {
-    let bed = Bed::default();
+    let park = WriterPark::default();
     let logs = [1, 2].map(|seed| {
         let log = open(SimStorage::new(seed), 4096).1;
-        (Arc::new(Journal::new(&log, None, bed.waker())), log)
+        (Arc::new(LogWriter::new(&log, None, park.waker())), log)
     });
     let [quiet, busy] = [0, 1].map(|nth: usize| Arc::clone(&logs[nth].0));
-    let _thread = StorageThread::start(logs.into(), bed, Waker::new(|| ())).unwrap();
-    let append = |journal: &Journal, seq| {
-        journal.append().message(Position::new(Epoch(1), Seq(seq)), Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
+    let _thread = StorageThread::start(logs.into(), park, Waker::new(|| ())).unwrap();
+    let append = |log_writer: &LogWriter, seq| {
+        log_writer
+            .append()
+            .message(Position::new(Epoch(1), Seq(seq)), Hlc(0), NodeId(1), Payload::kept(b"one"))
+            .unwrap();
     };
-    for journal in [&quiet, &busy] {
-        journal.append().view(Epoch(1), &ViewRecord::default()).unwrap();
-        append(journal, 0);
+    for log_writer in [&quiet, &busy] {
+        log_writer.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+        append(log_writer, 0);
     }
     assert_eq!(quiet.ask(|log| log.persisted().version).recv(), Ok(1));
     quiet.set_safe(1);

@@ -35,7 +35,7 @@ use crate::{
     Applied, Config, Group, Replicated, Snapshot, ViewChange,
     config::GroupBuilder,
     delivery::{Fate, Installed, Task},
-    durable::log_writer::{DiskLog, Journal},
+    durable::log_writer::{DiskLog, LogWriter},
     group::{
         handle::{GroupControl, GroupSpec, new_group},
         service::Service,
@@ -153,7 +153,7 @@ struct Solo<S: Service> {
     /// The number of times that the engine was woken.
     woken: Arc<AtomicUsize>,
     /// A durable group's log, and its disk.
-    log: Option<(Arc<Journal>, DiskLog, SimStorage)>,
+    log: Option<(Arc<LogWriter>, DiskLog, SimStorage)>,
 }
 
 const SHARD: ShardId = ShardId(0);
@@ -206,13 +206,13 @@ impl<S: Service> Solo<S> {
         };
         let clock = Arc::new(AtomicU64::new(0));
         let log = (options.mode == Mode::Durable).then(durable::log);
-        let journal = log.as_ref().map(|(journal, ..)| Arc::clone(journal));
+        let log_writer = log.as_ref().map(|(log_writer, ..)| Arc::clone(log_writer));
         let (mut task, control) = spec.attach(
             NodeId(1),
             waker,
             Now::Virtual { boot: Arc::clone(&clock), wall: Arc::clone(&clock) },
             Arc::default(),
-            journal,
+            log_writer,
         );
         let mut fabric = Alone::default();
         let shard = install(&mut fabric, &view, &shard_config, &mut *task, Vec::new());
@@ -246,7 +246,7 @@ impl<S: Service> Solo<S> {
 
     /// Writes what was appended to a durable group's log, once. Returns whether there was anything.
     fn write(&mut self) -> bool {
-        self.log.as_mut().is_some_and(|(journal, log, _)| journal.is_due() && journal.write(log))
+        self.log.as_mut().is_some_and(|(log_writer, log, _)| log_writer.is_due() && log_writer.write(log))
     }
 
     /// Steps until nothing happens any more.

@@ -4,7 +4,7 @@ use std::{error::Error, io};
 
 use squall_ordered::log::{Damage, ReadError};
 
-/// A reason for which a durable group's log or an earlier state can't be shown, or an image of the state can't be
+/// A reason for which a durable group's log or an earlier state can't be shown, or a snapshot of the state can't be
 /// taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,10 +58,10 @@ pub enum HistoryError {
     /// The log can't be read.
     #[error(transparent)]
     Unreadable(ReadError),
-    /// An image can't be written or read.
+    /// A snapshot can't be written or read.
     #[error("{0}")]
-    Image(Box<dyn Error + Send + Sync>),
-    /// The commands can't be applied to an image.
+    Snapshot(Box<dyn Error + Send + Sync>),
+    /// The commands can't be applied to a snapshot.
     #[error("an earlier state can't be built: {0}")]
     Replay(Box<dyn Error + Send + Sync>),
     /// This node still receives the group's state from another member.
@@ -70,7 +70,7 @@ pub enum HistoryError {
     /// The service can't write its state.
     #[error("no image of the state can be taken: {0}")]
     Capture(String),
-    /// The log's end was cut, or the log was begun anew from another member's state, before the image was complete.
+    /// The log's end was cut, or the log was begun anew from another member's state, before the snapshot was complete.
     #[error("the log was changed while an image of the state was taken: take another one")]
     Overtaken,
     /// The service panicked while an earlier state was built or looked at. The live replica is unchanged.
@@ -91,9 +91,9 @@ pub enum HistoryError {
 }
 
 impl HistoryError {
-    /// Wraps an error of writing or reading an image.
-    pub(super) fn image(error: impl Into<Box<dyn Error + Send + Sync>>) -> HistoryError {
-        HistoryError::Image(error.into())
+    /// Wraps an error of writing or reading a snapshot.
+    pub(super) fn snapshot(error: impl Into<Box<dyn Error + Send + Sync>>) -> HistoryError {
+        HistoryError::Snapshot(error.into())
     }
 
     /// Converts an error of a log's reader.

@@ -63,10 +63,10 @@ impl LogFollower {
     /// Returns the next entry. Errors are those of [`try_next`](LogFollower::try_next). Nothing is lost if the future
     /// is dropped while it waits.
     pub async fn next(&mut self) -> Result<Entry<'_>, HistoryError> {
-        let journal = Arc::clone(self.0.journal());
+        let log_writer = Arc::clone(self.0.log_writer());
         loop {
             // It listens before it looks, so that it misses no entry that comes in between.
-            let mut rings = pin!(journal.grown().listen());
+            let mut rings = pin!(log_writer.grown().listen());
             if self.advance()? {
                 return Ok(self.0.shown());
             }
@@ -78,9 +78,9 @@ impl LogFollower {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
         }
-        let journal = Arc::clone(self.0.journal());
+        let log_writer = Arc::clone(self.0.log_writer());
         loop {
-            listener!(journal.grown() => rings);
+            listener!(log_writer.grown() => rings);
             if self.advance()? {
                 return Ok(true);
             }
@@ -95,14 +95,14 @@ impl LogFollower {
     /// Goes to the next entry, if it is safe.
     fn advance(&mut self) -> Result<bool, HistoryError> {
         let LogFollower(reader) = self;
-        let journal = reader.journal();
-        let is_over = journal.failure().is_some();
-        let safe = journal.safe().min(journal.on_disk().version);
+        let log_writer = reader.log_writer();
+        let is_over = log_writer.failure().is_some();
+        let safe = log_writer.safe().min(log_writer.on_disk().version);
         reader.read_to(safe);
         match reader.advance()? {
             true => Ok(true),
             // The end was checked before, so that the last entries are shown.
-            false if is_over => Err(ended(reader.journal())),
+            false if is_over => Err(ended(reader.log_writer())),
             false => Ok(false),
         }
     }

@@ -1,9 +1,9 @@
-//! The keeper: it takes images of the state, and trims the log before those that are kept.
+//! The keeper: it takes snapshots of the state, and trims the log before those that are kept.
 //!
-//! An image is captured between two commands, and written on another thread once its version is safe: after a crash of
-//! all members the log may end before a version that is not safe. A crash in between leaves the images and the log of
-//! before. A crash during the removal leaves images or segments that are not needed, and the next start or the next
-//! image removes them.
+//! A snapshot is captured between two commands, and written on another thread once its version is safe: after a crash
+//! of all members the log may end before a version that is not safe. A crash in between leaves the snapshots and the
+//! log of before. A crash during the removal leaves snapshots or segments that are not needed, and the next start or
+//! the next snapshot removes them.
 
 use std::{
     fmt,
@@ -18,16 +18,15 @@ use event_listener::{Listener, listener};
 use squall_ordered::log::{End, Position, Snapshot as Stored, Storage, remove_snapshot, snapshots};
 
 use super::{
-    History, HistoryError, Sources, ask, ended,
-    images::{Held, Keep, plan},
-    logged,
+    History, HistoryError, Sources, ask, ended, logged,
+    snapshots::{Keep, KeptSnapshot, plan},
 };
 use crate::{
     config::GroupConfig,
     durable::{
         disk::Disk,
-        log_writer::{DiskLog, Journal},
-        snapshot_store::Shelf,
+        log_writer::{DiskLog, LogWriter},
+        snapshot_store::SnapshotStore,
     },
     group::replicated::Logged,
     runtime::blocking,
@@ -40,9 +39,9 @@ use crate::{
 /// The rules for keeping a group's past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// The bytes of log after which the next image is taken.
+    /// The bytes of log after which the next snapshot is taken.
     pub(crate) snapshot_bytes: u64,
-    /// The bytes of the log before the newest image that are kept; None for all.
+    /// The bytes of the log before the newest snapshot that are kept; None for all.
     pub(crate) retain: Option<u64>,
 }
 
@@ -65,54 +64,54 @@ impl Policy {
 /// The keeper's state.
 #[derive(Default)]
 pub(super) struct Keeping {
-    /// The newest image, and the size of all images, in bytes.
+    /// The newest snapshot, and the size of all snapshots, in bytes.
     pub(super) newest: Option<Logged>,
     pub(super) bytes: u64,
-    /// Whether a thread is about to take an image.
+    /// Whether a thread is about to take a snapshot.
     is_busy: bool,
-    /// Whether another image came due while that one was being taken.
+    /// Whether another snapshot came due while that one was being taken.
     pub(super) is_late: bool,
-    /// The image that is taken step by step, where there are no threads.
+    /// The snapshot that is taken step by step, where there are no threads.
     taking: Option<Taking>,
 }
 
-/// The divisor of the distance between two images, after which the next attempt follows one that failed.
+/// The divisor of the distance between two snapshots, after which the next attempt follows one that failed.
 const AGAIN_AFTER: u64 = 4;
 
 /// The bytes that are written between two looks at the disk's free space.
 const LOOK_EVERY: u64 = 16 << 20;
 
 impl History {
-    /// Takes images when they are due, from now on.
+    /// Takes snapshots when they are due, from now on.
     pub(super) fn keep(self: &Arc<History>) {
-        let Ok(journal) = self.journal() else { return };
+        let Ok(log_writer) = self.log_writer() else { return };
         let history = Arc::downgrade(self);
-        journal.on_due(move || {
+        log_writer.on_due(move || {
             if let Some(history) = history.upgrade() {
-                history.begin_image();
+                history.begin_snapshot();
             }
         });
         let history = Arc::downgrade(self);
-        // The job is queued before any later request for a state or an image.
-        drop(journal.ask(move |log| {
+        // The job is queued before any later request for a state or a snapshot.
+        drop(log_writer.ask(move |log| {
             let Some(history) = history.upgrade() else { return };
-            let images = held(log).unwrap_or_default();
-            history.note(&images);
-            let since = images.last().map_or(u64::MAX, |newest| newest.behind);
-            if let Ok(journal) = history.journal() {
-                journal.call_at(journal.counts().bytes + history.policy.snapshot_bytes.saturating_sub(since));
+            let snapshots = kept_snapshots(log).unwrap_or_default();
+            history.note(&snapshots);
+            let since = snapshots.last().map_or(u64::MAX, |newest| newest.behind);
+            if let Ok(log_writer) = history.log_writer() {
+                log_writer.call_at(log_writer.counts().bytes + history.policy.snapshot_bytes.saturating_sub(since));
             }
         }));
     }
 
-    /// Begins an image that is due. It runs on the thread that writes, which must not wait.
-    fn begin_image(self: &Arc<History>) {
+    /// Begins a snapshot that is due. It runs on the thread that writes, which must not wait.
+    fn begin_snapshot(self: &Arc<History>) {
         let (was_busy, was_late) = {
             let mut keeping = self.keeping();
             let was_busy = std::mem::replace(&mut keeping.is_busy, true);
             (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
         };
-        // If the image is done by then, that has set the time of the next one.
+        // If the snapshot is done by then, that has set the time of the next one.
         self.schedule(self.policy.snapshot_bytes);
         if was_busy && !was_late {
             let why = "an image of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
@@ -122,12 +121,12 @@ impl History {
         if was_busy {
             return;
         }
-        if self.journal().is_ok_and(|journal| journal.is_pumped()) {
+        if self.log_writer().is_ok_and(|log_writer| log_writer.is_pumped()) {
             self.keeping().taking = Some(Taking::Due);
             return;
         }
         let history = Arc::clone(self);
-        let body = move || history.image_taken(history.snapshot());
+        let body = move || history.snapshot_taken(history.snapshot());
         if let Err(error) = thread::Builder::new().name("squall-image".to_owned()).spawn(body) {
             tracing::warn!(group = self.group, %error, "there is no thread to take an image of the state");
             self.is_done();
@@ -135,8 +134,8 @@ impl History {
         }
     }
 
-    /// Notes the outcome of an image that was due.
-    fn image_taken(&self, taken: Result<Logged, HistoryError>) {
+    /// Notes the outcome of a snapshot that was due.
+    fn snapshot_taken(&self, taken: Result<Logged, HistoryError>) {
         match taken {
             Ok(at) => {
                 tracing::info!(group = self.group, version = at.version, "an image of the state was taken");
@@ -144,7 +143,7 @@ impl History {
             // The node has ended.
             Err(HistoryError::Ended { .. }) => {}
             Err(error) => {
-                // An image is due as soon as a node starts with a long log and no image; such a node must join the
+                // A snapshot is due as soon as a node starts with a long log and no snapshot; such a node must join the
                 // group first.
                 if !matches!(error, HistoryError::Joining) {
                     tracing::warn!(group = self.group, %error, "no image of the state was taken, so no log is trimmed");
@@ -155,19 +154,19 @@ impl History {
         self.is_done();
     }
 
-    /// Tells whether an image is due or under way that no thread takes: the caller must call
-    /// [`step_image`](History::step_image).
+    /// Tells whether a snapshot is due or under way that no thread takes: the caller must call
+    /// [`step_snapshot`](History::step_snapshot).
     pub(crate) fn wants_step(&self) -> bool {
         self.keeping().taking.is_some()
     }
 
-    /// Continues that image, as far as it goes without waiting.
-    pub(crate) fn step_image(&self) {
+    /// Continues that snapshot, as far as it goes without waiting.
+    pub(crate) fn step_snapshot(&self) {
         let Some(taking) = self.keeping().taking.take() else { return };
         match taking.go_on(self) {
             Ok(ControlFlow::Continue(taking)) => self.keeping().taking = Some(taking),
-            Ok(ControlFlow::Break(at)) => self.image_taken(Ok(at)),
-            Err(error) => self.image_taken(Err(error)),
+            Ok(ControlFlow::Break(at)) => self.snapshot_taken(Ok(at)),
+            Err(error) => self.snapshot_taken(Err(error)),
         }
     }
 
@@ -177,27 +176,27 @@ impl History {
     }
 
     fn schedule(&self, bytes: u64) {
-        if let Ok(journal) = self.journal() {
-            journal.call_at(journal.counts().bytes.saturating_add(bytes.max(1)));
+        if let Ok(log_writer) = self.log_writer() {
+            log_writer.call_at(log_writer.counts().bytes.saturating_add(bytes.max(1)));
         }
     }
 
-    fn note(&self, images: &[Held]) {
+    fn note(&self, snapshots: &[KeptSnapshot]) {
         let mut keeping = self.keeping();
-        keeping.newest = images.last().map(|image| logged(image.at));
-        keeping.bytes = images.iter().map(|image| image.bytes).sum();
+        keeping.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
+        keeping.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     }
 
-    /// Takes an image: see [`Group::snapshot_now`](crate::Group::snapshot_now).
+    /// Takes a snapshot: see [`Group::snapshot_now`](crate::Group::snapshot_now).
     pub(super) fn snapshot(&self) -> Result<Logged, HistoryError> {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
         }
-        let journal = self.journal()?;
+        let log_writer = self.log_writer()?;
         let _alone = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taking = Taking::Due;
         loop {
-            listener!(journal.grown() => rings);
+            listener!(log_writer.grown() => rings);
             match taking.go_on(self)? {
                 ControlFlow::Continue(goes_on) => taking = goes_on,
                 ControlFlow::Break(at) => return Ok(at),
@@ -216,57 +215,61 @@ impl History {
 
     /// Asks the delivery thread for the replica's state.
     fn capture(&self) -> Result<mpsc::Receiver<Result<Captured, CaptureError>>, HistoryError> {
-        let Sources { journal, transfer, waker } = self.sources()?;
+        let Sources { log_writer, transfer, waker } = self.sources()?;
         let (to, answers) = mpsc::channel();
-        let reply = Reply { to: Some(to), journal: Arc::clone(journal) };
+        let reply = Reply { to: Some(to), log_writer: Arc::clone(log_writer) };
         transfer.ask(Wanted::State, Box::new(move |captured| reply.send(captured)));
         waker.wake();
         Ok(answers)
     }
 
-    /// Removes the images that are not needed, and trims the log. Returns the log's beginning.
+    /// Removes the snapshots that are not needed, and trims the log. Returns the log's beginning.
     fn settle(&self, keep: Keep, taken: Option<Taken>) -> Result<End, HistoryError> {
-        let journal = self.journal()?;
+        let log_writer = self.log_writer()?;
         let _alone = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shelf, mut images) = ask(journal, |log| Ok::<_, HistoryError>((Shelf::of(log), held(log)?)))??;
+        let (store, mut snapshots) =
+            ask(log_writer, |log| Ok::<_, HistoryError>((SnapshotStore::of(log), kept_snapshots(log)?)))??;
         let mut damaged = Vec::new();
-        let mut plan = plan(&images, keep);
-        // Removed data can't be had again, so the images that stay are read first.
+        let mut plan = plan(&snapshots, keep);
+        // Removed data can't be had again, so the snapshots that stay are read first.
         while plan.trim.is_some() || !plan.remove.is_empty() {
             let from = plan.trim.unwrap_or(Position::START);
-            let newest = images.len() - 1;
-            let needed =
-                images.iter().enumerate().filter(|(nth, image)| image.at.position == from || nth + 1 >= newest);
-            let Some((bad, error)) =
-                needed.map(|(_, image)| image.at.position).find_map(|at| shelf.open(at).err().map(|error| (at, error)))
+            let newest = snapshots.len() - 1;
+            let needed = snapshots
+                .iter()
+                .enumerate()
+                .filter(|(nth, snapshot)| snapshot.at.position == from || nth + 1 >= newest);
+            let Some((bad, error)) = needed
+                .map(|(_, snapshot)| snapshot.at.position)
+                .find_map(|at| store.open(at).err().map(|error| (at, error)))
             else {
                 break;
             };
             tracing::warn!(group = self.group, %error, "an image of the state is of no use, and is removed");
             damaged.push(bad);
-            images.retain(|image| image.at.position != bad);
-            plan = super::images::plan(&images, keep);
+            snapshots.retain(|snapshot| snapshot.at.position != bad);
+            plan = super::snapshots::plan(&snapshots, keep);
         }
         plan.remove.extend(damaged);
-        images.retain(|image| !plan.remove.contains(&image.at.position));
-        let of_job = Arc::clone(journal);
-        let begin = ask(journal, move |log| {
-            let remove = |at| remove_snapshot(&shelf.disk, at).map_err(HistoryError::image);
+        snapshots.retain(|snapshot| !plan.remove.contains(&snapshot.at.position));
+        let of_job = Arc::clone(log_writer);
+        let begin = ask(log_writer, move |log| {
+            let remove = |at| remove_snapshot(&store.disk, at).map_err(HistoryError::snapshot);
             if let Some(taken) = taken.filter(|taken| of_job.changes() != taken.changes) {
                 remove(taken.at)?;
                 return Err(HistoryError::Overtaken);
             }
-            // Images go first: a log without the images is whole, and images without their log are of no use.
+            // Snapshots go first: a log without the snapshots is whole, and snapshots without their log are of no use.
             plan.remove.into_iter().try_for_each(remove)?;
             let trimmed = plan.trim.map_or(Ok(log.begin()), |at| log.trim_before(at));
             trimmed.map_err(|error| HistoryError::Ended { why: error.to_string() })
         })??;
-        self.note(&images);
+        self.note(&snapshots);
         Ok(begin)
     }
 }
 
-/// An image on its way to the disk. It continues when [`Journal::grown`] signals.
+/// A snapshot on its way to the disk. It continues when [`LogWriter::grown`] signals.
 pub(super) enum Taking {
     Due,
     /// The delivery thread was asked for the state. `changes` is the count of changes of the log's end before that.
@@ -284,13 +287,13 @@ pub(super) enum Taking {
 }
 
 impl Taking {
-    /// Continues as far as it goes without waiting for other threads: [`ControlFlow::Break`] once the image is
+    /// Continues as far as it goes without waiting for other threads: [`ControlFlow::Break`] once the snapshot is
     /// complete.
     fn go_on(self, history: &History) -> Result<ControlFlow<Logged, Taking>, HistoryError> {
-        let journal = history.journal()?;
+        let log_writer = history.log_writer()?;
         match self {
             Taking::Due => {
-                let changes = journal.changes();
+                let changes = log_writer.changes();
                 Taking::Asked { answers: history.capture()?, changes }.go_on(history)
             }
             Taking::Asked { answers, changes } => {
@@ -298,31 +301,31 @@ impl Taking {
                     Err(mpsc::TryRecvError::Empty) => {
                         return Ok(ControlFlow::Continue(Taking::Asked { answers, changes }));
                     }
-                    Err(mpsc::TryRecvError::Disconnected) => return Err(ended(journal)),
+                    Err(mpsc::TryRecvError::Disconnected) => return Err(ended(log_writer)),
                     Ok(captured) => captured.map_err(|error| match error {
                         CaptureError::NotComplete => HistoryError::Joining,
                         error => HistoryError::Capture(error.to_string()),
                     })?,
                 };
-                let counted = journal.counts().bytes;
-                let (Some(place), state) = captured.into_image() else {
+                let counted = log_writer.counts().bytes;
+                let (Some(place), state) = captured.into_snapshot() else {
                     return Err(HistoryError::NotDurable { group: history.group.clone() });
                 };
                 Taking::Given { state, place: Box::new(place), changes, counted }.go_on(history)
             }
-            Taking::Given { changes, .. } if journal.changes() != changes => Err(HistoryError::Overtaken),
-            Taking::Given { .. } if journal.failure().is_some() => Err(ended(journal)),
-            Taking::Given { ref place, .. } if journal.safe() < place.end.version => Ok(ControlFlow::Continue(self)),
+            Taking::Given { changes, .. } if log_writer.changes() != changes => Err(HistoryError::Overtaken),
+            Taking::Given { .. } if log_writer.failure().is_some() => Err(ended(log_writer)),
+            Taking::Given { ref place, .. } if log_writer.safe() < place.end.version => Ok(ControlFlow::Continue(self)),
             Taking::Given { state, place, changes, counted } => {
                 let LogPlace { end: at, view, .. } = *place;
                 // The request is queued behind everything that the state has.
-                let (shelf, kept) = ask(journal, |log| (Shelf::of(log), 2 * log.options().segment_bytes))?;
-                if shelf.open(at.position).is_err() {
-                    let state = guarded(state, shelf.disk.clone(), kept);
-                    shelf.write(at, view.as_ref(), state).map_err(HistoryError::image)?;
+                let (store, kept) = ask(log_writer, |log| (SnapshotStore::of(log), 2 * log.options().segment_bytes))?;
+                if store.open(at.position).is_err() {
+                    let state = guarded(state, store.disk.clone(), kept);
+                    store.write(at, view.as_ref(), state).map_err(HistoryError::snapshot)?;
                 }
                 history.settle(history.policy.keep(), Some(Taken { at: at.position, changes }))?;
-                journal.call_at(counted.saturating_add(history.policy.snapshot_bytes));
+                log_writer.call_at(counted.saturating_add(history.policy.snapshot_bytes));
                 Ok(ControlFlow::Break(logged(at)))
             }
         }
@@ -332,7 +335,7 @@ impl Taking {
 /// A captured state on its way to the waiting thread, which is woken also if none comes.
 struct Reply {
     to: Option<mpsc::Sender<Result<Captured, CaptureError>>>,
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
 }
 
 impl Reply {
@@ -347,35 +350,35 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         self.to = None;
-        self.journal.grown().notify(usize::MAX);
+        self.log_writer.grown().notify(usize::MAX);
     }
 }
 
-/// An image that was just written, and the count of changes of the log's end before it.
+/// A snapshot that was just written, and the count of changes of the log's end before it.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     at: Position,
     changes: u64,
 }
 
-/// Returns the images that belong to a log, oldest first.
-fn held(log: &mut DiskLog) -> Result<Vec<Held>, HistoryError> {
-    let Shelf { disk, cluster, shard, .. } = Shelf::of(log);
+/// Returns the snapshots that belong to a log, oldest first.
+fn kept_snapshots(log: &mut DiskLog) -> Result<Vec<KeptSnapshot>, HistoryError> {
+    let SnapshotStore { disk, cluster, shard, .. } = SnapshotStore::of(log);
     let (begin, end) = (log.begin().position, log.persisted().position);
-    let mut images = Vec::new();
-    for position in snapshots(&disk).map_err(HistoryError::image)? {
+    let mut kept = Vec::new();
+    for position in snapshots(&disk).map_err(HistoryError::snapshot)? {
         if position < begin || position > end {
             continue;
         }
         match Stored::glance(disk.clone(), cluster, shard, position) {
             Ok((at, bytes)) => {
                 let behind = log.bytes_behind(position).map_err(HistoryError::Unreadable)?;
-                images.push(Held { at, bytes, behind });
+                kept.push(KeptSnapshot { at, bytes, behind });
             }
             Err(error) => tracing::warn!(%error, "an image of the state can't be used"),
         }
     }
-    Ok(images)
+    Ok(kept)
 }
 
 /// Wraps a state so that its writing fails before less than `kept` bytes of the disk are free.

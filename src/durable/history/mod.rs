@@ -3,9 +3,9 @@
 //!
 //! - A [`LogReader`] and a [`LogFollower`] show commands as they are on this node's disk. They never show anything
 //!   beyond the *safe* version, up to which all members have the log on disk, so that no crash undoes it.
-//! - A [`Past`] is a look at the state at a version or a time. The state is built from the newest *image* before it,
+//! - A [`Past`] is a look at the state at a version or a time. The state is built from the newest *snapshot* before it,
 //!   and the commands up to it.
-//! - The keeper takes images of the state, on disk, and trims the log before those that are kept.
+//! - The keeper takes snapshots of the state, on disk, and trims the log before those that are kept.
 //!
 //! None of it delays the threads that deliver and write, with two exceptions: the application's own `snapshot`, between
 //! two commands, and the removal of files, between two batches.
@@ -13,10 +13,10 @@
 mod entry;
 mod error;
 mod follower;
-mod images;
 mod keeper;
 mod past;
 mod reader;
+mod snapshots;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
@@ -28,10 +28,10 @@ use std::{
 use squall_fabric::Waker;
 use squall_ordered::log::{End, Hlc};
 
-use self::{keeper::Keeping, past::Desk};
+use self::{keeper::Keeping, past::RebuildPool};
 use crate::{
     durable::{
-        log_writer::{DiskLog, Journal, LogCounts},
+        log_writer::{DiskLog, LogCounts, LogWriter},
         scrub::ScrubReport,
     },
     group::{handle::Group, replicated::Logged, service::Service},
@@ -55,9 +55,9 @@ pub(crate) struct History {
     policy: Policy,
     /// None if the group is not durable; empty before the node has started.
     sources: Option<OnceLock<Sources>>,
-    past: Arc<Desk>,
+    past: Arc<RebuildPool>,
     keeping: Mutex<Keeping>,
-    /// Held by the thread that takes an image, which may wait for long until its version is safe.
+    /// Held by the thread that takes a snapshot, which may wait for long until its version is safe.
     taking: Mutex<()>,
     /// Held by the thread that works out what is needed, and removes the rest.
     settling: Mutex<()>,
@@ -65,7 +65,7 @@ pub(crate) struct History {
 
 /// The sources of the past.
 struct Sources {
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
     transfer: Arc<Transfer>,
     /// Wakes the delivery thread.
     waker: Waker,
@@ -85,42 +85,42 @@ impl History {
         })
     }
 
-    /// Returns the bytes of the log before the newest image that are to be kept.
+    /// Returns the bytes of the log before the newest snapshot that are to be kept.
     pub(crate) fn retains(&self) -> u64 {
         self.policy.retain.unwrap_or(u64::MAX)
     }
 
-    /// Starts the history with the group's node. Images are taken from now on, as the policy says.
-    pub(crate) fn start(self: &Arc<History>, journal: Arc<Journal>, transfer: Arc<Transfer>, waker: Waker) {
+    /// Starts the history with the group's node. Snapshots are taken from now on, as the policy says.
+    pub(crate) fn start(self: &Arc<History>, log_writer: Arc<LogWriter>, transfer: Arc<Transfer>, waker: Waker) {
         let Some(sources) = &self.sources else { return };
-        if sources.set(Sources { journal, transfer, waker }).is_ok() {
+        if sources.set(Sources { log_writer, transfer, waker }).is_ok() {
             self.keep();
         }
     }
 
     /// Returns the status of the log, if there is one.
     pub(crate) fn status(&self) -> Option<LogStatus> {
-        let journal = self.journal().ok()?;
-        let (begin, end, counts) = (journal.begin(), journal.on_disk(), journal.counts());
+        let log_writer = self.log_writer().ok()?;
+        let (begin, end, counts) = (log_writer.begin(), log_writer.on_disk(), log_writer.counts());
         let keeping = self.keeping();
-        let ScrubReport { damaged, repaired } = journal.scrubbed();
+        let ScrubReport { damaged, repaired } = log_writer.scrubbed();
         Some(LogStatus {
             first: begin.version + 1,
             begins_at_ns: begin.time.0,
             last: end.version,
             ends_at_ns: end.time.0,
-            safe: journal.safe(),
-            bytes: journal.bytes(),
+            safe: log_writer.safe(),
+            bytes: log_writer.bytes(),
             image: keeping.newest.map(|newest| newest.version),
             image_bytes: keeping.bytes,
             image_late: keeping.is_late,
             records: counts.records,
             written_bytes: counts.bytes,
             syncs: counts.syncs,
-            failure: journal.failure().map(str::to_owned),
+            failure: log_writer.failure().map(str::to_owned),
             damaged,
             repaired,
-            asides: journal.asides(),
+            asides: log_writer.asides(),
         })
     }
 
@@ -129,8 +129,8 @@ impl History {
         sources.get().ok_or(HistoryError::NotStarted)
     }
 
-    fn journal(&self) -> Result<&Arc<Journal>, HistoryError> {
-        self.sources().map(|sources| &sources.journal)
+    fn log_writer(&self) -> Result<&Arc<LogWriter>, HistoryError> {
+        self.sources().map(|sources| &sources.log_writer)
     }
 
     fn keeping(&self) -> MutexGuard<'_, Keeping> {
@@ -141,22 +141,22 @@ impl History {
 
 /// Runs a job on the thread that writes, and waits for its result.
 fn ask<T: Send + 'static>(
-    journal: &Journal,
+    log_writer: &LogWriter,
     job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
 ) -> Result<T, HistoryError> {
     if blocking::is_applying() {
         return Err(HistoryError::InsideApply);
     }
-    answer(journal, &journal.ask(job))
+    answer(log_writer, &log_writer.ask(job))
 }
 
-fn answer<T>(journal: &Journal, answers: &mpsc::Receiver<T>) -> Result<T, HistoryError> {
-    journal.wait(answers).ok_or_else(|| ended(journal))
+fn answer<T>(log_writer: &LogWriter, answers: &mpsc::Receiver<T>) -> Result<T, HistoryError> {
+    log_writer.wait(answers).ok_or_else(|| ended(log_writer))
 }
 
 /// Returns the error that the log has ended, with its cause.
-fn ended(journal: &Journal) -> HistoryError {
-    HistoryError::Ended { why: journal.failure().unwrap_or("the node has ended").to_owned() }
+fn ended(log_writer: &LogWriter) -> HistoryError {
+    HistoryError::Ended { why: log_writer.failure().unwrap_or("the node has ended").to_owned() }
 }
 
 /// Converts a log's end to a place in the history.
@@ -169,7 +169,7 @@ impl<R: Service> Group<R> {
     /// Reads a durable group's commands, by version, from this node's disk: those of `range` that are safe by now, so
     /// that no crash undoes them. Versions count from 1; a range that begins in the trimmed part is an error.
     ///
-    /// Memory is bounded, whatever the range. Appending continues meanwhile, and so does trimming: a reader that
+    /// Memory is bounded, whatever the range. AppendGuard continues meanwhile, and so does trimming: a reader that
     /// trimming overtakes gets [`HistoryError::Trimmed`].
     ///
     /// This call waits for the thread that writes, which answers between two batches.
@@ -184,35 +184,35 @@ impl<R: Service> Group<R> {
             Bound::Excluded(&version) => version.saturating_sub(1),
             Bound::Unbounded => u64::MAX,
         };
-        let journal = self.history().journal()?;
-        let safe = journal.safe().min(journal.on_disk().version);
-        LogReader::new(self.name(), journal, R::command_of, first, last.min(safe))
+        let log_writer = self.history().log_writer()?;
+        let safe = log_writer.safe().min(log_writer.on_disk().version);
+        LogReader::new(self.name(), log_writer, R::command_of, first, last.min(safe))
     }
 
     /// Reads as [`log`](Group::log), from a version on and without an end. The follower waits for commands to come, in
     /// whatever view, until the node's part in the group ends. `from` may lie beyond the end of the log.
     pub fn follow(&self, from: u64) -> Result<LogFollower, HistoryError> {
-        let journal = self.history().journal()?;
-        LogReader::new(self.name(), journal, R::command_of, from, 0).map(LogFollower::new)
+        let log_writer = self.history().log_writer()?;
+        LogReader::new(self.name(), log_writer, R::command_of, from, 0).map(LogFollower::new)
     }
 
     /// Returns the last command that is safe and not later than `time`; version 0 if all are later. The answer is final
     /// once a later command is safe.
     pub fn version_at(&self, time: impl Into<Hlc>) -> Result<Logged, HistoryError> {
-        let (journal, time) = (self.history().journal()?, time.into());
-        let found = past::end_at(self.name(), journal, time)?;
+        let (log_writer, time) = (self.history().log_writer()?, time.into());
+        let found = past::end_at(self.name(), log_writer, time)?;
         Ok(found)
     }
 
     /// Returns the counts of what this node has written to the group's log since it started.
     pub fn log_counts(&self) -> Result<LogCounts, HistoryError> {
-        self.history().journal().map(|journal| journal.counts())
+        self.history().log_writer().map(|log_writer| log_writer.counts())
     }
 
     /// Calls `look` with the state behind the command of a version, 0 for the state at the beginning, and with the
     /// exact place of that state. `blank` is a service as it is before it has any state.
     ///
-    /// The newest image before that version is restored into `blank`, and the commands behind it are applied, on a
+    /// The newest snapshot before that version is restored into `blank`, and the commands behind it are applied, on a
     /// thread of its own. At most two states of a group are built at a time; others wait for their turn. The live
     /// replica is not touched.
     ///
@@ -238,9 +238,9 @@ impl<R: Service> Group<R> {
         past::look(self.name(), self.history(), past::Moment::Time(time.into()), blank, look)
     }
 
-    /// Takes an image of this node's replica, on its disk, and removes what the configuration does not want
-    /// [retained](crate::config::GroupConfig::retain). Returns the place of the image's state, once that is safe and
-    /// the image is complete. Blocks this thread until then; delivery continues.
+    /// Takes a snapshot of this node's replica, on its disk, and removes what the configuration does not want
+    /// [retained](crate::config::GroupConfig::retain). Returns the place of the snapshot's state, once that is safe and
+    /// the snapshot is complete. Blocks this thread until then; delivery continues.
     pub fn snapshot_now(&self) -> Result<Logged, HistoryError> {
         self.history().snapshot()
     }
@@ -248,7 +248,7 @@ impl<R: Service> Group<R> {
     /// Removes commands on this node's disk that only states before `version` need, whatever the configuration wants
     /// retained. Returns the first version that can still be read.
     ///
-    /// At least the two newest images, and the log from the older one on, are kept. To remove more, call
+    /// At least the two newest snapshots, and the log from the older one on, are kept. To remove more, call
     /// [`snapshot_now`](Group::snapshot_now) first.
     pub fn trim(&self, version: u64) -> Result<u64, HistoryError> {
         self.history().trim(version)

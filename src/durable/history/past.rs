@@ -15,9 +15,9 @@ use squall_ordered::log::{Body, End, Hlc, Position, ReadError, snapshots};
 use super::{History, HistoryError, ask, logged, reader::read_behind};
 use crate::{
     durable::{
-        log_writer::Journal,
+        log_writer::LogWriter,
         recovery::{ReplayError, replay},
-        snapshot_store::Shelf,
+        snapshot_store::SnapshotStore,
     },
     group::{replicated::Logged, service::Service},
     runtime::blocking,
@@ -41,9 +41,9 @@ pub(super) enum Moment {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The pool of threads that build earlier states of a group.
+/// The pool of threads that rebuild earlier states of a group.
 #[derive(Default)]
-pub(super) struct Desk(Mutex<Queue>);
+pub(super) struct RebuildPool(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -51,14 +51,14 @@ struct Queue {
     threads: usize,
 }
 
-impl Desk {
+impl RebuildPool {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a job, for a thread that ends when no job waits.
-    fn push(self: &Arc<Desk>, job: Job) -> Result<(), HistoryError> {
+    fn push(self: &Arc<RebuildPool>, job: Job) -> Result<(), HistoryError> {
         let mut queue = self.lock();
         if queue.waiting.len() >= MAX_WAITING {
             return Err(HistoryError::Busy(MAX_WAITING));
@@ -67,9 +67,9 @@ impl Desk {
         if queue.threads == AT_ONCE {
             return Ok(());
         }
-        let desk = Arc::clone(self);
+        let pool = Arc::clone(self);
         let body = move || {
-            while let Some(job) = desk.next() {
+            while let Some(job) = pool.next() {
                 job();
             }
         };
@@ -169,7 +169,7 @@ pub(super) fn look<S: Service, T: Send + 'static>(
         // Unwind safety: a panic can only break the job's own values.
         let build = || {
             let mut service = blank;
-            let at = build(&name, of_job.journal()?, moment, &mut service)?;
+            let at = build(&name, of_job.log_writer()?, moment, &mut service)?;
             Ok(look(&service, at))
         };
         let result = catch_unwind(AssertUnwindSafe(build)).unwrap_or(Err(HistoryError::Panicked));
@@ -177,7 +177,7 @@ pub(super) fn look<S: Service, T: Send + 'static>(
             waker.wake();
         }
     };
-    let pushed = history.journal().map(drop).and_then(|()| history.past.push(Box::new(job)));
+    let pushed = history.log_writer().map(drop).and_then(|()| history.past.push(Box::new(job)));
     if let Err(error) = pushed {
         *Past::lock(&past.0) = State::Answered(Err(error));
     }
@@ -185,18 +185,23 @@ pub(super) fn look<S: Service, T: Send + 'static>(
 }
 
 /// Brings a service to the state at a moment.
-fn build<S: Service>(group: &str, journal: &Journal, moment: Moment, service: &mut S) -> Result<Logged, HistoryError> {
+fn build<S: Service>(
+    group: &str,
+    log_writer: &LogWriter,
+    moment: Moment,
+    service: &mut S,
+) -> Result<Logged, HistoryError> {
     let version = match moment {
         Moment::Version(version) => version,
-        Moment::Time(time) => end_at(group, journal, time)?.version,
+        Moment::Time(time) => end_at(group, log_writer, time)?.version,
     };
     for _ in 1..ATTEMPTS {
-        match build_version(group, journal, version, service) {
+        match build_version(group, log_writer, version, service) {
             Err(error) if is_overtaken(&error) => {}
             result => return result,
         }
     }
-    build_version(group, journal, version, service)
+    build_version(group, log_writer, version, service)
 }
 
 /// Tells whether the log was trimmed meanwhile.
@@ -206,28 +211,28 @@ fn is_overtaken(error: &HistoryError) -> bool {
 
 fn build_version<S: Service>(
     group: &str,
-    journal: &Journal,
+    log_writer: &LogWriter,
     version: u64,
     service: &mut S,
 ) -> Result<Logged, HistoryError> {
-    let safe = journal.safe().min(journal.on_disk().version);
+    let safe = log_writer.safe().min(log_writer.on_disk().version);
     if version > safe {
         return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe });
     }
-    let to = position_behind(group, journal, version)?;
-    let (shelf, begin) = ask(journal, |log| (Shelf::of(log), log.begin().position))?;
-    let found = shelf.newest(begin, to).map_err(HistoryError::image)?;
+    let to = position_behind(group, log_writer, version)?;
+    let (store, begin) = ask(log_writer, |log| (SnapshotStore::of(log), log.begin().position))?;
+    let found = store.newest(begin, to).map_err(HistoryError::snapshot)?;
     for error in found.refused {
         tracing::warn!(group, %error, "an image of the state can't be used, so an older one is");
     }
-    let Some(mut image) = found.image else {
-        let first = first_state(&shelf, begin).unwrap_or(journal.end().version);
+    let Some(mut snapshot) = found.snapshot else {
+        let first = first_state(&store, begin).unwrap_or(log_writer.end().version);
         return Err(HistoryError::Trimmed { group: group.to_owned(), asked: version, first });
     };
-    let (from, view) = (image.at, image.view.take());
-    let mut reader = ask(journal, move |log| log.read(from.position, to))?.map_err(HistoryError::Unreadable)?;
-    service.restore(&mut image).map_err(HistoryError::image)?;
-    let replayed = replay(service, &mut reader, from, view, &journal.skips()).map_err(|error| match error {
+    let (from, view) = (snapshot.at, snapshot.view.take());
+    let mut reader = ask(log_writer, move |log| log.read(from.position, to))?.map_err(HistoryError::Unreadable)?;
+    service.restore(&mut snapshot).map_err(HistoryError::snapshot)?;
+    let replayed = replay(service, &mut reader, from, view, &log_writer.skips()).map_err(|error| match error {
         ReplayError::Read(error) => HistoryError::Unreadable(error),
         error => HistoryError::Replay(Box::new(error)),
     })?;
@@ -238,17 +243,17 @@ fn build_version<S: Service>(
 }
 
 /// Returns the position of the log behind a version's message.
-fn position_behind(group: &str, journal: &Journal, version: u64) -> Result<Position, HistoryError> {
-    if version == journal.begin().version {
-        return Ok(journal.begin().position);
+fn position_behind(group: &str, log_writer: &LogWriter, version: u64) -> Result<Position, HistoryError> {
+    if version == log_writer.begin().version {
+        return Ok(log_writer.begin().position);
     }
-    let mut reader = read_behind(group, journal, version)?;
+    let mut reader = read_behind(group, log_writer, version)?;
     loop {
         match reader.next_record().map_err(|error| HistoryError::reading(group, version, error))? {
             Some(record) if matches!(record.body, Body::Message { .. }) => return Ok(record.end()),
             Some(_) => {}
             None => {
-                let safe = journal.safe();
+                let safe = log_writer.safe();
                 return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe });
             }
         }
@@ -256,22 +261,22 @@ fn position_behind(group: &str, journal: &Journal, version: u64) -> Result<Posit
 }
 
 /// Returns the first version of which the state can be built.
-fn first_state(shelf: &Shelf, begin: Position) -> Option<u64> {
-    let mut positions = snapshots(&shelf.disk).ok()?.into_iter().filter(|&at| at >= begin);
-    positions.find_map(|at| shelf.open(at).ok()).map(|image| image.at.version)
+fn first_state(store: &SnapshotStore, begin: Position) -> Option<u64> {
+    let mut positions = snapshots(&store.disk).ok()?.into_iter().filter(|&at| at >= begin);
+    positions.find_map(|at| store.open(at).ok()).map(|snapshot| snapshot.at.version)
 }
 
 /// Returns the last command that is safe and not later than a time.
-pub(super) fn end_at(group: &str, journal: &Journal, time: Hlc) -> Result<Logged, HistoryError> {
-    let safe = journal.safe().min(journal.on_disk().version);
-    let found: Result<End, ReadError> = ask(journal, move |log| log.at_time(time))?;
+pub(super) fn end_at(group: &str, log_writer: &LogWriter, time: Hlc) -> Result<Logged, HistoryError> {
+    let safe = log_writer.safe().min(log_writer.on_disk().version);
+    let found: Result<End, ReadError> = ask(log_writer, move |log| log.at_time(time))?;
     let end = found.map_err(|error| match error {
-        ReadError::NotYet { .. } => HistoryError::Before { first: journal.begin().version + 1 },
+        ReadError::NotYet { .. } => HistoryError::Before { first: log_writer.begin().version + 1 },
         error => HistoryError::reading(group, 0, error),
     })?;
     if end.version <= safe {
         return Ok(logged(end));
     }
-    let found: Result<End, ReadError> = ask(journal, move |log| log.at_version(safe))?;
+    let found: Result<End, ReadError> = ask(log_writer, move |log| log.at_version(safe))?;
     found.map(logged).map_err(|error| HistoryError::reading(group, safe, error))
 }

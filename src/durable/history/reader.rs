@@ -10,7 +10,7 @@ use squall_ordered::log::{Body, Hlc, Position, ReadError, Reader, Skips};
 use super::{Entry, EntryBody, HistoryError, ask};
 use crate::{
     delivery::view_change::ViewChange,
-    durable::{disk::Disk, log_writer::Journal},
+    durable::{disk::Disk, log_writer::LogWriter},
 };
 
 /// A function that returns the part of a message that is the application's command, if it has one.
@@ -33,7 +33,7 @@ pub(super) type CommandOf = fn(&[u8]) -> Option<&[u8]>;
 /// ```
 pub struct LogReader {
     group: String,
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
     command_of: CommandOf,
     reader: Reader<Disk>,
     /// The first version that was not shown.
@@ -62,7 +62,7 @@ struct Shown {
 impl LogReader {
     pub(super) fn new(
         group: &str,
-        journal: &Arc<Journal>,
+        log_writer: &Arc<LogWriter>,
         command_of: CommandOf,
         first: u64,
         last: u64,
@@ -80,13 +80,13 @@ impl LogReader {
         };
         Ok(LogReader {
             group: group.to_owned(),
-            journal: Arc::clone(journal),
+            log_writer: Arc::clone(log_writer),
             command_of,
-            reader: read_behind(group, journal, next)?,
+            reader: read_behind(group, log_writer, next)?,
             next,
             last,
             shows_views: false,
-            skips: journal.skips(),
+            skips: log_writer.skips(),
             shown,
         })
     }
@@ -126,7 +126,7 @@ impl LogReader {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     // Everything that is safe is on disk.
-                    match self.reader.extend(self.journal.tip()) {
+                    match self.reader.extend(self.log_writer.tip()) {
                         Ok(()) => {}
                         Err(error) => self.reopen(error)?,
                     }
@@ -167,7 +167,7 @@ impl LogReader {
         if !matches!(error, ReadError::Gone { .. }) {
             return Err(HistoryError::reading(&self.group, self.next, error));
         }
-        self.reader = read_behind(&self.group, &self.journal, self.next)?;
+        self.reader = read_behind(&self.group, &self.log_writer, self.next)?;
         Ok(())
     }
 
@@ -184,14 +184,14 @@ impl LogReader {
         Entry { version, time, epoch, seq, is_skipped, body }
     }
 
-    pub(super) fn journal(&self) -> &Arc<Journal> {
-        &self.journal
+    pub(super) fn log_writer(&self) -> &Arc<LogWriter> {
+        &self.log_writer
     }
 }
 
 /// Opens a reader at a version.
-pub(super) fn read_behind(group: &str, journal: &Journal, version: u64) -> Result<Reader<Disk>, HistoryError> {
-    let reader = ask(journal, move |log| log.read_behind(version.saturating_sub(1)))?;
+pub(super) fn read_behind(group: &str, log_writer: &LogWriter, version: u64) -> Result<Reader<Disk>, HistoryError> {
+    let reader = ask(log_writer, move |log| log.read_behind(version.saturating_sub(1)))?;
     reader.map_err(|error| HistoryError::reading(group, version, error))
 }
 

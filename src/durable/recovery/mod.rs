@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! <storage>/view-log.redb        the node's part in the view log; the logs' owner, and the least generation of each
-//! <storage>/logs/<group>/        a group's log, and images of its state at places of the log
+//! <storage>/logs/<group>/        a group's log, and snapshots of its state at places of the log
 //! <storage>/logs/<group>.<n>/    as above, of shard n of a group with several
 //! ```
 //!
-//! - *At start* ([`open`], [`begin`]) each log is opened, and its replica is brought from the newest good image through
-//!   the records that follow. Damage ends that: the replica must then be completed by another member.
+//! - *At start* ([`open`], [`begin`]) each log is opened, and its replica is brought from the newest good snapshot
+//!   through the records that follow. Damage ends that: the replica must then be completed by another member.
 //! - *In a restart* ([`Held`]) the node reports its copies, and a log that goes further than the agreed end is cut.
 //! - *As a joiner* ([`offer`](crate::state_transfer::offer)) it gets the records that its log lacks from a member that
 //!   has them, or another state.
 //!
 //! # An interrupted change
 //!
-//! An image is written before the log that begins with it. Images of places that the log does not have are removed
-//! whenever it is opened. So a crash leaves the old log with its images, or the new one with its own.
+//! A snapshot is written before the log that begins with it. Snapshots of places that the log does not have are removed
+//! whenever it is opened. So a crash leaves the old log with its snapshots, or the new one with its own.
 
 pub(crate) mod anew;
 mod open;

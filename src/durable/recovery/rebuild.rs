@@ -1,4 +1,4 @@
-//! The rebuilding of a replica from its disk alone: from the newest good image, and the log behind it.
+//! The rebuilding of a replica from its disk alone: from the newest good snapshot, and the log behind it.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use crate::{
     durable::{
         disk::Disk,
         log_writer::DiskLog,
-        snapshot_store::{Image, ImageError, LastView, Shelf},
+        snapshot_store::{LastView, SnapshotStore, SnapshotStoreError, StoredSnapshot},
     },
     group::service::Service,
 };
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
     #[error(transparent)]
-    Image(#[from] ImageError),
+    Snapshot(#[from] SnapshotStoreError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
     #[error("the application does not take the state that it wrote: {0}")]
@@ -47,7 +47,7 @@ impl RebuildError {
 /// A log from which a replica is rebuilt: this thread's own, or that of the thread that writes it.
 pub(crate) trait Source {
     /// Returns the directory of its files.
-    fn shelf(&self) -> &Shelf;
+    fn store(&self) -> &SnapshotStore;
 
     /// Returns its beginning and its end.
     fn extent(&mut self) -> Result<(End, End), RebuildError>;
@@ -58,25 +58,25 @@ pub(crate) trait Source {
     /// Returns the commands that no member applies.
     fn skips(&mut self) -> Result<Skips, RebuildError>;
 
-    /// Returns the log's end at a place of an image, and a reader from there.
+    /// Returns the log's end at a place of a snapshot, and a reader from there.
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
 }
 
-/// A log that no thread writes yet.
-pub(crate) struct Resting<'a> {
-    shelf: Shelf,
+/// A log that no thread writes yet, from which a replica is rebuilt before the node runs.
+pub(crate) struct OfflineLog<'a> {
+    store: SnapshotStore,
     log: &'a DiskLog,
 }
 
-impl Resting<'_> {
-    pub(crate) fn new(log: &DiskLog) -> Resting<'_> {
-        Resting { shelf: Shelf::of(log), log }
+impl OfflineLog<'_> {
+    pub(crate) fn new(log: &DiskLog) -> OfflineLog<'_> {
+        OfflineLog { store: SnapshotStore::of(log), log }
     }
 }
 
-impl Source for Resting<'_> {
-    fn shelf(&self) -> &Shelf {
-        &self.shelf
+impl Source for OfflineLog<'_> {
+    fn store(&self) -> &SnapshotStore {
+        &self.store
     }
 
     fn extent(&mut self) -> Result<(End, End), RebuildError> {
@@ -99,7 +99,7 @@ impl Source for Resting<'_> {
 /// The result of rebuilding a replica from a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rebuilt {
-    /// The place of the replica's state. None if no image was good: then the replica can be used only with another
+    /// The place of the replica's state. None if no snapshot was good: then the replica can be used only with another
     /// member's state.
     pub(crate) end: Option<End>,
     /// The last view at that place.
@@ -115,15 +115,15 @@ impl Rebuilt {
     }
 }
 
-/// Starts with a replica that is as it was when the program began. If the log never had anything, it writes an image of
-/// this state, so that the replica can be taken back to any place.
+/// Starts with a replica that is as it was when the program began. If the log never had anything, it writes a snapshot
+/// of this state, so that the replica can be taken back to any place.
 pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuilt, RebuildError> {
-    let mut source = Resting::new(log);
+    let mut source = OfflineLog::new(log);
     let (begin, end) = source.extent()?;
-    source.shelf().remove_outside(begin.position, end.position)?;
-    if end == End::START && source.shelf().newest(Position::START, Position::START)?.image.is_none() {
-        let state = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| ImageError::Panicked)?;
-        source.shelf().write(End::START, None, state)?;
+    source.store().remove_outside(begin.position, end.position)?;
+    if end == End::START && source.store().newest(Position::START, Position::START)?.snapshot.is_none() {
+        let state = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| SnapshotStoreError::Panicked)?;
+        source.store().write(End::START, None, state)?;
         return Ok(Rebuilt { end: Some(End::START), view: None, damage: None });
     }
     let rebuilt = rebuild(service, &mut source)?;
@@ -139,12 +139,12 @@ pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuil
 /// Replaces a replica's state by the one at the end of its log, or before the first damage.
 pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> Result<Rebuilt, RebuildError> {
     let (begin, end) = source.extent()?;
-    for position in source.shelf().positions(begin.position, end.position)?.into_iter().rev() {
-        let opened = source.shelf().open(position);
-        match opened.and_then(|image| check(image, source)) {
-            Ok(mut image) => {
-                restore(service, &mut image)?;
-                return go_on(service, source, image.at, image.view);
+    for position in source.store().positions(begin.position, end.position)?.into_iter().rev() {
+        let opened = source.store().open(position);
+        match opened.and_then(|snapshot| check(snapshot, source)) {
+            Ok(mut snapshot) => {
+                restore(service, &mut snapshot)?;
+                return go_on(service, source, snapshot.at, snapshot.view);
             }
             Err(error) => tracing::warn!(%error, "an image is passed over: an older one, and more of the log, will do"),
         }
@@ -152,17 +152,17 @@ pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> 
     Ok(Rebuilt { end: None, view: None, damage: None })
 }
 
-/// Checks that an image is of the log as it is now.
-fn check(image: Image, source: &mut impl Source) -> Result<Image, ImageError> {
-    match source.read(image.at.position) {
-        Ok((Ok(log), _)) if log != image.at => Err(ImageError::Other { at: image.at, log }),
+/// Checks that a snapshot is of the log as it is now.
+fn check(snapshot: StoredSnapshot, source: &mut impl Source) -> Result<StoredSnapshot, SnapshotStoreError> {
+    match source.read(snapshot.at.position) {
+        Ok((Ok(log), _)) if log != snapshot.at => Err(SnapshotStoreError::Other { at: snapshot.at, log }),
         // Damage is found when the log is read.
-        _ => Ok(image),
+        _ => Ok(snapshot),
     }
 }
 
-fn restore<S: Service>(service: &mut S, image: &mut Image) -> Result<(), RebuildError> {
-    let restored = catch_unwind(AssertUnwindSafe(|| service.restore(image)));
+fn restore<S: Service>(service: &mut S, snapshot: &mut StoredSnapshot) -> Result<(), RebuildError> {
+    let restored = catch_unwind(AssertUnwindSafe(|| service.restore(snapshot)));
     restored.map_err(|_| RebuildError::Panicked)?.map_err(RebuildError::Restore)
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn go_on<S: Service>(
     let skips = source.skips()?;
     let replayed = replay(service, &mut reader, from, view, &skips);
     let Replayed { end, view, mut damage } = replayed.map_err(|error| match error {
-        ReplayError::Panicked(Some(given)) => RebuildError::Poison(given.help(&source.shelf().disk.path(""))),
+        ReplayError::Panicked(Some(given)) => RebuildError::Poison(given.help(&source.store().disk.path(""))),
         error => error.into(),
     })?;
     if damage.is_none() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use squall_ordered::log::{Damage, Position};
 
-use crate::{durable::log_writer::Journal, state_transfer::install::read_batch};
+use crate::{durable::log_writer::LogWriter, state_transfer::install::read_batch};
 
 /// Replaces damaged records of a log by those that `fetch` gets from another member. They are the records that take a
 /// log from one place to another, as a source of [records](crate::state_transfer::wire::Gift::Records) sends them.
@@ -12,14 +12,14 @@ use crate::{durable::log_writer::Journal, state_transfer::install::read_batch};
 /// The records beside the damage are requested, too: they show that the other member has the same log. Nothing but the
 /// missing records is written. Damage without a known end can't be repaired in this way: the log must be cut there.
 pub(crate) fn repair(
-    journal: &Arc<Journal>,
+    log_writer: &Arc<LogWriter>,
     damage: &Damage,
     fetch: impl FnOnce(Position, Position) -> Result<Vec<u8>, String>,
 ) -> Result<(), String> {
     const ENDED: &str = "the log can't be written any more";
     damage.to.ok_or("there is no knowing where it ends")?;
     let of = damage.clone();
-    let gap = journal.wait(&journal.ask(move |log| log.gap(&of))).ok_or(ENDED)?;
+    let gap = log_writer.wait(&log_writer.ask(move |log| log.gap(&of))).ok_or(ENDED)?;
     let gap = gap.map_err(|error| error.to_string())?.ok_or("it is not found again")?;
     let (from, to) = gap.places();
     let sent = fetch(from, to)?;
@@ -29,8 +29,8 @@ pub(crate) fn repair(
     }
     let records = gap.fill(&batches)?;
     let of = damage.clone();
-    let answers = journal.ask(move |log| log.replace_damaged(&of, &records));
-    let replaced = journal.wait(&answers).ok_or(ENDED)?;
+    let answers = log_writer.ask(move |log| log.replace_damaged(&of, &records));
+    let replaced = log_writer.wait(&answers).ok_or(ENDED)?;
     replaced.map_err(|error| error.to_string())?;
     tracing::warn!(%damage, "damaged records were replaced by another member's");
     Ok(())

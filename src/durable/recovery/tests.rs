@@ -19,7 +19,7 @@ use crate::{
     delivery::{replica_cell::ReplicaCell, view_change::ViewChange},
     durable::{
         disk::Disk,
-        log_writer::{DiskLog, Journal},
+        log_writer::{DiskLog, LogWriter},
     },
     group::{
         replicated::Stamp,
@@ -27,7 +27,7 @@ use crate::{
     },
     state_transfer::{
         exchange::{ReplicaStatus, Transfer},
-        install::{Repair, Taker},
+        install::{Installer, Repair},
         offer,
         state::{Captured, Frontier, Reached, RestoreError, Snapshot},
         wire::{Cut, Gift, LogEnd},
@@ -71,7 +71,7 @@ impl Service for Trail {
 struct Node {
     replica: ReplicaCell<Trail>,
     transfer: Transfer,
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
     log: Arc<Mutex<DiskLog>>,
     rebuilt: Rebuilt,
     is_kept: bool,
@@ -91,19 +91,19 @@ fn start_as(
     let mut trail = Trail::default();
     let rebuilt = begin(&mut trail, &opened.log)
         .map_err(|error| RecoverError::State { group: "trail".to_owned(), why: error.to_string() })?;
-    let journal = Arc::new(Journal::new(&opened.log, rebuilt.view.clone(), Waker::new(|| ())));
-    journal.set_stale(!rebuilt.is_whole());
-    journal.set_anew(!opened.is_kept);
+    let log_writer = Arc::new(LogWriter::new(&opened.log, rebuilt.view.clone(), Waker::new(|| ())));
+    log_writer.set_stale(!rebuilt.is_whole());
+    log_writer.set_anew(!opened.is_kept);
     let log = Arc::new(Mutex::new(opened.log));
-    let (of, writes): (Weak<Journal>, _) = (Arc::downgrade(&journal), Arc::clone(&log));
-    journal.pump(Box::new(move || {
-        if let Some(journal) = of.upgrade() {
-            while journal.is_due() && journal.write(&mut writes.lock().unwrap()) {}
+    let (of, writes): (Weak<LogWriter>, _) = (Arc::downgrade(&log_writer), Arc::clone(&log));
+    log_writer.pump(Box::new(move || {
+        if let Some(log_writer) = of.upgrade() {
+            while log_writer.is_due() && log_writer.write(&mut writes.lock().unwrap()) {}
         }
     }));
     let transfer = Transfer::default();
     transfer.set_replica_status(ReplicaStatus::Incomplete { fetch: 1 });
-    let node = Node { replica: ReplicaCell::new(trail), transfer, journal, log, rebuilt, is_kept: opened.is_kept };
+    let node = Node { replica: ReplicaCell::new(trail), transfer, log_writer, log, rebuilt, is_kept: opened.is_kept };
     Ok((node, opened.remembered))
 }
 
@@ -112,8 +112,8 @@ fn start(disk: &SimStorage) -> Node {
 }
 
 impl Node {
-    fn taker(&self) -> Taker<'_, Trail> {
-        Taker { replica: &self.replica, transfer: &self.transfer, journal: &self.journal }
+    fn installer(&self) -> Installer<'_, Trail> {
+        Installer { replica: &self.replica, transfer: &self.transfer, log_writer: &self.log_writer }
     }
 
     fn trail(&self) -> Trail {
@@ -126,27 +126,30 @@ impl Node {
 
     /// Delivers a view that follows an order which ended at `ended`, of which this node is complete.
     fn view(&self, epoch: u64, ended: (u64, u64)) {
-        self.view_of(self.journal.life(), epoch, ended);
+        self.view_of(self.log_writer.life(), epoch, ended);
     }
 
     /// Delivers such a view of a life of the group.
     fn view_of(&self, life: ClusterId, epoch: u64, ended: (u64, u64)) {
         let ended = Position::new(Epoch(ended.0), Seq(ended.1));
         let view = ViewRecord { life, ended, complete: vec![ME], ..ViewRecord::default() };
-        self.journal.append().view(Epoch(epoch), &view).unwrap();
+        self.log_writer.append().view(Epoch(epoch), &view).unwrap();
         self.replica.borrow().unwrap().view_changed(&ViewChange::of_record(Epoch(epoch), &view));
     }
 
     /// Delivers messages at these places of an epoch. They differ from life to life of the group, and their times do
     /// not.
     fn messages(&self, epoch: u64, places: std::ops::Range<u64>) {
-        let life = self.journal.life().0 as u8;
+        let life = self.log_writer.life().0 as u8;
         for place in places {
-            assert!(self.journal.wait_for_room());
+            assert!(self.log_writer.wait_for_room());
             let (position, bytes) =
                 (Position::new(Epoch(epoch), Seq(place)), [epoch as u8, place as u8 ^ life].repeat(40));
-            let end =
-                self.journal.append().message(position, Hlc(1000 * epoch + place), ME, Payload::kept(&bytes)).unwrap();
+            let end = self
+                .log_writer
+                .append()
+                .message(position, Hlc(1000 * epoch + place), ME, Payload::kept(&bytes))
+                .unwrap();
             let message = Message {
                 epoch: Epoch(epoch),
                 seq: Seq(place),
@@ -163,26 +166,26 @@ impl Node {
 
     /// Waits until everything that was appended is on disk. Returns false if the log has failed.
     fn sync(&self) -> bool {
-        self.journal.wait(&self.journal.ask(|_| ())).is_some()
+        self.log_writer.wait(&self.log_writer.ask(|_| ())).is_some()
     }
 
-    fn image(&self) {
+    fn snapshot(&self) {
         self.sync();
-        let (shelf, state) =
-            (crate::durable::snapshot_store::Shelf::of(&self.log.lock().unwrap()), self.trail().snapshot());
-        shelf.write(self.journal.end(), self.journal.view().as_ref(), state).unwrap();
+        let (store, state) =
+            (crate::durable::snapshot_store::SnapshotStore::of(&self.log.lock().unwrap()), self.trail().snapshot());
+        store.write(self.log_writer.end(), self.log_writer.view().as_ref(), state).unwrap();
     }
 
     fn captured(&self) -> Captured {
-        let end = self.journal.end();
+        let end = self.log_writer.end();
         let frontier = Frontier { epoch: end.position.epoch, turns: vec![end.position.seq.0] };
-        Captured::new(Reached { frontier, time: end.time }, self.trail().snapshot(), Some(self.journal.place()))
+        Captured::new(Reached { frontier, time: end.time }, self.trail().snapshot(), Some(self.log_writer.place()))
             .unwrap()
     }
 
     /// Returns what this node gives to one whose log ends at `have`: a suffix, or a state.
     fn give(&self, have: Option<LogEnd>) -> Result<(Gift, Vec<u8>), String> {
-        let given = offer::plan(Some(&self.journal), have, 0)?.give(self.captured())?;
+        let given = offer::plan(Some(&self.log_writer), have, 0)?.give(self.captured())?;
         let mut bytes = Vec::new();
         (given.write)(&mut bytes).map_err(|error| error.to_string())?;
         Ok((given.gift, bytes))
@@ -190,35 +193,35 @@ impl Node {
 
     fn take(&self, (gift, bytes): &(Gift, Vec<u8>)) -> Result<(), RestoreError> {
         match *gift {
-            Gift::State { chain, .. } => self.taker().take_state(chain.map(ChainValue), &mut bytes.as_slice()),
-            Gift::Suffix(cut) => self.taker().take_suffix(cut, &mut bytes.as_slice()),
+            Gift::State { chain, .. } => self.installer().take_state(chain.map(ChainValue), &mut bytes.as_slice()),
+            Gift::Suffix(cut) => self.installer().take_suffix(cut, &mut bytes.as_slice()),
             Gift::Records => unreachable!("nobody asked for them"),
         }
     }
 
     /// Gets from another node what this one lacks, as a joiner does.
     fn join(&self, source: &Node) -> Result<Gift, RestoreError> {
-        let have = self.taker().prepare(&mut |damage| source.repairs(self, damage))?;
+        let have = self.installer().prepare(&mut |damage| source.repairs(self, damage))?;
         let given = source.give(have).map_err(RestoreError::NotKept)?;
         self.take(&given).map(|()| given.0)
     }
 
     fn repairs(&self, other: &Node, damage: &Damage) -> Result<(), String> {
-        repair(&other.journal, damage, |from, to| {
+        repair(&other.log_writer, damage, |from, to| {
             let mut bytes = Vec::new();
-            let records = offer::records(&self.journal, from, to)?;
+            let records = offer::records(&self.log_writer, from, to)?;
             (records.write)(&mut bytes).map_err(|error| error.to_string())?;
             Ok(bytes)
         })
     }
 }
 
-/// Makes a node that went through two views, with an image in the first.
+/// Makes a node that went through two views, with a snapshot in the first.
 fn history(disk: &SimStorage) -> Node {
     let node = start(disk);
     node.view(1, (0, 0));
     node.messages(1, 0..30);
-    node.image();
+    node.snapshot();
     node.messages(1, 30..60);
     node.view(2, (1, 60));
     node.messages(2, 0..40);
@@ -235,15 +238,15 @@ fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
     let before = history(&disk);
     let back = start(&disk);
     assert_eq!(back.trail(), before.trail());
-    assert_eq!(back.rebuilt.end, Some(before.journal.end()));
-    assert_eq!(back.journal.view(), before.journal.view());
+    assert_eq!(back.rebuilt.end, Some(before.log_writer.end()));
+    assert_eq!(back.log_writer.view(), before.log_writer.view());
     let end = membership::End { epoch: Epoch(2), seq: Seq(40) };
     assert_eq!(
         back.held(),
         Some(Held {
             end,
             complete: true,
-            version: Some(back.journal.end().version),
+            version: Some(back.log_writer.end().version),
             acknowledged: 0,
             trusted: false,
             skipped: Skipped::default()
@@ -266,7 +269,10 @@ fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
             skipped: Skipped::default()
         })
     );
-    node.journal.append().view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() }).unwrap();
+    node.log_writer
+        .append()
+        .view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() })
+        .unwrap();
     node.messages(1, 0..3);
     let end = membership::End { epoch: Epoch(1), seq: Seq(3) };
     assert_eq!(
@@ -296,9 +302,9 @@ fn an_image_that_is_damaged_is_passed_over() {
 fn an_image_of_another_history_is_passed_over() {
     let disk = SimStorage::new(1);
     let before = history(&disk);
-    let shelf = crate::durable::snapshot_store::Shelf::of(&before.log.lock().unwrap());
+    let store = crate::durable::snapshot_store::SnapshotStore::of(&before.log.lock().unwrap());
     let other = End { position: Position::new(Epoch(2), Seq(10)), version: 7, time: Hlc(1) };
-    shelf.write(other, None, Trail(vec![(9, b"another".to_vec())]).snapshot()).unwrap();
+    store.write(other, None, Trail(vec![(9, b"another".to_vec())]).snapshot()).unwrap();
     assert_eq!(start(&disk).trail(), before.trail());
 }
 
@@ -343,12 +349,12 @@ fn damage_ends_what_counts_until_another_member_repairs_it() {
     let (whole, peer) = (history(&disk).trail(), history(&other));
     disk.flip("segment-0000000001", 4096 + 144 * 10 + 70, 5);
     let node = start(&disk);
-    assert!(!node.rebuilt.is_whole() && node.journal.is_stale());
+    assert!(!node.rebuilt.is_whole() && node.log_writer.is_stale());
     let held = node.held().expect("it has what is before");
     assert!(!held.complete && held.end < membership::End { epoch: Epoch(1), seq: Seq(60) }, "{held:?}");
-    let have = node.taker().prepare(&mut |damage| peer.repairs(&node, damage)).unwrap();
-    assert_eq!((have, node.trail()), (Some(LogEnd::new(ClusterId::default(), peer.journal.end())), whole.clone()));
-    assert!(!node.journal.is_stale());
+    let have = node.installer().prepare(&mut |damage| peer.repairs(&node, damage)).unwrap();
+    assert_eq!((have, node.trail()), (Some(LogEnd::new(ClusterId::default(), peer.log_writer.end())), whole.clone()));
+    assert!(!node.log_writer.is_stale());
     assert_eq!(start(&disk).trail(), whole, "for good");
 }
 
@@ -359,11 +365,11 @@ fn damage_that_nobody_repairs_is_replaced_by_a_suffix() {
     let peer = history(&other);
     disk.flip("segment-0000000001", 4096 + 144 * 10 + 70, 5);
     let node = start(&disk);
-    let have = node.taker().prepare(&mut no_repair()).unwrap();
+    let have = node.installer().prepare(&mut no_repair()).unwrap();
     let given = peer.give(have).unwrap();
     assert!(matches!(given.0, Gift::Suffix(_)));
     node.take(&given).unwrap();
-    assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+    assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     node.sync();
     assert_eq!(start(&disk).trail(), peer.trail());
 }
@@ -378,8 +384,8 @@ fn a_joiner_gets_what_is_behind_its_log() {
     let node = start(&disk);
     let Gift::Suffix(Cut { at, .. }) = node.join(&peer).unwrap() else { panic!("it has all but the end") };
     assert_eq!(at, membership::End { epoch: Epoch(2), seq: Seq(40) });
-    assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
-    assert_eq!(node.journal.view(), peer.journal.view());
+    assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
+    assert_eq!(node.log_writer.view(), peer.log_writer.view());
     assert_eq!(node.transfer.take_restored(1).expect("it was restored").frontier.epoch, Epoch(3));
 }
 
@@ -387,7 +393,7 @@ fn a_joiner_gets_what_is_behind_its_log() {
 fn what_a_joiner_has_behind_where_the_others_went_on_is_void() {
     for (ended, cut) in [((2, 25), (2, 25)), ((1, 50), (1, 50))] {
         let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
-        history(&disk).image();
+        history(&disk).snapshot();
         let peer = start(&other);
         peer.view(1, (0, 0));
         peer.messages(1, 0..if cut.0 == 1 { cut.1 } else { 60 });
@@ -400,7 +406,7 @@ fn what_a_joiner_has_behind_where_the_others_went_on_is_void() {
         let node = start(&disk);
         let Gift::Suffix(Cut { at, .. }) = node.join(&peer).unwrap() else { panic!("they have much in common") };
         assert_eq!(at, membership::End { epoch: Epoch(cut.0), seq: Seq(cut.1) });
-        assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+        assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
         node.sync();
         let back = start(&disk);
         assert_eq!((back.trail(), back.rebuilt.is_whole()), (peer.trail(), true), "also on disk");
@@ -421,7 +427,7 @@ fn logs_that_differ_before_they_part_have_nothing_in_common() {
     assert!(matches!(refused, RestoreError::Differs(_)), "{refused}");
     assert_eq!(node.trail(), before);
     node.take(&peer.give(None).unwrap()).unwrap();
-    assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+    assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
 }
 
 /// Makes a log of two epochs, of which the second is of this life, with these numbers of messages.
@@ -442,8 +448,8 @@ fn a_log_of_a_life_that_was_ended_gets_a_state_though_it_seems_to_be_a_part_of_t
         let (node, peer) = (second_life(&disk, 1, places), second_life(&other, 2, [60, 50]));
         peer.view(3, (2, 50));
         assert!(matches!(node.join(&peer).unwrap(), Gift::State { .. }), "{places:?}");
-        assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
-        assert_eq!(node.journal.life(), ClusterId(2));
+        assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
+        assert_eq!(node.log_writer.life(), ClusterId(2));
     }
 }
 
@@ -454,7 +460,7 @@ fn a_log_that_ends_in_later_epochs_than_the_source_s_is_of_a_life_that_was_ended
     node.view(9, (2, 50));
     node.messages(9, 0..10);
     assert!(matches!(node.join(&peer).unwrap(), Gift::State { .. }));
-    assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+    assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
 }
 
 #[test]
@@ -468,7 +474,7 @@ fn a_log_that_ends_before_a_life_was_forced_goes_on_with_that_life() {
         let peer = second_life(&other, 2, [60, 50]);
         let Gift::Suffix(Cut { at, .. }) = node.join(&peer).unwrap() else { panic!("they have much in common") };
         assert_eq!(at, membership::End { epoch: Epoch(1), seq: Seq(more.min(60)) });
-        assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+        assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     }
 }
 
@@ -476,10 +482,10 @@ fn a_log_that_ends_before_a_life_was_forced_goes_on_with_that_life() {
 fn a_source_whose_log_was_trimmed_gives_its_state() {
     let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
     let (node, peer) = (start(&disk), history(&other));
-    peer.image();
-    peer.log.lock().unwrap().trim_before(peer.journal.end().position).unwrap();
+    peer.snapshot();
+    peer.log.lock().unwrap().trim_before(peer.log_writer.end().position).unwrap();
     assert!(matches!(node.join(&peer).unwrap(), Gift::State { .. }));
-    assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+    assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     node.messages(2, 40..45);
     let back = start(&disk);
     assert_eq!(back.trail(), node.trail());
@@ -510,7 +516,7 @@ fn at_each_crash(before: impl Fn(&SimStorage) -> Node, act: impl Fn(&Node), chec
         assert!(back.rebuilt.is_whole(), "change {change}");
         check(change, back.trail());
         // The node can go on.
-        let epoch = back.journal.end().position.epoch.0 + 1;
+        let epoch = back.log_writer.end().position.epoch.0 + 1;
         back.view(epoch, (epoch - 1, 0));
         back.messages(epoch, 0..2);
         assert_eq!(start(&disk).trail(), back.trail(), "change {change}");
@@ -560,12 +566,12 @@ fn a_state_for_which_the_disk_has_no_room_fails_the_log_and_a_state_that_breaks_
     for room in [0, 100, state.1.len() as u64 - 1] {
         let disk = SimStorage::new(room);
         let node = start(&disk);
-        let cut = node.taker().take_state(None, &mut half.chain(Broken));
+        let cut = node.installer().take_state(None, &mut half.chain(Broken));
         assert!(matches!(cut, Err(RestoreError::Failed(_))), "{cut:?}");
-        assert_eq!(node.journal.failure(), None, "another member may have it");
+        assert_eq!(node.log_writer.failure(), None, "another member may have it");
         disk.limit(disk.used() + room);
         assert!(matches!(node.take(&state), Err(RestoreError::NotKept(_))));
-        let failure = node.journal.failure().expect("the node ends");
+        let failure = node.log_writer.failure().expect("the node ends");
         assert!(failure.contains("the simulated disk is full"), "{failure}");
         drop(node);
         disk.limit(u64::MAX / 2);
@@ -598,7 +604,7 @@ fn a_crash_while_a_log_is_cut_leaves_all_of_it_or_what_is_before() {
     let to = membership::End { epoch: Epoch(1), seq: Seq(20) };
     at_each_crash(
         history,
-        |node| _ = node.taker().cut(to, false),
+        |node| _ = node.installer().cut(to, false),
         |change, trail| {
             assert!(trail == old || trail.0 == old.0[..21], "change {change}");
         },
@@ -612,10 +618,10 @@ fn a_state_that_came_before_a_cut_is_void() {
     peer.messages(2, 40..70);
     let node = history(&disk);
     node.join(&peer).unwrap();
-    node.taker().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, true).unwrap();
+    node.installer().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, true).unwrap();
     assert_eq!(node.transfer.take_restored(1), None, "the replica has not got that state any more");
     assert_eq!(node.trail().0, peer.trail().0[..72]);
-    assert!(!node.journal.is_stale());
+    assert!(!node.log_writer.is_stale());
 }
 
 #[test]
@@ -623,15 +629,18 @@ fn a_replica_beyond_a_cut_is_taken_back() {
     let disk = SimStorage::new(1);
     let node = history(&disk);
     let all = node.trail();
-    node.taker().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, false).unwrap();
-    assert!(node.journal.is_stale(), "until it is rebuilt");
-    let held = node.taker().held().expect("the log is good");
+    node.installer().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, false).unwrap();
+    assert!(node.log_writer.is_stale(), "until it is rebuilt");
+    let held = node.installer().held().expect("the log is good");
     assert!(!held.complete);
     let mut repair = no_repair();
     let repair: Repair<'_> = &mut repair;
-    assert_eq!(node.taker().prepare(repair).unwrap(), Some(LogEnd::new(ClusterId::default(), node.journal.end())));
+    assert_eq!(
+        node.installer().prepare(repair).unwrap(),
+        Some(LogEnd::new(ClusterId::default(), node.log_writer.end()))
+    );
     assert_eq!(node.trail().0, all.0[..72]);
-    assert_eq!(node.journal.view().map(|(epoch, _)| epoch), Some(Epoch(2)));
+    assert_eq!(node.log_writer.view().map(|(epoch, _)| epoch), Some(Epoch(2)));
 }
 
 #[test]
@@ -669,7 +678,7 @@ fn a_log_that_is_lost_is_begun_empty_and_does_not_count() {
     let (full, remembered) = start_as(&empty, STORE, Some(remembered)).unwrap();
     let held = full.held().unwrap();
     assert!(held.end > membership::End::START && !held.complete, "it may have got less than it had: {held:?}");
-    full.journal.end_anew(&full.log.lock().unwrap()).unwrap();
+    full.log_writer.end_anew(&full.log.lock().unwrap()).unwrap();
     let (whole, _) = start_as(&empty, STORE, Some(remembered)).unwrap();
     assert!(whole.held().unwrap().complete);
 }

@@ -1,12 +1,12 @@
-//! A crash at any change to the disk, while images are taken and the log is trimmed, costs nothing that was safe.
+//! A crash at any change to the disk, while snapshots are taken and the log is trimmed, costs nothing that was safe.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 
-/// Takes images and trims, and records the states up to the crash of the disk.
+/// Takes snapshots and trims, and records the states up to the crash of the disk.
 fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
-    let mut safe = world.journal.safe();
+    let mut safe = world.log_writer.safe();
     for round in 0..6 {
         for number in 0..20 {
             if catch_unwind(AssertUnwindSafe(|| world.deliver(20 * round + number, 300))).is_err() {
@@ -14,8 +14,8 @@ fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
             }
             recorded.push(world.now());
         }
-        let Ok(end) = world.journal.ask(|log| log.persisted()).recv() else { return safe };
-        world.journal.set_safe(end.version);
+        let Ok(end) = world.log_writer.ask(|log| log.persisted()).recv() else { return safe };
+        world.log_writer.set_safe(end.version);
         safe = end.version;
         // It fails once the disk has crashed.
         let _ = world.history.snapshot();
@@ -32,7 +32,7 @@ fn a_crash_at_any_change_leaves_all_that_was_safe() {
     let before = disk.changes();
     let mut recorded = vec![Tape::default()];
     assert_eq!(work(&world, &mut recorded), 120);
-    let trimmed = world.journal.begin().version;
+    let trimmed = world.log_writer.begin().version;
     assert!(trimmed > 20, "trimmed up to {trimmed}");
     let changes = disk.changes() - before;
     drop(world);
@@ -50,8 +50,8 @@ fn a_crash_at_any_change_leaves_all_that_was_safe() {
         let end = world.opened.version;
         assert!(end >= safe, "crash at change {change}: {safe} was safe, {end} is there");
         assert_eq!(world.now(), recorded[end as usize], "crash at change {change}");
-        world.journal.set_safe(end);
-        let first = world.journal.begin().version + 1;
+        world.log_writer.set_safe(end);
+        let first = world.log_writer.begin().version + 1;
         // Every state that a reader may ask for is there from one version on, and reported as missing before.
         let mut is_there = false;
         for version in 1..=end {

@@ -1,4 +1,4 @@
-//! Logs, earlier states and images of a group whose delivery thread is the test.
+//! Logs, earlier states and snapshots of a group whose delivery thread is the test.
 
 mod crashes;
 mod keeping;
@@ -26,10 +26,10 @@ use crate::{
     delivery::view_change::ViewChange,
     durable::{
         disk::Disk,
-        log_writer::Journal,
+        log_writer::LogWriter,
         recovery::replay,
-        snapshot_store::{LastView, Shelf},
-        storage_thread::{Bed, StorageThread},
+        snapshot_store::{LastView, SnapshotStore},
+        storage_thread::{StorageThread, WriterPark},
     },
     group::{
         replicated::{Applied, Logged, Replicated, Stamp},
@@ -52,7 +52,7 @@ struct Tape {
     applied: u64,
     digest: u64,
     views: u64,
-    /// The padding of its image, in bytes.
+    /// The padding of its snapshot, in bytes.
     filling: usize,
 }
 
@@ -101,7 +101,7 @@ impl Replicated for Tape {
 
 /// A durable group at one node.
 struct World {
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
     history: Arc<History>,
     live: Arc<Live>,
     /// The ends of the log and of the replica when it was opened.
@@ -113,7 +113,7 @@ struct World {
 struct Live {
     replica: Mutex<Tape>,
     transfer: Arc<Transfer>,
-    journal: Arc<Journal>,
+    log_writer: Arc<LogWriter>,
     captured: AtomicU32,
 }
 
@@ -131,7 +131,7 @@ impl Live {
     fn serve(&self) {
         let replica = self.replica();
         for (_, reply) in self.transfer.take() {
-            let logged = Some(self.journal.place());
+            let logged = Some(self.log_writer.place());
             reply(Captured::new(
                 Reached { frontier: Frontier::begin(Epoch(1), 1), time: Hlc(0) },
                 Service::snapshot(&*replica),
@@ -155,16 +155,16 @@ impl World {
     /// Opens the log on a disk, and brings a replica to its end; or begins a log.
     fn open(disk: Disk, policy: Policy) -> World {
         let mut log = Log::open(disk, options(), &mut fastrand::Rng::with_seed(1)).expect("the log is well").log;
-        let shelf = Shelf::of(&log);
+        let store = SnapshotStore::of(&log);
         let (begin, end) = (log.begin(), log.persisted());
-        shelf.remove_outside(begin.position, end.position).expect("the disk is well");
+        store.remove_outside(begin.position, end.position).expect("the disk is well");
         let mut replica = Tape::default();
-        let found = shelf.newest(begin.position, end.position).expect("the disk is well");
+        let found = store.newest(begin.position, end.position).expect("the disk is well");
         let mut view: LastView = None;
-        match found.image {
-            Some(mut image) => {
-                let (at, last) = (image.at, image.view.take());
-                Service::restore(&mut replica, &mut image).expect("the image is well");
+        match found.snapshot {
+            Some(mut snapshot) => {
+                let (at, last) = (snapshot.at, snapshot.view.take());
+                Service::restore(&mut replica, &mut snapshot).expect("the image is well");
                 let mut reader = log.read(at.position, Position::MAX).expect("the log has what follows an image");
                 let replayed = replay(&mut replica, &mut reader, at, last, &Skips::default()).expect("the log is well");
                 assert_eq!((replayed.end, replayed.damage), (end, None));
@@ -172,20 +172,20 @@ impl World {
             }
             None => {
                 assert_eq!(end, End::START, "there is an image whenever there is something else");
-                shelf.write(end, None, Service::snapshot(&replica)).expect("the disk is well");
+                store.write(end, None, Service::snapshot(&replica)).expect("the disk is well");
             }
         }
         // A node does the same at its start.
         log.prepare().expect("the disk is well");
-        let bed = Bed::default();
-        let journal = Arc::new(Journal::new(&log, view, bed.waker()));
-        let storage = StorageThread::start(vec![(Arc::clone(&journal), log)], bed, Waker::new(|| ()));
+        let park = WriterPark::default();
+        let log_writer = Arc::new(LogWriter::new(&log, view, park.waker()));
+        let storage = StorageThread::start(vec![(Arc::clone(&log_writer), log)], park, Waker::new(|| ()));
         let transfer = Arc::new(Transfer::default());
         transfer.set_replica_status(ReplicaStatus::Complete);
         let live = Arc::new(Live {
             replica: Mutex::new(replica),
             transfer: Arc::clone(&transfer),
-            journal: Arc::clone(&journal),
+            log_writer: Arc::clone(&log_writer),
             captured: AtomicU32::new(0),
         });
         let history = History::new("tape", Some(policy));
@@ -195,15 +195,15 @@ impl World {
                 live.serve();
             }
         });
-        history.start(Arc::clone(&journal), transfer, waker);
-        World { journal, history, live, opened: end, _storage: storage.expect("a thread") }
+        history.start(Arc::clone(&log_writer), transfer, waker);
+        World { log_writer, history, live, opened: end, _storage: storage.expect("a thread") }
     }
 
     /// Delivers a view.
     fn view(&self, epoch: u64) {
         let mut replica = self.live.replica();
         let record = ViewRecord { members: vec![ME], complete: vec![ME], senders: vec![ME], ..ViewRecord::default() };
-        self.journal.append().view(Epoch(epoch), &record).expect("it comes next");
+        self.log_writer.append().view(Epoch(epoch), &record).expect("it comes next");
         Service::view_changed(&mut *replica, &ViewChange::of_record(Epoch(epoch), &record));
     }
 
@@ -212,9 +212,9 @@ impl World {
         let note = rkyv::to_bytes::<rkyv::rancor::Error>(&Note(number, "x".repeat(bytes))).expect("it can be written");
         let mut replica = self.live.replica();
         loop {
-            let mut appending = self.journal.append();
+            let mut appending = self.log_writer.append();
             if !appending.has_room() {
-                assert_eq!(self.journal.failure(), None);
+                assert_eq!(self.log_writer.failure(), None);
                 drop(appending);
                 std::thread::yield_now();
                 continue;
@@ -235,8 +235,8 @@ impl World {
     /// Makes everything that was delivered safe.
     fn settle(&self) -> u64 {
         // The job is queued behind everything that was appended.
-        let end = self.journal.ask(|log| log.persisted()).recv().expect("the disk is well");
-        self.journal.set_safe(end.version);
+        let end = self.log_writer.ask(|log| log.persisted()).recv().expect("the disk is well");
+        self.log_writer.set_safe(end.version);
         end.version
     }
 
@@ -247,7 +247,7 @@ impl World {
     }
 
     fn reader(&self, first: u64, last: u64) -> Result<LogReader, HistoryError> {
-        LogReader::new("tape", &self.journal, Tape::command_of, first, last)
+        LogReader::new("tape", &self.log_writer, Tape::command_of, first, last)
     }
 
     fn follower(&self, from: u64) -> LogFollower {
@@ -263,11 +263,11 @@ impl World {
         self.live.replica().clone()
     }
 
-    /// Returns the versions of its images, in order.
-    fn images(&self) -> Vec<u64> {
-        let shelf = self.journal.ask(|log| Shelf::of(log)).recv().expect("the disk is well");
-        let positions = squall_ordered::log::snapshots(&shelf.disk).expect("the disk is well");
-        positions.into_iter().map(|at| shelf.open(at).expect("it is well").at.version).collect()
+    /// Returns the versions of its snapshots, in order.
+    fn snapshots(&self) -> Vec<u64> {
+        let store = self.log_writer.ask(|log| SnapshotStore::of(log)).recv().expect("the disk is well");
+        let positions = squall_ordered::log::snapshots(&store.disk).expect("the disk is well");
+        positions.into_iter().map(|at| store.open(at).expect("it is well").at.version).collect()
     }
 }
 

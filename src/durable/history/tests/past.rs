@@ -20,14 +20,14 @@ fn the_state_at_every_version_and_time_is_as_it_was() {
             world.view(1 + number / 49);
         }
         world.deliver(number, 64);
-        states.push((world.now(), world.journal.end().time));
+        states.push((world.now(), world.log_writer.end().time));
         if number % 40 == 20 {
             world.settle();
             world.history.snapshot().expect("the disk is well");
         }
     }
     world.settle();
-    assert_eq!(world.images(), [0, 21, 61, 101]);
+    assert_eq!(world.snapshots(), [0, 21, 61, 101]);
     for (version, (state, time)) in states.iter().enumerate() {
         let expected = Logged { version: version as u64, time: *time };
         if version > 0 {
@@ -47,9 +47,9 @@ fn what_is_not_safe_is_not_past() {
     let (world, _) = World::new(1, keep_all());
     world.view(1);
     world.fill(0..10, 10);
-    let safe = world.journal.end();
+    let safe = world.log_writer.end();
     world.deliver(10, 10);
-    world.journal.ask(|_| ()).recv().expect("the disk is well");
+    world.log_writer.ask(|_| ()).recv().expect("the disk is well");
     assert!(matches!(world.at(Moment::Version(11)), Err(HistoryError::NotYet { asked: 11, safe: 10, .. })));
     let (_, at) = world.at(Moment::Time(Hlc(u64::MAX))).expect("it is there");
     assert_eq!(at, logged(safe));
@@ -84,7 +84,7 @@ fn many_may_ask_at_once() {
     }
 }
 
-/// Asks random questions while commands come, images are taken and the log is trimmed, on a disk of this kind.
+/// Asks random questions while commands come, snapshots are taken and the log is trimmed, on a disk of this kind.
 fn random_questions(disk: Disk, seed: u64, commands: u64) {
     let world = World::open(disk, Policy { snapshot_bytes: 40 << 10, retain: Some(60 << 10) });
     let recorded = Mutex::new(vec![(Tape::default(), Hlc(0))]);
@@ -124,7 +124,7 @@ fn random_questions(disk: Disk, seed: u64, commands: u64) {
                 world.view(2 + number);
             }
             world.deliver(number, rng.usize(..600));
-            since.push((world.now(), world.journal.end().time));
+            since.push((world.now(), world.log_writer.end().time));
             if rng.u8(..20) == 0 || number + 1 == commands {
                 world.settle();
                 recorded.lock().expect("no panic").append(&mut since);

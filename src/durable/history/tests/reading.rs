@@ -69,7 +69,7 @@ fn a_follower_shows_nothing_before_it_is_safe_and_everything_then() {
         for number in 0..5 {
             world.deliver(round * 5 + number, 200);
         }
-        world.journal.ask(|_| ()).recv().expect("the disk is well");
+        world.log_writer.ask(|_| ()).recv().expect("the disk is well");
         assert!(follower.try_next().expect("the log is well").is_none(), "on this disk, and not on all");
         world.settle();
         while let Some(entry) = follower.try_next().expect("the log is well") {
@@ -108,7 +108,7 @@ fn one_that_waits_is_woken_by_what_becomes_safe_and_by_the_end() {
             }
         });
         (0..10).for_each(|round| _ = world.fill(10 * round..10 * round + 10, 50));
-        world.journal.fail("the test is over".to_owned());
+        world.log_writer.fail("the test is over".to_owned());
         assert!(matches!(waits.join().expect("no panic"), Err(HistoryError::Ended { why }) if why.contains("over")));
         let (seen, error) = polls.join().expect("no panic");
         assert!(matches!(error, HistoryError::Ended { .. }));
@@ -126,7 +126,7 @@ fn what_was_trimmed_is_named_also_to_who_is_overtaken() {
     world.history.snapshot().expect("the disk is well");
     world.fill(400..800, 200);
     world.history.snapshot().expect("the disk is well");
-    let first = world.journal.begin().version + 1;
+    let first = world.log_writer.begin().version + 1;
     assert!(first > 300, "it was trimmed up to {first}");
     let trimmed = |error: &HistoryError, asked: u64| match *error {
         HistoryError::Trimmed { asked: was, first: begins, .. } => assert_eq!((was, begins), (asked, first)),
