@@ -42,7 +42,7 @@ use crate::{
         exchange::{CaptureReply, ReplicaStatus, Transfer, Wanted},
         install::{Installer, Repair},
         state::{self, Head, RestoreError},
-        wire::{Gift, LogEnd},
+        wire::{LogEnd, Offer},
     },
 };
 
@@ -293,7 +293,7 @@ pub(crate) trait GroupControl: Send + Sync {
     ///
     /// Blocks the calling thread, which must not be a delivering one, until the application has read all of it. The
     /// status shows whether that was enough: it becomes complete, or asks for another state.
-    fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
+    fn restore(&self, offer: Offer, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
 }
 
 /// Declares a group: returns its handle, and the specification that the node's start brings to life.
@@ -477,15 +477,15 @@ impl<S: Service> GroupControl for Control<S> {
         self.installer().map_or(Ok(()), |installer| installer.cut(to, rebuilds))
     }
 
-    fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
+    fn restore(&self, offer: Offer, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
         if !matches!(self.transfer.replica_status(), ReplicaStatus::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
         if let Some(installer) = self.installer() {
-            let taken = match gift {
-                Gift::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
-                Gift::Suffix(cut) => installer.take_suffix(cut, from),
-                Gift::Records => Err(RestoreError::Foreign("these are only some records of a log")),
+            let taken = match offer {
+                Offer::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
+                Offer::Suffix(divergence) => installer.take_suffix(divergence, from),
+                Offer::Records => Err(RestoreError::Foreign("these are only some records of a log")),
             };
             self.shared.admission.wake();
             return taken;

@@ -15,7 +15,7 @@ use crate::{
     services::{ControlStream, Handler, Messenger, Service},
     state_transfer::{
         offer,
-        wire::{self, Ask, StateSource},
+        wire::{self, StateSource, TransferRequest},
     },
 };
 
@@ -49,8 +49,8 @@ pub(crate) fn clients(clients: &Arc<serve::Server>) -> (Service, Handler) {
 struct States(Arc<Controls>);
 
 impl StateSource for States {
-    fn capture(&self, ask: Ask) -> Result<wire::Captured, String> {
-        let control = self.0.get(&ask.shard).ok_or_else(|| format!("this node has no {}", ask.shard))?;
-        offer::offer(&**control, ask.want)
+    fn capture(&self, request: TransferRequest) -> Result<wire::PreparedOffer, String> {
+        let control = self.0.get(&request.shard).ok_or_else(|| format!("this node has no {}", request.shard))?;
+        offer::offer(&**control, request.part)
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     },
     group::handle::GroupSpec,
     node::plan::Plan,
-    state_transfer::{offer, wire::Want},
+    state_transfer::{offer, wire::RequestedPart},
 };
 
 /// The disks of a cluster's nodes, with the logs of their shards.
@@ -475,8 +475,8 @@ impl Cluster {
             let source = self.nodes.get(&other).and_then(|node| node.groups.get(&shard));
             let source =
                 source.filter(|_| self.reach(id, other) && !self.disks.hangs(other)).ok_or("it can't be reached")?;
-            let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
-            let given = offer::offer(&*source.control, want)?;
+            let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
+            let given = offer::offer(&*source.control, part)?;
             let mut records = Vec::new();
             (given.write)(&mut records).map_err(|error| error.to_string())?;
             Ok(records)

@@ -18,7 +18,7 @@ use crate::{
     group::handle::GroupControl,
     state_transfer::{
         state::RestoreError,
-        wire::{Captured, Gift, WriteOut},
+        wire::{Offer, PreparedOffer, WriteOut},
     },
 };
 
@@ -153,11 +153,11 @@ pub(super) struct Flow {
 
 impl Flow {
     /// Begins a transfer from what a source has captured to a node's replica. The first chunk has `chunk_bytes` bytes.
-    pub(super) fn begin(captured: Captured, to: Arc<dyn GroupControl>, chunk_bytes: usize) -> io::Result<Flow> {
-        let Captured { gift, write, .. } = captured;
+    pub(super) fn begin(captured: PreparedOffer, to: Arc<dyn GroupControl>, chunk_bytes: usize) -> io::Result<Flow> {
+        let PreparedOffer { offer, write, .. } = captured;
         let mut flow = Flow {
             source: Stepped::start(move |pipe| write_out(pipe, write, chunk_bytes))?,
-            sink: Stepped::start(move |pipe| take(pipe, &*to, gift))?,
+            sink: Stepped::start(move |pipe| take(pipe, &*to, offer))?,
             is_written: false,
         };
         // Each stops at once, before it touches anything.
@@ -197,8 +197,8 @@ fn write_out(pipe: Pipe<io::Result<()>>, write: WriteOut, chunk_bytes: usize) ->
     }
 }
 
-fn take(pipe: Pipe<Result<(), RestoreError>>, to: &dyn GroupControl, gift: Gift) -> Result<(), RestoreError> {
+fn take(pipe: Pipe<Result<(), RestoreError>>, to: &dyn GroupControl, offer: Offer) -> Result<(), RestoreError> {
     let first = pipe.stop(Vec::new())?;
     let ended = first.is_empty();
-    to.restore(gift, &mut Reading { pipe, chunk: first, at: 0, ended })
+    to.restore(offer, &mut Reading { pipe, chunk: first, at: 0, ended })
 }

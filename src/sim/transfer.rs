@@ -18,12 +18,12 @@ use crate::{
         exchange::ReplicaStatus,
         offer,
         state::{CaptureError, RestoreError},
-        wire::{Captured, LogEnd, Want},
+        wire::{LogEnd, PreparedOffer, RequestedPart},
     },
 };
 
 /// The answer of a source; None until there is one.
-type Answer = Arc<Mutex<Option<Result<Captured, String>>>>;
+type Answer = Arc<Mutex<Option<Result<PreparedOffer, String>>>>;
 
 /// State that is on its way.
 pub(super) struct Cargo {
@@ -99,9 +99,9 @@ impl Cluster {
         let mut repair = |damage: &Damage| {
             let log_writer = own.log_writer().ok_or("there is no log")?;
             recovery::repair(log_writer, damage, |from, to| {
-                let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
+                let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
                 let mut records = Vec::new();
-                let given = offer::offer(&**source, want)?;
+                let given = offer::offer(&**source, part)?;
                 (given.write)(&mut records).map_err(|error| error.to_string())?;
                 Ok(records)
             })

@@ -22,7 +22,7 @@ use crate::{
     state_transfer::{
         exchange::ReplicaStatus,
         state::RestoreError,
-        wire::{Ask, Fetch, Gift, Progress, Want},
+        wire::{Fetch, Offer, Progress, RequestedPart, TransferRequest},
     },
 };
 
@@ -237,15 +237,15 @@ fn fetch(
     };
     let mut repair = |damage: &Damage| repair(caller, &contact, control, shard, damage);
     let have = control.prepare(&mut repair).map_err(|error| error.to_string())?;
-    let want = Want::State { epoch: view.epoch, have };
-    let begin = |want, progress| {
-        Fetch::begin(caller, &contact, Ask { shard, want }, progress).map_err(|error| error.to_string())
+    let part = RequestedPart::State { epoch: view.epoch, have };
+    let begin = |part, progress| {
+        Fetch::begin(caller, &contact, TransferRequest { shard, part }, progress).map_err(|error| error.to_string())
     };
-    let mut fetch = begin(want, progress.clone())?;
+    let mut fetch = begin(part, progress.clone())?;
     let mut restored = take(control, &mut fetch, source, shared);
     if let Err(RestoreError::Differs(at)) = &restored {
         tracing::warn!(group = control.name(), %at, "this node's log is another one than the source's: it gets a state");
-        fetch = begin(Want::State { epoch: view.epoch, have: None }, progress)?;
+        fetch = begin(RequestedPart::State { epoch: view.epoch, have: None }, progress)?;
         restored = take(control, &mut fetch, source, shared);
     }
     restored.map_err(|error| error.to_string())
@@ -259,7 +259,7 @@ fn take(
     shared: &Arc<Shared>,
 ) -> Result<u64, RestoreError> {
     shared.begin(source, fetch.hang_up());
-    let restored = control.restore(fetch.gift, fetch);
+    let restored = control.restore(fetch.offer, fetch);
     // An application need not read to the end, and the source waits until that is taken. Each chunk was checked before.
     if restored.is_ok() {
         let _ = io::copy(fetch, &mut io::sink());
@@ -288,9 +288,10 @@ pub(crate) fn fetch_records(
     from: Position,
     to: Position,
 ) -> Result<Vec<u8>, String> {
-    let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
-    let mut fetch = Fetch::begin(caller, source, Ask { shard, want }, |_| {}).map_err(|error| error.to_string())?;
-    let is_asked = fetch.gift == Gift::Records;
+    let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
+    let mut fetch =
+        Fetch::begin(caller, source, TransferRequest { shard, part }, |_| {}).map_err(|error| error.to_string())?;
+    let is_asked = fetch.offer == Offer::Records;
     let mut records = Vec::new();
     fetch.read_to_end(&mut records).map_err(|error| error.to_string())?;
     is_asked.then_some(records).ok_or_else(|| "the source has given something else".to_owned())

@@ -40,7 +40,7 @@ use crate::{
     state_transfer::{
         exchange::Transfer,
         state::{Head, LogPlace, RestoreError, read_head},
-        wire::{Cut, LogEnd},
+        wire::{Divergence, LogEnd},
     },
 };
 
@@ -317,11 +317,11 @@ impl<S: Service> Installer<'_, S> {
 
     /// Appends the records that another member's log has behind a place of this one, and applies them. Records of this
     /// log behind that place are void.
-    pub(crate) fn take_suffix(&self, cut: Cut, from: &mut dyn Read) -> Result<(), RestoreError> {
+    pub(crate) fn take_suffix(&self, divergence: Divergence, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { reached, logged } = read_head(from)?;
         let LogPlace { end: to, skips, .. } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
-        let at = position(cut.at);
-        let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
+        let at = position(divergence.at);
+        let cut = End { position: at, version: divergence.version, time: Hlc(divergence.time) };
         // Another fetch may change the log until the replica is borrowed.
         let mut guard = self.borrow()?;
         let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;

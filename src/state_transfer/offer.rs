@@ -20,7 +20,7 @@ use crate::{
     state_transfer::{
         exchange::Wanted,
         state::{self, LogPlace},
-        wire::{Captured, Cut, Gift, LogEnd, Want},
+        wire::{Divergence, LogEnd, Offer, PreparedOffer, RequestedPart},
     },
 };
 
@@ -38,13 +38,13 @@ const LARGE_BYTES: u64 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prepares the requested data, or returns the reason for which it can't. It may wait for the delivery thread.
-pub(crate) fn offer(control: &dyn GroupControl, want: Want) -> Result<Captured, String> {
-    let have = match want {
-        Want::Records { from, to } => {
+pub(crate) fn offer(control: &dyn GroupControl, part: RequestedPart) -> Result<PreparedOffer, String> {
+    let have = match part {
+        RequestedPart::Records { from, to } => {
             let log_writer = control.log_writer().ok_or("the group is not durable, so it has no records")?;
             return records(log_writer, position(from), position(to));
         }
-        Want::State { have, .. } => have,
+        RequestedPart::State { have, .. } => have,
     };
     let plan = Plan::new(control, have)?;
     let (reply, answer) = bounded(1);
@@ -77,7 +77,7 @@ impl Plan {
     }
 
     /// Returns the data for that member, once the part was captured.
-    pub(crate) fn give(self, captured: state::Captured) -> Result<Captured, String> {
+    pub(crate) fn give(self, captured: state::Captured) -> Result<PreparedOffer, String> {
         let worth = worth(captured.bytes, self.retains);
         match (&self.log_writer, self.common) {
             (Some(log_writer), Some(Common { cut, bytes })) if bytes <= worth => {
@@ -95,15 +95,15 @@ fn worth(state: Option<u64>, retains: u64) -> u64 {
 }
 
 /// Returns a state, as it travels, with the chain of signatures that the log had at its place.
-fn whole(log_writer: Option<&Arc<LogWriter>>, captured: state::Captured) -> Result<Captured, String> {
+fn whole(log_writer: Option<&Arc<LogWriter>>, captured: state::Captured) -> Result<PreparedOffer, String> {
     let mut chain = None;
     if let (Some(log_writer), Some(LogPlace { end, .. })) = (log_writer, &captured.logged) {
         let at = end.position;
         let answer = log_writer.wait(&log_writer.ask(move |log| log.chain_at(at)));
         chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
     }
-    let gift = Gift::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
-    Ok(Captured { gift, bytes: captured.bytes, write: Box::new(move |to| captured.write(to)) })
+    let offer = Offer::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
+    Ok(PreparedOffer { offer, bytes: captured.bytes, write: Box::new(move |to| captured.write(to)) })
 }
 
 /// Plans what a member whose log this is gives to one whose log ends at `have`, if it has any.
@@ -174,23 +174,28 @@ fn common(log_writer: &Arc<LogWriter>, have: LogEnd) -> Result<Option<Common>, S
     }
 }
 
-fn suffix(log_writer: &Arc<LogWriter>, cut: End, captured: state::Captured, bytes: u64) -> Result<Captured, String> {
+fn suffix(
+    log_writer: &Arc<LogWriter>,
+    cut: End,
+    captured: state::Captured,
+    bytes: u64,
+) -> Result<PreparedOffer, String> {
     let end = captured.logged.as_ref().ok_or("the group is not durable")?.end;
     let mut reader = read(log_writer, cut.position, end.position)?;
     let head = captured.without_state();
-    let gift = Gift::Suffix(Cut { at: place(cut.position), version: cut.version, time: cut.time.0 });
+    let offer = Offer::Suffix(Divergence { at: place(cut.position), version: cut.version, time: cut.time.0 });
     let write = move |to: &mut dyn Write| {
         head.write(to)?;
         write_records(&mut reader, to)
     };
-    Ok(Captured { gift, bytes: Some(bytes), write: Box::new(write) })
+    Ok(PreparedOffer { offer, bytes: Some(bytes), write: Box::new(write) })
 }
 
 /// Prepares certain records of a log.
-pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Captured, String> {
+pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<PreparedOffer, String> {
     let mut reader = read(log_writer, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);
-    Ok(Captured { gift: Gift::Records, bytes: None, write: Box::new(write) })
+    Ok(PreparedOffer { offer: Offer::Records, bytes: None, write: Box::new(write) })
 }
 
 fn read(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Reader<Disk>, String> {

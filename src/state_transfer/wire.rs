@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  joins                                   source
-//!   Ask { shard, want } ───────────────▶   captures the state between two messages
-//!   ◀────────── Begun { gift, bytes }      (or Refused, and why)
-//!   ◀──────────────────── chunk, chunk …   as the application writes it out, or from the log
-//!   ◀─────────────────────── empty chunk   the end; or one of length u32::MAX: given up
+//!   TransferRequest { shard, part } ────▶   captures the state between two messages
+//!   ◀─────────── Begun { offer, bytes }     (or Refused, and why)
+//!   ◀───────────────────── chunk, chunk …   as the application writes it out, or from the log
+//!   ◀──────────────────────── empty chunk   the end; or one of length u32::MAX: given up
 //!
 //!  0        4                 36
 //! ┌────────┬─────────────────┬──────────────┐
@@ -21,7 +21,7 @@
 //! that loses a source begins anew with another.
 //!
 //! In a durable group the joiner says what its log has. It gets what is behind that, if the source has it and it is not
-//! much more than a state. It may also ask for certain records only, in place of damaged ones.
+//! much more than a state. It may also request certain records only, in place of damaged ones.
 
 use std::{
     fmt,
@@ -55,16 +55,16 @@ const WORDS: usize = 4 << 10;
 
 /// The request of a member that lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ask {
+pub(crate) struct TransferRequest {
     /// The shard.
     pub(crate) shard: ShardId,
     /// The part of its state or log.
-    pub(crate) want: Want,
+    pub(crate) part: RequestedPart,
 }
 
 /// The requested data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Want {
+pub(crate) enum RequestedPart {
     /// The state as of some place in the order of this epoch; or, if that is less, the records that take a log there
     /// which ends at `have`.
     State { epoch: Epoch, have: Option<LogEnd> },
@@ -89,21 +89,21 @@ impl LogEnd {
     }
 }
 
-/// The data that a source gives.
+/// The kind of data that a source offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Gift {
+pub(crate) enum Offer {
     /// A state of this epoch. It contains the effect of the first `seq` places of the epoch's order, and no more.
     /// `chain` is the value with which a log that is begun behind it continues, if the log is signed.
     State { epoch: Epoch, seq: Seq, chain: Option<[u8; 32]> },
     /// Records behind this place of the requester's log.
-    Suffix(Cut),
+    Suffix(Divergence),
     /// The requested records.
     Records,
 }
 
-/// The place where two logs part, and the values that show that they are alike before.
+/// The place where two logs diverge, and the values that show that they are alike before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Cut {
+pub(crate) struct Divergence {
     /// The place. Records behind it in the shorter log are void.
     pub(crate) at: End,
     /// The last message's number there.
@@ -113,18 +113,18 @@ pub(crate) struct Cut {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Answer {
-    Begun { gift: Gift, bytes: Option<u64> },
+enum TransferReply {
+    Begun { offer: Offer, bytes: Option<u64> },
     Refused(String),
 }
 
 /// A function that writes a state, on the stream's thread.
 pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
-/// The data that a source has ready.
-pub(crate) struct Captured {
+/// An offer that a source has ready, with its data.
+pub(crate) struct PreparedOffer {
     /// The kind of the data.
-    pub(crate) gift: Gift,
+    pub(crate) offer: Offer,
     /// Its length in bytes, if that is known.
     pub(crate) bytes: Option<u64>,
     /// The function that writes it.
@@ -135,7 +135,7 @@ pub(crate) struct Captured {
 pub(crate) trait StateSource: Send + Sync {
     /// Captures the state, or returns the reason, in a sentence, for which it can't: this node does not hold it, or is
     /// not in that epoch.
-    fn capture(&self, ask: Ask) -> Result<Captured, String>;
+    fn capture(&self, request: TransferRequest) -> Result<PreparedOffer, String>;
 }
 
 /// A reason for which a state was not received.
@@ -167,10 +167,10 @@ fn give(stream: ControlStream, source: &dyn StateSource) -> Result<(), FrameErro
     let ControlStream { mut reader, mut writer, .. } = stream;
     let captured = match source.capture(frame::read(&mut reader, WORDS)?) {
         Ok(captured) => captured,
-        Err(why) => return frame::write(&mut writer, &Answer::Refused(cut_short(why)), WORDS),
+        Err(why) => return frame::write(&mut writer, &TransferReply::Refused(cut_short(why)), WORDS),
     };
-    let Captured { gift, bytes, write } = captured;
-    frame::write(&mut writer, &Answer::Begun { gift, bytes }, WORDS)?;
+    let PreparedOffer { offer, bytes, write } = captured;
+    frame::write(&mut writer, &TransferReply::Begun { offer, bytes }, WORDS)?;
     let mut chunks = ChunkWriter { to: writer, hasher: blake3::Hasher::new(), chunk: Vec::new(), failed: false };
     match write(&mut chunks).and_then(|()| chunks.end()) {
         Err(error) if !chunks.failed => {
@@ -238,7 +238,7 @@ impl Write for ChunkWriter {
 /// [`io::Error`] around a [`TransferError`], says that the state ends too early.
 pub(crate) struct Fetch {
     /// The kind of the data.
-    pub(crate) gift: Gift,
+    pub(crate) offer: Offer,
     from: StreamReader,
     hang_up: HangUp,
     hasher: blake3::Hasher,
@@ -267,7 +267,7 @@ impl Fetch {
     pub(crate) fn begin(
         caller: &Caller,
         source: &Contact,
-        ask: Ask,
+        request: TransferRequest,
         progress: impl FnMut(Progress) + Send + 'static,
     ) -> Result<Fetch, TransferError> {
         let stream = caller.dial(source, Service::State, DIAL_TIMEOUT)?;
@@ -275,10 +275,10 @@ impl Fetch {
         let hang_up = stream.hang_up().map_err(|error| cut(error.into()))?;
         stream.set_timeout(Some(PATIENCE)).map_err(|error| cut(error.into()))?;
         let ControlStream { mut reader, mut writer, .. } = stream;
-        frame::write(&mut writer, &ask, WORDS).map_err(cut)?;
+        frame::write(&mut writer, &request, WORDS).map_err(cut)?;
         match frame::read(&mut reader, WORDS).map_err(cut)? {
-            Answer::Begun { gift, bytes } => Ok(Fetch {
-                gift,
+            TransferReply::Begun { offer, bytes } => Ok(Fetch {
+                offer,
                 from: reader,
                 hang_up,
                 hasher: blake3::Hasher::new(),
@@ -290,7 +290,7 @@ impl Fetch {
                 progress: Box::new(progress),
                 _to: writer,
             }),
-            Answer::Refused(why) => Err(TransferError::Refused(why)),
+            TransferReply::Refused(why) => Err(TransferError::Refused(why)),
         }
     }
 
@@ -347,7 +347,7 @@ impl Read for Fetch {
 
 impl fmt::Debug for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fetch { gift, received, bytes, .. } = self;
-        f.debug_struct("Fetch").field("gift", gift).field("received", received).field("bytes", bytes).finish()
+        let Fetch { offer, received, bytes, .. } = self;
+        f.debug_struct("Fetch").field("offer", offer).field("received", received).field("bytes", bytes).finish()
     }
 }

@@ -8,10 +8,13 @@ use std::{
 use squall_membership::{Epoch, Seq, ShardId};
 
 use super::*;
-use crate::state_transfer::wire::{self, Ask, Captured, Fetch, Gift, Progress, StateSource, TransferError, Want};
+use crate::state_transfer::wire::{
+    self, Fetch, Offer, PreparedOffer, Progress, RequestedPart, StateSource, TransferError, TransferRequest,
+};
 
-const ASK: Ask = Ask { shard: ShardId(7), want: Want::State { epoch: Epoch(3), have: None } };
-const STATE: Gift = Gift::State { epoch: Epoch(3), seq: Seq(42), chain: None };
+const REQUEST: TransferRequest =
+    TransferRequest { shard: ShardId(7), part: RequestedPart::State { epoch: Epoch(3), have: None } };
+const STATE: Offer = Offer::State { epoch: Epoch(3), seq: Seq(42), chain: None };
 
 /// The state that a source gives.
 #[derive(Clone)]
@@ -23,9 +26,9 @@ enum State {
 }
 
 impl StateSource for State {
-    fn capture(&self, ask: Ask) -> Result<Captured, String> {
+    fn capture(&self, request: TransferRequest) -> Result<PreparedOffer, String> {
         let (bytes, fails) = match self.clone() {
-            State::Refused => return Err(format!("it does not hold {}", ask.shard)),
+            State::Refused => return Err(format!("it does not hold {}", request.shard)),
             State::Whole(bytes) => (bytes, false),
             State::Fails(bytes) => (bytes, true),
         };
@@ -35,7 +38,7 @@ impl StateSource for State {
             bytes.chunks(10_007).try_for_each(|piece| to.write_all(piece))?;
             if fails { Err(io::Error::other("the disk is full of holes")) } else { Ok(()) }
         };
-        Ok(Captured { gift: STATE, bytes: Some(total), write: Box::new(write) })
+        Ok(PreparedOffer { offer: STATE, bytes: Some(total), write: Box::new(write) })
     }
 }
 
@@ -51,7 +54,7 @@ fn state(bytes: usize) -> Vec<u8> {
 /// Returns the bytes that were received, and the error that ended the transfer.
 fn fetch(way: Way, cluster: &str, from: &Node) -> (Vec<u8>, Result<(), TransferError>) {
     let mut received = Vec::new();
-    let begun = Fetch::begin(&caller(way, cluster, 9), &from.contact, ASK, |_| {});
+    let begun = Fetch::begin(&caller(way, cluster, 9), &from.contact, REQUEST, |_| {});
     let ended = begun.and_then(|mut fetch| match fetch.read_to_end(&mut received) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.downcast::<TransferError>().expect("an error of the transfer")),
@@ -68,8 +71,8 @@ fn a_state_arrives_whole_with_its_place_and_its_progress() {
             let seen = Arc::new(Mutex::new(Vec::new()));
             let note = Arc::clone(&seen);
             let progress = move |progress| note.lock().unwrap().push(progress);
-            let mut fetch = Fetch::begin(&caller(way, &cluster, 9), &node.contact, ASK, progress).unwrap();
-            assert_eq!(fetch.gift, STATE);
+            let mut fetch = Fetch::begin(&caller(way, &cluster, 9), &node.contact, REQUEST, progress).unwrap();
+            assert_eq!(fetch.offer, STATE);
             let mut received = Vec::new();
             fetch.read_to_end(&mut received).unwrap();
             assert!(received == state(bytes), "{bytes} bytes, {way:?}");
@@ -109,7 +112,7 @@ fn recorded(bytes: usize) -> Vec<u8> {
     let cluster = fresh_cluster();
     let node = source(Way::Host, &cluster, 1, State::Whole(state(bytes)));
     let mut stream = caller(Way::Host, &cluster, 9).dial(&node.contact, Service::State, PATIENCE).unwrap();
-    frame::write(&mut stream.writer, &ASK, 100).unwrap();
+    frame::write(&mut stream.writer, &REQUEST, 100).unwrap();
     let mut said = Vec::new();
     stream.reader.read_to_end(&mut said).unwrap();
     said
@@ -118,7 +121,7 @@ fn recorded(bytes: usize) -> Vec<u8> {
 /// Starts a source that sends these bytes, whatever the request.
 fn says(cluster: &str, bytes: Vec<u8>) -> Node {
     let handler: Handler = Arc::new(move |mut stream| {
-        frame::read::<Ask>(&mut stream.reader, 100).unwrap();
+        frame::read::<TransferRequest>(&mut stream.reader, 100).unwrap();
         // A receiver that found an error has hung up.
         let _ = stream.writer.write_all(&bytes);
     });
@@ -179,7 +182,7 @@ fn a_chunk_that_is_left_out_is_found() {
 fn who_hangs_up_ends_the_transfer_at_both_sides() {
     let cluster = fresh_cluster();
     let node = source(Way::Host, &cluster, 1, State::Whole(state(50_000_000)));
-    let mut fetch = Fetch::begin(&caller(Way::Host, &cluster, 9), &node.contact, ASK, |_| {}).unwrap();
+    let mut fetch = Fetch::begin(&caller(Way::Host, &cluster, 9), &node.contact, REQUEST, |_| {}).unwrap();
     let mut some = vec![0; 300_000];
     fetch.read_exact(&mut some).unwrap();
     fetch.hang_up().now();
