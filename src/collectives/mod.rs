@@ -54,7 +54,7 @@ pub use self::form::FormError;
 use crate::{
     View,
     config::Spin,
-    runtime::{core_budget::Room, cores, idle::Rest, pace::Pace},
+    runtime::{core_budget::CoreBudget, cores, idle::Rest, pace::Pace},
 };
 
 /// The layer of communicators' connections, among those of other layers.
@@ -127,7 +127,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// Takes a fabric. `spin` decides how its thread waits, on a host that runs `nodes` nodes.
     pub fn new(fabric: F, spin: Spin, nodes: usize) -> Collectives<F> {
         // No other thread of this process needs a core meanwhile, since the caller's thread waits.
-        let pace = Pace::new(spin, Room::of_this_host(nodes));
+        let pace = Pace::new(spin, CoreBudget::of_this_host(nodes));
         let now = Time::boot_clock();
         Collectives {
             fabric,

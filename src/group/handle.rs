@@ -37,7 +37,7 @@ use crate::{
         submit::{Sending, Shared, Submit},
     },
     node::status::GroupCounts,
-    runtime::{blocking::Patience, clock::Now, core_budget::Room},
+    runtime::{blocking::Patience, clock::Now, core_budget::CoreBudget},
     state_transfer::{
         exchange::{CaptureReply, ReplicaStatus, Transfer, Wanted},
         install::{Installer, Repair},
@@ -299,7 +299,7 @@ pub(crate) trait GroupControl: Send + Sync {
 /// Declares a group: returns its handle, and the specification that the node's start brings to life.
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
-    let patience = Patience::new(config.spin(), Room::here(config));
+    let patience = Patience::new(config.spin(), CoreBudget::here(config));
     let admission = Arc::new(Admission::new(name.to_owned(), patience, options.mode == Mode::Durable));
     let shared = Arc::new(Shared { admission, replies: ReplySlots::new(options.max_waiting) });
     let replica = Arc::new(ReplicaCell::new(service));

@@ -44,10 +44,10 @@ use crate::{
         scrub_thread::ScrubThread,
         status::{Change, Status},
         view_log,
-        watch::Outside,
+        watch::NodeWatch,
     },
     onepipe::{Desk, Seat},
-    runtime::{clock::Now, core_budget::Room, idle::Idle},
+    runtime::{clock::Now, core_budget::CoreBudget, idle::Idle},
     services::{Caller, ControlError, Server},
 };
 
@@ -228,7 +228,7 @@ impl NodeBuilder {
         let (log, messenger) = view_log::start(&config, directory, agreed, caller.clone(), waker.clone())?;
         let clients = serve_clients(&config, names.iter().zip(&shards), stations, &caller)?;
         let monitor = log.monitor();
-        let outside = Arc::new(Outside::new(clients.clone()));
+        let watch = Arc::new(NodeWatch::new(clients.clone()));
         let (requests, to_engine) = unbounded();
         let operator = Arc::new(Operator {
             id: config.id(),
@@ -236,7 +236,7 @@ impl NodeBuilder {
             storage: view_log::storage(&config),
             requests: requests.clone(),
             waker: waker.clone(),
-            outside: Arc::clone(&outside),
+            watch: Arc::clone(&watch),
             monitor: monitor.clone(),
             farewells: Arc::default(),
         });
@@ -257,8 +257,7 @@ impl NodeBuilder {
             core.hold(held, &mut effects);
         }
         let durable = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control)));
-        let scrub =
-            || ScrubThread::start(caller.clone(), Arc::clone(&outside), durable, config.scrub_bytes_per_second());
+        let scrub = || ScrubThread::start(caller.clone(), Arc::clone(&watch), durable, config.scrub_bytes_per_second());
         let scrub = is_durable.then(scrub).transpose()?;
         let engine = Engine {
             core,
@@ -269,11 +268,11 @@ impl NodeBuilder {
             caller,
             requests: to_engine,
             to_self: requests,
-            outside,
+            watch,
             founds: config.members().contains(&config.id()),
             stalled: None,
             waker,
-            idle: Idle::new(config.spin(), Room::here(&config)),
+            idle: Idle::new(config.spin(), CoreBudget::here(&config)),
             short_limit: config.short_limit(),
             effects,
         };
@@ -281,7 +280,7 @@ impl NodeBuilder {
         let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
         let engine = Some(thread);
         let node = Node { operator, engine, scrub, storage, clients, server: Some(server) };
-        match node.operator.outside.wait_view(None, |_| true) {
+        match node.operator.watch.wait_view(None, |_| true) {
             Ok(_) => {
                 // Without this the node's first submits would wait for the clocks, and later ones might overtake them.
                 // Members that never beat are given up.
@@ -320,7 +319,7 @@ impl Node {
     /// Returns the last view that this node has installed. A node that was dropped from the group, and asks to join
     /// again, still has that view.
     pub fn view(&self) -> Arc<View> {
-        self.operator.outside.view().expect("a node that started has a view")
+        self.operator.watch.view().expect("a node that started has a view")
     }
 
     /// Waits until this node has installed a view of which `which` is true, for `limit` at most. None if it has not.
@@ -329,12 +328,12 @@ impl Node {
     ///
     /// The reason for which the node's part in its groups is over, if it is.
     pub fn wait_view(&self, limit: Duration, which: impl Fn(&View) -> bool) -> Result<Option<Arc<View>>, EndReason> {
-        self.operator.outside.wait_view(Some(limit), which)
+        self.operator.watch.wait_view(Some(limit), which)
     }
 
     /// Returns the times of this node's steps to its view.
     pub fn last_change(&self) -> Change {
-        self.operator.outside.change()
+        self.operator.watch.change()
     }
 
     /// Leaves the group: the others go on without this node, and need no timeout for it. A message that this node has
@@ -373,12 +372,12 @@ impl Node {
 
     /// Returns the reason for which the node's part in its groups is over, if it is.
     pub fn end_reason(&self) -> Option<EndReason> {
-        self.operator.outside.end_reason()
+        self.operator.watch.end_reason()
     }
 
     /// Waits until the node's part in its groups is over, and returns the reason.
     pub fn wait_ended(&self) -> EndReason {
-        self.operator.outside.wait_ended(None).expect("without a limit it waits until then")
+        self.operator.watch.wait_ended(None).expect("without a limit it waits until then")
     }
 
     /// Returns the current state of the node and its groups. None while the engine does not answer, because it has
@@ -405,7 +404,7 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
             .field("id", &self.id())
-            .field("epoch", &self.operator.outside.epoch())
+            .field("epoch", &self.operator.watch.epoch())
             .finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ use crate::{
         core::{CoreEffect, NodeCore},
         status::{BulkStatus, Fetching, GroupStatus, MemberStatus, Status},
         view_log,
-        watch::Outside,
+        watch::NodeWatch,
     },
     runtime::{
         clock::Now,
@@ -164,7 +164,7 @@ pub(crate) struct Engine<F> {
     pub(crate) requests: Receiver<Request>,
     /// The sender of requests for delivery threads.
     pub(crate) to_self: Sender<Request>,
-    pub(crate) outside: Arc<Outside>,
+    pub(crate) watch: Arc<NodeWatch>,
     /// Whether the node is one of the group's founders.
     pub(crate) founds: bool,
     /// The reason for which nothing can be decided, while that is so.
@@ -282,11 +282,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     let forced = !self.monitor.status().forced.is_empty();
                     self.log_writers.iter().for_each(|log_writer| log_writer.set_forced(forced));
                     self.stalled = None;
-                    self.outside.installed(view, self.core.last_change());
+                    self.watch.installed(view, self.core.last_change());
                 }
                 CoreEffect::Dropped => {
                     self.stalled = None;
-                    self.outside.interrupted("it was dropped from the group, and joins it again");
+                    self.watch.interrupted("it was dropped from the group, and joins it again");
                 }
                 CoreEffect::Halt { shard, why } => {
                     if let Some(group) = self.groups.get(&shard) {
@@ -307,7 +307,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 CoreEffect::Stalled(why) => {
                     let why = format!("{why}; {LAST_RESORT}");
                     tracing::warn!(%why, "the group stands still");
-                    self.outside.interrupted(&why);
+                    self.watch.interrupted(&why);
                     self.stalled = Some(why);
                     self.groups.values_mut().for_each(|group| group.tell(Change::Stalled));
                 }
@@ -338,7 +338,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     for group in self.groups.values_mut() {
                         group.tell(Change::End(Vec::new(), reason.clone()));
                     }
-                    self.outside.ended(reason);
+                    self.watch.ended(reason);
                 }
             }
         }
@@ -490,7 +490,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 log: group.control.history().status(),
             }
         });
-        Status { view: view.cloned(), ended: self.outside.end_reason(), groups: groups.collect() }
+        Status { view: view.cloned(), ended: self.watch.end_reason(), groups: groups.collect() }
     }
 
     fn stop(&mut self, run_delay: &RunDelay) {
@@ -509,7 +509,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         for group in self.groups.values_mut() {
             group.tell(Change::End(Vec::new(), EndReason::ShutDown));
         }
-        self.outside.ended(EndReason::ShutDown);
+        self.watch.ended(EndReason::ShutDown);
         self.core.end_desks(&EndReason::ShutDown);
         self.core.disconnect();
         let now = Time::boot_clock();
@@ -521,7 +521,7 @@ impl<F> Drop for Engine<F> {
     /// Tells other threads of the end, which must not wait for ever if an application panicked on this thread. After an
     /// orderly end they know already.
     fn drop(&mut self) {
-        self.outside.ended(EndReason::Panicked);
+        self.watch.ended(EndReason::Panicked);
         self.core.end_desks(&EndReason::Panicked);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn of_node(
 ) -> Vec<(Service, Handler)> {
     let (messenger, operator) = (Arc::clone(messenger), Arc::clone(operator));
     let states = States(Arc::clone(controls));
-    let logs = Logs { controls: Arc::clone(controls), outside: Arc::clone(&operator.outside) };
+    let logs = Logs { controls: Arc::clone(controls), watch: Arc::clone(&operator.watch) };
     vec![
         (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
         (Service::State, Arc::new(move |stream| wire::serve(stream, &states))),

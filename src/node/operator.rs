@@ -13,7 +13,7 @@ use squall_view_log::Monitor;
 
 use crate::{
     clients::admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
-    node::{engine::Request, status::Status, watch::Outside},
+    node::{engine::Request, status::Status, watch::NodeWatch},
 };
 
 /// The longest time that a node that has left waits until it is no voter any more.
@@ -33,7 +33,7 @@ pub(crate) struct Operator {
     pub(crate) storage: Option<String>,
     pub(crate) requests: Sender<Request>,
     pub(crate) waker: Waker,
-    pub(crate) outside: Arc<Outside>,
+    pub(crate) watch: Arc<NodeWatch>,
     pub(crate) monitor: Monitor,
     pub(crate) farewells: Arc<Farewells>,
 }
@@ -58,9 +58,9 @@ impl Operator {
 
     /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
     pub(crate) fn wait_left(&self, limit: Option<Duration>) -> Option<EndReason> {
-        let reason = self.outside.wait_ended(limit)?;
+        let reason = self.watch.wait_ended(limit)?;
         // Others, if there are any, must be able to decide without it: the change of the voters follows a moment later.
-        let has_others = self.outside.view().is_some_and(|view| view.members.len() > 1);
+        let has_others = self.watch.view().is_some_and(|view| view.members.len() > 1);
         let votes = || self.monitor.status().voters.iter().any(|(node, _)| *node == self.id);
         let until = Instant::now() + limit.map_or(VOTE_PATIENCE, |limit| limit.min(VOTE_PATIENCE));
         while reason == EndReason::Left && has_others && votes() && Instant::now() < until {
@@ -76,7 +76,7 @@ impl Admin for Operator {
         let seen = self.ask(|reply| Request::Report(Box::new(known.clone()), reply));
         seen.unwrap_or_else(|| {
             let why =
-                self.outside.end_reason().map_or_else(|| "its engine does not answer".into(), |end| end.to_string());
+                self.watch.end_reason().map_or_else(|| "its engine does not answer".into(), |end| end.to_string());
             StatusReport { standing: Standing::Ended(why), ..known }
         })
     }
@@ -87,7 +87,7 @@ impl Admin for Operator {
                 "{node} is this node itself: ask another member, or let this one leave (`squall leave`)"
             ));
         }
-        let view = self.outside.view().ok_or("it is in no view yet")?;
+        let view = self.watch.view().ok_or("it is in no view yet")?;
         if view.rank_of(node).is_none() {
             let members: Vec<String> = view.nodes().iter().map(|member| member.0.to_string()).collect();
             return Err(format!("{node} is not a member of {}: that has {}", view.epoch, members.join(", ")));
@@ -97,7 +97,7 @@ impl Admin for Operator {
     }
 
     fn leave(&self) -> Result<Farewell, String> {
-        match self.outside.end_reason() {
+        match self.watch.end_reason() {
             Some(reason) => Err(format!("its part is over: {reason}")),
             None => {
                 let farewell = self.farewells.hold();
@@ -118,7 +118,7 @@ impl Admin for Operator {
     fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String> {
         let forced = self.ask(|reply| Request::Recover(reason, reply));
         let (epoch, emptied) = forced.ok_or("its engine does not answer")??;
-        match self.outside.wait_view(Some(RECOVERY_PATIENCE), |view| view.epoch >= epoch) {
+        match self.watch.wait_view(Some(RECOVERY_PATIENCE), |view| view.epoch >= epoch) {
             Ok(Some(_)) => Ok(emptied),
             Ok(None) => {
                 Err(format!("{epoch} is forced, and not in operation after {RECOVERY_PATIENCE:?}: see `squall status`"))

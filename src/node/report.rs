@@ -45,7 +45,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     }
 
     fn standing(&self, me: NodeId, now: Time) -> Standing {
-        if let Some(reason) = self.outside.end_reason() {
+        if let Some(reason) = self.watch.end_reason() {
             return Standing::Ended(reason.to_string());
         }
         let log = self.monitor.status();

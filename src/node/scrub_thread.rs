@@ -18,7 +18,7 @@ use squall_ordered::log::{self, Position, Storage};
 use crate::{
     durable::scrub::{Pace, Scrubbing},
     group::handle::GroupControl,
-    node::{status::AsideStatus, watch::Outside},
+    node::{status::AsideStatus, watch::NodeWatch},
     services::{Caller, Contact},
     state_transfer::fetcher::fetch_records,
 };
@@ -51,7 +51,7 @@ impl ScrubThread {
     /// Starts to scrub the logs of these groups.
     pub(crate) fn start(
         caller: Caller,
-        outside: Arc<Outside>,
+        watch: Arc<NodeWatch>,
         groups: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)>,
         bytes_per_second: u64,
     ) -> io::Result<ScrubThread> {
@@ -70,7 +70,7 @@ impl ScrubThread {
         let body = move || {
             while !stopped.load(Ordering::Acquire) {
                 let now = Time::boot_clock();
-                let view = outside.view();
+                let view = watch.view();
                 for kept in &mut logs {
                     kept.look_aside();
                     // Before the first view there is no member to ask.

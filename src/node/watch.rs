@@ -11,7 +11,7 @@ use crate::{clients::serve, node::status::Change};
 
 /// The latest news of a node, for any thread.
 #[derive(Debug, Default)]
-pub(crate) struct Outside {
+pub(crate) struct NodeWatch {
     state: Mutex<State>,
     changed: Condvar,
     /// The server of clients, which needs the news too.
@@ -25,9 +25,9 @@ struct State {
     ended: Option<EndReason>,
 }
 
-impl Outside {
-    pub(crate) fn new(clients: Option<Arc<serve::Server>>) -> Outside {
-        Outside { clients, ..Outside::default() }
+impl NodeWatch {
+    pub(crate) fn new(clients: Option<Arc<serve::Server>>) -> NodeWatch {
+        NodeWatch { clients, ..NodeWatch::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

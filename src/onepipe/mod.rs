@@ -95,7 +95,7 @@ pub use squall_onepipe::{
 use crate::{
     config::Spin,
     group::error::Nodes,
-    runtime::{core_budget::Room, cores, idle::Rest, pace::Pace},
+    runtime::{core_budget::CoreBudget, cores, idle::Rest, pace::Pace},
 };
 
 /// The layer of 1Pipe groups' connections, among those of other layers.
@@ -212,7 +212,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
             completions: Vec::new(),
             event: None,
             woken: Arc::default(),
-            pace: Pace::new(spin, Room::of_this_host(nodes)),
+            pace: Pace::new(spin, CoreBudget::of_this_host(nodes)),
             now: Time::boot_clock(),
             steps: 0,
         })
@@ -264,7 +264,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     /// gather until then go out together.
     ///
     /// While as many wait for room as may, it waits, for `limit` at most; then it fails with [`ScatterError::Full`].
-    /// Room comes from receivers that receive: where every rank only scatters, all wait in vain.
+    /// CoreBudget comes from receivers that receive: where every rank only scatters, all wait in vain.
     pub fn scatter(
         &mut self,
         mode: Mode,

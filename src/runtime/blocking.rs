@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use crate::{config::Spin, runtime::core_budget::Room};
+use crate::{config::Spin, runtime::core_budget::CoreBudget};
 
 thread_local! {
     static APPLYING: Cell<bool> = const { Cell::new(false) };
@@ -67,13 +67,13 @@ impl Patience {
     /// No looks at all.
     pub(crate) const NONE: Patience = Patience { looks: 0, yields: false };
 
-    pub(crate) fn new(spin: Spin, room: Room) -> Patience {
-        let looks = match (spin, room) {
-            (Spin::Never, _) | (Spin::Auto, Room::Tight | Room::Crowded) => 0,
-            (Spin::Auto, Room::Ample) => LOOKS,
+    pub(crate) fn new(spin: Spin, budget: CoreBudget) -> Patience {
+        let looks = match (spin, budget) {
+            (Spin::Never, _) | (Spin::Auto, CoreBudget::Shared | CoreBudget::Oversubscribed) => 0,
+            (Spin::Auto, CoreBudget::Spare) => LOOKS,
             (Spin::Always, _) => u32::MAX,
         };
-        Patience { looks, yields: room != Room::Ample }
+        Patience { looks, yields: budget != CoreBudget::Spare }
     }
 
     /// Waits for `done`, for a moment and without sleeping.
@@ -128,7 +128,7 @@ mod tests {
             (Spin::Always, 2, 2, u32::MAX),
             (Spin::Never, 1, 64, 0),
         ] {
-            let patience = Patience::new(spin, Room::of(nodes, cores));
+            let patience = Patience::new(spin, CoreBudget::of(nodes, cores));
             assert_eq!(patience.looks, looks, "{spin:?} with {nodes} nodes on {cores} cores");
             assert_eq!(patience.yields, 2 * nodes > cores);
         }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_never_sleeps_still_keeps_its_deadline() {
-        let patience = Patience::new(Spin::Always, Room::Ample);
+        let patience = Patience::new(Spin::Always, CoreBudget::Spare);
         patience.spin(Some(Instant::now() + Duration::from_millis(1)), || false);
         assert_eq!(block_on(Some(Instant::now() + Duration::from_millis(1)), |_| Poll::<()>::Pending), None);
     }

@@ -48,7 +48,7 @@ use squall_rdmc::{CreateError, Event, Group, GroupConfig, GroupId, Interrupted, 
 
 use crate::{
     config::Spin,
-    runtime::{core_budget::Room, idle::Rest},
+    runtime::{core_budget::CoreBudget, idle::Rest},
 };
 
 /// The groups of one node on one fabric, for the thread that drives them.
@@ -66,7 +66,7 @@ pub struct Bulk<F> {
 impl<F: Fabric + Wait> Bulk<F> {
     /// Takes a fabric. `spin` decides how [`rest`](Bulk::rest) waits, on a host that runs `nodes` nodes.
     pub fn new(fabric: F, spin: Spin, nodes: usize) -> Bulk<F> {
-        let patience = Patience::new(spin, Room::of_this_host(nodes));
+        let patience = Patience::new(spin, CoreBudget::of_this_host(nodes));
         Bulk { fabric, groups: Rdmc::new(), completions: Vec::new(), patience, armed: false, asked: false }
     }
 
@@ -130,7 +130,7 @@ impl<F: Fabric + Wait> Bulk<F> {
         busy
     }
 
-    /// Lets time pass after a turn that changed nothing, in the way that the host's room suggests. It returns at
+    /// Lets time pass after a turn that changed nothing, in the way that the host's core budget suggests. It returns at
     /// `until` at the latest, and earlier when the fabric has something or a [waker](Bulk::waker) is used.
     ///
     /// It does not always sleep: take another turn after it. It never sleeps if anything was asked for since the last
@@ -170,13 +170,13 @@ struct Patience {
 }
 
 impl Patience {
-    fn new(spin: Spin, room: Room) -> Patience {
-        let (awake, lasts) = match (spin, room) {
+    fn new(spin: Spin, budget: CoreBudget) -> Patience {
+        let (awake, lasts) = match (spin, budget) {
             (Spin::Never, _) => (Rest::Sleep, Duration::ZERO),
             (Spin::Auto, _) => (Rest::Yield, YIELDS_FOR),
-            (Spin::Always, Room::Ample) => (Rest::Spin, Duration::MAX),
+            (Spin::Always, CoreBudget::Spare) => (Rest::Spin, Duration::MAX),
             // A thread that spins here could keep the threads that it waits for from running.
-            (Spin::Always, Room::Tight | Room::Crowded) => (Rest::Yield, Duration::MAX),
+            (Spin::Always, CoreBudget::Shared | CoreBudget::Oversubscribed) => (Rest::Yield, Duration::MAX),
         };
         Patience { awake, lasts, since: None }
     }
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn it_yields_for_a_while_and_sleeps_until_something_comes() {
-        let mut patience = Patience::new(Spin::Auto, Room::Crowded);
+        let mut patience = Patience::new(Spin::Auto, CoreBudget::Oversubscribed);
         let began = Time::from_nanos(1_000);
         assert_eq!(patience.rest(began), Rest::Yield);
         assert_eq!(patience.rest(began + YIELDS_FOR / 2), Rest::Yield);
@@ -214,11 +214,11 @@ mod tests {
     #[test]
     fn only_always_never_sleeps() {
         for (spin, sleeps) in [(Spin::Auto, true), (Spin::Never, true), (Spin::Always, false)] {
-            for room in [Room::Ample, Room::Tight, Room::Crowded] {
-                let mut patience = Patience::new(spin, room);
+            for budget in [CoreBudget::Spare, CoreBudget::Shared, CoreBudget::Oversubscribed] {
+                let mut patience = Patience::new(spin, budget);
                 patience.rest(Time::from_nanos(0));
                 let later = patience.rest(Time::from_nanos(3_600_000_000_000));
-                assert_eq!(later == Rest::Sleep, sleeps, "{spin:?}, {room:?}");
+                assert_eq!(later == Rest::Sleep, sleeps, "{spin:?}, {budget:?}");
             }
         }
     }

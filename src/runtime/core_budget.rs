@@ -1,4 +1,4 @@
-//! The spare cores of a host, for threads that spin.
+//! The budget of a host's cores: whether there are spare ones for threads that spin.
 
 use std::thread;
 
@@ -9,32 +9,32 @@ use crate::config::Config;
 ///
 /// Each node has an engine and at least one thread of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum CoreBudget {
     /// A core for each engine and each thread of the applications.
-    Ample,
+    Spare,
     /// A core for each engine, which it shares with the application.
-    Tight,
+    Shared,
     /// Fewer cores than engines.
-    Crowded,
+    Oversubscribed,
 }
 
-impl Room {
-    /// The room on this host.
-    pub(crate) fn here(config: &Config) -> Room {
-        Room::of_this_host(config.members_here())
+impl CoreBudget {
+    /// The budget of this host.
+    pub(crate) fn here(config: &Config) -> CoreBudget {
+        CoreBudget::of_this_host(config.members_here())
     }
 
-    /// The room on this host, which runs `nodes` nodes.
-    pub(crate) fn of_this_host(nodes: usize) -> Room {
-        Room::of(nodes, thread::available_parallelism().map_or(1, usize::from))
+    /// The budget of this host, which runs `nodes` nodes.
+    pub(crate) fn of_this_host(nodes: usize) -> CoreBudget {
+        CoreBudget::of(nodes, thread::available_parallelism().map_or(1, usize::from))
     }
 
-    /// The room where `nodes` nodes share a host of `cores` cores.
-    pub(crate) fn of(nodes: usize, cores: usize) -> Room {
+    /// The budget where `nodes` nodes share a host of `cores` cores.
+    pub(crate) fn of(nodes: usize, cores: usize) -> CoreBudget {
         match () {
-            () if 2 * nodes <= cores => Room::Ample,
-            () if nodes <= cores => Room::Tight,
-            () => Room::Crowded,
+            () if 2 * nodes <= cores => CoreBudget::Spare,
+            () if nodes <= cores => CoreBudget::Shared,
+            () => CoreBudget::Oversubscribed,
         }
     }
 }

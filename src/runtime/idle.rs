@@ -4,7 +4,7 @@
 //! spins reads a word in 0.1 µs. But a thread that spins on a core that another node of the same host could use delays
 //! that node, and with it all others.
 
-use crate::{config::Spin, runtime::core_budget::Room};
+use crate::{config::Spin, runtime::core_budget::CoreBudget};
 
 /// The way to wait after a step that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ const SPINS: u32 = 150;
 const YIELDS: u32 = 3;
 
 impl Idle {
-    pub(crate) fn new(spin: Spin, room: Room) -> Idle {
-        let (spins, yields, sleeps) = match (spin, room) {
+    pub(crate) fn new(spin: Spin, budget: CoreBudget) -> Idle {
+        let (spins, yields, sleeps) = match (spin, budget) {
             (Spin::Never, _) => (0, 0, true),
-            (Spin::Always, Room::Ample) => (u32::MAX, 0, false),
-            (Spin::Always, Room::Tight | Room::Crowded) => (0, u32::MAX, false),
-            (Spin::Auto, Room::Ample | Room::Tight) => (SPINS, 0, true),
-            (Spin::Auto, Room::Crowded) => (0, YIELDS, true),
+            (Spin::Always, CoreBudget::Spare) => (u32::MAX, 0, false),
+            (Spin::Always, CoreBudget::Shared | CoreBudget::Oversubscribed) => (0, u32::MAX, false),
+            (Spin::Auto, CoreBudget::Spare | CoreBudget::Shared) => (SPINS, 0, true),
+            (Spin::Auto, CoreBudget::Oversubscribed) => (0, YIELDS, true),
         };
         Idle { spins, yields, sleeps, empty: 0 }
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn first(spin: Spin, nodes: usize, cores: usize) -> Rest {
-        Idle::new(spin, Room::of(nodes, cores)).rest()
+        Idle::new(spin, CoreBudget::of(nodes, cores)).rest()
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
     fn only_always_never_sleeps() {
         for (spin, sleeps) in [(Spin::Auto, true), (Spin::Never, true), (Spin::Always, false)] {
             for nodes in [2, 9] {
-                let mut idle = Idle::new(spin, Room::of(nodes, 4));
+                let mut idle = Idle::new(spin, CoreBudget::of(nodes, 4));
                 let slept = (0..10_000).any(|_| idle.rest() == Rest::Sleep);
                 assert_eq!(slept, sleeps, "{spin:?} with {nodes} nodes");
             }

@@ -6,7 +6,7 @@ use squall_fabric::Time;
 
 use crate::{
     config::Spin,
-    runtime::{core_budget::Room, idle::Rest},
+    runtime::{core_budget::CoreBudget, idle::Rest},
 };
 
 /// The number of steps without progress before anything else is done, where each rank has a core. They take some
@@ -15,7 +15,7 @@ use crate::{
 const SPINS: u32 = 1 << 7;
 
 /// The same where ranks share cores: the rank that is waited for may be the one that could run here.
-const SPINS_CROWDED: u32 = 1;
+const SPINS_OVERSUBSCRIBED: u32 = 1;
 
 /// The number of yields for each look at the clock.
 const YIELDS_PER_LOOK: u32 = 8;
@@ -54,13 +54,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(spin: Spin, room: Room) -> Pace {
-        let (spins, yields_for) = match (spin, room) {
+    pub(crate) fn new(spin: Spin, budget: CoreBudget) -> Pace {
+        let (spins, yields_for) = match (spin, budget) {
             (Spin::Never, _) => (0, Duration::ZERO),
-            (Spin::Auto, Room::Ample | Room::Tight) => (SPINS, YIELDS_FOR),
-            (Spin::Auto, Room::Crowded) => (SPINS_CROWDED, YIELDS_FOR),
-            (Spin::Always, Room::Ample | Room::Tight) => (u32::MAX, Duration::MAX),
-            (Spin::Always, Room::Crowded) => (SPINS_CROWDED, Duration::MAX),
+            (Spin::Auto, CoreBudget::Spare | CoreBudget::Shared) => (SPINS, YIELDS_FOR),
+            (Spin::Auto, CoreBudget::Oversubscribed) => (SPINS_OVERSUBSCRIBED, YIELDS_FOR),
+            (Spin::Always, CoreBudget::Spare | CoreBudget::Shared) => (u32::MAX, Duration::MAX),
+            (Spin::Always, CoreBudget::Oversubscribed) => (SPINS_OVERSUBSCRIBED, Duration::MAX),
         };
         let moves = spin != Spin::Never;
         Pace { spins, yields_for, idle: 0, yields: 0, since: None, moves, late: 0, moved: None }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn it_spins_then_yields_then_sleeps() {
-        let mut pace = Pace::new(Spin::Auto, Room::Tight);
+        let mut pace = Pace::new(Spin::Auto, CoreBudget::Shared);
         let began = Time::from_nanos(1_000);
         for _ in 0..SPINS {
             assert_eq!(pace.rest(|| unreachable!("the time does not matter yet")), Rest::Spin);
@@ -143,10 +143,12 @@ mod tests {
 
     #[test]
     fn who_is_late_again_and_again_is_astray_now_and_then() {
-        for (spin, room, moves) in
-            [(Spin::Auto, Room::Tight, true), (Spin::Auto, Room::Crowded, true), (Spin::Never, Room::Tight, false)]
-        {
-            let mut pace = Pace::new(spin, room);
+        for (spin, budget, moves) in [
+            (Spin::Auto, CoreBudget::Shared, true),
+            (Spin::Auto, CoreBudget::Oversubscribed, true),
+            (Spin::Never, CoreBudget::Shared, false),
+        ] {
+            let mut pace = Pace::new(spin, budget);
             let mut moved = Vec::new();
             for wait in 0..10 * LATE {
                 let now = Time::ZERO + wait * MOVES_EVERY / (4 * LATE);
@@ -156,9 +158,9 @@ mod tests {
                     moved.push(wait + 1);
                 }
             }
-            assert_eq!(moved, if moves { vec![LATE, 5 * LATE, 9 * LATE] } else { Vec::new() }, "{spin:?}, {room:?}");
+            assert_eq!(moved, if moves { vec![LATE, 5 * LATE, 9 * LATE] } else { Vec::new() }, "{spin:?}, {budget:?}");
         }
-        let mut pace = Pace::new(Spin::Auto, Room::Tight);
+        let mut pace = Pace::new(Spin::Auto, CoreBudget::Shared);
         for _ in 0..10 * LATE {
             outlast(&mut pace, Time::ZERO);
             pace.found();
@@ -171,14 +173,17 @@ mod tests {
 
     #[test]
     fn only_always_never_sleeps_and_nobody_spins_long_for_those_who_need_the_core() {
-        for room in [Room::Ample, Room::Tight, Room::Crowded] {
+        for budget in [CoreBudget::Spare, CoreBudget::Shared, CoreBudget::Oversubscribed] {
             for (spin, sleeps) in [(Spin::Auto, true), (Spin::Never, true), (Spin::Always, false)] {
-                let mut pace = Pace::new(spin, room);
+                let mut pace = Pace::new(spin, budget);
                 pace.since = Some(Time::from_nanos(0));
                 let rests: Vec<Rest> = (0..=SPINS).map(|_| pace.rest(|| Time::from_nanos(3_600_000_000_000))).collect();
-                assert_eq!(rests.contains(&Rest::Sleep), sleeps, "{spin:?}, {room:?}");
+                assert_eq!(rests.contains(&Rest::Sleep), sleeps, "{spin:?}, {budget:?}");
                 let spun = rests.iter().filter(|rest| **rest == Rest::Spin).count() as u32;
-                assert!(room != Room::Crowded || spun <= SPINS_CROWDED, "{spin:?} spun {spun} times");
+                assert!(
+                    budget != CoreBudget::Oversubscribed || spun <= SPINS_OVERSUBSCRIBED,
+                    "{spin:?} spun {spun} times"
+                );
             }
         }
     }

@@ -15,11 +15,11 @@ use squall_membership::{EndReason, Incarnation, Layout, Member, ShardId, View, V
 use squall_ordered::{BulkPath, log::Hlc};
 
 use super::{
+    client::ClientNode,
     clock::Clock,
     disks::{DiskCopy, Disks},
     node::{Act, Launch, Node, State, true_time},
     options::{Decider, Options},
-    outside::Outsider,
     raft::Raft,
     view_log::{Pace, Script},
 };
@@ -78,7 +78,7 @@ pub struct Cluster {
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
     /// The servers for clients of nodes that do not run yet.
     pub(super) stations: BTreeMap<NodeId, Vec<Station>>,
-    pub(super) outsiders: Vec<Outsider>,
+    pub(super) clients: Vec<ClientNode>,
     desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
@@ -119,7 +119,7 @@ impl Cluster {
             rng,
             specs: BTreeMap::new(),
             stations: BTreeMap::new(),
-            outsiders: Vec::new(),
+            clients: Vec::new(),
             desks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agenda: BinaryHeap::new(),

@@ -40,6 +40,7 @@
 
 pub mod bulk;
 mod check;
+mod client;
 mod clock;
 mod cluster;
 mod decided;
@@ -47,14 +48,13 @@ mod disks;
 mod flow;
 mod node;
 mod options;
-mod outside;
 mod raft;
 pub mod scenario;
 mod transfer;
 mod view_log;
 
+pub use client::Client;
 pub use cluster::{Cluster, NotStarted};
 pub use disks::DiskCopy;
 pub use options::{Decider, Options};
-pub use outside::Client;
 pub use squall_fabric::sim::{SimConfig, SimNet};

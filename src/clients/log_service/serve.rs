@@ -18,7 +18,7 @@ use crate::{
     clients::serve::{Freshness, wire::Members},
     durable::history::{EntryBody, HistoryError, LogFollower, Next},
     group::handle::GroupControl,
-    node::{handlers::Controls, watch::Outside},
+    node::{handlers::Controls, watch::NodeWatch},
     runtime::blocking,
     services::{
         ControlStream,
@@ -47,7 +47,7 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 /// A node's logs.
 pub(crate) struct Logs {
     pub(crate) controls: Arc<Controls>,
-    pub(crate) outside: Arc<Outside>,
+    pub(crate) watch: Arc<NodeWatch>,
 }
 
 /// Answers a call of [`Service::Log`](crate::services::Service::Log), until the call ends.
@@ -103,7 +103,7 @@ impl Logs {
     }
 
     fn members(&self) -> Members {
-        let Some(view) = self.outside.view() else { return Members::default() };
+        let Some(view) = self.watch.view() else { return Members::default() };
         let members = view.members.iter().map(|member| (member.node.0, member.addresses.clone()));
         Members { epoch: view.epoch.0, members: members.collect() }
     }

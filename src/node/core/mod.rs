@@ -22,7 +22,7 @@ use squall_membership::{
 };
 use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
 
-use self::view_shards::{HandedOut, Slots};
+use self::view_shards::{ShardRemainder, ViewShards};
 use crate::{
     delivery::{Fate, Halt},
     fabric::Learn,
@@ -111,7 +111,7 @@ pub(crate) struct NodeCore<F> {
     desks: BTreeMap<ShardId, Arc<Desk>>,
     /// The view to which the shards belong.
     view: Option<Arc<View>>,
-    slots: Slots,
+    shards: ViewShards,
     owners: BTreeMap<EndpointId, Owner>,
     is_connected: bool,
     is_cleaning: bool,
@@ -170,7 +170,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             configs,
             desks,
             view: None,
-            slots: Slots::default(),
+            shards: ViewShards::default(),
             owners: BTreeMap::new(),
             is_connected: true,
             is_cleaning: false,
@@ -216,13 +216,13 @@ impl<F: Fabric + Learn> NodeCore<F> {
     /// The progress of a member of a shard.
     pub(crate) fn row(&self, shard: ShardId, member: NodeId) -> Option<Row> {
         let rank = self.view.as_ref()?.shard(shard)?.rank_of(member)?;
-        Some(self.slots.get(shard)?.row(rank))
+        Some(self.shards.get(shard)?.row(rank))
     }
 
     /// The number of bulk messages of this node that some member of a shard has not delivered, and the memory that they
     /// take, in bytes.
     pub(crate) fn bulk_in_flight(&self, shard: ShardId) -> (usize, usize) {
-        self.slots.get(shard).map_or((0, 0), |shard| shard.bulk_in_flight())
+        self.shards.get(shard).map_or((0, 0), |shard| shard.bulk_in_flight())
     }
 
     /// The time at which [`step`](NodeCore::step) must be called next, if nothing happens before.
@@ -263,7 +263,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
     pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
         // If no member held the state when the view was decided, a holder must return with it first.
         let is_held = self.view.as_ref().and_then(|view| view.shard(shard)).is_some_and(|shard| !shard.is_suspended());
-        if is_held && self.slots.complete(shard) {
+        if is_held && self.shards.complete(shard) {
             self.input(Input::Complete(shard), out);
         }
     }
@@ -273,7 +273,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         if let EndReason::Storage(_) = reason {
             // A message that a log does not take is not delivered.
             for (&shard, _) in self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable) {
-                self.slots.stuck(shard, reason.clone());
+                self.shards.stuck(shard, reason.clone());
             }
         }
         self.input(Input::Failed(reason), out);
@@ -296,11 +296,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
         match halt {
             Halt::Faulty(DeliverError { sender: node, cause }) => {
                 let why = cause.to_string();
-                self.slots.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
+                self.shards.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
                 self.input(Input::Faulty(node, why), out);
             }
             Halt::Panicked(reason) => {
-                self.slots.stuck(shard, reason.clone());
+                self.shards.stuck(shard, reason.clone());
                 self.fail(reason, out);
             }
         }
@@ -323,11 +323,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
         self.completions = completions;
         busy |= self.hear_desks();
-        busy |= self.slots.step(&mut self.fabric, now, out);
-        for (endpoint, shard) in self.slots.take_connecting() {
+        busy |= self.shards.step(&mut self.fabric, now, out);
+        for (endpoint, shard) in self.shards.take_connecting() {
             self.owners.insert(endpoint, Owner::Shard(shard));
         }
-        for (node, why) in self.slots.take_faulty() {
+        for (node, why) in self.shards.take_faulty() {
             let input = if node == self.fabric.node() {
                 Input::Failed(EndReason::Incompatible { node, why })
             } else {
@@ -335,7 +335,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             };
             self.membership.input(input, &mut self.effects);
         }
-        if !self.is_connected && self.slots.are_connected() {
+        if !self.is_connected && self.shards.are_connected() {
             self.is_connected = true;
             self.membership.input(Input::ShardsConnected, &mut self.effects);
         }
@@ -370,9 +370,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
         let Some(view) = self.view.as_ref().filter(|_| now >= self.watch.deadline()) else { return };
         let is_ending = self.is_cleaning || matches!(self.turns.front(), Some(Turn::Drop(..)));
         let watched: Vec<Watched> = if self.membership.is_running() {
-            view.shards.iter().filter_map(|shard| self.slots.watched(shard)).collect()
+            view.shards.iter().filter_map(|shard| self.shards.watched(shard)).collect()
         } else if is_ending {
-            vec![self.slots.unended(view, node)]
+            vec![self.shards.unended(view, node)]
         } else {
             self.membership.lingering().into_iter().collect()
         };
@@ -436,7 +436,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 if matches!(completion, Completion::Connected { .. }) {
                     self.membership.input(Input::Connected, &mut self.effects);
                 }
-                let lost = self.slots.on_completion(&mut self.fabric, shard, completion);
+                let lost = self.shards.on_completion(&mut self.fabric, shard, completion);
                 if let Some((node, reason)) = lost {
                     self.membership.input(Input::Broken(node, reason), &mut self.effects);
                 }
@@ -478,7 +478,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             Effect::Wedge => {
                 self.changing = Change { suspected: self.now, ..Change::default() };
-                for (shard, count, leased) in self.slots.wedge() {
+                for (shard, count, leased) in self.shards.wedge() {
                     self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }
                 let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
@@ -503,7 +503,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::PeerGone(node) => self.view_log.peer_gone(node),
             Effect::CleanUp { trims, counted } => {
                 self.is_cleaning = true;
-                self.slots.clean_up(&trims, &counted);
+                self.shards.clean_up(&trims, &counted);
                 // The desks have nothing to deliver: the next view tells them where this one ended.
                 for &shard in self.desks.keys().filter(|shard| trims.contains_key(shard)) {
                     self.membership.input(Input::Ended(shard), &mut self.effects);
@@ -511,7 +511,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.trims = trims;
             }
             Effect::Dropped { next, trims, readable_until } => {
-                self.slots.abandon();
+                self.shards.abandon();
                 out.push(CoreEffect::Dropped);
                 self.halts_at = self.now + self.failure_timeout;
                 // The node may have lost its place in that view before it came to it.
@@ -521,8 +521,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::Gather => out.push(CoreEffect::Returns),
             Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
             Effect::End(reason) => {
-                self.slots.wedge();
-                self.slots.close();
+                self.shards.wedge();
+                self.shards.close();
                 // Nothing follows an end, not even the turns that were to come before.
                 self.turns.retain(|turn| matches!(turn, Turn::Drop(..)));
                 self.turns.push_back(Turn::End(reason));
@@ -541,13 +541,13 @@ impl<F: Fabric + Learn> NodeCore<F> {
         if !self.is_cleaning {
             return;
         }
-        if let Some(why) = self.slots.is_stuck().cloned() {
+        if let Some(why) = self.shards.is_stuck().cloned() {
             // Other members may have delivered what a faulty sender has spoiled here.
             self.is_cleaning = false;
             self.membership.input(Input::Failed(why), &mut self.effects);
-        } else if self.slots.are_ended() {
+        } else if self.shards.are_ended() {
             self.is_cleaning = false;
-            for shard in self.slots.cleaned_up() {
+            for shard in self.shards.cleaned_up() {
                 self.membership.input(Input::Ended(shard), &mut self.effects);
             }
         }
@@ -559,29 +559,29 @@ impl<F: Fabric + Learn> NodeCore<F> {
         while let Some(turn) = self.turns.front() {
             match turn {
                 Turn::Install(_) if !self.cutting.is_empty() => return busy,
-                Turn::Install(_) => self.slots.close(),
+                Turn::Install(_) => self.shards.close(),
                 Turn::Drop(..) => {
-                    let ended = self.slots.hand_out_ended();
+                    let ended = self.shards.hand_out_ended();
                     busy |= !ended.is_empty();
                     self.let_go(ended, out);
                 }
                 Turn::End(_) => {}
             }
-            let Some(mut handed_out) = self.slots.hand_out() else { return busy };
+            let Some(mut remainders) = self.shards.hand_out() else { return busy };
             busy = true;
             // Some may have ended since.
             if matches!(self.turns.front(), Some(Turn::Drop(..))) {
-                self.let_go(std::mem::take(&mut handed_out), out);
+                self.let_go(std::mem::take(&mut remainders), out);
             }
             let turn = self.turns.pop_front().expect("it was just there");
             self.leave_view();
             match turn {
-                Turn::Install(view) => self.install(view, handed_out, out),
+                Turn::Install(view) => self.install(view, remainders, out),
                 Turn::Drop(..) => self.drop_out(out),
                 Turn::End(reason) => {
                     // For a node that leaves, the end of the others' delivery is known.
                     let trims = (reason == EndReason::Left).then(|| std::mem::take(&mut self.trims));
-                    for (shard, HandedOut { undelivered, .. }) in handed_out {
+                    for (shard, ShardRemainder { undelivered, .. }) in remainders {
                         let trim = trims.as_ref().and_then(|trims| trims.get(&shard));
                         let undelivered = with_fates(undelivered, trim, Fate::Delivered);
                         out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
@@ -597,13 +597,18 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Closes all that belongs to the view that is over.
     fn leave_view(&mut self) {
-        self.slots.disconnect(&mut self.fabric);
-        self.slots = Slots::default();
+        self.shards.disconnect(&mut self.fabric);
+        self.shards = ViewShards::default();
         self.owners.retain(|_, owner| matches!(owner, Owner::Membership));
         (self.is_connected, self.is_cleaning) = (true, false);
     }
 
-    fn install(&mut self, view: Arc<View>, mut handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
+    fn install(
+        &mut self,
+        view: Arc<View>,
+        mut remainders: BTreeMap<ShardId, ShardRemainder>,
+        out: &mut Vec<CoreEffect>,
+    ) {
         let node = self.fabric.node();
         // This node first: the routes to others depend on its own addresses.
         let (me, others): (Vec<_>, Vec<_>) = view.members.iter().partition(|member| member.node == node);
@@ -630,8 +635,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 }
             };
             self.owners.extend(part.endpoints().map(|endpoint| (endpoint, Owner::Shard(shard))));
-            self.slots.add(part, members.is_complete(node));
-            let HandedOut { undelivered, fell_short, .. } = handed_out.remove(&shard).unwrap_or_default();
+            self.shards.add(part, members.is_complete(node));
+            let ShardRemainder { undelivered, fell_short, .. } = remainders.remove(&shard).unwrap_or_default();
             let view = Arc::clone(&view);
             out.push(CoreEffect::Created { shard, view, submitter, deliverer, undelivered, fell_short });
         }
@@ -643,19 +648,19 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 _ => Unavailable::Elsewhere { members: other.members.clone() },
             };
             // The members that stay have delivered as much as this node, before it gave the shard up.
-            let undelivered = handed_out.remove(&shard).unwrap_or_default().undelivered;
+            let undelivered = remainders.remove(&shard).unwrap_or_default().undelivered;
             let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
             out.push(CoreEffect::Outside { shard, why, undelivered });
         }
     }
 
     /// Lets go of shards of the view from which this node was dropped.
-    fn let_go(&mut self, handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
+    fn let_go(&mut self, remainders: BTreeMap<ShardId, ShardRemainder>, out: &mut Vec<CoreEffect>) {
         let Some(Turn::Drop(next, trims, readable_until)) = self.turns.front() else { return };
         let why = Unavailable::Dropped { epoch: next.epoch };
         // A clock that is read too early only makes this node say less.
         let within = if self.now < *readable_until { Fate::Unknown } else { Fate::Delivered };
-        for (shard, HandedOut { undelivered, received, .. }) in handed_out {
+        for (shard, ShardRemainder { undelivered, received, .. }) in remainders {
             if let Some(seq) = received.filter(|_| self.keeps(shard, next)) {
                 self.kept.extend(self.view.as_ref().map(|view| (shard, End { epoch: view.epoch, seq })));
                 out.push(CoreEffect::Keep { shard, received: seq });
@@ -665,7 +670,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
         if self.now >= self.halts_at {
             self.halts_at = Time::MAX;
-            out.extend(self.slots.not_taken().map(|shard| CoreEffect::Halt { shard, why: why.clone() }));
+            out.extend(self.shards.not_taken().map(|shard| CoreEffect::Halt { shard, why: why.clone() }));
         }
     }
 
@@ -705,7 +710,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Closes all endpoints.
     pub(crate) fn disconnect(&mut self) {
-        self.slots.disconnect(&mut self.fabric);
+        self.shards.disconnect(&mut self.fabric);
         self.membership.disconnect(&mut self.fabric);
     }
 }

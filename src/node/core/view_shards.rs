@@ -10,14 +10,14 @@ use super::CoreEffect;
 
 /// This node's shards in one view.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
+pub(super) struct ViewShards {
+    shards: Vec<ViewShard>,
     faulty: Vec<(NodeId, String)>,
     connecting: Vec<(EndpointId, ShardId)>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ViewShard {
     shard: Shard,
     /// The reason for which its deliverer goes no further.
     stuck: Option<EndReason>,
@@ -34,9 +34,9 @@ struct Slot {
     is_taken: bool,
 }
 
-/// The rest of a shard whose view is over.
+/// The remainder of a shard whose view is over.
 #[derive(Debug, Default)]
-pub(super) struct HandedOut {
+pub(super) struct ShardRemainder {
     /// The messages that it has not delivered, in order.
     pub(super) undelivered: Vec<Undelivered>,
     /// Whether it lacks the end of its view.
@@ -45,10 +45,10 @@ pub(super) struct HandedOut {
     pub(super) received: Option<Seq>,
 }
 
-impl Slots {
+impl ViewShards {
     /// Takes a shard of a new view. `complete` says whether this node holds its whole state.
     pub(super) fn add(&mut self, shard: Shard, complete: bool) {
-        self.slots.push(Slot {
+        self.shards.push(ViewShard {
             shard,
             stuck: None,
             complete,
@@ -62,15 +62,15 @@ impl Slots {
     /// Notes that this node holds the shard's whole state in memory. Returns whether the others are to be told now that
     /// it is complete: for a durable shard once its disk has that state, too.
     pub(super) fn complete(&mut self, shard: ShardId) -> bool {
-        let slot = self.slot(shard).filter(|slot| slot.shard.is_kept());
-        slot.is_some_and(|slot| {
-            slot.complete = true;
-            !std::mem::replace(&mut slot.told, true)
+        let entry = self.entry(shard).filter(|entry| entry.shard.is_kept());
+        entry.is_some_and(|entry| {
+            entry.complete = true;
+            !std::mem::replace(&mut entry.told, true)
         })
     }
 
     pub(super) fn get(&self, shard: ShardId) -> Option<&Shard> {
-        self.slots.iter().map(|slot| &slot.shard).find(|part| part.id() == shard)
+        self.shards.iter().map(|entry| &entry.shard).find(|part| part.id() == shard)
     }
 
     /// The progress of a shard's members, as their rows say.
@@ -84,27 +84,27 @@ impl Slots {
 
     /// The remaining work of this node's shards that have not delivered all that their view delivers.
     pub(super) fn unended(&self, view: &View, node: NodeId) -> Watched {
-        let shards = self.slots.iter().map(|slot| &slot.shard).filter(|shard| !shard.is_ended());
+        let unended = self.shards.iter().map(|entry| &entry.shard).filter(|shard| !shard.is_ended());
         let row = |shard: &Shard| {
             let own = progress(shard.row(view.shard(shard.id())?.rank_of(node)?));
             // The others' rows no longer say how much it could deliver.
             Some((shard.id(), node, Progress { deliverable: u64::MAX, ..own }.waits()))
         };
-        Watched { members: 1, rows: shards.filter_map(row).collect() }
+        Watched { members: 1, rows: unended.filter_map(row).collect() }
     }
 
-    fn slot(&mut self, shard: ShardId) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|slot| slot.shard.id() == shard)
+    fn entry(&mut self, shard: ShardId) -> Option<&mut ViewShard> {
+        self.shards.iter_mut().find(|entry| entry.shard.id() == shard)
     }
 
     /// Steps all shards, reports what follows for their surroundings, and returns whether anything changed.
     pub(super) fn step<F: Fabric>(&mut self, fabric: &mut F, now: Time, out: &mut Vec<CoreEffect>) -> bool {
         let mut busy = false;
-        for slot in self.slots.iter_mut().filter(|slot| slot.handed_out.is_none()) {
-            let (id, stepped) = (slot.shard.id(), slot.shard.step(fabric, now));
+        for entry in self.shards.iter_mut().filter(|entry| entry.handed_out.is_none()) {
+            let (id, stepped) = (entry.shard.id(), entry.shard.step(fabric, now));
             busy |= stepped.busy;
             if stepped.connecting {
-                self.connecting.extend(slot.shard.endpoints().map(|endpoint| (endpoint, id)));
+                self.connecting.extend(entry.shard.endpoints().map(|endpoint| (endpoint, id)));
             }
             if stepped.deliver {
                 out.push(CoreEffect::Deliver(id));
@@ -115,7 +115,7 @@ impl Slots {
             if stepped.freed_bulk {
                 out.push(CoreEffect::FreedBulk(id));
             }
-            self.faulty.extend(slot.shard.take_faulty());
+            self.faulty.extend(entry.shard.take_faulty());
         }
         busy
     }
@@ -136,109 +136,109 @@ impl Slots {
         shard: ShardId,
         completion: &Completion,
     ) -> Option<(NodeId, BreakReason)> {
-        self.slot(shard)?.shard.on_completion(fabric, completion)
+        self.entry(shard)?.shard.on_completion(fabric, completion)
     }
 
     /// Whether every shard's members are connected.
     pub(super) fn are_connected(&self) -> bool {
-        self.slots.iter().all(|slot| slot.shard.is_complete())
+        self.shards.iter().all(|entry| entry.shard.is_complete())
     }
 
     /// Notes that a shard's deliverer goes no further.
     pub(super) fn stuck(&mut self, shard: ShardId, why: EndReason) {
-        if let Some(slot) = self.slot(shard) {
-            slot.stuck.get_or_insert(why);
+        if let Some(entry) = self.entry(shard) {
+            entry.stuck.get_or_insert(why);
         }
     }
 
     /// The reason for which some deliverer goes no further, if one does.
     pub(super) fn is_stuck(&self) -> Option<&EndReason> {
-        self.slots.iter().find_map(|slot| slot.stuck.as_ref())
+        self.shards.iter().find_map(|entry| entry.stuck.as_ref())
     }
 
     /// Wedges all shards. Returns for each its final count, and the members for which this node has vouched.
     pub(super) fn wedge(&mut self) -> Vec<(ShardId, Seq, Vec<NodeId>)> {
-        let wedge = |slot: &mut Slot| {
-            let count = slot.shard.wedge();
-            (slot.shard.id(), count, slot.shard.leased().collect())
+        let wedge = |entry: &mut ViewShard| {
+            let count = entry.shard.wedge();
+            (entry.shard.id(), count, entry.shard.leased().collect())
         };
-        self.slots.iter_mut().map(wedge).collect()
+        self.shards.iter_mut().map(wedge).collect()
     }
 
     /// Lets delivery go up to the trims. A trim of a shard in `counted`, which took this node's final count into
     /// account, is no larger than that count. A shard without a trim has delivered all that its view delivers.
     pub(super) fn clean_up(&mut self, trims: &Trims, counted: &BTreeSet<ShardId>) {
-        for slot in &mut self.slots {
-            if let Some(&trim) = trims.get(&slot.shard.id()) {
-                slot.cleans_up = true;
-                slot.shard.clean_up(trim, counted.contains(&slot.shard.id()));
+        for entry in &mut self.shards {
+            if let Some(&trim) = trims.get(&entry.shard.id()) {
+                entry.cleans_up = true;
+                entry.shard.clean_up(trim, counted.contains(&entry.shard.id()));
             }
         }
     }
 
     /// Lets delivery go no further than it may already.
     pub(super) fn abandon(&mut self) {
-        for slot in &mut self.slots {
-            slot.shard.wedge();
-            slot.shard.abandon();
+        for entry in &mut self.shards {
+            entry.shard.wedge();
+            entry.shard.abandon();
         }
     }
 
     /// The shards that are cleaned up.
     pub(super) fn cleaned_up(&self) -> Vec<ShardId> {
-        self.slots.iter().filter(|slot| slot.cleans_up).map(|slot| slot.shard.id()).collect()
+        self.shards.iter().filter(|entry| entry.cleans_up).map(|entry| entry.shard.id()).collect()
     }
 
     /// Whether all shards have delivered what their view delivers.
     pub(super) fn are_ended(&self) -> bool {
-        self.slots.iter().all(|slot| slot.shard.is_ended())
+        self.shards.iter().all(|entry| entry.shard.is_ended())
     }
 
     /// Makes all shards refuse new messages.
     pub(super) fn close(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.shard.close());
+        self.shards.iter_mut().for_each(|entry| entry.shard.close());
     }
 
     /// The rest of all shards, except what was taken before. None while one delivers, or a thread is completing a
     /// message; the caller must ask again.
-    pub(super) fn hand_out(&mut self) -> Option<BTreeMap<ShardId, HandedOut>> {
+    pub(super) fn hand_out(&mut self) -> Option<BTreeMap<ShardId, ShardRemainder>> {
         self.let_go();
-        self.slots.iter().all(|slot| slot.handed_out.is_some()).then(|| self.take())
+        self.shards.iter().all(|entry| entry.handed_out.is_some()).then(|| self.take())
     }
 
     /// The rest of the shards that have ended, except what was taken before.
-    pub(super) fn hand_out_ended(&mut self) -> BTreeMap<ShardId, HandedOut> {
+    pub(super) fn hand_out_ended(&mut self) -> BTreeMap<ShardId, ShardRemainder> {
         self.let_go();
         self.take()
     }
 
     /// The shards whose rest was not taken.
     pub(super) fn not_taken(&self) -> impl Iterator<Item = ShardId> {
-        self.slots.iter().filter(|slot| !slot.is_taken).map(|slot| slot.shard.id())
+        self.shards.iter().filter(|entry| !entry.is_taken).map(|entry| entry.shard.id())
     }
 
     fn let_go(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.handed_out.is_none()) {
-            slot.shard.wedge();
-            if slot.stuck.is_some() || slot.shard.is_ended() {
-                slot.handed_out = slot.shard.undelivered();
+        for entry in self.shards.iter_mut().filter(|entry| entry.handed_out.is_none()) {
+            entry.shard.wedge();
+            if entry.stuck.is_some() || entry.shard.is_ended() {
+                entry.handed_out = entry.shard.undelivered();
             }
         }
     }
 
-    fn take(&mut self) -> BTreeMap<ShardId, HandedOut> {
-        let take = |slot: &mut Slot| {
-            let undelivered = std::mem::take(slot.handed_out.as_mut().filter(|_| !slot.is_taken)?);
-            slot.is_taken = true;
-            let received = (slot.complete && slot.stuck.is_none()).then(|| slot.shard.wedge());
-            Some((slot.shard.id(), HandedOut { undelivered, fell_short: slot.shard.is_short(), received }))
+    fn take(&mut self) -> BTreeMap<ShardId, ShardRemainder> {
+        let take = |entry: &mut ViewShard| {
+            let undelivered = std::mem::take(entry.handed_out.as_mut().filter(|_| !entry.is_taken)?);
+            entry.is_taken = true;
+            let received = (entry.complete && entry.stuck.is_none()).then(|| entry.shard.wedge());
+            Some((entry.shard.id(), ShardRemainder { undelivered, fell_short: entry.shard.is_short(), received }))
         };
-        self.slots.iter_mut().filter_map(take).collect()
+        self.shards.iter_mut().filter_map(take).collect()
     }
 
     /// Closes all endpoints.
     pub(super) fn disconnect<F: Fabric>(&mut self, fabric: &mut F) {
-        self.slots.iter_mut().for_each(|slot| slot.shard.disconnect(fabric));
+        self.shards.iter_mut().for_each(|entry| entry.shard.disconnect(fabric));
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Client<R> {
 }
 
 /// The simulator's side of a client: its core, its calls and its connections.
-pub(super) struct Outsider {
+pub(super) struct ClientNode {
     core: Core,
     calls: BTreeMap<CallId, Resolve>,
     made: u64,
@@ -159,7 +159,7 @@ impl Cluster {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
         let core = Core::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
-        let outsider = Outsider {
+        let client = ClientNode {
             core,
             calls: BTreeMap::new(),
             made: 0,
@@ -167,8 +167,8 @@ impl Cluster {
             old: Vec::new(),
             due_at: Time::MAX,
         };
-        self.outsiders.push(outsider);
-        Client { number: self.outsiders.len() as u32 - 1, service: PhantomData }
+        self.clients.push(client);
+        Client { number: self.clients.len() as u32 - 1, service: PhantomData }
     }
 
     /// Breaks a client's connection, if it has one. Some of what the client has sent still reaches the node; the
@@ -177,7 +177,7 @@ impl Cluster {
         let number = client.number as usize;
         let at = self.net.now() + self.random(NOTICED);
         self.let_go(number);
-        if let ClientLink::Broken(noticed) = &mut self.outsiders[number].link {
+        if let ClientLink::Broken(noticed) = &mut self.clients[number].link {
             *noticed = at.min(*noticed);
         }
         self.schedule_client(number);
@@ -185,15 +185,15 @@ impl Cluster {
 
     fn break_link(&mut self, number: usize) {
         let at = self.net.now() + self.random(NOTICED);
-        if let ClientLink::Up(_) = self.outsiders[number].link {
-            self.outsiders[number].link = ClientLink::Broken(at);
+        if let ClientLink::Up(_) = self.clients[number].link {
+            self.clients[number].link = ClientLink::Broken(at);
             self.schedule_client(number);
         }
     }
 
     /// Lets a client's connection go. The node still reads as much of what was sent as arrives: a random part.
     fn let_go(&mut self, number: usize) {
-        let Outsider { link, old, .. } = &mut self.outsiders[number];
+        let ClientNode { link, old, .. } = &mut self.clients[number];
         let mut connection = match std::mem::replace(link, ClientLink::Broken(Time::MAX)) {
             ClientLink::Up(connection) => connection,
             other => return *link = other,
@@ -205,12 +205,12 @@ impl Cluster {
 
     /// Breaks the connections to a node that is gone. Some clients notice only by its silence.
     pub(super) fn break_connections_to(&mut self, node: NodeId) {
-        for number in 0..self.outsiders.len() {
-            self.outsiders[number].old.retain(|connection| connection.node != node);
-            if matches!(&self.outsiders[number].link, ClientLink::Up(connection) if connection.node == node) {
+        for number in 0..self.clients.len() {
+            self.clients[number].old.retain(|connection| connection.node != node);
+            if matches!(&self.clients[number].link, ClientLink::Up(connection) if connection.node == node) {
                 self.break_link(number);
                 if self.rng.u8(0..4) == 0 {
-                    self.outsiders[number].link = ClientLink::Broken(Time::MAX);
+                    self.clients[number].link = ClientLink::Broken(Time::MAX);
                 }
             }
         }
@@ -218,8 +218,8 @@ impl Cluster {
 
     /// Lets the connections of a node that has done something say what there is to say.
     pub(super) fn serve_connections_of(&mut self, node: NodeId) {
-        for number in 0..self.outsiders.len() {
-            let Outsider { link, old, .. } = &self.outsiders[number];
+        for number in 0..self.clients.len() {
+            let ClientNode { link, old, .. } = &self.clients[number];
             let is_up = matches!(link, ClientLink::Up(connection) if connection.node == node);
             if is_up || old.iter().any(|connection| connection.node == node) {
                 self.serve_connection(number);
@@ -230,7 +230,7 @@ impl Cluster {
 
     fn serve_connection(&mut self, number: usize) {
         let (now, delay) = (self.net.now(), self.random(DELAY));
-        let Outsider { link, old, .. } = &mut self.outsiders[number];
+        let ClientNode { link, old, .. } = &mut self.clients[number];
         let current = if let ClientLink::Up(connection) = link { Some(&mut **connection) } else { None };
         for connection in current.into_iter().chain(&mut *old) {
             // A node that stands still reads nothing.
@@ -243,10 +243,10 @@ impl Cluster {
 
     fn schedule_client(&mut self, number: usize) {
         let now = self.net.now();
-        let outsider = &mut self.outsiders[number];
+        let client = &mut self.clients[number];
         let arrives = |connection: &Connection| connection.to_node.front().map(|(at, _)| *at).filter(|at| *at > now);
-        let old = outsider.old.iter().filter_map(arrives).min();
-        let link = match &outsider.link {
+        let old = client.old.iter().filter_map(arrives).min();
+        let link = match &client.link {
             ClientLink::Down => None,
             ClientLink::Dialing(_, at) | ClientLink::Broken(at) => Some(*at),
             ClientLink::Up(connection) => {
@@ -258,9 +258,9 @@ impl Cluster {
                 Some(first(heard).min(first(told)).min(first(closed)))
             }
         };
-        let at = outsider.core.deadline().into_iter().chain(link).chain(old).min().unwrap_or(Time::MAX).max(now);
-        if at < outsider.due_at {
-            outsider.due_at = at;
+        let at = client.core.deadline().into_iter().chain(link).chain(old).min().unwrap_or(Time::MAX).max(now);
+        if at < client.due_at {
+            client.due_at = at;
             self.put(at, NOBODY, Act::Client(number as u32));
         }
     }
@@ -268,17 +268,17 @@ impl Cluster {
     /// Does what is due for a client.
     pub(super) fn client_turn(&mut self, number: u32) {
         let (number, now) = (number as usize, self.net.now());
-        if self.outsiders[number].due_at > now {
+        if self.clients[number].due_at > now {
             return;
         }
-        self.outsiders[number].due_at = Time::MAX;
+        self.clients[number].due_at = Time::MAX;
         self.serve_connection(number);
         let mut effects = Vec::new();
-        let reached = match &self.outsiders[number].link {
+        let reached = match &self.clients[number].link {
             ClientLink::Dialing(node, at) if *at <= now => Some(self.connect(*node)),
             _ => None,
         };
-        let Outsider { core, link, .. } = &mut self.outsiders[number];
+        let ClientNode { core, link, .. } = &mut self.clients[number];
         match reached {
             Some(Some(connection)) => {
                 *link = ClientLink::Up(Box::new(connection));
@@ -293,7 +293,7 @@ impl Cluster {
         self.carry_out(number, effects);
         self.listen(number);
         let mut effects = Vec::new();
-        let core = &mut self.outsiders[number].core;
+        let core = &mut self.clients[number].core;
         if core.deadline().is_some_and(|deadline| deadline <= now) {
             core.tick(now, &mut effects);
         }
@@ -306,7 +306,7 @@ impl Cluster {
         let now = self.net.now();
         loop {
             let mut effects = Vec::new();
-            let Outsider { core, link, .. } = &mut self.outsiders[number];
+            let ClientNode { core, link, .. } = &mut self.clients[number];
             match link {
                 ClientLink::Up(connection) if connection.to_client.front().is_some_and(|(at, _)| *at <= now) => {
                     let (_, message) = connection.to_client.pop_front().expect("it was just there");
@@ -347,7 +347,7 @@ impl Cluster {
     fn carry_out(&mut self, number: usize, effects: Vec<ClientEffect>) {
         for effect in effects {
             let at = self.net.now() + Duration::from_nanos(1) + self.random(DELAY);
-            let Outsider { link, calls, .. } = &mut self.outsiders[number];
+            let ClientNode { link, calls, .. } = &mut self.clients[number];
             match effect {
                 ClientEffect::Dial(contact) => {
                     *link = contact.node.map_or(ClientLink::Broken(at), |node| ClientLink::Dialing(node, at));
@@ -360,7 +360,7 @@ impl Cluster {
                 }
                 ClientEffect::HangUp => {
                     self.let_go(number);
-                    self.outsiders[number].link = ClientLink::Down;
+                    self.clients[number].link = ClientLink::Down;
                 }
                 ClientEffect::Resolve(id, result) => {
                     if let Some(resolve) = calls.remove(&id) {
@@ -373,13 +373,13 @@ impl Cluster {
 
     fn call<T: crate::clients::serve::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
         let now = self.net.now();
-        let outsider = &mut self.outsiders[number as usize];
+        let client = &mut self.clients[number as usize];
         let (call, resolve) = Resolve::new();
-        let id = CallId(outsider.made);
-        outsider.made += 1;
-        outsider.calls.insert(id, resolve);
+        let id = CallId(client.made);
+        client.made += 1;
+        client.calls.insert(id, resolve);
         let mut effects = Vec::new();
-        outsider.core.call(now, id, ask, now + limit, &mut effects);
+        client.core.call(now, id, ask, now + limit, &mut effects);
         self.carry_out(number as usize, effects);
         self.schedule_client(number as usize);
         call
