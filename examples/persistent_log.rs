@@ -23,7 +23,7 @@ use std::{
 };
 
 use squall::{
-    Config, Freshness, Mode, Node, NodeId,
+    Config, Consistency, Mode, Node, NodeId,
     client::{Call, Client, ClientConfig, ClientError},
     log_service::{Appended, LogClient, LogRecord, RecordLog},
 };
@@ -119,7 +119,7 @@ fn append_input(cluster: &str) -> Done {
 /// Reads every record that a client was told is in the log.
 fn read(cluster: &str, mut each: impl FnMut(&LogRecord) -> Done) -> Done {
     let mut log = LogClient::new(&cluster_of(cluster), GROUP);
-    let mut page = log.read(Freshness::Latest, ..)?;
+    let mut page = log.read(Consistency::Linearizable, ..)?;
     let end = page.safe;
     loop {
         page.records.iter().try_for_each(&mut each)?;

@@ -99,7 +99,7 @@ pub use clients::{
     admin,
     ask::ServedGroup,
     client, log_service,
-    serve::{Answers, Freshness, Portable, ServeOptions, Served},
+    serve::{Consistency, Portable, QueryService, ServeOptions, Served},
 };
 pub use config::{Config, ConfigBuilder, ConfigError, Spin};
 pub use delivery::view_change::ViewChange;

@@ -13,19 +13,19 @@ use squall_fabric::NodeId;
 use crate::{
     clients::{
         client::{Ask, Call, ClientError, Dial, Driver, Reach, Resolve, encode},
-        serve::{self, Answers, Freshness, Served},
+        serve::{self, Consistency, QueryService, Served},
     },
     group::handle::Group,
     services::Contact,
 };
 
 /// A handle to a group that serves clients: a [`Group`], with the calls that only such a group has.
-pub struct ServedGroup<R: Answers> {
+pub struct ServedGroup<R: QueryService> {
     group: Group<Served<R>>,
     asks: Arc<Asks>,
 }
 
-impl<R: Answers> ServedGroup<R> {
+impl<R: QueryService> ServedGroup<R> {
     pub(crate) fn new(group: Group<Served<R>>, asks: Arc<Asks>) -> ServedGroup<R> {
         ServedGroup { group, asks }
     }
@@ -35,14 +35,14 @@ impl<R: Answers> ServedGroup<R> {
     ///
     /// Queries to one member share a stream, and may be answered in any order. One that was lost with the stream is
     /// asked again, until the limit.
-    pub fn ask(&self, member: NodeId, freshness: Freshness, query: &R::Query, limit: Duration) -> Call<R::Answer> {
+    pub fn ask(&self, member: NodeId, consistency: Consistency, query: &R::Query, limit: Duration) -> Call<R::Answer> {
         let query = match encode(query) {
             Ok(query) => query,
             Err(error) => return Call::failed(error),
         };
         if self.asks.me() == Some(member) {
             let (call, resolve) = Resolve::new();
-            serve::ask(&self.group, freshness, query, move |answer| {
+            serve::ask(&self.group, consistency, query, move |answer| {
                 resolve.resolve(match answer {
                     Ok(told) => told.map_err(ClientError::Query),
                     Err(error) => Err(ClientError::Query(error.to_string())),
@@ -54,13 +54,13 @@ impl<R: Answers> ServedGroup<R> {
             return call;
         }
         match self.asks.driver(self.name(), member) {
-            Ok(driver) => driver.call(Ask::Query(freshness, query), limit),
+            Ok(driver) => driver.call(Ask::Query(consistency, query), limit),
             Err(error) => Call::failed(error),
         }
     }
 }
 
-impl<R: Answers> Deref for ServedGroup<R> {
+impl<R: QueryService> Deref for ServedGroup<R> {
     type Target = Group<Served<R>>;
 
     fn deref(&self) -> &Group<Served<R>> {
@@ -68,13 +68,13 @@ impl<R: Answers> Deref for ServedGroup<R> {
     }
 }
 
-impl<R: Answers> Clone for ServedGroup<R> {
+impl<R: QueryService> Clone for ServedGroup<R> {
     fn clone(&self) -> ServedGroup<R> {
         ServedGroup { group: self.group.clone(), asks: Arc::clone(&self.asks) }
     }
 }
 
-impl<R: Answers> fmt::Debug for ServedGroup<R> {
+impl<R: QueryService> fmt::Debug for ServedGroup<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServedGroup({:?})", self.name())
     }

@@ -18,7 +18,7 @@ use crate::{
     clients::{
         ask::{Asks, ServedGroup},
         client,
-        serve::{self, Answers, Clients, ServeOptions, Served, Station},
+        serve::{self, Clients, QueryService, ServeOptions, Served, ServedEntry},
     },
     config::Config,
     durable::{
@@ -103,8 +103,8 @@ pub struct NodeBuilder {
     groups: Vec<Box<dyn GroupSpec>>,
     /// The desks of the 1Pipe groups.
     desks: Vec<Arc<Desk>>,
-    /// The stations of the groups that serve clients.
-    stations: Vec<Station>,
+    /// The groups that serve clients.
+    served: Vec<ServedEntry>,
 }
 
 impl NodeBuilder {
@@ -118,12 +118,12 @@ impl NodeBuilder {
 
     /// Declares a group, as [`group`](NodeBuilder::group) does, which also serves [clients](crate::client): programs
     /// that are no members of it. All members must declare it so, with the same options.
-    pub fn serve<R: Answers>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
+    pub fn serve<R: QueryService>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
         let clients = Arc::new(Clients::default());
         let asks = Arc::new(Asks::default());
         let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
         let backend = Box::new(group.clone());
-        self.stations.push(Station::new(name.to_owned(), backend, clients, options, Arc::clone(&asks)));
+        self.served.push(ServedEntry::new(name.to_owned(), backend, clients, options, Arc::clone(&asks)));
         ServedGroup::new(group, asks)
     }
 
@@ -180,7 +180,7 @@ impl NodeBuilder {
         open: impl FnOnce(&Config) -> Result<F, FabricError>,
         bulk_path: BulkPath,
     ) -> Result<Node, StartError> {
-        let NodeBuilder { config, mut groups, mut desks, stations } = self;
+        let NodeBuilder { config, mut groups, mut desks, served } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
         desks.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
@@ -226,7 +226,7 @@ impl NodeBuilder {
         let controls: Arc<Controls> = Arc::new(controls);
         let agreed = (plan.settings.layout.clone(), plan.parameters);
         let (log, messenger) = view_log::start(&config, directory, agreed, caller.clone(), waker.clone())?;
-        let clients = serve_clients(&config, names.iter().zip(&shards), stations, &caller)?;
+        let clients = serve_clients(&config, names.iter().zip(&shards), served, &caller)?;
         let monitor = log.monitor();
         let watch = Arc::new(NodeWatch::new(clients.clone()));
         let (requests, to_engine) = unbounded();
@@ -308,7 +308,7 @@ pub struct Node {
 impl Node {
     /// Begins the declaration of a node.
     pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder { config, groups: Vec::new(), desks: Vec::new(), stations: Vec::new() }
+        NodeBuilder { config, groups: Vec::new(), desks: Vec::new(), served: Vec::new() }
     }
 
     /// The node's id.
@@ -456,21 +456,21 @@ fn open_logs(
 fn serve_clients<'a>(
     config: &Config,
     shards: impl Iterator<Item = (&'a String, &'a ShardId)> + Clone,
-    stations: Vec<Station>,
+    served: Vec<ServedEntry>,
     caller: &Caller,
 ) -> Result<Option<Arc<serve::Server>>, StartError> {
-    if stations.is_empty() {
+    if served.is_empty() {
         return Ok(None);
     }
-    if let Some(station) = stations.iter().find(|station| config.group(&station.name).mode == Mode::Unordered) {
-        return Err(StartError::ServesUnordered(station.name.clone()));
+    if let Some(entry) = served.iter().find(|entry| config.group(&entry.name).mode == Mode::Unordered) {
+        return Err(StartError::ServesUnordered(entry.name.clone()));
     }
     let first = |name: &str| *shards.clone().find(|(group, _)| *group == name).expect("it is declared").1;
-    for station in &stations {
-        station.asks.start(config.id(), client::dial(caller.clone()));
+    for entry in &served {
+        entry.asks.start(config.id(), client::dial(caller.clone()));
     }
-    let stations = stations.into_iter().map(|station| (first(&station.name), station));
-    let clients = Arc::new(serve::Server::new(config.id(), stations, config.client_bytes()));
+    let served = served.into_iter().map(|entry| (first(&entry.name), entry));
+    let clients = Arc::new(serve::Server::new(config.id(), served, config.client_bytes()));
     clients.start()?;
     Ok(Some(clients))
 }

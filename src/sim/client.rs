@@ -20,7 +20,7 @@ use crate::{
     clients::{
         client::{Ask, Call, CallId, ClientEffect, Core, Reach, Resolve, encode},
         serve::{
-            Answers, Clients, Guest, Outbox, Passing, ServeOptions, Served, Server, Station,
+            Clients, ConnectedClient, Outbox, Passing, QueryService, ServeOptions, Served, ServedEntry, Server,
             wire::{ToClient, ToNode},
         },
     },
@@ -67,7 +67,7 @@ struct Connection {
     server: Arc<Server>,
     outbox: Arc<Outbox>,
     /// The client as the server has let it in; None before.
-    guest: Option<Guest>,
+    connected: Option<ConnectedClient>,
     to_node: VecDeque<(Time, ToNode)>,
     to_client: VecDeque<(Time, ToClient)>,
     /// The message that the node's group is to take before anything else is read.
@@ -86,7 +86,7 @@ impl Connection {
                 let Poll::Ready(sent) = Pin::new(sending).poll(&mut Context::from_waker(Waker::noop())) else { break };
                 let number = *number;
                 self.passing = None;
-                if !self.guest.as_ref().is_some_and(|guest| guest.was_sent(number, sent)) {
+                if !self.connected.as_ref().is_some_and(|connected| connected.was_sent(number, sent)) {
                     self.stop();
                 }
             } else if let Some((_, message)) = self.to_node.pop_front() {
@@ -103,16 +103,18 @@ impl Connection {
     }
 
     fn hear(&mut self, message: ToNode) {
-        let heard = match &mut self.guest {
-            None => Guest::enter(&self.server, message, &self.outbox).map(|guest| {
-                self.guest = guest;
-                if self.guest.is_none() {
+        let heard = match &mut self.connected {
+            None => ConnectedClient::enter(&self.server, message, &self.outbox).map(|connected| {
+                self.connected = connected;
+                if self.connected.is_none() {
                     self.stop();
                 }
             }),
-            Some(guest) => {
+            Some(connected) => {
                 let Some(share) = self.server.reserve(0, &self.outbox) else { return };
-                guest.hear(message, share).map(|for_group| self.passing = for_group.map(|message| guest.send(message)))
+                connected
+                    .hear(message, share)
+                    .map(|for_group| self.passing = for_group.map(|message| connected.send(message)))
             }
         };
         if heard.is_err() {
@@ -138,7 +140,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If the node runs.
-    pub fn serve<R: Answers>(
+    pub fn serve<R: QueryService>(
         &mut self,
         node: NodeId,
         name: &str,
@@ -148,14 +150,14 @@ impl Cluster {
         assert!(!self.is_up(node), "groups are declared before a node starts");
         let clients = Arc::new(Clients::default());
         let (group, spec) = new_group(name, Served::new(service, Arc::clone(&clients)), &self.config);
-        let station = Station::new(name.to_owned(), Box::new(group.clone()), clients, options, Arc::default());
+        let entry = ServedEntry::new(name.to_owned(), Box::new(group.clone()), clients, options, Arc::default());
         self.add_spec(node, spec);
-        self.stations.entry(node).or_default().push(station);
+        self.served.entry(node).or_default().push(entry);
         group
     }
 
     /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
-    pub fn client<R: Answers>(&mut self, group: &str) -> Client<R> {
+    pub fn client<R: QueryService>(&mut self, group: &str) -> Client<R> {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
         let core = Core::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
@@ -335,7 +337,7 @@ impl Cluster {
             node,
             server,
             outbox,
-            guest: None,
+            connected: None,
             to_node: VecDeque::new(),
             to_client: VecDeque::new(),
             passing: None,
@@ -386,7 +388,7 @@ impl Cluster {
     }
 }
 
-impl<R: Answers> Client<R> {
+impl<R: QueryService> Client<R> {
     /// Submits a command, which has the time `limit` for its answer.
     pub fn submit(&self, cluster: &mut Cluster, command: &R::Command, limit: Duration) -> Call<R::Reply> {
         match encode(command) {

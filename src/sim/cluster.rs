@@ -24,7 +24,7 @@ use super::{
     view_log::{Pace, Script},
 };
 use crate::{
-    clients::serve::{Server, Station},
+    clients::serve::{ServedEntry, Server},
     config::Config,
     group::{
         handle::{Group, GroupSpec, new_group},
@@ -77,7 +77,7 @@ pub struct Cluster {
     pub(super) rng: Rng,
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
     /// The servers for clients of nodes that do not run yet.
-    pub(super) stations: BTreeMap<NodeId, Vec<Station>>,
+    pub(super) served: BTreeMap<NodeId, Vec<ServedEntry>>,
     pub(super) clients: Vec<ClientNode>,
     desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
@@ -118,7 +118,7 @@ impl Cluster {
             net,
             rng,
             specs: BTreeMap::new(),
-            stations: BTreeMap::new(),
+            served: BTreeMap::new(),
             clients: Vec::new(),
             desks: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -229,7 +229,7 @@ impl Cluster {
     pub fn launch(&mut self, id: NodeId) -> Result<(), NotStarted> {
         assert!(!self.nodes.contains_key(&id), "{id} runs");
         let (specs, desks) = (self.specs.remove(&id), self.desks.remove(&id));
-        let stations = self.stations.remove(&id).unwrap_or_default();
+        let served = self.served.remove(&id).unwrap_or_default();
         assert!(specs.is_some() || desks.is_some(), "the groups of {id} were declared");
         let (mut specs, mut desks) = (specs.unwrap_or_default(), desks.unwrap_or_default());
         specs.sort_by(|a, b| a.name().cmp(b.name()));
@@ -270,7 +270,7 @@ impl Cluster {
                 return Err(NotStarted::Disk { node: id, why: error.to_string() });
             }
         };
-        let server = self.server(id, stations, specs.iter().zip(plan.shards.keys()));
+        let server = self.server(id, served, specs.iter().zip(plan.shards.keys()));
         let (wall_ahead, clock_limit) = (self.walls.get(&id).copied().unwrap_or(0), self.config.clock_limit());
         let node = Node::launch(Launch {
             fabric,
@@ -300,15 +300,15 @@ impl Cluster {
     fn server<'a>(
         &self,
         id: NodeId,
-        stations: Vec<Station>,
+        served: Vec<ServedEntry>,
         shards: impl Iterator<Item = (&'a Box<dyn GroupSpec>, &'a ShardId)>,
     ) -> Option<Arc<Server>> {
-        if stations.is_empty() {
+        if served.is_empty() {
             return None;
         }
         let by_name: BTreeMap<&str, ShardId> = shards.map(|(spec, &shard)| (spec.name(), shard)).collect();
-        let stations = stations.into_iter().map(|station| (by_name[station.name.as_str()], station));
-        Some(Arc::new(Server::new(id, stations, self.config.client_bytes())))
+        let served = served.into_iter().map(|entry| (by_name[entry.name.as_str()], entry));
+        Some(Arc::new(Server::new(id, served, self.config.client_bytes())))
     }
 
     /// Starts a witness of the configuration: for the first time, or again after it [crashed](Cluster::crash_witness).

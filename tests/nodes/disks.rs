@@ -9,7 +9,7 @@ use std::{
 };
 
 use squall::{
-    Freshness, Node, NodeId, Submit,
+    Consistency, Node, NodeId, Submit,
     log_service::{Appended, Checked, LogClient, RecordLog},
 };
 
@@ -136,7 +136,7 @@ fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
     third.ready();
     nodes[0].wait_view(&[1, 2, 3]);
     let log = LogClient::new(&cluster.clients(), GROUP);
-    let end = log.at_member(NodeId(1)).read(Freshness::Latest, u64::MAX..).expect("it serves").safe;
+    let end = log.at_member(NodeId(1)).read(Consistency::Linearizable, u64::MAX..).expect("it serves").safe;
     let (one, other) = (check(&log, 1, end), check(&log, 3, end));
     assert!(one.iter().all(|part| part.digest.is_some()), "{one:?}");
     assert_eq!(one, other, "it lacks something");

@@ -33,7 +33,7 @@ use std::{
 };
 
 use squall::{
-    Freshness, Group, Node, NodeId, Submit, SubmitError,
+    Consistency, Group, Node, NodeId, Submit, SubmitError,
     client::{Client, ClientConfig},
     log_service::{Appended, LogClient, LogRecord, RecordLog},
 };
@@ -252,7 +252,7 @@ impl Checked {
         let from = self.upto + 1;
         let (first, others) = holders.split_first().ok_or("no node holds it")?;
         let mut at_first = log.at_member(NodeId(*first));
-        let upto = at_first.read(Freshness::Latest, u64::MAX..)?.safe;
+        let upto = at_first.read(Consistency::Linearizable, u64::MAX..)?.safe;
         let records = read(&mut at_first, from, upto)?;
         for other in others {
             let theirs = read(&mut log.at_member(NodeId(*other)), from, upto)?;

@@ -15,7 +15,7 @@ use std::{
 use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
-    Answers, Applied, Config, Group, Mode, NodeId, Replicated, ServeOptions, Served, Snapshot,
+    Applied, Config, Group, Mode, NodeId, QueryService, Replicated, ServeOptions, Served, Snapshot,
     client::{Call, ClientError},
     sim::{Client, Cluster, Decider, NotStarted, Options},
 };
@@ -54,7 +54,7 @@ impl Replicated for Sequence {
     }
 }
 
-impl Answers for Sequence {
+impl QueryService for Sequence {
     type Query = ();
     type Answer = u64;
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rkyv::Archived;
-use squall::{Answers, Applied, Epoch, NodeId, Replicated, Schema, Seq, Snapshot};
+use squall::{Applied, Epoch, NodeId, QueryService, Replicated, Schema, Seq, Snapshot};
 
 use crate::{
     Error, Reply,
@@ -210,7 +210,7 @@ impl Replicated for Store {
     }
 }
 
-impl Answers for Store {
+impl QueryService for Store {
     type Query = Query;
     type Answer = Answer;
 

@@ -14,7 +14,7 @@ use squall_fabric::{NodeId, Time};
 
 use super::error::ClientError;
 use crate::{
-    clients::serve::wire::{Freshness, Members, Outcome, ToClient, ToNode, VERSION},
+    clients::serve::wire::{Consistency, Members, Outcome, ToClient, ToNode, VERSION},
     group::session::{Refusal, SessionId},
     services::Contact,
 };
@@ -39,7 +39,7 @@ pub(crate) enum Ask {
     /// A command, as bytes.
     Command(Vec<u8>),
     /// A query, as bytes.
-    Query(Freshness, Vec<u8>),
+    Query(Consistency, Vec<u8>),
 }
 
 /// An action for the client's threads.
@@ -167,8 +167,8 @@ impl Core {
 
     /// Takes a new call.
     pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<Effect>) {
-        if let (Ask::Query(freshness, query), Link::Up) = (&ask, &self.link) {
-            out.push(Effect::Send(ToNode::Query { number: id.0, freshness: *freshness, query: query.clone() }));
+        if let (Ask::Query(consistency, query), Link::Up) = (&ask, &self.link) {
+            out.push(Effect::Send(ToNode::Query { number: id.0, consistency: *consistency, query: query.clone() }));
         }
         if let Ask::Command(_) = ask {
             self.queued.push_back(id);
@@ -379,8 +379,8 @@ impl Core {
             self.again_at = Some(now);
         }
         for (id, call) in &self.calls {
-            if let Ask::Query(freshness, query) = &call.ask {
-                out.push(Effect::Send(ToNode::Query { number: id.0, freshness: *freshness, query: query.clone() }));
+            if let Ask::Query(consistency, query) = &call.ask {
+                out.push(Effect::Send(ToNode::Query { number: id.0, consistency: *consistency, query: query.clone() }));
             }
         }
     }

@@ -2,16 +2,16 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use squall::{Freshness, NodeId, client::{Client, ClientConfig}};
+//! use squall::{Consistency, NodeId, client::{Client, ClientConfig}};
 //! # use rkyv::Archived;
-//! # use squall::{Answers, Applied, Replicated};
+//! # use squall::{QueryService, Applied, Replicated};
 //! # struct Counter(i64);
 //! # impl Replicated for Counter {
 //! #     type Command = i64;
 //! #     type Reply = i64;
 //! #     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 { self.0 += add.to_native(); self.0 }
 //! # }
-//! # impl Answers for Counter {
+//! # impl QueryService for Counter {
 //! #     type Query = ();
 //! #     type Answer = i64;
 //! #     fn answer(&self, _query: &()) -> i64 { self.0 }
@@ -56,7 +56,7 @@ pub(crate) use self::{
     driver::{Dial, Driver},
 };
 use crate::{
-    clients::serve::{Answers, Freshness},
+    clients::serve::{Consistency, QueryService},
     group::replicated::Command,
 };
 
@@ -72,7 +72,7 @@ pub struct Client<R> {
     service: PhantomData<fn() -> R>,
 }
 
-impl<R: Answers> Client<R> {
+impl<R: QueryService> Client<R> {
     /// Makes a client of the group of this name. It connects by itself, with the first call and whenever it must later.
     pub fn connect(config: &ClientConfig, group: &str) -> Result<Client<R>, ClientError> {
         let driver = Driver::start(group, Reach::Any(config.contacts()), config.dial(), config.max_waiting)?;
@@ -96,13 +96,13 @@ impl<R: Answers> Client<R> {
     /// Asks a linearizable query: the answer shows the effect of every command whose reply any caller has seen before
     /// this call.
     pub fn query(&self, query: &R::Query) -> Call<R::Answer> {
-        self.query_as(Freshness::Latest, query)
+        self.query_as(Consistency::Linearizable, query)
     }
 
     /// Asks a query whose answer need not be the latest.
-    pub fn query_as(&self, freshness: Freshness, query: &R::Query) -> Call<R::Answer> {
+    pub fn query_as(&self, consistency: Consistency, query: &R::Query) -> Call<R::Answer> {
         match encode(query) {
-            Ok(query) => self.driver.call(Ask::Query(freshness, query), self.timeout),
+            Ok(query) => self.driver.call(Ask::Query(consistency, query), self.timeout),
             Err(error) => Call::failed(error),
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     Hlc, LogStatus,
     clients::{
         client::ClientConfig,
-        serve::{Freshness, wire::Members},
+        serve::{Consistency, wire::Members},
     },
     group::replicated::Logged,
     services::{
@@ -128,11 +128,11 @@ impl LogClient {
     /// Reads records of these versions, as many as fit into a mebibyte, or one. Only records that are safe are read, so
     /// that no crash undoes them.
     ///
-    /// [`Freshness::Latest`] shows all records that any client was told of before this call. It takes a member that can
-    /// reach the others.
-    pub fn read(&mut self, freshness: Freshness, versions: impl RangeBounds<u64>) -> Result<Page, LogError> {
+    /// [`Consistency::Linearizable`] shows all records that any client was told of before this call. It takes a member
+    /// that can reach the others.
+    pub fn read(&mut self, consistency: Consistency, versions: impl RangeBounds<u64>) -> Result<Page, LogError> {
         let (from, to) = bounds(&versions);
-        self.page(from, to, Duration::ZERO, freshness)
+        self.page(from, to, Duration::ZERO, consistency)
     }
 
     /// Reads records as [`read`](LogClient::read) does, and waits for the first one for `wait`, a second at most: the
@@ -140,13 +140,13 @@ impl LogClient {
     /// whichever members fail meanwhile.
     pub fn follow(&mut self, versions: impl RangeBounds<u64>, wait: Duration) -> Result<Page, LogError> {
         let (from, to) = bounds(&versions);
-        self.page(from, to, wait, Freshness::AsItIs)
+        self.page(from, to, wait, Consistency::Local)
     }
 
-    fn page(&mut self, from: u64, to: u64, wait: Duration, freshness: Freshness) -> Result<Page, LogError> {
+    fn page(&mut self, from: u64, to: u64, wait: Duration, consistency: Consistency) -> Result<Page, LogError> {
         let wait = wait.min(MOST_WAIT);
         let wait_ms = wait.as_millis() as u64;
-        let request = Request::Read { from: from.max(1), to, max_bytes: PAGE_BYTES, wait_ms, freshness };
+        let request = Request::Read { from: from.max(1), to, max_bytes: PAGE_BYTES, wait_ms, consistency };
         match self.ask(&request, ATTEMPT + wait)? {
             (_, Reply::Page { rows, next, safe }) => {
                 Ok(Page { records: rows.into_iter().map(LogRecord::from).collect(), next, safe })
@@ -161,7 +161,7 @@ impl LogClient {
         // The range is empty, so that the answer is only the log's end.
         let end = match upto {
             Some(upto) => upto,
-            None => self.read(Freshness::Latest, u64::MAX..)?.safe,
+            None => self.read(Consistency::Linearizable, u64::MAX..)?.safe,
         };
         let mut first_there = 1;
         let mut span = count as u64;
@@ -182,7 +182,7 @@ impl LogClient {
         let mut next = from;
         while count > 0 && next <= to {
             // Another member may learn a little later that all of it is safe.
-            let page = self.page(next, to, MOST_WAIT, Freshness::AsItIs)?;
+            let page = self.page(next, to, MOST_WAIT, Consistency::Local)?;
             records.extend(page.records);
             records.drain(..records.len().saturating_sub(count));
             if page.next == next {
@@ -195,8 +195,8 @@ impl LogClient {
 
     /// Returns the last version that is not later than `time`, and its own time; version 0 if all are later. The answer
     /// is final if a later version is safe; else one that was submitted earlier may still come.
-    pub fn version_at(&mut self, freshness: Freshness, time: Hlc) -> Result<Logged, LogError> {
-        match self.ask(&Request::At { time_ns: time.0, freshness }, ATTEMPT)? {
+    pub fn version_at(&mut self, consistency: Consistency, time: Hlc) -> Result<Logged, LogError> {
+        match self.ask(&Request::At { time_ns: time.0, consistency }, ATTEMPT)? {
             (_, Reply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),
             (node, _) => Err(LogError::Unexpected { node }),
         }

@@ -9,7 +9,7 @@
 //!
 //! ```no_run
 //! use squall::{
-//!     Config, Freshness, Node, NodeId,
+//!     Config, Consistency, Node, NodeId,
 //!     client::{Client, ClientConfig},
 //!     log_service::{LogClient, RecordLog},
 //! };
@@ -25,7 +25,7 @@
 //! let config = ClientConfig::on_host("audit", [NodeId(1), NodeId(2), NodeId(3)]);
 //! let appended = Client::<RecordLog>::connect(&config, "log")?.submit(&b"hello".to_vec()).wait()?;
 //! let mut log = LogClient::new(&config, "log");
-//! let page = log.read(Freshness::Latest, appended.version..)?;
+//! let page = log.read(Consistency::Linearizable, appended.version..)?;
 //! assert_eq!(page.records[0].record()?, b"hello");
 //! # Ok(())
 //! # }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use rkyv::{Archive, Archived, Deserialize, Serialize};
 
-use crate::{Answers, Applied, Config, Replicated, Schema, ServeOptions, Snapshot};
+use crate::{Applied, Config, QueryService, Replicated, Schema, ServeOptions, Snapshot};
 
 /// A service that appends records. Declare it in a durable group: its log on disk holds the records, and the replica
 /// only counts them.
@@ -88,7 +88,7 @@ impl Replicated for RecordLog {
 /// The first word of a snapshot; three words, as in [`RecordCounts`], follow. All are little-endian.
 const FORMAT: u64 = 1;
 
-impl Answers for RecordLog {
+impl QueryService for RecordLog {
     type Query = ();
     type Answer = RecordCounts;
 

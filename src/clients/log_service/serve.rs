@@ -15,7 +15,7 @@ use super::{
     wire::{REPLY_BYTES, REQUEST_BYTES, Reply, Request, VERSION},
 };
 use crate::{
-    clients::serve::{Freshness, wire::Members},
+    clients::serve::{Consistency, wire::Members},
     durable::history::{EntryBody, HistoryError, LogFollower, Next},
     group::handle::GroupControl,
     node::{handlers::Controls, watch::NodeWatch},
@@ -130,7 +130,8 @@ impl Desk {
     fn answer(&mut self, request: Request) -> Result<Reply, HistoryError> {
         Ok(match request {
             Request::Hello { .. } => Reply::Refused("a second hello".to_owned()),
-            Request::Read { freshness: Freshness::Latest, .. } | Request::At { freshness: Freshness::Latest, .. }
+            Request::Read { consistency: Consistency::Linearizable, .. }
+            | Request::At { consistency: Consistency::Linearizable, .. }
                 if let Some(why) = self.is_behind() =>
             {
                 Reply::Away(why)

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    Config, Freshness, Mode, Node, ServedGroup,
+    Config, Consistency, Mode, Node, ServedGroup,
     clients::client::{Client, ClientConfig},
     services::{Caller, Contact, ControlStream, Service, frame},
 };
@@ -78,7 +78,7 @@ fn records(count: u32) -> impl Iterator<Item = Vec<u8>> {
 
 /// Reads all records from a version on, page by page.
 fn read_all(log: &mut LogClient, from: u64) -> Vec<(u64, Vec<u8>)> {
-    let mut page = log.read(Freshness::Latest, from..).unwrap();
+    let mut page = log.read(Consistency::Linearizable, from..).unwrap();
     let end = page.safe;
     let mut all = Vec::new();
     loop {
@@ -111,9 +111,9 @@ fn a_page_is_bounded_but_for_its_last_record() {
     let long = vec![7; 3 << 20];
     world.append([b"short".to_vec(), long.clone(), long.clone()]);
     let mut log = world.reader();
-    let page = log.read(Freshness::Latest, ..).unwrap();
+    let page = log.read(Consistency::Linearizable, ..).unwrap();
     assert_eq!(page.records.len(), 2);
-    let rest = log.read(Freshness::Latest, page.next..).unwrap();
+    let rest = log.read(Consistency::Linearizable, page.next..).unwrap();
     assert_eq!(rest.records.iter().map(|record| record.record().unwrap()).collect::<Vec<_>>(), [long]);
 }
 
@@ -160,14 +160,14 @@ fn the_last_version_at_a_time_is_that_of_the_last_record_that_is_not_later() {
     let world = World::start("at", 1);
     world.append(records(5));
     let mut log = world.reader();
-    let page = log.read(Freshness::Latest, ..).unwrap();
+    let page = log.read(Consistency::Linearizable, ..).unwrap();
     for pair in page.records.windows(2) {
         for time in [pair[0].time, crate::Hlc(pair[1].time.0 - 1)] {
-            let at = log.version_at(Freshness::Latest, time).unwrap();
+            let at = log.version_at(Consistency::Linearizable, time).unwrap();
             assert_eq!((at.version, at.time), (pair[0].version, pair[0].time));
         }
     }
-    assert_eq!(log.version_at(Freshness::Latest, crate::Hlc(1)).unwrap().version, 0);
+    assert_eq!(log.version_at(Consistency::Linearizable, crate::Hlc(1)).unwrap().version, 0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn parts_that_were_checked_have_the_same_digest_everywhere_and_others_have_anoth
     let [mut one, mut two] = [1, 2].map(|id| log.at_member(NodeId(id)));
     // The other member may learn a little later that all of it is safe.
     for log in [&mut one, &mut two] {
-        log.read(Freshness::Latest, ..).unwrap();
+        log.read(Consistency::Linearizable, ..).unwrap();
     }
     let (first, last) = (versions[0], versions[49]);
     let whole = one.check(first, last).unwrap();
@@ -193,7 +193,7 @@ fn parts_that_were_checked_have_the_same_digest_everywhere_and_others_have_anoth
 fn what_can_not_be_read_is_refused_in_a_sentence() {
     let world = World::start("refuse", 1);
     for (group, shard, part) in [("other", 0, "no group"), ("log", 1, "no shard 1"), ("memory", 0, "no log")] {
-        let refused = LogClient::new(&world.config(), group).of_shard(shard).read(Freshness::Latest, ..);
+        let refused = LogClient::new(&world.config(), group).of_shard(shard).read(Consistency::Linearizable, ..);
         assert!(matches!(&refused, Err(LogError::Refused { why, .. }) if why.contains(part)), "{refused:?}");
     }
     let mut nobody = LogClient::new(&ClientConfig::on_host("nobody", [NodeId(1)]), "log");

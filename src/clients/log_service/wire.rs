@@ -8,7 +8,7 @@ use squall_membership::Epoch;
 use super::{Checked, LogRecord, Page};
 use crate::{
     Hlc, LogStatus,
-    clients::serve::{Freshness, wire::Members},
+    clients::serve::{Consistency, wire::Members},
 };
 
 /// The version of these messages.
@@ -26,9 +26,9 @@ pub(super) enum Request {
     /// Names the log to read: that of a group's shard of this number. The first message.
     Hello { version: u32, group: String, shard: u32 },
     /// Asks for records from `from` to `to`. Where there is none yet, the node waits for `wait_ms`.
-    Read { from: u64, to: u64, max_bytes: u64, wait_ms: u64, freshness: Freshness },
+    Read { from: u64, to: u64, max_bytes: u64, wait_ms: u64, consistency: Consistency },
     /// Asks for the last version at a time, in nanoseconds since 1970.
-    At { time_ns: u64, freshness: Freshness },
+    At { time_ns: u64, consistency: Consistency },
     /// Asks for the status of the log.
     Status,
     /// Checks records from `from` to `to`, or as many as fit into `max_bytes`.

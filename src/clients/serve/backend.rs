@@ -9,10 +9,10 @@ use std::{
 use rkyv::{Archived, rancor, util::AlignedVec};
 
 use super::{
-    budget::Share,
+    budget::Permit,
     outbox::Outbox,
-    served::{Answers, Served},
-    wire::{Freshness, Members, ToClient},
+    served::{QueryService, Served},
+    wire::{Consistency, Members, ToClient},
 };
 use crate::group::{
     envelope::Envelope,
@@ -47,14 +47,14 @@ pub(crate) trait Backend: Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) number: u64,
-    pub(crate) freshness: Freshness,
+    pub(crate) consistency: Consistency,
     pub(crate) query: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
     /// Its part of the budget, given back with the answer.
-    pub(crate) share: Share,
+    pub(crate) permit: Permit,
 }
 
-impl<R: Answers> Backend for Group<Served<R>> {
+impl<R: QueryService> Backend for Group<Served<R>> {
     fn sending(&self, command: &[u8], trailer: Trailer) -> Sending {
         Sending::new(&self.shared().admission, Ok(Envelope::bytes(command).with_trailer(&trailer)))
     }
@@ -64,9 +64,9 @@ impl<R: Answers> Backend for Group<Served<R>> {
     }
 
     fn query(&self, query: Query) {
-        let Query { number, freshness, query, outbox, share } = query;
-        ask(self, freshness, query, move |answer| {
-            drop(share);
+        let Query { number, consistency, query, outbox, permit } = query;
+        ask(self, consistency, query, move |answer| {
+            drop(permit);
             match answer {
                 Ok(answer) => outbox.answer(number, answer),
                 Err(error @ (ReadError::Unordered | ReadError::Panicked)) => {
@@ -90,21 +90,21 @@ impl<R: Answers> Backend for Group<Served<R>> {
 pub(crate) type Told = Result<Vec<u8>, String>;
 
 /// Makes this node's replica answer a query, and hands on the answer whenever it comes.
-pub(crate) fn ask<R: Answers>(
+pub(crate) fn ask<R: QueryService>(
     group: &Group<Served<R>>,
-    freshness: Freshness,
+    consistency: Consistency,
     query: Vec<u8>,
     then: impl FnOnce(Result<Told, ReadError>) + Send + 'static,
 ) {
     let look = move |served: &Served<R>| answer(&**served, &query);
-    let read = match freshness {
-        Freshness::Latest => group.read(look),
-        Freshness::AsItIs => group.peek(look),
+    let read = match consistency {
+        Consistency::Linearizable => group.read(look),
+        Consistency::Local => group.peek(look),
     };
     Arc::new(Asking(Mutex::new(Some((read, Box::new(then)))))).wake();
 }
 
-fn answer<R: Answers>(replica: &R, query: &[u8]) -> Told {
+fn answer<R: QueryService>(replica: &R, query: &[u8]) -> Told {
     let mut aligned: AlignedVec = AlignedVec::with_capacity(query.len());
     aligned.extend_from_slice(query);
     let query = rkyv::access::<Archived<R::Query>, rancor::Error>(&aligned)

@@ -41,9 +41,9 @@ struct Requests {
     waiting: usize,
 }
 
-/// A request's part of the budget, until it is dropped.
+/// A permit for a request's bytes, which the budget has until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct Permit {
     budget: Arc<Budget>,
     bytes: usize,
 }
@@ -66,7 +66,7 @@ impl Budget {
     }
 
     /// Waits until there is room for a request of `bytes` bytes. Returns None once its client's connection is closed.
-    pub(super) fn reserve(self: &Arc<Self>, bytes: usize, of: &Outbox) -> Option<Share> {
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize, of: &Outbox) -> Option<Permit> {
         // A single request always fits.
         let fits = |requests: &Requests| requests.bytes == 0 || requests.bytes.saturating_add(bytes) <= self.half;
         let mut requests = self.lock();
@@ -85,7 +85,7 @@ impl Budget {
             }
         }
         requests.bytes += bytes;
-        Some(Share { budget: Arc::clone(self), bytes })
+        Some(Permit { budget: Arc::clone(self), bytes })
     }
 
     /// Wakes the threads that wait, after a connection was closed, so that they look again.
@@ -154,7 +154,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-impl Drop for Share {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut requests = self.budget.lock();
         requests.bytes -= self.bytes;
@@ -194,8 +194,8 @@ mod tests {
             for bytes in [90, 1] {
                 let (tell, budget, outbox) = (tell.clone(), &budget, &outbox);
                 scope.spawn(move || {
-                    let share = budget.reserve(bytes, outbox).expect("it is not hung up on");
-                    tell.send((bytes, share)).expect("the test waits");
+                    let permit = budget.reserve(bytes, outbox).expect("it is not hung up on");
+                    tell.send((bytes, permit)).expect("the test waits");
                 });
                 while budget.held().1 == 0 {
                     thread::yield_now();

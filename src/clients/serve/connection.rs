@@ -14,9 +14,9 @@ use squall_fabric::Time;
 
 use super::{
     backend::Query,
-    budget::Share,
+    budget::Permit,
     outbox::Outbox,
-    server::{Server, Station},
+    server::{ServedEntry, Server},
     wire::{self, Members, ToClient, ToNode, VERSION},
 };
 use crate::{
@@ -69,24 +69,28 @@ fn write(to: StreamWriter, outbox: &Outbox) -> Result<(), FrameError> {
 }
 
 fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Result<(), FrameError> {
-    let Some(mut guest) = Guest::enter(server, wire::read(from, HELLO_BYTES)?, outbox)? else { return Ok(()) };
+    let Some(mut connected) = ConnectedClient::enter(server, wire::read(from, HELLO_BYTES)?, outbox)? else {
+        return Ok(());
+    };
     loop {
-        // The share is held until the group has taken the request.
+        // The permit is held until the group has taken the request.
         let reserve = |bytes| server.reserve(bytes, outbox);
-        let Some((message, share)) = wire::read_within(from, guest.station.options.request_bytes, reserve)? else {
+        let Some((message, permit)) = wire::read_within(from, connected.entry.options.request_bytes, reserve)? else {
             return Ok(());
         };
         outbox.hear(Time::boot_clock());
-        let Some(ForGroup { command, trailer, number, share: _share }) = guest.hear(message, share)? else { continue };
-        if !guest.was_sent(number, guest.station.backend.send(&command, trailer)) {
+        let Some(ForGroup { command, trailer, number, permit: _permit }) = connected.hear(message, permit)? else {
+            continue;
+        };
+        if !connected.was_sent(number, connected.entry.backend.send(&command, trailer)) {
             return Ok(());
         }
     }
 }
 
-/// A client that was admitted.
-pub(crate) struct Guest {
-    station: Arc<Station>,
+/// A client that was admitted, and its connection.
+pub(crate) struct ConnectedClient {
+    entry: Arc<ServedEntry>,
     outbox: Arc<Outbox>,
     /// The key of the session whose answers go to the client.
     attached: Option<u64>,
@@ -98,36 +102,40 @@ pub(crate) struct ForGroup {
     trailer: Trailer,
     /// The number, if it is a request.
     number: Option<u64>,
-    share: Share,
+    permit: Permit,
 }
 
-impl Guest {
+impl ConnectedClient {
     /// Admits a client by its first message, or sends it to another member.
-    pub(crate) fn enter(server: &Server, hello: ToNode, outbox: &Arc<Outbox>) -> Result<Option<Guest>, FrameError> {
+    pub(crate) fn enter(
+        server: &Server,
+        hello: ToNode,
+        outbox: &Arc<Outbox>,
+    ) -> Result<Option<ConnectedClient>, FrameError> {
         let ToNode::Hello { version, group } = hello else {
             return Err(FrameError::Malformed("the first message is no hello".to_owned()));
         };
         let other =
             format!("clients speak version {VERSION} here, not {version}: run one version of squall everywhere");
         let unknown = format!("this node serves no group {group:?}: declare it with `NodeBuilder::serve`");
-        let station = match server.station(&group) {
+        let entry = match server.entry(&group) {
             _ if version != VERSION => Err(other),
             None => Err(unknown),
-            Some(station) => Ok(station),
+            Some(entry) => Ok(entry),
         };
-        match station {
+        match entry {
             Err(why) => {
                 outbox.push(ToClient::Away { why, members: Members::default() });
                 Ok(None)
             }
-            Ok(station) if !station.welcome(outbox) => Ok(None),
-            Ok(station) => Ok(Some(Guest { station, outbox: Arc::clone(outbox), attached: None })),
+            Ok(entry) if !entry.welcome(outbox) => Ok(None),
+            Ok(entry) => Ok(Some(ConnectedClient { entry, outbox: Arc::clone(outbox), attached: None })),
         }
     }
 
     /// Handles a message of the client. Returns the message for its group, if there is one.
-    pub(crate) fn hear(&mut self, message: ToNode, share: Share) -> Result<Option<ForGroup>, FrameError> {
-        let options = &self.station.options;
+    pub(crate) fn hear(&mut self, message: ToNode, permit: Permit) -> Result<Option<ForGroup>, FrameError> {
+        let options = &self.entry.options;
         let (command, trailer, number) = match message {
             ToNode::Hello { .. } => return Err(FrameError::Malformed("a second hello".to_owned())),
             ToNode::Open { key } => {
@@ -144,10 +152,10 @@ impl Guest {
             }
             ToNode::Touch { session, acknowledged } => (Vec::new(), Trailer::Touch { session, acknowledged }, None),
             ToNode::Close { session } => (Vec::new(), Trailer::Close(session), None),
-            ToNode::Query { number, freshness, query } => {
+            ToNode::Query { number, consistency, query } => {
                 let outbox = Arc::clone(&self.outbox);
                 if outbox.ask(MAX_QUERIES) {
-                    self.station.backend.query(Query { number, freshness, query, outbox, share });
+                    self.entry.backend.query(Query { number, consistency, query, outbox, permit });
                 } else {
                     let why =
                         format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");
@@ -160,7 +168,7 @@ impl Guest {
                 return Ok(None);
             }
         };
-        Ok(Some(ForGroup { command, trailer, number, share }))
+        Ok(Some(ForGroup { command, trailer, number, permit }))
     }
 
     /// Reports to the client that its message was not sent, if so. Returns whether the client may stay.
@@ -173,31 +181,31 @@ impl Guest {
             }
             // The reason that keeps this member from sending may not apply to another.
             (Err(error), _) => {
-                self.outbox.push(ToClient::Away { why: error.to_string(), members: self.station.members() });
+                self.outbox.push(ToClient::Away { why: error.to_string(), members: self.entry.members() });
                 false
             }
         }
     }
 
     fn attach(&mut self, key: u64) {
-        let clients = &self.station.clients;
+        let clients = &self.entry.clients;
         if let Some(before) = self.attached.replace(key).filter(|&before| before != key) {
             clients.detach(before, &self.outbox);
         }
         clients.attach(key, &self.outbox);
     }
 
-    /// Sends a message to the group. The result is for [`Guest::was_sent`].
+    /// Sends a message to the group. The result is for [`ConnectedClient::was_sent`].
     pub(crate) fn send(&self, message: ForGroup) -> Passing {
-        let ForGroup { command, trailer, number, share } = message;
-        Passing { sending: self.station.backend.sending(&command, trailer), number, _share: share }
+        let ForGroup { command, trailer, number, permit } = message;
+        Passing { sending: self.entry.backend.sending(&command, trailer), number, _permit: permit }
     }
 }
 
-impl Drop for Guest {
+impl Drop for ConnectedClient {
     fn drop(&mut self) {
         if let Some(key) = self.attached {
-            self.station.clients.detach(key, &self.outbox);
+            self.entry.clients.detach(key, &self.outbox);
         }
     }
 }
@@ -206,5 +214,5 @@ impl Drop for Guest {
 pub(crate) struct Passing {
     pub(crate) sending: Sending,
     pub(crate) number: Option<u64>,
-    _share: Share,
+    _permit: Permit,
 }

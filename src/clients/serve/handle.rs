@@ -1,6 +1,6 @@
 //! A member's own use of a group that serves clients.
 
-use super::served::{Answers, Served};
+use super::served::{QueryService, Served};
 use crate::group::{
     envelope::Envelope,
     error::SubmitError,
@@ -9,11 +9,11 @@ use crate::group::{
     submit::{Sending, Submit},
 };
 
-fn encode<R: Answers>(command: &R::Command) -> Result<Envelope, SubmitError> {
+fn encode<R: QueryService>(command: &R::Command) -> Result<Envelope, SubmitError> {
     Ok(Envelope::command(command)?.with_trailer(&Trailer::Plain))
 }
 
-impl<R: Answers> Group<Served<R>> {
+impl<R: QueryService> Group<Served<R>> {
     /// Submits this member's own command, without a session: as [`submit`](Group::submit) of a group that serves no
     /// clients.
     pub fn submit(&self, command: &R::Command) -> Submit<R::Reply> {

@@ -30,12 +30,12 @@ pub(crate) mod wire;
 pub(crate) use self::{
     backend::ask,
     clients::Clients,
-    connection::{Guest, Passing},
+    connection::{ConnectedClient, Passing},
     outbox::Outbox,
-    server::{Server, Station},
+    server::{ServedEntry, Server},
 };
 pub use self::{
     options::ServeOptions,
-    served::{Answers, Portable, Served},
-    wire::Freshness,
+    served::{Portable, QueryService, Served},
+    wire::Consistency,
 };

@@ -16,10 +16,10 @@ use squall_fabric::{NodeId, Time};
 use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
 
 use super::{
-    Clients, ServeOptions, Server, Station,
+    Clients, ServeOptions, ServedEntry, Server,
     backend::{Backend, Query},
     outbox::Outbox,
-    wire::{self, Freshness, ToClient, ToNode, VERSION},
+    wire::{self, Consistency, ToClient, ToNode, VERSION},
 };
 use crate::{
     clients::ask::Asks,
@@ -96,8 +96,8 @@ fn server() -> (Arc<Server>, Arc<Slow>) {
     let slow = Arc::new(Slow::default());
     let (clients, asks) = (Arc::new(Clients::default()), Arc::new(Asks::default()));
     let backend = Box::new(Arc::clone(&slow));
-    let station = Station::new("slow".to_owned(), backend, clients, ServeOptions::default(), asks);
-    let server = Server::new(NodeId(1), [(SHARD, station)], 2 * HALF);
+    let entry = ServedEntry::new("slow".to_owned(), backend, clients, ServeOptions::default(), asks);
+    let server = Server::new(NodeId(1), [(SHARD, entry)], 2 * HALF);
     let node = vec![NodeId(1)];
     server.install(&View {
         life: ClusterId(1),
@@ -162,12 +162,12 @@ fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
     let (server, _) = server();
     let (greedy, modest) = (connect(&server), connect(&server));
     let ask = |stream: &UnixStream, number| {
-        say(stream, &ToNode::Query { number, freshness: Freshness::AsItIs, query: Vec::new() });
+        say(stream, &ToNode::Query { number, consistency: Consistency::Local, query: Vec::new() });
     };
     // All answers are to be left unread. Bytes in the stream's buffers do not count.
     let mut asked = 0;
     until("it is hung up on", || {
-        let query = ToNode::Query { number: asked, freshness: Freshness::AsItIs, query: Vec::new() };
+        let query = ToNode::Query { number: asked, consistency: Consistency::Local, query: Vec::new() };
         asked += 1;
         let open = server.budget.connected().into_iter().filter(|outbox| !outbox.is_closed());
         let unread: usize = open.map(|outbox: Arc<Outbox>| outbox.unread()).sum();

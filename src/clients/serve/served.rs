@@ -43,7 +43,7 @@ impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserialize
 ///
 /// ```
 /// use rkyv::Archived;
-/// use squall::{Answers, Applied, Replicated};
+/// use squall::{QueryService, Applied, Replicated};
 ///
 /// struct Counter(i64);
 ///
@@ -58,7 +58,7 @@ impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserialize
 /// }
 ///
 /// /// Is the count at least this?
-/// impl Answers for Counter {
+/// impl QueryService for Counter {
 ///     type Query = i64;
 ///     type Answer = bool;
 ///
@@ -69,7 +69,7 @@ impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserialize
 /// ```
 ///
 /// A service without queries has `()` as `Query` and `Answer`.
-pub trait Answers: Replicated<Reply: Portable> {
+pub trait QueryService: Replicated<Reply: Portable> {
     /// The type of a query.
     type Query: Command;
     /// The type of an answer.
@@ -125,7 +125,7 @@ impl<R> fmt::Debug for Served<R> {
     }
 }
 
-impl<R: Answers> Service for Served<R> {
+impl<R: QueryService> Service for Served<R> {
     type Reply = R::Reply;
 
     fn schema() -> Schema {
@@ -244,7 +244,7 @@ impl<R> Served<R> {
     }
 }
 
-impl<R: Answers> Served<R> {
+impl<R: QueryService> Served<R> {
     fn apply(&mut self, command: &[u8], at: &Applied) -> Result<R::Reply, Invalid> {
         let command = rkyv::access::<Archived<R::Command>, rancor::Error>(command)?;
         Ok(self.replica.apply(command, at))

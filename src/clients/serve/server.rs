@@ -15,7 +15,7 @@ use squall_membership::{ShardId, View};
 
 use super::{
     backend::Backend,
-    budget::{Budget, Share},
+    budget::{Budget, Permit},
     clients::Clients,
     connection,
     options::ServeOptions,
@@ -37,14 +37,14 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The interval at which a node looks for clients and sessions that have gone.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// A group, as its clients see it at this node.
-pub(crate) struct Station {
+/// A group that this node serves to clients.
+pub(crate) struct ServedEntry {
     pub(crate) name: String,
     pub(super) backend: Box<dyn Backend>,
     pub(super) clients: Arc<Clients>,
     pub(super) options: ServeOptions,
     pub(crate) asks: Arc<Asks>,
-    standing: Mutex<Standing>,
+    serving: Mutex<ServingState>,
 }
 
 /// The state of a node that ends idle sessions of a group.
@@ -57,7 +57,7 @@ pub(super) struct Watch {
 
 /// The ability of a node to serve a group's clients.
 #[derive(Debug)]
-struct Standing {
+struct ServingState {
     members: Members,
     /// The reason for which the node can do nothing, if it can't.
     away: Option<String>,
@@ -65,33 +65,33 @@ struct Standing {
     watches: bool,
 }
 
-impl Station {
+impl ServedEntry {
     pub(crate) fn new(
         name: String,
         backend: Box<dyn Backend>,
         clients: Arc<Clients>,
         options: ServeOptions,
         asks: Arc<Asks>,
-    ) -> Station {
+    ) -> ServedEntry {
         let away = Some("the node has not started".to_owned());
-        let standing = Mutex::new(Standing { members: Members::default(), away, watches: false });
-        Station { name, backend, clients, options, asks, standing }
+        let serving = Mutex::new(ServingState { members: Members::default(), away, watches: false });
+        ServedEntry { name, backend, clients, options, asks, serving }
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
+    fn serving(&self) -> MutexGuard<'_, ServingState> {
         // The lock can't be poisoned: no code panics while it holds it.
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn members(&self) -> Members {
-        self.standing().members.clone()
+        self.serving().members.clone()
     }
 
     /// Admits a client, or sends it to another member.
     pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
-        let standing = self.standing();
-        let members = standing.members.clone();
-        if let Some(why) = standing.away.clone() {
+        let serving = self.serving();
+        let members = serving.members.clone();
+        if let Some(why) = serving.away.clone() {
             outbox.push(ToClient::Away { why, members });
             return false;
         }
@@ -112,26 +112,26 @@ impl Station {
         let all: &[NodeId] = part.map_or(&[], |part| &part.members);
         let peers = view.members.iter().filter(|member| all.contains(&member.node));
         self.asks.learn(peers.map(|member| (member.node, member.addresses.clone())).collect());
-        let mut standing = self.standing();
-        standing.members = members.clone();
-        standing.watches = senders.first() == Some(&me);
-        standing.away = (!all.contains(&me)).then(|| format!("{me} is no member of group {:?}", self.name));
-        match standing.away.clone() {
+        let mut serving = self.serving();
+        serving.members = members.clone();
+        serving.watches = senders.first() == Some(&me);
+        serving.away = (!all.contains(&me)).then(|| format!("{me} is no member of group {:?}", self.name));
+        match serving.away.clone() {
             None => self.clients.tell_all(&ToClient::Members(members)),
             Some(why) => self.clients.send_away(&ToClient::Away { why, members }),
         }
     }
 
     fn send_away(&self, why: &str) {
-        let mut standing = self.standing();
-        standing.away = Some(why.to_owned());
-        standing.watches = false;
-        self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: standing.members.clone() });
+        let mut serving = self.serving();
+        serving.away = Some(why.to_owned());
+        serving.watches = false;
+        self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: serving.members.clone() });
     }
 
     /// Ends idle sessions, if this node is the one that does so. It never waits, since other groups have clients, too.
     pub(super) fn expire(&self, watch: &mut Watch, now: Time) {
-        if !self.standing().watches {
+        if !self.serving().watches {
             *watch = Watch::default();
             return;
         }
@@ -148,9 +148,9 @@ impl Station {
     }
 }
 
-impl fmt::Debug for Station {
+impl fmt::Debug for ServedEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Station").field("name", &self.name).field("standing", &self.standing).finish_non_exhaustive()
+        f.debug_struct("ServedEntry").field("name", &self.name).field("serving", &self.serving).finish_non_exhaustive()
     }
 }
 
@@ -158,7 +158,7 @@ impl fmt::Debug for Station {
 pub(crate) struct Server {
     me: NodeId,
     /// The groups by their names.
-    stations: BTreeMap<String, (ShardId, Arc<Station>)>,
+    served: BTreeMap<String, (ShardId, Arc<ServedEntry>)>,
     pub(super) budget: Arc<Budget>,
     rounds: Arc<Rounds>,
 }
@@ -188,12 +188,12 @@ impl Server {
     /// Makes the server of a node, which holds at most this many bytes for clients.
     pub(crate) fn new(
         me: NodeId,
-        stations: impl IntoIterator<Item = (ShardId, Station)>,
+        served: impl IntoIterator<Item = (ShardId, ServedEntry)>,
         client_bytes: usize,
     ) -> Server {
-        let station = |(shard, station): (ShardId, Station)| (station.name.clone(), (shard, Arc::new(station)));
-        let stations = stations.into_iter().map(station).collect();
-        Server { me, stations, budget: Budget::new(client_bytes), rounds: Arc::default() }
+        let entry = |(shard, entry): (ShardId, ServedEntry)| (entry.name.clone(), (shard, Arc::new(entry)));
+        let served = served.into_iter().map(entry).collect();
+        Server { me, served, budget: Budget::new(client_bytes), rounds: Arc::default() }
     }
 
     /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or
@@ -217,13 +217,13 @@ impl Server {
                 outbox.close();
             }
         }
-        for (name, (_, station)) in &self.stations {
-            station.expire(watches.entry(name.clone()).or_default(), now);
+        for (name, (_, entry)) in &self.served {
+            entry.expire(watches.entry(name.clone()).or_default(), now);
         }
     }
 
-    pub(super) fn station(&self, group: &str) -> Option<Arc<Station>> {
-        self.stations.get(group).map(|(_, station)| Arc::clone(station))
+    pub(super) fn entry(&self, group: &str) -> Option<Arc<ServedEntry>> {
+        self.served.get(group).map(|(_, entry)| Arc::clone(entry))
     }
 
     /// Serves a client, on the thread of its stream, until that ends.
@@ -236,25 +236,25 @@ impl Server {
 
     /// Makes the outbox of a client that comes now.
     pub(crate) fn outbox(&self, now: Time) -> Arc<Outbox> {
-        let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
+        let unread = self.served.values().map(|(_, entry)| entry.options.unread_bytes).max().unwrap_or(0);
         let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));
         self.budget.enter(&outbox);
         outbox
     }
 
     /// Waits until there is room for a client's message. Returns None once its connection is closed.
-    pub(crate) fn reserve(&self, bytes: usize, of: &Outbox) -> Option<Share> {
+    pub(crate) fn reserve(&self, bytes: usize, of: &Outbox) -> Option<Permit> {
         self.budget.reserve(bytes, of)
     }
 
     /// Reports that a view is in force here.
     pub(crate) fn install(&self, view: &View) {
-        self.stations.values().for_each(|(shard, station)| station.install(self.me, *shard, view));
+        self.served.values().for_each(|(shard, entry)| entry.install(self.me, *shard, view));
     }
 
     /// Reports that this node can do nothing for clients until the next [`install`](Server::install), for this reason.
     pub(crate) fn send_away(&self, why: &str) {
-        self.stations.values().for_each(|(_, station)| station.send_away(why));
+        self.served.values().for_each(|(_, entry)| entry.send_away(why));
     }
 
     /// Hangs up on all clients.
@@ -273,6 +273,6 @@ impl Drop for Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("groups", &self.stations.keys()).finish_non_exhaustive()
+        f.debug_struct("Server").field("groups", &self.served.keys()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@ use rkyv::Archived;
 use squall_fabric::NodeId;
 
 use super::{
-    Answers, Freshness, ServeOptions,
+    Consistency, QueryService, ServeOptions,
     wire::{self, ToClient, ToNode, VERSION},
 };
 use crate::{
@@ -34,7 +34,7 @@ impl Replicated for Counter {
     }
 }
 
-impl Answers for Counter {
+impl QueryService for Counter {
     type Query = ();
     type Answer = i64;
 
@@ -167,9 +167,9 @@ fn members_answer_each_other() {
     counter.submit(&7).wait().unwrap();
     let limit = Duration::from_secs(30);
     for member in [1, 2].map(NodeId) {
-        assert_eq!(counter.ask(member, Freshness::Latest, &(), limit).wait(), Ok(7), "{member}");
+        assert_eq!(counter.ask(member, Consistency::Linearizable, &(), limit).wait(), Ok(7), "{member}");
     }
-    let asked = counter.ask(NodeId(9), Freshness::AsItIs, &(), limit).wait();
+    let asked = counter.ask(NodeId(9), Consistency::Local, &(), limit).wait();
     assert!(matches!(&asked, Err(ClientError::Query(why)) if why.contains('9')), "{asked:?}");
 }
 

@@ -48,7 +48,7 @@ pub(crate) enum ToNode {
     /// The client leaves.
     Close { session: SessionId },
     /// A query for the node's replica. The number is the client's, and comes back with the answer.
-    Query { number: u64, freshness: Freshness, query: Vec<u8> },
+    Query { number: u64, consistency: Consistency, query: Vec<u8> },
     /// Asks for a sign of life.
     Ping,
 }
@@ -104,14 +104,14 @@ impl From<&Answer> for Outcome {
     }
 }
 
-/// The requirement that an answer to a query must meet.
+/// The consistency that an answer to a query must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Freshness {
+pub enum Consistency {
     /// The answer shows everything that any caller was told before the query: a linearizable read.
     #[default]
-    Latest,
+    Linearizable,
     /// The answer shows the replica as it is: it may be behind.
-    AsItIs,
+    Local,
 }
 
 /// The members that serve a group, as of a view.
@@ -133,8 +133,8 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, max: usize) -> Res
     frame::read(from, max.saturating_add(OVERHEAD_BYTES))
 }
 
-/// Receives a message as [`read`] does, but only after `reserve` has given a share of as many bytes. Returns None if it
-/// gives none.
+/// Receives a message as [`read`] does, but only after `reserve` has given a permit for as many bytes. Returns None if
+/// it gives none.
 pub(super) fn read_within<T: DeserializeOwned, S>(
     from: &mut impl Read,
     max: usize,
@@ -146,8 +146,8 @@ pub(super) fn read_within<T: DeserializeOwned, S>(
     if bytes > limit {
         return Err(FrameError::TooLong { bytes, limit });
     }
-    let Some(share) = reserve(bytes) else { return Ok(None) };
-    Ok(Some((frame::read(&mut (&len[..]).chain(from), limit)?, share)))
+    let Some(permit) = reserve(bytes) else { return Ok(None) };
+    Ok(Some((frame::read(&mut (&len[..]).chain(from), limit)?, permit)))
 }
 
 #[cfg(all(test, not(squall_loom)))]

@@ -1,7 +1,7 @@
 //! `squall log at`.
 
 use clap::Args;
-use squall::{Freshness, Hlc};
+use squall::{Consistency, Hlc};
 use squall_command::CommandError;
 
 use super::{
@@ -29,7 +29,7 @@ pub(super) struct AtArgs {
 impl AtArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let mut log = self.reach.log()?;
-        let at = log.version_at(Freshness::Latest, self.time).map_err(failed)?;
+        let at = log.version_at(Consistency::Linearizable, self.time).map_err(failed)?;
         let (records, _) = log.last(1, Some(at.version)).map_err(failed)?;
         let Some(record) = records.first() else {
             let time = time::show(self.time);

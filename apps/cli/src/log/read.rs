@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 use squall::{
-    Freshness,
+    Consistency,
     log_service::{LogClient, LogError, LogRecord},
 };
 use squall_command::CommandError;
@@ -99,11 +99,11 @@ impl ReadArgs {
     }
 
     fn print(&self, log: &mut LogClient, from: u64, to: u64) -> Result<(), CommandError> {
-        let freshness = if self.stale { Freshness::AsItIs } else { Freshness::Latest };
-        let first = match log.read(freshness, from..=to) {
+        let consistency = if self.stale { Consistency::Local } else { Consistency::Linearizable };
+        let first = match log.read(consistency, from..=to) {
             Err(LogError::Trimmed { first }) if self.from.is_none() => {
                 eprintln!("squall: the records before version {first} were trimmed");
-                log.read(freshness, first..=to)
+                log.read(consistency, first..=to)
             }
             page => page,
         };
