@@ -46,7 +46,7 @@ use crate::{
         view_log,
         watch::NodeWatch,
     },
-    onepipe::{Desk, Seat},
+    onepipe::{OnePipeHandle, OnePipeSlot},
     runtime::{clock::Now, core_budget::CoreBudget, idle::Idle},
     services::{Caller, ControlError, Server},
 };
@@ -101,8 +101,8 @@ pub enum StartError {
 pub struct NodeBuilder {
     config: Config,
     groups: Vec<Box<dyn GroupSpec>>,
-    /// The desks of the 1Pipe groups.
-    desks: Vec<Arc<Desk>>,
+    /// The slots of the 1Pipe groups.
+    pipe_slots: Vec<Arc<OnePipeSlot>>,
     /// The groups that serve clients.
     served: Vec<ServedEntry>,
 }
@@ -138,10 +138,10 @@ impl NodeBuilder {
     }
 
     /// Declares a 1Pipe group, whose failures this node's views settle. See [`onepipe`](crate::onepipe).
-    pub fn onepipe(&mut self, name: &str) -> Seat {
-        let seat = Seat::new(name);
-        self.desks.push(seat.desk());
-        seat
+    pub fn onepipe(&mut self, name: &str) -> OnePipeHandle {
+        let handle = OnePipeHandle::new(name);
+        self.pipe_slots.push(handle.slot());
+        handle
     }
 
     /// As [`group`](NodeBuilder::group), of a service that takes bytes.
@@ -180,12 +180,12 @@ impl NodeBuilder {
         open: impl FnOnce(&Config) -> Result<F, FabricError>,
         bulk_path: BulkPath,
     ) -> Result<Node, StartError> {
-        let NodeBuilder { config, mut groups, mut desks, served } = self;
+        let NodeBuilder { config, mut groups, mut pipe_slots, served } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
-        desks.sort_by(|a, b| a.name().cmp(b.name()));
+        pipe_slots.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
         let group_names = groups.iter().map(|group| (group.name(), group.schema()));
-        let pipe_names = desks.iter().map(|desk| desk.name());
+        let pipe_names = pipe_slots.iter().map(|slot| slot.name());
         let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         if let Some(why) = config.confirms_reads() {
             tracing::info!("{why}");
@@ -248,10 +248,10 @@ impl NodeBuilder {
         };
         let me = monitor.me();
         fabric.learn(&me);
-        desks.iter().for_each(|desk| desk.attach(waker.clone()));
-        let desks = plan.pipes.into_iter().zip(desks).collect();
+        pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
+        let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
         let clocks = Arc::clone(&bound);
-        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, desks, Box::new(log), bound);
+        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, pipe_slots, Box::new(log), bound);
         let mut effects = Vec::new();
         if was_member {
             core.hold(held, &mut effects);
@@ -308,7 +308,7 @@ pub struct Node {
 impl Node {
     /// Begins the declaration of a node.
     pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder { config, groups: Vec::new(), desks: Vec::new(), served: Vec::new() }
+        NodeBuilder { config, groups: Vec::new(), pipe_slots: Vec::new(), served: Vec::new() }
     }
 
     /// The node's id.

@@ -510,7 +510,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             group.tell(Change::End(Vec::new(), EndReason::ShutDown));
         }
         self.watch.ended(EndReason::ShutDown);
-        self.core.end_desks(&EndReason::ShutDown);
+        self.core.end_pipe_slots(&EndReason::ShutDown);
         self.core.disconnect();
         let now = Time::boot_clock();
         self.core.step(now, Now::Boot.wall(), &mut self.effects);
@@ -522,7 +522,7 @@ impl<F> Drop for Engine<F> {
     /// orderly end they know already.
     fn drop(&mut self) {
         self.watch.ended(EndReason::Panicked);
-        self.core.end_desks(&EndReason::Panicked);
+        self.core.end_pipe_slots(&EndReason::Panicked);
     }
 }
 

@@ -36,10 +36,11 @@
 //!
 //! When a rank fails, the others deliver nothing beyond its last barrier until its failure is settled, by a
 //! [`Controller`]. A process that runs a [`Node`](crate::Node) has one: it [declares](crate::NodeBuilder::onepipe) the
-//! group, as all nodes do, and takes its [`Seat`] once the view has the members that the group is to have. Then views
-//! settle the failure. When a member goes, each node that stays closes its rank's [`Gate`] and reports the barrier up
-//! to which the rank may have delivered. The next view's entry in the view log holds the greatest of these, and the
-//! group goes on without the member. A rank that was only stopped learns that it is out ([`Event::Ended`]).
+//! group, as all nodes do, and takes its place by its [`OnePipeHandle`] once the view has the members that the group is
+//! to have. Then views settle the failure. When a member goes, each node that stays closes its rank's [`Gate`] and
+//! reports the barrier up to which the rank may have delivered. The next view's entry in the view log holds the
+//! greatest of these, and the group goes on without the member. A rank that was only stopped learns that it is out
+//! ([`Event::Ended`]).
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -51,12 +52,12 @@
 //! // The group has a fabric of its own, under another cluster's name.
 //! let fabric = ShmFabric::open(ShmConfig::new("orders", config.id()))?;
 //! let mut node = Node::builder(config);
-//! let seat = node.onepipe("orders");
+//! let handle = node.onepipe("orders");
 //! let node = node.start()?;
 //! node.wait_view(limit, |view| view.members.len() == 4)?;
 //!
-//! let (config, settler) = seat.take(fabric.waker(), limit)?;
-//! let mut pipe = Pipe::create(fabric, config, HostClock::default(), settler, Spin::Auto, 4)?;
+//! let (config, controller) = handle.take(fabric.waker(), limit)?;
+//! let mut pipe = Pipe::create(fabric, config, HostClock::default(), controller, Spin::Auto, 4)?;
 //! pipe.form(limit)?;
 //! # Ok(())
 //! # }
@@ -84,8 +85,8 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::handle::Desk;
-pub use self::handle::{Seat, SeatError, Settler};
+pub(crate) use self::handle::OnePipeSlot;
+pub use self::handle::{OnePipeHandle, TakeError, ViewController};
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Time, Wait, Waker};
 pub use squall_onepipe::{
     Clock, Controller, CreateError, Delivery, Directive, Event, Gate, HostClock, Message, Mode, OnePipe, OnePipeConfig,
@@ -108,7 +109,8 @@ const STEPS_PER_POLL: u32 = 32;
 /// The name of a group's connections: its number, and an instance among the groups with this number.
 ///
 /// All its ranks give the same. No two groups of a node may have the same name at a time, nor one after another whose
-/// connections may still be there: count `instance` up. (Groups that are formed from [seats](Seat) have names already.)
+/// connections may still be there: count `instance` up. (Groups of nodes, which an [`OnePipeHandle`] forms, have
+/// names already.)
 pub fn tag(number: u32, instance: u64) -> GroupTag {
     GroupTag { layer: LAYER, group: number, epoch: instance }
 }
@@ -120,7 +122,7 @@ pub enum FormError {
     /// Some ranks did not appear. They may still: [`form`](Pipe::form) can be called again.
     #[error(
         "{} did not appear within {limit:?}: look whether they run, and form a group of the same nodes in the same order, \
-         under the same tag (those that take seats, in the same view)",
+         under the same tag (those that take their places in a view, in the same one)",
         Nodes(missing)
     )]
     Missing {

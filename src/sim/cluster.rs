@@ -35,7 +35,7 @@ use crate::{
         core::CoreEffect,
         plan::{Plan, PlanError},
     },
-    onepipe::{Desk, Seat},
+    onepipe::{OnePipeHandle, OnePipeSlot},
 };
 
 /// The reason for which a simulated cluster did not start.
@@ -79,7 +79,7 @@ pub struct Cluster {
     /// The servers for clients of nodes that do not run yet.
     pub(super) served: BTreeMap<NodeId, Vec<ServedEntry>>,
     pub(super) clients: Vec<ClientNode>,
-    desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
+    pipe_slots: BTreeMap<NodeId, Vec<Arc<OnePipeSlot>>>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
     /// Breaks ties of the agenda in the order of its entries.
@@ -120,7 +120,7 @@ impl Cluster {
             specs: BTreeMap::new(),
             served: BTreeMap::new(),
             clients: Vec::new(),
-            desks: BTreeMap::new(),
+            pipe_slots: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agenda: BinaryHeap::new(),
             entries: 0,
@@ -184,11 +184,11 @@ impl Cluster {
     /// # Panics
     ///
     /// If the node runs.
-    pub fn onepipe(&mut self, node: NodeId, name: &str) -> Seat {
+    pub fn onepipe(&mut self, node: NodeId, name: &str) -> OnePipeHandle {
         assert!(!self.nodes.contains_key(&node), "groups are declared before a node starts");
-        let seat = Seat::new(name);
-        self.desks.entry(node).or_default().push(seat.desk());
-        seat
+        let handle = OnePipeHandle::new(name);
+        self.pipe_slots.entry(node).or_default().push(handle.slot());
+        handle
     }
 
     /// Starts all members and witnesses of the configuration, and runs until each member has installed the first view.
@@ -228,14 +228,14 @@ impl Cluster {
     /// If the node runs, or no group was declared for it.
     pub fn launch(&mut self, id: NodeId) -> Result<(), NotStarted> {
         assert!(!self.nodes.contains_key(&id), "{id} runs");
-        let (specs, desks) = (self.specs.remove(&id), self.desks.remove(&id));
+        let (specs, pipe_slots) = (self.specs.remove(&id), self.pipe_slots.remove(&id));
         let served = self.served.remove(&id).unwrap_or_default();
-        assert!(specs.is_some() || desks.is_some(), "the groups of {id} were declared");
-        let (mut specs, mut desks) = (specs.unwrap_or_default(), desks.unwrap_or_default());
+        assert!(specs.is_some() || pipe_slots.is_some(), "the groups of {id} were declared");
+        let (mut specs, mut pipe_slots) = (specs.unwrap_or_default(), pipe_slots.unwrap_or_default());
         specs.sort_by(|a, b| a.name().cmp(b.name()));
-        desks.sort_by(|a, b| a.name().cmp(b.name()));
+        pipe_slots.sort_by(|a, b| a.name().cmp(b.name()));
         let groups = specs.iter().map(|spec| (spec.name(), spec.schema()));
-        let pipes = desks.iter().map(|desk| desk.name());
+        let pipes = pipe_slots.iter().map(|slot| slot.name());
         let plan = Plan::new(&self.config, BulkPath::Network, groups, pipes)?;
         let fabric = if self.known.contains(&id) {
             self.net.restart(id)
@@ -283,7 +283,7 @@ impl Cluster {
             view_log,
             has_disk: self.options.view_log == Decider::RaftOnDisks,
             specs,
-            desks,
+            pipe_slots,
             logs,
             server,
         });

@@ -27,7 +27,7 @@ use crate::{
         core::{CoreEffect, NodeCore},
         plan::Plan,
     },
-    onepipe::Desk,
+    onepipe::OnePipeSlot,
     runtime::clock::Now,
     state_transfer::exchange::ReplicaStatus,
 };
@@ -154,8 +154,8 @@ pub(super) struct Launch {
     pub(super) has_disk: bool,
     /// The groups, in the order of their names.
     pub(super) specs: Vec<Box<dyn GroupSpec>>,
-    /// The desks, in the order of their names.
-    pub(super) desks: Vec<Arc<Desk>>,
+    /// The slots of its 1Pipe groups, in the order of their names.
+    pub(super) pipe_slots: Vec<Arc<OnePipeSlot>>,
     /// The logs of durable groups.
     pub(super) logs: BTreeMap<ShardId, Found>,
     pub(super) server: Option<Arc<Server>>,
@@ -169,7 +169,7 @@ pub(super) fn true_time(now: Time) -> u64 {
 impl Node {
     pub(super) fn launch(launch: Launch) -> Node {
         let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, .. } = launch;
-        let Launch { has_disk, specs, desks, mut logs, server, .. } = launch;
+        let Launch { has_disk, specs, pipe_slots, mut logs, server, .. } = launch;
         let says = clock.at(now);
         let reads = Arc::new(AtomicU64::new(says.as_nanos()));
         let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
@@ -207,10 +207,10 @@ impl Node {
             (shard, home)
         };
         let groups = plan.shards.keys().zip(specs).map(attach).collect();
-        desks.iter().for_each(|desk| desk.attach(waker.clone()));
-        let desks = plan.pipes.into_iter().zip(desks).collect();
+        pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
+        let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
         let mut core =
-            NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, desks, view_log, Arc::clone(&bound));
+            NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, pipe_slots, view_log, Arc::clone(&bound));
         if has_disk {
             core.hold(held, &mut Vec::new());
         }

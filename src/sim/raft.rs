@@ -20,7 +20,7 @@ use crate::{config::Config, node::view_log::end_reason};
 /// The parts of a cluster's view log.
 #[derive(Default)]
 pub(super) struct Raft {
-    seats: BTreeMap<NodeId, Seat>,
+    log_nodes: BTreeMap<NodeId, LogNode>,
     /// The disks of the parts, which outlive the lives of their nodes.
     disks: BTreeMap<NodeId, SimDisk>,
     /// Messages on their way, by number.
@@ -34,7 +34,7 @@ pub(super) struct Raft {
 /// The result of a force, once it is known.
 type Came = Arc<Mutex<Option<Result<(), NotForced>>>>;
 
-struct Seat {
+struct LogNode {
     log: Arc<Mutex<SimLog>>,
     clock: Clock,
     /// The time at which it next runs, at the latest.
@@ -77,19 +77,19 @@ impl Raft {
         let me = log.me();
         let log = Arc::new(Mutex::new(log));
         let side = Side { log: Arc::clone(&log), decided: Arc::clone(&self.decided) };
-        self.seats.insert(node, Seat { log, clock, runs_at: Time::MAX });
+        self.log_nodes.insert(node, LogNode { log, clock, runs_at: Time::MAX });
         Ok((me, Box::new(side)))
     }
 
     /// Whether a node's part runs.
     pub(super) fn is_up(&self, node: NodeId) -> bool {
-        self.seats.contains_key(&node)
+        self.log_nodes.contains_key(&node)
     }
 
     /// Lets a node's clock run as `clock` says from now on.
     pub(super) fn set_clock(&mut self, node: NodeId, clock: Clock) {
-        if let Some(seat) = self.seats.get_mut(&node) {
-            (seat.clock, seat.runs_at) = (clock, Time::MAX);
+        if let Some(log_node) = self.log_nodes.get_mut(&node) {
+            (log_node.clock, log_node.runs_at) = (clock, Time::MAX);
         }
     }
 
@@ -99,7 +99,7 @@ impl Raft {
         if let Some(disk) = self.disks.get_mut(&node) {
             *disk = disk.crashed();
         }
-        self.seats.remove(&node);
+        self.log_nodes.remove(&node);
         self.letters.retain(|_, letter| letter.to != node);
     }
 
@@ -123,35 +123,35 @@ impl Raft {
 
     /// The sentences that a running node has about a group that has gone back, from nodes that know more of it.
     pub(super) fn went_back(&self, node: NodeId) -> Vec<String> {
-        self.seats.get(&node).map(|seat| lock(&seat.log).status().went_back).unwrap_or_default()
+        self.log_nodes.get(&node).map(|log_node| lock(&log_node.log).status().went_back).unwrap_or_default()
     }
 
     /// Lets a node tell the others that their group lacks what it has.
     pub(super) fn say_went_back(&self, node: NodeId) {
-        if let Some(seat) = self.seats.get(&node) {
-            lock(&seat.log).say_went_back();
+        if let Some(log_node) = self.log_nodes.get(&node) {
+            lock(&log_node.log).say_went_back();
         }
     }
 
     /// Whether an operator has forced the life of the cluster that a node takes part in.
     pub(super) fn is_forced(&self, node: NodeId) -> bool {
-        self.seats.get(&node).is_some_and(|seat| !lock(&seat.log).status().forced.is_empty())
+        self.log_nodes.get(&node).is_some_and(|log_node| !lock(&log_node.log).status().forced.is_empty())
     }
 
     /// A node that runs, as it is known to the log or as it asks to be.
     pub(super) fn me(&self, node: NodeId) -> Option<Member> {
-        Some(lock(&self.seats.get(&node)?.log).me())
+        Some(lock(&self.log_nodes.get(&node)?.log).me())
     }
 
     /// Whether a node that runs has anything of the log.
     pub(super) fn has_part(&self, node: NodeId) -> bool {
-        let standing = self.seats.get(&node).and_then(|seat| lock(&seat.log).standing());
+        let standing = self.log_nodes.get(&node).and_then(|log_node| lock(&log_node.log).standing());
         standing.is_some_and(|standing| !standing.voters().is_empty())
     }
 
     /// The leader of the log, as a node knows it.
     pub(super) fn leader(&self, node: NodeId) -> Option<NodeId> {
-        lock(&self.seats.get(&node)?.log).status().leader
+        lock(&self.log_nodes.get(&node)?.log).status().leader
     }
 
     /// The decisions, in order.
@@ -166,11 +166,11 @@ impl Raft {
 
     /// The nodes that could lead the log, of those that run and reach each other, with their standings.
     pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Standing)> {
-        let standing = |(&node, seat): (&NodeId, &Seat)| {
-            let log = lock(&seat.log);
+        let standing = |(&node, log_node): (&NodeId, &LogNode)| {
+            let log = lock(&log_node.log);
             log.standing().filter(|_| log.failure().is_none()).map(|standing| (node, standing))
         };
-        let standings: Vec<(NodeId, Standing)> = self.seats.iter().filter_map(standing).collect();
+        let standings: Vec<(NodeId, Standing)> = self.log_nodes.iter().filter_map(standing).collect();
         let can_lead = |(node, standing): &&(NodeId, Standing)| {
             let reached = standings.iter().filter(|(other, _)| other == node || reach(*node, *other));
             reach(*node, *node) && standing.can_lead(reached.map(|(_, standing)| standing))
@@ -255,13 +255,13 @@ impl Cluster {
     /// Lets a node's part of the log do what it was asked for, and what is due.
     pub(super) fn run_log(&mut self, id: NodeId) {
         let now = self.net.now();
-        let Some(seat) = self.raft.seats.get_mut(&id) else { return };
-        if seat.runs_at <= now {
-            seat.runs_at = Time::MAX;
+        let Some(log_node) = self.raft.log_nodes.get_mut(&id) else { return };
+        if log_node.runs_at <= now {
+            log_node.runs_at = Time::MAX;
         }
         let (outgoing, has_events, failure) = {
-            let mut log = lock(&seat.log);
-            log.advance(seat.clock.at(now));
+            let mut log = lock(&log_node.log);
+            log.advance(log_node.clock.at(now));
             (log.outgoing(), log.has_events(), log.failure())
         };
         for (to, message) in outgoing {
@@ -290,8 +290,8 @@ impl Cluster {
     /// in [`recovered`](Cluster::recovered) and the node's [view](Cluster::view).
     pub fn recover(&mut self, id: NodeId, reason: &str) -> Result<Vec<u32>, String> {
         let node = self.nodes.get(&id).ok_or_else(|| format!("{id} does not run"))?;
-        let seat = self.raft.seats.get(&id).ok_or("its views are decided by a script")?;
-        let (log, membership) = (lock(&seat.log).status(), node.core.membership());
+        let log_node = self.raft.log_nodes.get(&id).ok_or("its views are decided by a script")?;
+        let (log, membership) = (lock(&log_node.log).status(), node.core.membership());
         let is_stuck = node.is_stalled || node.core.view().is_none() && !log.waits_for.is_empty();
         let (proposal, anew) = match node.core.view() {
             _ if !is_stuck => return Err(format!("{id} does not stand still")),
@@ -305,14 +305,14 @@ impl Cluster {
         }
         let came = Came::default();
         self.raft.forces.insert(id, Arc::clone(&came));
-        lock(&seat.log).force(proposal, reason.to_owned(), move |result| *lock(&came) = Some(result));
+        lock(&log_node.log).force(proposal, reason.to_owned(), move |result| *lock(&came) = Some(result));
         self.schedule_log(id);
         Ok(anew.into_iter().map(|ShardId(shard)| shard).collect())
     }
 
     /// The number of the group's life in which a node takes part, or did before its process ended.
     pub fn life(&self, node: NodeId) -> Option<u64> {
-        lock(&self.raft.seats.get(&node)?.log).status().cluster.map(|ClusterId(life)| life)
+        lock(&self.raft.log_nodes.get(&node)?.log).status().cluster.map(|ClusterId(life)| life)
     }
 
     /// The result of the last [force](Cluster::recover) of a node. None as long as the node asks whether it may.
@@ -329,7 +329,7 @@ impl Cluster {
     /// A node in another life of the group, as this node tells its operators. An operator has forced that life, and
     /// this node does not go over to it by itself.
     pub fn other_life(&self, node: NodeId) -> Option<NodeId> {
-        lock(&self.raft.seats.get(&node)?.log).status().other_life
+        lock(&self.raft.log_nodes.get(&node)?.log).status().other_life
     }
 
     fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {
@@ -347,18 +347,18 @@ impl Cluster {
     /// is paused takes it later.
     pub(super) fn take_letter(&mut self, to: NodeId, number: u64) {
         let Some(Letter { from, message, .. }) = self.raft.letters.remove(&number) else { return };
-        let Some(seat) = self.raft.seats.get(&to).filter(|_| !self.net.is_cut(from, to)) else { return };
-        lock(&seat.log).incoming(from, message);
+        let Some(log_node) = self.raft.log_nodes.get(&to).filter(|_| !self.net.is_cut(from, to)) else { return };
+        lock(&log_node.log).incoming(from, message);
         self.run_log(to);
     }
 
     /// Puts on the agenda what a node's part of the log has to do.
     pub(super) fn schedule_log(&mut self, id: NodeId) {
         let now = self.net.now();
-        let Some(seat) = self.raft.seats.get(&id) else { return };
+        let Some(log_node) = self.raft.log_nodes.get(&id) else { return };
         let (has_inputs, next, clock) = {
-            let log = lock(&seat.log);
-            (log.has_inputs(), log.next_run(), seat.clock)
+            let log = lock(&log_node.log);
+            (log.has_inputs(), log.next_run(), log_node.clock)
         };
         let at = match next {
             // A request of its engine reaches the log's thread a little later.
@@ -366,9 +366,9 @@ impl Cluster {
             Some(at) => clock.when(at).max(now),
             None => return,
         };
-        let seat = self.raft.seats.get_mut(&id).expect("it was just there");
-        if at < seat.runs_at {
-            seat.runs_at = at;
+        let log_node = self.raft.log_nodes.get_mut(&id).expect("it was just there");
+        if at < log_node.runs_at {
+            log_node.runs_at = at;
             self.put(at, id, Act::Log);
         }
     }

@@ -61,7 +61,7 @@ struct Shared {
     candidacies: u64,
     /// The number of changes of the nodes that are back, and of the shards that are reopened.
     returns: u64,
-    seats: BTreeMap<NodeId, Seat>,
+    clients: BTreeMap<NodeId, LogClient>,
     /// Reports that were sent since the last look.
     reports: Vec<(NodeId, Vec<NodeId>, Report)>,
     /// Whether anything was asked since the last look.
@@ -70,7 +70,7 @@ struct Shared {
 
 /// One node's side.
 #[derive(Debug)]
-struct Seat {
+struct LogClient {
     clock: Clock,
     me: Member,
     /// The member that it asks to be, and the time at which the leader gets that; the time is None before the script
@@ -105,7 +105,7 @@ impl Script {
             leader: None,
             candidacies: 0,
             returns: 0,
-            seats: BTreeMap::new(),
+            clients: BTreeMap::new(),
             reports: Vec::new(),
             is_fresh: false,
         };
@@ -115,7 +115,7 @@ impl Script {
     /// The side of one node that starts, which has this clock. The node asks to be a member.
     pub(super) fn log(&self, me: Member, clock: Clock, now: Time) -> Box<dyn ViewLog> {
         let node = me.node;
-        let seat = Seat {
+        let client = LogClient {
             clock,
             joins: Some((None, me.clone())),
             me,
@@ -130,21 +130,21 @@ impl Script {
             news: VecDeque::new(),
         };
         let mut shared = lock(&self.shared);
-        shared.seats.insert(node, seat);
+        shared.clients.insert(node, client);
         shared.is_fresh = true;
         Box::new(ScriptedLog { node, shared: Arc::clone(&self.shared) })
     }
 
     /// Lets a node's clock run as `clock` says from now on.
     pub(super) fn set_clock(&self, node: NodeId, clock: Clock) {
-        if let Some(seat) = lock(&self.shared).seats.get_mut(&node) {
-            seat.clock = clock;
+        if let Some(client) = lock(&self.shared).clients.get_mut(&node) {
+            client.clock = clock;
         }
     }
 
     /// Forgets the side of a node whose process is gone.
     pub(super) fn crash(&self, node: NodeId) {
-        lock(&self.shared).seats.remove(&node);
+        lock(&self.shared).clients.remove(&node);
     }
 
     /// Whether anything was asked since the last look.
@@ -170,7 +170,7 @@ impl Script {
 
     /// A node that runs, as it is known to the log or as it asks to be.
     pub(super) fn me(&self, node: NodeId) -> Option<Member> {
-        lock(&self.shared).seats.get(&node).map(|seat| seat.me.clone())
+        lock(&self.shared).clients.get(&node).map(|client| client.me.clone())
     }
 
     /// Whether the voters that decide can reach each other. True before the first view.
@@ -195,7 +195,7 @@ impl Shared {
         self.send_reports(now, reach, wakes);
         self.begin(reach);
         self.elect(now, reach);
-        for node in self.seats.keys().copied().collect::<Vec<_>>() {
+        for node in self.clients.keys().copied().collect::<Vec<_>>() {
             self.schedule(now, node);
         }
         if let Some((leader, since)) = self.leader
@@ -220,11 +220,11 @@ impl Shared {
             return;
         }
         let founder = self.founders[0];
-        let asks = |node: &NodeId| self.seats.contains_key(node) && reach(founder, *node);
+        let asks = |node: &NodeId| self.clients.contains_key(node) && reach(founder, *node);
         if !self.founders.iter().all(asks) {
             return;
         }
-        let members: Vec<Member> = self.founders.iter().map(|node| self.seats[node].me.clone()).collect();
+        let members: Vec<Member> = self.founders.iter().map(|node| self.clients[node].me.clone()).collect();
         let odd = members.len().min(MAX_VOTERS) - usize::from(members.len().min(MAX_VOTERS).is_multiple_of(2));
         self.voters = members[..odd].iter().map(|member| (member.node, member.voter)).collect();
         let first = Entry::First { cluster: ClusterId(self.rng.u64(..)), layout: self.layout.clone(), members };
@@ -248,7 +248,7 @@ impl Shared {
     /// Whether a node is a voter that runs, and reaches a majority.
     fn can_lead(&self, node: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) -> bool {
         let lives = |&&(other, voter): &&(NodeId, VoterId)| {
-            self.seats.get(&other).is_some_and(|seat| seat.me.voter == voter) && reach(node, other)
+            self.clients.get(&other).is_some_and(|client| client.me.voter == voter) && reach(node, other)
         };
         let itself = self.voters.iter().find(|(other, _)| *other == node);
         itself.as_ref().is_some_and(lives) && 2 * self.voters.iter().filter(lives).count() > self.voters.len()
@@ -272,35 +272,35 @@ impl Shared {
     /// Sets the times at which the leader gets what a node has just asked for.
     fn schedule(&mut self, now: Time, node: NodeId) {
         let delays = [(); 3].map(|()| self.random(self.pace.delay));
-        let Some(seat) = self.seats.get_mut(&node) else { return };
-        for (at, _) in seat.returns.iter_mut().filter(|(at, _)| at.is_none()) {
+        let Some(client) = self.clients.get_mut(&node) else { return };
+        for (at, _) in client.returns.iter_mut().filter(|(at, _)| at.is_none()) {
             *at = Some(now + delays[2]);
         }
-        if let Some((at @ None, _)) = &mut seat.joins {
+        if let Some((at @ None, _)) = &mut client.joins {
             *at = Some(now + delays[0]);
         }
-        if let Some((at @ None, _)) = &mut seat.proposes {
+        if let Some((at @ None, _)) = &mut client.proposes {
             *at = Some(now + delays[1]);
         }
     }
 
     /// Applies what the leader has got by now.
     fn take(&mut self, now: Time, leader: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) {
-        for node in self.seats.keys().copied().collect::<Vec<_>>() {
+        for node in self.clients.keys().copied().collect::<Vec<_>>() {
             if !reach(leader, node) {
                 continue;
             }
-            let Some(seat) = self.seats.get_mut(&node) else { continue };
-            seat.reached = now;
+            let Some(client) = self.clients.get_mut(&node) else { continue };
+            client.reached = now;
             let is_due = |at: &Option<Time>| at.is_some_and(|at| at <= now);
-            if let Some((_, proposal)) = seat.proposes.take_if(|(at, _)| is_due(at)) {
+            if let Some((_, proposal)) = client.proposes.take_if(|(at, _)| is_due(at)) {
                 self.apply(Entry::Successor(proposal));
             }
-            let Some(seat) = self.seats.get_mut(&node) else { continue };
-            let returns: Vec<_> = seat.returns.extract_if(.., |(at, _)| is_due(at)).collect();
+            let Some(client) = self.clients.get_mut(&node) else { continue };
+            let returns: Vec<_> = client.returns.extract_if(.., |(at, _)| is_due(at)).collect();
             returns.into_iter().for_each(|(_, entry)| _ = self.apply(entry));
-            let Some(seat) = self.seats.get(&node) else { continue };
-            if let Some((_, me)) = seat.joins.clone().filter(|(at, _)| is_due(at)) {
+            let Some(client) = self.clients.get(&node) else { continue };
+            if let Some((_, me)) = client.joins.clone().filter(|(at, _)| is_due(at)) {
                 self.take_candidate(me);
             }
         }
@@ -318,17 +318,17 @@ impl Shared {
             let candidates = self.register.candidates().iter().filter(|member| member.node == node);
             let known = candidates.map(|member| member.incarnation).chain(self.register.newest(node));
             let beyond = known.map(|incarnation| incarnation.0).max().map_or(1, |last| last + 1);
-            let seat = self.seats.get_mut(&node).expect("it asks");
-            seat.me.incarnation = Incarnation(beyond.max(seat.me.incarnation.0));
-            seat.joins = Some((None, seat.me.clone()));
+            let client = self.clients.get_mut(&node).expect("it asks");
+            client.me.incarnation = Incarnation(beyond.max(client.me.incarnation.0));
+            client.joins = Some((None, client.me.clone()));
         }
     }
 
     fn withdraw(&mut self, now: Time, leader: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) {
         for candidate in self.register.candidates().to_vec() {
-            let gone = match self.seats.get(&candidate.node) {
+            let gone = match self.clients.get(&candidate.node) {
                 None => true,
-                Some(seat) => !reach(leader, candidate.node) && now.since(seat.reached) > WITHDRAWN_AFTER,
+                Some(client) => !reach(leader, candidate.node) && now.since(client.reached) > WITHDRAWN_AFTER,
             };
             if gone {
                 self.apply(Entry::Withdraw(candidate.node, candidate.incarnation));
@@ -368,10 +368,10 @@ impl Shared {
     ) {
         let Some(view) = self.register.view().cloned() else { return };
         let (current, is_in) = (view.epoch, |me: &Member| view.members.contains(me));
-        for node in self.seats.keys().copied().filter(|&node| reach(leader, node)).collect::<Vec<_>>() {
+        for node in self.clients.keys().copied().filter(|&node| reach(leader, node)).collect::<Vec<_>>() {
             // A snapshot says nothing of what came before it.
             let skips = self.rng.u8(0..4) == 0;
-            let told = self.seats[&node].told;
+            let told = self.clients[&node].told;
             let first = match told {
                 Some(told) if !skips => Epoch(told.0 + 1),
                 _ => current,
@@ -380,10 +380,10 @@ impl Shared {
             if told.is_none_or(|told| told < current) {
                 events.extend(self.history.range(first..).map(|(_, next)| ViewEvent::Committed(next.clone())));
             }
-            if self.seats[&node].told_candidacies < self.candidacies {
+            if self.clients[&node].told_candidacies < self.candidacies {
                 events.push(ViewEvent::Candidates(self.register.candidates().to_vec()));
             }
-            if self.seats[&node].told_returns < self.returns {
+            if self.clients[&node].told_returns < self.returns {
                 events.push(ViewEvent::Backs(self.register.backs()));
             }
             for event in events {
@@ -391,23 +391,23 @@ impl Shared {
                 self.send(now + delay, node, event, wakes);
             }
             let (candidacies, returns) = (self.candidacies, self.returns);
-            let seat = self.seats.get_mut(&node).expect("it was just there");
-            if seat.told.is_none_or(|told| told < current) {
-                seat.returns.clear();
+            let client = self.clients.get_mut(&node).expect("it was just there");
+            if client.told.is_none_or(|told| told < current) {
+                client.returns.clear();
             }
-            (seat.told, seat.told_candidacies, seat.told_returns) = (Some(current), candidacies, returns);
-            seat.joins.take_if(|(_, me)| is_in(me));
-            if seat.proposes.as_ref().is_some_and(|(_, proposal)| proposal.view.epoch <= current) {
-                seat.proposes = None;
+            (client.told, client.told_candidacies, client.told_returns) = (Some(current), candidacies, returns);
+            client.joins.take_if(|(_, me)| is_in(me));
+            if client.proposes.as_ref().is_some_and(|(_, proposal)| proposal.view.epoch <= current) {
+                client.proposes = None;
             }
         }
     }
 
     fn send(&mut self, at: Time, node: NodeId, event: ViewEvent, wakes: &mut Vec<(Time, NodeId)>) {
-        let Some(seat) = self.seats.get_mut(&node) else { return };
-        seat.last_news = seat.last_news.max(at);
-        seat.news.push_back((seat.last_news, event));
-        wakes.push((seat.last_news, node));
+        let Some(client) = self.clients.get_mut(&node) else { return };
+        client.last_news = client.last_news.max(at);
+        client.news.push_back((client.last_news, event));
+        wakes.push((client.last_news, node));
     }
 
     fn send_reports(&mut self, now: Time, reach: &dyn Fn(NodeId, NodeId) -> bool, wakes: &mut Vec<(Time, NodeId)>) {
@@ -424,12 +424,12 @@ impl Shared {
     /// Tells the nodes whose proposals wait for too long.
     fn complain(&mut self, now: Time, wakes: &mut Vec<(Time, NodeId)>) {
         let patience = self.pace.patience;
-        for node in self.seats.keys().copied().collect::<Vec<_>>() {
-            let seat = self.seats.get_mut(&node).expect("it was just there");
-            if seat.proposes.is_none() {
-                seat.waits_since = now;
-            } else if now.since(seat.waits_since) >= patience {
-                seat.waits_since = now;
+        for node in self.clients.keys().copied().collect::<Vec<_>>() {
+            let client = self.clients.get_mut(&node).expect("it was just there");
+            if client.proposes.is_none() {
+                client.waits_since = now;
+            } else if now.since(client.waits_since) >= patience {
+                client.waits_since = now;
                 self.send(now, node, ViewEvent::NoQuorum, wakes);
             }
         }
@@ -437,21 +437,21 @@ impl Shared {
 
     fn next_look(&self, now: Time) -> Option<Time> {
         let current = self.register.view().map(|view| view.epoch);
-        let waits = |seat: &Seat| {
-            seat.proposes.is_some()
-                || seat.joins.is_some()
-                || !seat.returns.is_empty()
-                || seat.told < current
-                || seat.told_returns < self.returns
-                || seat.told_candidacies < self.candidacies
+        let waits = |client: &LogClient| {
+            client.proposes.is_some()
+                || client.joins.is_some()
+                || !client.returns.is_empty()
+                || client.told < current
+                || client.told_returns < self.returns
+                || client.told_candidacies < self.candidacies
         };
-        let pending = self.seats.values().any(waits) || !self.register.candidates().is_empty();
+        let pending = self.clients.values().any(waits) || !self.register.candidates().is_empty();
         if !pending {
             return None;
         }
-        let asked = self.seats.values().flat_map(|seat| {
-            let returns = seat.returns.iter().filter_map(|(at, _)| *at).min();
-            [seat.joins.as_ref().and_then(|(at, _)| *at), seat.proposes.as_ref().and_then(|(at, _)| *at), returns]
+        let asked = self.clients.values().flat_map(|client| {
+            let returns = client.returns.iter().filter_map(|(at, _)| *at).min();
+            [client.joins.as_ref().and_then(|(at, _)| *at), client.proposes.as_ref().and_then(|(at, _)| *at), returns]
         });
         let elected = self.leader.map(|(_, at)| at);
         asked.flatten().chain(elected).filter(|&at| at > now).chain([now + TICK]).min()
@@ -465,10 +465,10 @@ struct ScriptedLog {
 }
 
 impl ScriptedLog {
-    fn ask(&mut self, ask: impl FnOnce(&mut Seat)) {
+    fn ask(&mut self, ask: impl FnOnce(&mut LogClient)) {
         let mut shared = lock(&self.shared);
-        if let Some(seat) = shared.seats.get_mut(&self.node) {
-            ask(seat);
+        if let Some(client) = shared.clients.get_mut(&self.node) {
+            ask(client);
             shared.is_fresh = true;
         }
     }
@@ -476,13 +476,13 @@ impl ScriptedLog {
 
 impl ViewLog for ScriptedLog {
     fn propose(&mut self, proposal: Proposal) {
-        self.ask(|seat| seat.proposes = Some((None, proposal)));
+        self.ask(|client| client.proposes = Some((None, proposal)));
     }
 
     fn join(&mut self, me: Member) {
-        self.ask(|seat| {
-            seat.me = me.clone();
-            seat.joins = Some((None, me));
+        self.ask(|client| {
+            client.me = me.clone();
+            client.joins = Some((None, me));
         });
     }
 
@@ -493,9 +493,9 @@ impl ViewLog for ScriptedLog {
     }
 
     fn back(&mut self, back: Back) {
-        self.ask(|seat| {
-            seat.returns.retain(|(_, entry)| !matches!(entry, Entry::Back(_)));
-            seat.returns.push((None, Entry::Back(back)));
+        self.ask(|client| {
+            client.returns.retain(|(_, entry)| !matches!(entry, Entry::Back(_)));
+            client.returns.push((None, Entry::Back(back)));
         });
     }
 
@@ -510,15 +510,15 @@ impl ViewLog for ScriptedLog {
 
     fn deadline(&self) -> Time {
         let shared = lock(&self.shared);
-        let Some(seat) = shared.seats.get(&self.node) else { return Time::MAX };
-        seat.news.front().map_or(Time::MAX, |(at, _)| seat.clock.at(*at))
+        let Some(client) = shared.clients.get(&self.node) else { return Time::MAX };
+        client.news.front().map_or(Time::MAX, |(at, _)| client.clock.at(*at))
     }
 
     fn poll(&mut self, now: Time) -> Option<ViewEvent> {
         let mut shared = lock(&self.shared);
-        let seat = shared.seats.get_mut(&self.node)?;
-        let clock = seat.clock;
-        let (_, event) = seat.news.pop_front_if(|(at, _)| clock.at(*at) <= now)?;
+        let client = shared.clients.get_mut(&self.node)?;
+        let clock = client.clock;
+        let (_, event) = client.news.pop_front_if(|(at, _)| clock.at(*at) <= now)?;
         Some(event)
     }
 }

@@ -15,7 +15,7 @@ use squall::{
     config::Backend,
     onepipe::{
         Controller, Directive, Event, FormError, HostClock, Message, Mode, OnePipeConfig, Pipe, ScatterError,
-        SeatError, Settlement, Unsettled, tag,
+        Settlement, TakeError, Unsettled, tag,
     },
 };
 use squall_fabric::{Wait, Waker};
@@ -39,12 +39,12 @@ fn node() {
     let fabric = fabric.open_shm().expect("shared memory");
     let nodes = config.members().len();
     let mut builder = Node::builder(config);
-    let seat = builder.onepipe("orders");
+    let handle = builder.onepipe("orders");
     let sum = builder.group("sum", Sum::default());
     let node = builder.start().expect("it becomes a member");
-    let (config, settler) = seat.take(fabric.waker(), PATIENCE).expect("it is in a view");
+    let (config, controller) = handle.take(fabric.waker(), PATIENCE).expect("it is in a view");
     let mut pipe =
-        Pipe::create(fabric, config, HostClock::default(), settler, Spin::Auto, nodes).expect("a sound group");
+        Pipe::create(fabric, config, HostClock::default(), controller, Spin::Auto, nodes).expect("a sound group");
     pipe.form(PATIENCE).expect("all are there");
     process::say("ready").expect("the test listens");
     let (tell, told) = channel();
@@ -278,22 +278,22 @@ impl Replicated for Fails {
 fn a_group_hears_of_its_nodes_end_whatever_ended_it() {
     let config = pipes(&format!("onepipe-panics-{}", std::process::id()), 1, 1);
     let mut builder = Node::builder(config);
-    let (seat, group) = (builder.onepipe("orders"), builder.group("fails", Fails));
+    let (handle, group) = (builder.onepipe("orders"), builder.group("fails", Fails));
     let node = builder.start().expect("it is alone");
     let (tell, told) = channel();
     let waker = Waker::new(move || _ = tell.send(()));
-    let (_, mut settler) = seat.take(waker, PATIENCE).expect("it is in a view");
+    let (_, mut controller) = handle.take(waker, PATIENCE).expect("it is in a view");
     group.submit(&1).wait().expect_err("nobody answers");
     let ended = loop {
         told.recv_timeout(PATIENCE).expect("it is woken");
-        if let Some(directive) = settler.poll(Time::ZERO) {
+        if let Some(directive) = controller.poll(Time::ZERO) {
             break directive;
         }
     };
     assert!(matches!(ended, Directive::Settle(Settlement { failed, .. }) if failed == [0]));
-    drop(settler);
-    let taken = seat.take(Waker::new(|| ()), PATIENCE).map(drop);
-    assert_eq!(taken, Err(SeatError::Ended(EndReason::Panicked)));
+    drop(controller);
+    let taken = handle.take(Waker::new(|| ()), PATIENCE).map(drop);
+    assert_eq!(taken, Err(TakeError::Ended(EndReason::Panicked)));
     drop(node);
 }
 

@@ -12,7 +12,8 @@ use fastrand::Rng;
 use squall::{
     Config, NodeId, Time,
     onepipe::{
-        Controller, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError, ScatteringId, Seat, Settler,
+        Controller, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig, OnePipeHandle, ScatterError, ScatteringId,
+        ViewController,
     },
     sim::{Cluster, Options, SimConfig, SimNet},
 };
@@ -36,7 +37,7 @@ struct Rank {
     node: NodeId,
     fabric: SimFabric,
     pipe: OnePipe<HostClock>,
-    settler: Settler,
+    controller: ViewController,
     /// The scatterings that it has sent, with the ranks that each is for.
     sent: BTreeMap<u64, BTreeSet<usize>>,
     ids: BTreeMap<ScatteringId, u64>,
@@ -50,18 +51,18 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(seat: &Seat, net: &SimNet, node: NodeId) -> Rank {
+    fn new(handle: &OnePipeHandle, net: &SimNet, node: NodeId) -> Rank {
         let mut fabric = net.fabric(node);
         // No waker is needed, since the rank is stepped all the time.
-        let (config, settler) = seat.take(Waker::new(|| ()), Duration::ZERO).expect("the node is in a view");
+        let (config, controller) = handle.take(Waker::new(|| ()), Duration::ZERO).expect("the node is in a view");
         let config = OnePipeConfig { ring_bytes: 4096, ..config };
-        let gate = settler.gate().cloned().expect("the node closes it");
+        let gate = controller.gate().cloned().expect("the node closes it");
         let pipe = OnePipe::with_gate(&mut fabric, config, HostClock::default(), gate).expect("a sound group");
         Rank {
             node,
             fabric,
             pipe,
-            settler,
+            controller,
             sent: BTreeMap::new(),
             ids: BTreeMap::new(),
             back: BTreeSet::new(),
@@ -97,7 +98,7 @@ impl Rank {
         self.pipe.deliver(Mode::Reliable, usize::MAX, &mut |delivery| {
             log.push((delivery.sender, u64::from_le_bytes(delivery.bytes.try_into().expect("8 bytes"))));
         });
-        self.pipe.attend(&mut self.fabric, now, &mut self.settler);
+        self.pipe.attend(&mut self.fabric, now, &mut self.controller);
         while let Some(event) = self.pipe.next_event() {
             match event {
                 Event::Undeliverable { id, .. } => _ = self.back.insert(self.ids[&id]),
@@ -128,10 +129,10 @@ impl World {
         let config = config.failure_timeout(FAILURE_TIMEOUT).build().expect("the configuration is valid");
         let net = SimNet::new(SimConfig { failure_timeout: FAILURE_TIMEOUT, ..SimConfig::fast() }, rng.u64(..));
         let mut cluster = Cluster::new(config, Options::default(), rng.u64(..));
-        let seats: Vec<Seat> = nodes.iter().map(|&node| cluster.onepipe(node, "orders")).collect();
+        let handles: Vec<OnePipeHandle> = nodes.iter().map(|&node| cluster.onepipe(node, "orders")).collect();
         cluster.start().expect("the cluster starts");
         net.advance(cluster.now(), &mut Vec::new());
-        let ranks = seats.iter().zip(&nodes).map(|(seat, &node)| Rank::new(seat, &net, node)).collect();
+        let ranks = handles.iter().zip(&nodes).map(|(handle, &node)| Rank::new(handle, &net, node)).collect();
         let mut world =
             World { cluster, net, ranks, down: BTreeSet::new(), paused: BTreeSet::new(), busy: BTreeSet::new(), rng };
         world.until("all are connected", |world| world.ranks.iter().all(|rank| rank.pipe.is_connected()));

@@ -38,7 +38,7 @@ const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
 const MAX_REFUSALS: usize = 64;
 
 /// A connection whose other end has not said which node it is.
-pub(super) struct Guest {
+pub(super) struct PendingPeer {
     pub(super) id: u64,
     pub(super) channel: Channel,
     from: SocketAddr,
@@ -100,7 +100,7 @@ impl Thread {
     pub(super) fn accept(&mut self, listener: usize, now: Instant) {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listeners[listener].accept() {
-                Ok((socket, from)) => self.welcome_guest(socket, from, now),
+                Ok((socket, from)) => self.welcome_pending_peer(socket, from, now),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return,
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
@@ -122,10 +122,10 @@ impl Thread {
         }
     }
 
-    fn welcome_guest(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
-        if self.guests.len() >= self.config.max_strangers.max(1) {
-            let guest = self.guests.remove(self.least_welcome());
-            self.refuse_stranger(guest.from, Stranger::TooMany, "too many others have not said who they are");
+    fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
+        if self.pending_peers.len() >= self.config.max_strangers.max(1) {
+            let pending = self.pending_peers.remove(self.least_welcome());
+            self.refuse_stranger(pending.from, Stranger::TooMany, "too many others have not said who they are");
         }
         let pipe = match &self.config.security {
             Security::Tls(identity) => match Handshake::accept(identity) {
@@ -143,15 +143,21 @@ impl Thread {
             return self.refuse_stranger(from, Stranger::Left, &error.to_string());
         }
         let id = self.new_id();
-        self.guests.push(Guest { id, channel, from, challenge, deadline: now + self.config.handshake_timeout });
+        self.pending_peers.push(PendingPeer {
+            id,
+            channel,
+            from,
+            challenge,
+            deadline: now + self.config.handshake_timeout,
+        });
     }
 
-    /// The oldest guest of the address that most guests come from: a node introduces itself at once, and a stranger
-    /// that keeps coming leaves nodes elsewhere their places.
+    /// The oldest of the pending peers from the address that has the most of them: a node introduces itself at once,
+    /// and a stranger that keeps coming leaves nodes elsewhere their places.
     fn least_welcome(&self) -> usize {
         let mut from = BTreeMap::<IpAddr, (usize, Reverse<usize>)>::new();
-        for (index, guest) in self.guests.iter().enumerate() {
-            from.entry(guest.from.ip()).or_insert((0, Reverse(index))).0 += 1;
+        for (index, pending) in self.pending_peers.iter().enumerate() {
+            from.entry(pending.from.ip()).or_insert((0, Reverse(index))).0 += 1;
         }
         from.into_values().max().map_or(0, |(_, Reverse(oldest))| oldest)
     }
@@ -165,17 +171,17 @@ impl Thread {
     }
 
     /// Closes connections that took too long.
-    pub(super) fn expire_guests(&mut self, now: Instant) {
-        while let Some(late) = self.guests.iter().position(|guest| guest.deadline <= now) {
-            let guest = self.guests.remove(late);
-            self.refuse_stranger(guest.from, Stranger::TooSlow, "it did not say in time who it is");
+    pub(super) fn expire_pending_peers(&mut self, now: Instant) {
+        while let Some(late) = self.pending_peers.iter().position(|pending| pending.deadline <= now) {
+            let pending = self.pending_peers.remove(late);
+            self.refuse_stranger(pending.from, Stranger::TooSlow, "it did not say in time who it is");
         }
     }
 
     /// Reads the greeting of a connection's other end.
-    pub(super) fn hear_guest(&mut self, id: u64) {
-        let Some(index) = self.guests.iter().position(|guest| guest.id == id) else { return };
-        let channel = &mut self.guests[index].channel;
+    pub(super) fn hear_pending_peer(&mut self, id: u64) {
+        let Some(index) = self.pending_peers.iter().position(|pending| pending.id == id) else { return };
+        let channel = &mut self.pending_peers[index].channel;
         let was_shaking = channel.pipe.is_shaking();
         let heard = channel.read().map(|_| channel.pipe.next_frame(GREETING_BYTES).map_err(ChannelError::Pipe));
         // After an error, too, there may be an alert to send.
@@ -184,47 +190,47 @@ impl Thread {
             Ok(None) if flushed.is_ok() => {
                 if was_shaking && !channel.pipe.is_shaking() {
                     // It is a node of the cluster, which has the time for its next step.
-                    self.guests[index].deadline = Instant::now() + self.config.handshake_timeout;
+                    self.pending_peers[index].deadline = Instant::now() + self.config.handshake_timeout;
                 }
                 return;
             }
             Ok(Some(frame)) => frame,
             Ok(None) => {
-                let from = self.guests.remove(index).from;
+                let from = self.pending_peers.remove(index).from;
                 return self.refuse_stranger(from, Stranger::Left, "it left");
             }
             Err(error) => {
-                let from = self.guests.remove(index).from;
+                let from = self.pending_peers.remove(index).from;
                 return self.refuse_stranger(from, stranger_of(&error), &error.to_string());
             }
         };
-        let guest = self.guests.remove(index);
+        let pending = self.pending_peers.remove(index);
         match Greeting::decode(&frame, self.config.protocol) {
-            Ok(Greeting::Hello(hello)) => self.judge(guest, hello),
-            Ok(_) => self.refuse_stranger(guest.from, Stranger::Malformed, "its first frame is not a greeting"),
-            Err(error) => self.refuse_stranger(guest.from, Stranger::Malformed, &error.to_string()),
+            Ok(Greeting::Hello(hello)) => self.judge(pending, hello),
+            Ok(_) => self.refuse_stranger(pending.from, Stranger::Malformed, "its first frame is not a greeting"),
+            Err(error) => self.refuse_stranger(pending.from, Stranger::Malformed, &error.to_string()),
         }
     }
 
     /// Says no to a node that can't be admitted.
-    fn refuse(&mut self, guest: Guest, kind: Stranger, why: Refusal, sentence: &str) {
-        self.refuse_stranger(guest.from, kind, sentence);
-        self.say_no(guest, why);
+    fn refuse(&mut self, pending: PendingPeer, kind: Stranger, why: Refusal, sentence: &str) {
+        self.refuse_stranger(pending.from, kind, sentence);
+        self.say_no(pending, why);
     }
 
-    fn say_no(&mut self, mut guest: Guest, why: Refusal) {
+    fn say_no(&mut self, mut pending: PendingPeer, why: Refusal) {
         let greeting = Greeting::Refuse { version: self.config.protocol, why, cluster: self.config.cluster.clone() };
         // If it does not get through, the peer dials again.
-        let _ = guest.channel.send(&greeting.encode());
-        guest.channel.pipe.farewell();
-        let _ = guest.channel.flush();
+        let _ = pending.channel.send(&greeting.encode());
+        pending.channel.pipe.farewell();
+        let _ = pending.channel.flush();
     }
 
     /// Decides about a connection whose other end has introduced itself.
-    fn judge(&mut self, guest: Guest, hello: Hello) {
-        let from = guest.from;
+    fn judge(&mut self, pending: PendingPeer, hello: Hello) {
+        let from = pending.from;
         let peer = hello.from;
-        if let Some(session) = guest.channel.pipe.session()
+        if let Some(session) = pending.channel.pipe.session()
             && let Err(error) = session.verify_peer(&self.config.cluster, peer)
         {
             return self.refuse_stranger(from, Stranger::Certificate, &error.to_string());
@@ -232,8 +238,8 @@ impl Thread {
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
         if let Some((why, sentence)) = mismatch(&self.config, &peer.to_string(), hello.version, cluster) {
             let kind = if why == Refusal::Version { Stranger::OtherVersion } else { Stranger::OtherCluster };
-            let authenticated = guest.channel.pipe.session().is_some();
-            self.refuse(guest, kind, why, &sentence);
+            let authenticated = pending.channel.pipe.session().is_some();
+            self.refuse(pending, kind, why, &sentence);
             // Otherwise any process could say so in the peer's name.
             if authenticated {
                 self.refusals.note(peer, &sentence);
@@ -242,17 +248,22 @@ impl Thread {
             return;
         }
         let Some(rest) = hello.rest else { return };
-        if rest.challenge != guest.challenge {
+        if rest.challenge != pending.challenge {
             return self.refuse_stranger(from, Stranger::Replayed, "its greeting was made for another connection");
         }
         let anyone = rest.to.is_none() && matches!(rest.service, Service::Application(_));
         if rest.to != Some(self.config.node) && !anyone {
-            return self.refuse(guest, Stranger::OtherNode, Refusal::Node, "it looks for another node");
+            return self.refuse(pending, Stranger::OtherNode, Refusal::Node, "it looks for another node");
         }
         match rest.service {
             Service::Link { dialer_listens } => {
                 if peer == self.config.node || peer > self.config.node && dialer_listens {
-                    return self.refuse(guest, Stranger::OtherNode, Refusal::Order, &format!("{peer} should not dial"));
+                    return self.refuse(
+                        pending,
+                        Stranger::OtherNode,
+                        Refusal::Order,
+                        &format!("{peer} should not dial"),
+                    );
                 }
                 if let Some(id) = self.by_node.get(&peer).copied() {
                     // The end of the old link may have come already.
@@ -262,19 +273,19 @@ impl Thread {
                 if let Some(link) = self.by_node.get(&peer).and_then(|id| self.links.get_mut(id)) {
                     // If the peer knows nothing of it any more, its kernel says so now.
                     link.send(&super::wire::LinkFrame::Beat);
-                    return self.say_no(guest, Refusal::Busy);
+                    return self.say_no(pending, Refusal::Busy);
                 }
-                let challenge = guest.challenge;
-                let Some(channel) = self.admit(guest, peer, rest.incarnation, rest.nonce) else { return };
+                let challenge = pending.challenge;
+                let Some(channel) = self.admit(pending, peer, rest.incarnation, rest.nonce) else { return };
                 let id = LinkId(self.new_id());
                 self.link_up(Link::new(id, peer, rest.incarnation, channel, challenge, from, false));
             }
             Service::Data { link, mine, yours } => {
                 let Some(endpoint) = self.awaits_data(peer, link, mine, yours) else {
                     let why = format!("{peer} has data for an endpoint that does not wait for them");
-                    return self.refuse(guest, Stranger::NoService, Refusal::NoEndpoint, &why);
+                    return self.refuse(pending, Stranger::NoService, Refusal::NoEndpoint, &why);
                 };
-                let Some(channel) = self.admit(guest, peer, rest.incarnation, rest.nonce) else { return };
+                let Some(channel) = self.admit(pending, peer, rest.incarnation, rest.nonce) else { return };
                 if let Some(stream) = self.hand_over(channel, from) {
                     self.pair(endpoint, Some(stream));
                 }
@@ -283,9 +294,9 @@ impl Thread {
                 let taker = self.services.get(&ServiceId(service)).filter(|taker| !taker.is_full()).cloned();
                 let Some(taker) = taker else {
                     let why = format!("{peer} asks for service {service}, which nobody takes now");
-                    return self.refuse(guest, Stranger::NoService, Refusal::NoService, &why);
+                    return self.refuse(pending, Stranger::NoService, Refusal::NoService, &why);
                 };
-                let Some(channel) = self.admit(guest, peer, self.incarnation, rest.nonce) else { return };
+                let Some(channel) = self.admit(pending, peer, self.incarnation, rest.nonce) else { return };
                 let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
                 match ServiceStream::new(peer, socket, tls, early) {
                     // Only this thread fills it. If the receiver is gone, the peer reads an end.
@@ -297,21 +308,21 @@ impl Thread {
     }
 
     /// Bids a peer welcome.
-    fn admit(&mut self, mut guest: Guest, peer: NodeId, incarnation: u64, nonce: Nonce) -> Option<Channel> {
+    fn admit(&mut self, mut pending: PendingPeer, peer: NodeId, incarnation: u64, nonce: Nonce) -> Option<Channel> {
         let version = self.config.protocol;
         let welcome = Greeting::Welcome { version, from: self.config.node, incarnation: self.incarnation, nonce };
-        match guest.channel.send(&welcome.encode()) {
+        match pending.channel.send(&welcome.encode()) {
             // A socket that has room for nothing yet is none at whose other end a node waits.
-            Ok(()) if !guest.channel.is_stuffed() => {
+            Ok(()) if !pending.channel.is_stuffed() => {
                 tracing::debug!(%peer, incarnation, "welcome");
-                Some(guest.channel)
+                Some(pending.channel)
             }
             Ok(()) => {
-                self.refuse_stranger(guest.from, Stranger::TooSlow, "it does not read");
+                self.refuse_stranger(pending.from, Stranger::TooSlow, "it does not read");
                 None
             }
             Err(error) => {
-                self.refuse_stranger(guest.from, stranger_of(&error), &error.to_string());
+                self.refuse_stranger(pending.from, stranger_of(&error), &error.to_string());
                 None
             }
         }

@@ -19,7 +19,7 @@ use super::{
     attempt::Attempt,
     config::NetConfig,
     dial::{DataDial, Peer},
-    greeting::{Guest, Refusals},
+    greeting::{PendingPeer, Refusals},
     link::{Link, LinkId},
     log_limit::LogLimit,
     pairing::Locals,
@@ -61,7 +61,7 @@ pub(super) struct Thread {
     pub(super) accept_again: Option<Instant>,
     pub(super) log: LogLimit,
     /// The connections that have not introduced themselves, the oldest first.
-    pub(super) guests: Vec<Guest>,
+    pub(super) pending_peers: Vec<PendingPeer>,
     pub(super) peers: BTreeMap<NodeId, Peer>,
     pub(super) attempts: BTreeMap<u64, Attempt>,
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
@@ -85,7 +85,7 @@ enum Ready {
     Listener(usize),
     Link(LinkId),
     Attempt(u64),
-    Guest(u64),
+    PendingPeer(u64),
 }
 
 /// Descriptors to wait for, and the meaning of each.
@@ -117,7 +117,7 @@ impl Thread {
             listeners,
             accept_again: None,
             log: LogLimit::default(),
-            guests: Vec::new(),
+            pending_peers: Vec::new(),
             peers,
             attempts: BTreeMap::new(),
             data_dials: BTreeMap::new(),
@@ -144,11 +144,11 @@ impl Thread {
         let span = tracing::info_span!("net", node = self.config.node.0);
         let _entered = span.enter();
         while !self.stopping {
-            let (mut attempts, mut guests) = (0, 0);
+            let (mut attempts, mut pending_peers) = (0, 0);
             for (ready, flags) in self.sleep() {
                 let count = match ready {
                     Ready::Attempt(_) => &mut attempts,
-                    Ready::Guest(_) => &mut guests,
+                    Ready::PendingPeer(_) => &mut pending_peers,
                     Ready::Orders | Ready::Listener(_) | Ready::Link(_) => &mut 0,
                 };
                 *count += 1;
@@ -166,8 +166,8 @@ impl Thread {
                 let spared = if ready > HANDSHAKES_PER_TURN { self.config.handshake_timeout } else { Duration::ZERO };
                 now.checked_sub(spared)
             };
-            let (guests_late, attempts_late) = (late(guests), late(attempts));
-            guests_late.into_iter().for_each(|before| self.expire_guests(before));
+            let (peers_late, attempts_late) = (late(pending_peers), late(attempts));
+            peers_late.into_iter().for_each(|before| self.expire_pending_peers(before));
             attempts_late.into_iter().for_each(|before| self.expire_attempts(before));
             self.dial_due(now);
             self.keep_links(now);
@@ -225,8 +225,8 @@ impl Thread {
             let stuffed = attempt.connecting || attempt.channel.is_stuffed();
             watched.add(Ready::Attempt(*id), attempt.channel.socket.as_fd(), stuffed);
         }
-        for guest in &self.guests {
-            watched.add(Ready::Guest(guest.id), guest.channel.socket.as_fd(), guest.channel.is_stuffed());
+        for pending in &self.pending_peers {
+            watched.add(Ready::PendingPeer(pending.id), pending.channel.socket.as_fd(), pending.channel.is_stuffed());
         }
         if self.accept_again.is_none() {
             for (index, listener) in self.listeners.iter().enumerate() {
@@ -258,8 +258,8 @@ impl Thread {
         if self.backlog {
             return Some(Instant::now());
         }
-        let guests = self.guests.iter().map(|guest| guest.deadline).min();
-        guests.into_iter().chain(self.accept_again).chain(self.dials_due()).chain(self.links_due()).min()
+        let pending_peers = self.pending_peers.iter().map(|pending| pending.deadline).min();
+        pending_peers.into_iter().chain(self.accept_again).chain(self.dials_due()).chain(self.links_due()).min()
     }
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
@@ -270,7 +270,7 @@ impl Thread {
             }
             Ready::Listener(index) => self.accept(index, Instant::now()),
             Ready::Attempt(id) => self.hear_attempt(id),
-            Ready::Guest(id) => self.hear_guest(id),
+            Ready::PendingPeer(id) => self.hear_pending_peer(id),
             Ready::Link(id) => {
                 if flags.contains(PollFlags::OUT) {
                     self.flush_link(id);

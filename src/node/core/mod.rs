@@ -28,7 +28,7 @@ use crate::{
     fabric::Learn,
     group::{clock_bound::ClockBound, error::Unavailable},
     node::status::Change,
-    onepipe::Desk,
+    onepipe::OnePipeSlot,
 };
 
 /// An effect that a node's surroundings must carry out.
@@ -108,7 +108,7 @@ pub(crate) struct NodeCore<F> {
     view_log: Box<dyn ViewLog>,
     configs: BTreeMap<ShardId, ShardConfig>,
     /// The shards of 1Pipe groups, of which views only settle how far they have gone.
-    desks: BTreeMap<ShardId, Arc<Desk>>,
+    pipe_slots: BTreeMap<ShardId, Arc<OnePipeSlot>>,
     /// The view to which the shards belong.
     view: Option<Arc<View>>,
     shards: ViewShards,
@@ -143,8 +143,8 @@ pub(crate) struct NodeCore<F> {
 
 impl<F> NodeCore<F> {
     /// Tells the drivers of 1Pipe groups that the node's part is over, unless they know.
-    pub(crate) fn end_desks(&self, reason: &EndReason) {
-        self.desks.values().for_each(|desk| desk.end(reason));
+    pub(crate) fn end_pipe_slots(&self, reason: &EndReason) {
+        self.pipe_slots.values().for_each(|slot| slot.end(reason));
     }
 }
 
@@ -155,7 +155,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         me: Member,
         settings: Settings,
         configs: BTreeMap<ShardId, ShardConfig>,
-        desks: BTreeMap<ShardId, Arc<Desk>>,
+        pipe_slots: BTreeMap<ShardId, Arc<OnePipeSlot>>,
         view_log: Box<dyn ViewLog>,
         bound: Arc<ClockBound>,
     ) -> NodeCore<F> {
@@ -168,7 +168,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             membership: Membership::new(me, settings),
             view_log,
             configs,
-            desks,
+            pipe_slots,
             view: None,
             shards: ViewShards::default(),
             owners: BTreeMap::new(),
@@ -397,10 +397,10 @@ impl<F: Fabric + Learn> NodeCore<F> {
     /// Passes on the nodes that 1Pipe groups have lost. Returns whether there is any.
     fn hear_desks(&mut self) -> bool {
         let mut any = false;
-        for desk in self.desks.values() {
-            for node in desk.take_suspects() {
+        for slot in self.pipe_slots.values() {
+            for node in slot.take_suspects() {
                 any = true;
-                let reason = BreakReason::Lost(format!("that of the 1Pipe group {:?}", desk.name()));
+                let reason = BreakReason::Lost(format!("that of the 1Pipe group {:?}", slot.name()));
                 self.membership.input(Input::Broken(node, reason), &mut self.effects);
             }
         }
@@ -482,8 +482,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
                     self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }
                 let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
-                for (&shard, desk) in &self.desks {
-                    let count = desk.wedge(epoch);
+                for (&shard, slot) in &self.pipe_slots {
+                    let count = slot.wedge(epoch);
                     self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
                 }
             }
@@ -504,8 +504,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::CleanUp { trims, counted } => {
                 self.is_cleaning = true;
                 self.shards.clean_up(&trims, &counted);
-                // The desks have nothing to deliver: the next view tells them where this one ended.
-                for &shard in self.desks.keys().filter(|shard| trims.contains_key(shard)) {
+                // The 1Pipe groups have nothing to deliver: the next view tells them where this one ended.
+                for &shard in self.pipe_slots.keys().filter(|shard| trims.contains_key(shard)) {
                     self.membership.input(Input::Ended(shard), &mut self.effects);
                 }
                 self.trims = trims;
@@ -587,7 +587,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                         out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
                     }
                     self.is_ended = true;
-                    self.end_desks(&reason);
+                    self.end_pipe_slots(&reason);
                     out.push(CoreEffect::Ended(reason));
                 }
             }
@@ -617,9 +617,10 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.membership.install(&mut self.fabric, &mut self.effects);
         self.own_membership();
         self.view = Some(Arc::clone(&view));
-        let (desks, trims) = (&self.desks, std::mem::take(&mut self.trims));
-        desks.iter().for_each(|(&shard, desk)| desk.install(shard, &view, trims.get(&shard).copied()));
-        let has_part = |shard: &&ShardView| shard.rank_of(node).is_some() && !self.desks.contains_key(&shard.shard);
+        let (pipe_slots, trims) = (&self.pipe_slots, std::mem::take(&mut self.trims));
+        pipe_slots.iter().for_each(|(&shard, slot)| slot.install(shard, &view, trims.get(&shard).copied()));
+        let has_part =
+            |shard: &&ShardView| shard.rank_of(node).is_some() && !self.pipe_slots.contains_key(&shard.shard);
         for members in view.shards.iter().filter(has_part) {
             let shard = members.shard;
             let config = self.configs.get(&shard).copied().unwrap_or_default();
@@ -691,7 +692,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.view = None;
         self.trims.clear();
         self.halts_at = Time::MAX;
-        self.desks.values().for_each(|desk| desk.drop_out());
+        self.pipe_slots.values().for_each(|slot| slot.drop_out());
         out.push(CoreEffect::Returns);
         let in_memory = |end| Held {
             end,

@@ -1,4 +1,4 @@
-//! A node's seat in a 1Pipe group, whose failures the node's views settle.
+//! A node's handle to a 1Pipe group, whose failures the node's views settle.
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
@@ -19,12 +19,14 @@ use squall_onepipe::{Controller, Directive, Gate, OnePipeConfig, Settlement};
 
 use super::LAYER;
 
-/// The reason why a seat was not taken.
+/// The reason for which a node's place in a 1Pipe group was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SeatError {
-    /// The seat is taken.
-    #[error("the seat of {name:?} is taken: close that group first, at all its members, and then form it anew")]
+pub enum TakeError {
+    /// The place is taken.
+    #[error(
+        "this node's place in {name:?} is taken: close that group first, at all its members, and then form it anew"
+    )]
     Taken {
         /// The group.
         name: String,
@@ -40,96 +42,98 @@ pub enum SeatError {
     Ended(EndReason),
 }
 
-/// A node's seat in a 1Pipe group that was [declared](crate::NodeBuilder::onepipe).
+/// A node's handle to a 1Pipe group that was [declared](crate::NodeBuilder::onepipe).
 ///
-/// The group consists of the members of the view in which its seats are taken, all in the same view. A node that joins
-/// later is in no group that runs.
+/// The group consists of the members of the view in which they [take](OnePipeHandle::take) their places, all in the
+/// same view. A node that joins later is in no group that runs.
 ///
 /// A group that is no longer needed is closed at all members, and then another can be formed. In practice this takes
 /// another view. Each member whose rank takes one more turn after the first member has closed its own suspects that
 /// member's node, which so loses its place and joins anew. Clocks of the later group show no less than those of the
 /// earlier did.
 #[derive(Debug)]
-pub struct Seat {
-    desk: Arc<Desk>,
+pub struct OnePipeHandle {
+    slot: Arc<OnePipeSlot>,
 }
 
-impl Seat {
-    pub(crate) fn new(name: &str) -> Seat {
+impl OnePipeHandle {
+    pub(crate) fn new(name: &str) -> OnePipeHandle {
         let state = Mutex::default();
         let (has_news, has_suspects) = (AtomicBool::new(false), AtomicBool::new(false));
         let (engine, changed) = (OnceLock::new(), Condvar::new());
-        Seat { desk: Arc::new(Desk { name: name.to_owned(), state, engine, has_news, has_suspects, changed }) }
+        OnePipeHandle {
+            slot: Arc::new(OnePipeSlot { name: name.to_owned(), state, engine, has_news, has_suspects, changed }),
+        }
     }
 
     /// The part that the engine uses.
-    pub(crate) fn desk(&self) -> Arc<Desk> {
-        Arc::clone(&self.desk)
+    pub(crate) fn slot(&self) -> Arc<OnePipeSlot> {
+        Arc::clone(&self.slot)
     }
 
     /// The group's name.
     pub fn name(&self) -> &str {
-        &self.desk.name
+        &self.slot.name
     }
 
-    /// Takes the seat in the current view; between views it waits for the next, for `limit` at most. `waker` wakes the
-    /// thread that is to drive the group.
+    /// Takes the node's place in the current view; between views it waits for the next, for `limit` at most. `waker`
+    /// wakes the thread that is to drive the group.
     ///
     /// The configuration has the view's members as ranks, in their order; its options may be changed, alike at all of
     /// them.
-    pub fn take(&self, waker: Waker, limit: Duration) -> Result<(OnePipeConfig, Settler), SeatError> {
+    pub fn take(&self, waker: Waker, limit: Duration) -> Result<(OnePipeConfig, ViewController), TakeError> {
         let until = Instant::now().checked_add(limit);
-        let mut state = self.desk.lock();
+        let mut state = self.slot.lock();
         loop {
             if let Some(reason) = &state.ended {
-                return Err(SeatError::Ended(reason.clone()));
+                return Err(TakeError::Ended(reason.clone()));
             }
             if state.party.is_some() {
-                return Err(SeatError::Taken { name: self.desk.name.clone() });
+                return Err(TakeError::Taken { name: self.slot.name.clone() });
             }
             if let Some((shard, view)) = &state.open {
                 let tag = GroupTag { layer: LAYER, group: shard.0, epoch: view.epoch.0 };
                 let config = OnePipeConfig::new(view.nodes(), tag);
                 let (epoch, members) = (view.epoch.0, view.members.iter().cloned().map(Some).collect());
                 let gate: Arc<Gate> = Arc::default();
-                let settler = Settler { desk: Arc::clone(&self.desk), gate: Arc::clone(&gate) };
+                let controller = ViewController { slot: Arc::clone(&self.slot), gate: Arc::clone(&gate) };
                 state.party = Some(Party { members, epoch, gate, waker, suspects: Vec::new(), is_over: false });
-                return Ok((config, settler));
+                return Ok((config, controller));
             }
-            let changed = &self.desk.changed;
+            let changed = &self.slot.changed;
             state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return Err(SeatError::NoView { limit }),
+                Some(Duration::ZERO) => return Err(TakeError::NoView { limit }),
                 Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
             };
         }
     }
 }
 
-/// A controller that settles failures in a 1Pipe group by the views of the node that has this [seat](Seat).
+/// A controller that settles failures in a 1Pipe group by the views of the node that has this [handle](OnePipeHandle).
 ///
 /// Its gate closes with the view, and the group goes on with the next one, whose entry in the view log holds the
 /// failure timestamp. A rank that it suspects loses its place in the view.
 ///
 /// [`Pipe::create`](super::Pipe::create) makes a rank with its gate. Dropped, it accepts no more, even while its rank
 /// stays alive.
-pub struct Settler {
-    desk: Arc<Desk>,
+pub struct ViewController {
+    slot: Arc<OnePipeSlot>,
     gate: Arc<Gate>,
 }
 
-impl Controller for Settler {
+impl Controller for ViewController {
     fn suspect(&mut self, _epoch: u64, rank: usize) {
-        let mut state = self.desk.lock();
+        let mut state = self.slot.lock();
         let Some(party) = state.party.as_mut().filter(|party| !party.is_over) else { return };
         let Some(node) = party.members.get(rank).and_then(Option::as_ref).map(|member| member.node) else { return };
         if party.suspects.contains(&rank) {
             return;
         }
         party.suspects.push(rank);
-        self.desk.suspect(&mut state, [node]);
+        self.slot.suspect(&mut state, [node]);
         drop(state);
-        self.desk.wake_engine();
+        self.slot.wake_engine();
     }
 
     fn report(&mut self, _epoch: u64, _barrier: u64) {}
@@ -140,19 +144,19 @@ impl Controller for Settler {
 
     fn poll(&mut self, _now: Time) -> Option<Directive> {
         // A directive that comes meanwhile wakes this thread again.
-        if !self.desk.has_news.load(Ordering::Acquire) {
+        if !self.slot.has_news.load(Ordering::Acquire) {
             return None;
         }
-        let mut state = self.desk.lock();
+        let mut state = self.slot.lock();
         let directive = state.directives.pop_front();
-        self.desk.has_news.store(!state.directives.is_empty(), Ordering::Release);
+        self.slot.has_news.store(!state.directives.is_empty(), Ordering::Release);
         directive
     }
 }
 
-impl Drop for Settler {
+impl Drop for ViewController {
     fn drop(&mut self) {
-        let mut state = self.desk.lock();
+        let mut state = self.slot.lock();
         let passed = self.gate.close(u64::MAX);
         // The messages that it has delivered must be delivered by the ranks that go on.
         let is_over = state.party.take().is_none_or(|party| party.is_over);
@@ -161,14 +165,14 @@ impl Drop for Settler {
     }
 }
 
-impl fmt::Debug for Settler {
+impl fmt::Debug for ViewController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settler").field("group", &self.desk.name).finish_non_exhaustive()
+        f.debug_struct("ViewController").field("group", &self.slot.name).finish_non_exhaustive()
     }
 }
 
-/// The state between a node's engine and the thread that drives the group.
-pub(crate) struct Desk {
+/// The slot of a 1Pipe group at its node: the state between the node's engine and the thread that drives the group.
+pub(crate) struct OnePipeSlot {
     name: String,
     state: Mutex<State>,
     /// Wakes the engine.
@@ -182,10 +186,10 @@ pub(crate) struct Desk {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The view in which the seat can be taken, and the group's shard in it.
+    /// The view in which the place can be taken, and the group's shard in it.
     open: Option<(ShardId, Arc<View>)>,
     party: Option<Party>,
-    /// The barrier at which a group's gate closed because its settler was dropped before the group was over, or 0.
+    /// The barrier at which a group's gate closed because its controller was dropped before the group was over, or 0.
     left: u64,
     directives: VecDeque<Directive>,
     /// Members that the group has lost, of which the engine has not heard yet.
@@ -221,7 +225,7 @@ impl Party {
     }
 }
 
-impl Desk {
+impl OnePipeSlot {
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -325,8 +329,8 @@ impl Desk {
     }
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for OnePipeSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("OnePipeSlot").field("name", &self.name).finish_non_exhaustive()
     }
 }

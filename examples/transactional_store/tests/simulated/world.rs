@@ -10,7 +10,7 @@ use std::{
 
 use squall::{
     Config, NodeId, Time,
-    onepipe::{Controller, OnePipe, OnePipeConfig, Seat, Settler, Topology},
+    onepipe::{Controller, OnePipe, OnePipeConfig, OnePipeHandle, Topology, ViewController},
     sim::{Cluster, Options},
 };
 use squall_fabric::{
@@ -35,7 +35,7 @@ const SLICE: Duration = Duration::from_micros(20);
 pub(crate) struct Node {
     fabric: SimFabric,
     pub(crate) member: Member<SkewedClock>,
-    settler: Settler,
+    controller: ViewController,
     /// Set when its node has news for it.
     woken: Arc<AtomicBool>,
     /// By [`TransactionId`].
@@ -47,7 +47,7 @@ pub(crate) struct Node {
 
 impl Node {
     fn new(
-        seat: &Seat,
+        handle: &OnePipeHandle,
         mut fabric: SimFabric,
         options: impl Fn(OnePipeConfig) -> OnePipeConfig,
         clock: SkewedClock,
@@ -56,11 +56,11 @@ impl Node {
         let woken = Arc::new(AtomicBool::new(false));
         let wakes = Arc::clone(&woken);
         let waker = Waker::new(move || wakes.store(true, Ordering::Relaxed));
-        let (config, settler) = seat.take(waker, Duration::ZERO).expect("it is in a view");
-        let gate = settler.gate().cloned().unwrap_or_default();
+        let (config, controller) = handle.take(waker, Duration::ZERO).expect("it is in a view");
+        let gate = controller.gate().cloned().unwrap_or_default();
         let pipe = OnePipe::with_gate(&mut fabric, options(config), clock, gate).expect("a sound configuration");
         let member = Member::new(pipe, store).expect("they go together");
-        Node { fabric, member, settler, woken, records: Vec::new(), ended: false, is_eager: false }
+        Node { fabric, member, controller, woken, records: Vec::new(), ended: false, is_eager: false }
     }
 
     fn step(&mut self, now: Time) {
@@ -71,7 +71,7 @@ impl Node {
         for completion in &completions {
             assert!(self.member.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
         }
-        self.member.step(&mut self.fabric, now, &mut self.settler);
+        self.member.step(&mut self.fabric, now, &mut self.controller);
     }
 }
 
@@ -104,7 +104,7 @@ impl World {
             Config::builder("store", 1).members(ids.iter().map(|node| node.0)).failure_timeout(FAILURE_TIMEOUT);
         let config = config.build().expect("the configuration is valid");
         let mut cluster = Cluster::new(config, Options::default(), random.u64(..));
-        let seats: Vec<Seat> = ids.iter().map(|&node| cluster.onepipe(node, "store")).collect();
+        let handles: Vec<OnePipeHandle> = ids.iter().map(|&node| cluster.onepipe(node, "store")).collect();
         cluster.start().expect("it starts");
         let now = net.advance(cluster.now(), &mut Vec::new());
         let (ring_bytes, topology) = (4096 << random.usize(0..3), topology(members, &mut random));
@@ -121,12 +121,12 @@ impl World {
         };
         // Timestamps of 48 bits wrap around during some of the runs.
         let origin = [1 << 40, (1 << 48) - 200_000 - now.as_nanos()][random.usize(0..2)];
-        let rank = |(seat, node): (&Seat, NodeId)| {
+        let rank = |(handle, node): (&OnePipeHandle, NodeId)| {
             let offset = random.i64(-100_000..100_000);
             let clock = SkewedClock { origin, offset, drift_ppm: random.i32(-500..500) };
-            Node::new(seat, net.fabric(node), options, clock, store.clone())
+            Node::new(handle, net.fabric(node), options, clock, store.clone())
         };
-        let nodes = seats.iter().zip(ids).map(rank).collect();
+        let nodes = handles.iter().zip(ids).map(rank).collect();
         let (crashed, limit) = (vec![false; members], now + PATIENCE);
         World { cluster, net, random, placement, nodes, crashed, clock: 0, limit }
     }

@@ -32,7 +32,7 @@ const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
 const MAX_REFUSALS: usize = 64;
 
 /// A connection whose other end has not said which node it is.
-pub(super) struct Stranger {
+pub(super) struct PendingPeer {
     pub(super) socket: OwnedFd,
     pub(super) deadline: Instant,
 }
@@ -112,13 +112,13 @@ impl Thread {
         for _ in 0..self.config.max_strangers.max(1) {
             match socket::accept(&self.listener) {
                 Ok(Some(socket)) if socket::is_same_user(&socket) => {
-                    if self.strangers.len() >= self.config.max_strangers.max(1) {
+                    if self.pending_peers.len() >= self.config.max_strangers.max(1) {
                         // A node introduces itself at once, so the connection that has been silent the longest is no
                         // node's.
-                        self.strangers.remove(0);
+                        self.pending_peers.remove(0);
                         self.refuse_stranger("too many have not said who they are");
                     }
-                    self.strangers.push(Stranger { socket, deadline: now + self.config.handshake_timeout });
+                    self.pending_peers.push(PendingPeer { socket, deadline: now + self.config.handshake_timeout });
                 }
                 Ok(Some(_)) => self.refuse_stranger("it belongs to another user"),
                 Ok(None) => return,
@@ -141,21 +141,21 @@ impl Thread {
     }
 
     /// Closes connections that have been silent for too long.
-    pub(super) fn expire_strangers(&mut self, now: Instant) {
-        while self.strangers.first().is_some_and(|stranger| stranger.deadline <= now) {
-            self.strangers.remove(0);
+    pub(super) fn expire_pending_peers(&mut self, now: Instant) {
+        while self.pending_peers.first().is_some_and(|pending| pending.deadline <= now) {
+            self.pending_peers.remove(0);
             self.refuse_stranger("it did not say who it is");
         }
     }
 
     /// Reads the introduction of a connection's other end.
-    pub(super) fn hear_stranger(&mut self, index: usize) {
+    pub(super) fn hear_pending_peer(&mut self, index: usize) {
         let mut buffer = [0; FRAME_BYTES];
-        let packet = socket::recv(&self.strangers[index].socket, &mut buffer);
+        let packet = socket::recv(&self.pending_peers[index].socket, &mut buffer);
         if matches!(packet, Packet::None) {
             return;
         }
-        let socket = self.strangers.remove(index).socket;
+        let socket = self.pending_peers.remove(index).socket;
         let (hello, fds) = match packet {
             Packet::Bytes(len, fds) => match Frame::decode(&buffer[..len], self.config.protocol) {
                 Ok(Frame::Hello(hello)) => (hello, fds),

@@ -15,7 +15,7 @@ use rustix::{
 
 use super::{
     Command, Event, EventSender,
-    greeting::{Dial, Refusals, Stranger},
+    greeting::{Dial, PendingPeer, Refusals},
     link::Link,
     pairing::Locals,
 };
@@ -59,7 +59,7 @@ pub(super) struct Thread {
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
     /// The connections that have not introduced themselves, the oldest first.
-    pub(super) strangers: Vec<Stranger>,
+    pub(super) pending_peers: Vec<PendingPeer>,
     pub(super) strangers_refused: Arc<AtomicU64>,
     pub(super) stranger_log: LogLimit,
     pub(super) dials: BTreeMap<NodeId, Dial>,
@@ -78,7 +78,7 @@ enum Ready {
     Listener,
     Link(LinkId),
     Dial(NodeId),
-    Stranger(usize),
+    PendingPeer(usize),
 }
 
 /// Descriptors to wait for, and the meaning of each.
@@ -112,7 +112,7 @@ impl Thread {
             events: ends.events,
             listener,
             accept_again: None,
-            strangers: Vec::new(),
+            pending_peers: Vec::new(),
             strangers_refused,
             stranger_log: LogLimit::default(),
             dials: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl Thread {
             }
             let now = Instant::now();
             self.accept_again = self.accept_again.filter(|at| *at > now);
-            self.expire_strangers(now);
+            self.expire_pending_peers(now);
             self.dial_due(now);
             self.drop_failed();
             self.events.flush();
@@ -161,9 +161,9 @@ impl Thread {
                 watched.add(Ready::Dial(*peer), socket, PollFlags::IN);
             }
         }
-        // The last stranger comes first, so that those before keep their indices when one is taken out.
-        for (index, stranger) in self.strangers.iter().enumerate().rev() {
-            watched.add(Ready::Stranger(index), &stranger.socket, PollFlags::IN);
+        // The last pending peer comes first, so that those before keep their indices when one is taken out.
+        for (index, pending) in self.pending_peers.iter().enumerate().rev() {
+            watched.add(Ready::PendingPeer(index), &pending.socket, PollFlags::IN);
         }
         if self.accept_again.is_none() {
             watched.add(Ready::Listener, &self.listener, PollFlags::IN);
@@ -190,9 +190,9 @@ impl Thread {
 
     /// The time at which something is due even if nothing becomes ready.
     fn deadline(&self) -> Option<Instant> {
-        let strangers = self.strangers.first().map(|stranger| stranger.deadline);
+        let pending = self.pending_peers.first().map(|pending| pending.deadline);
         let dials = self.dials.values().map(|dial| dial.socket.as_ref().map_or(dial.next, |(_, deadline)| *deadline));
-        dials.chain(strangers).chain(self.accept_again).min()
+        dials.chain(pending).chain(self.accept_again).min()
     }
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
@@ -200,7 +200,7 @@ impl Thread {
             Ready::Commands => doorbell::drain(self.wake.as_fd()),
             Ready::Listener => self.accept(Instant::now()),
             Ready::Dial(peer) => self.hear_dialed(peer, Instant::now()),
-            Ready::Stranger(index) => self.hear_stranger(index),
+            Ready::PendingPeer(index) => self.hear_pending_peer(index),
             Ready::Link(link) => {
                 if flags.contains(PollFlags::OUT)
                     && let Some(link) = self.links.get_mut(&link)

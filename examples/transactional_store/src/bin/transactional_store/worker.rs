@@ -15,7 +15,7 @@ use std::{
 use squall::{
     Config, Node, NodeId, Time,
     config::Backend,
-    onepipe::{Controller, HostClock, OnePipe, Settler},
+    onepipe::{Controller, HostClock, OnePipe, ViewController},
 };
 use squall_fabric::{
     Completion, Fabric, Wait, Waker,
@@ -63,7 +63,7 @@ enum Phase {
 struct Worker {
     /// The node whose views settle which members have failed.
     _node: Node,
-    settler: Settler,
+    controller: ViewController,
     fabric: ShmFabric,
     member: Member<HostClock>,
     /// The removed ranks that it has reported.
@@ -114,14 +114,14 @@ impl Worker {
         let id = rank + 1;
         let config = Config::builder(&cluster, id).members(1..=args.members).backend(Backend::Shm);
         let mut builder = Node::builder(config.formation_timeout(MEETING).build()?);
-        let seat = builder.onepipe("store");
+        let handle = builder.onepipe("store");
         let node = builder.start()?;
         let mut fabric = ShmFabric::open(ShmConfig::new(format!("{cluster}-pipes"), NodeId(id)))?;
-        let (config, settler) = seat.take(fabric.waker(), MEETING)?;
+        let (config, controller) = handle.take(fabric.waker(), MEETING)?;
         if config.nodes.len() != args.members as usize {
             return Err(Stopped::Failed("a member failed before all had met".to_owned()));
         }
-        let gate = settler.gate().cloned().unwrap_or_default();
+        let gate = controller.gate().cloned().unwrap_or_default();
         let pipe = OnePipe::with_gate(&mut fabric, config, HostClock::default(), gate)?;
         let store = StoreConfig {
             message_bytes: MESSAGE_BYTES,
@@ -135,7 +135,7 @@ impl Worker {
         let directory = args.directory.clone().unwrap_or_default();
         Ok(Worker {
             _node: node,
-            settler,
+            controller,
             fabric,
             member,
             removed: BTreeSet::new(),
@@ -170,7 +170,7 @@ impl Worker {
         for completion in self.completions.drain(..) {
             self.member.on_completion(&mut self.fabric, now, &completion);
         }
-        progress |= self.member.step(&mut self.fabric, now, &mut self.settler);
+        progress |= self.member.step(&mut self.fabric, now, &mut self.controller);
         if self.member.store().has_ended() {
             return Err(Stopped::Failed(OUT.to_owned()));
         }
