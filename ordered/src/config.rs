@@ -13,8 +13,8 @@ pub enum Mode {
     /// Atomic multicast: one order at all members, each message once all have received it.
     #[default]
     Ordered,
-    /// As `Ordered`, with a log on disk: each message has a version, and is [safe](crate::Deliver::safe) once all
-    /// members have it on disk.
+    /// As `Ordered`, with a log on disk: each message has a version, and is [globally
+    /// persisted](crate::Deliver::globally_persisted) once all members have it on disk.
     Durable,
     /// Each sender's messages in their order, at most once, as they arrive. No order between senders, no nulls, no
     /// trim, no linearizable reads. A sender delivers its own message once every other member holds it.

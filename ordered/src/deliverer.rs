@@ -39,7 +39,7 @@ pub trait Deliver {
     fn deliver(&mut self, message: Message<'_>);
 
     /// Answers the oldest `count` reads that wait, from the state as it is now. In durable mode, an answer that was
-    /// read at a version must not go out before that version [is safe](Deliver::safe).
+    /// read at a version must not go out before that version [is globally persisted](Deliver::globally_persisted).
     fn answer(&mut self, count: u64);
 
     /// Durable mode, asked before each turn: returns whether the log's buffer has room for a message of any size. If
@@ -51,7 +51,7 @@ pub trait Deliver {
 
     /// Durable mode: takes note that all members have the messages up to this version on disk, so their replies may go
     /// out. The version only grows.
-    fn safe(&mut self, _version: u64) {}
+    fn globally_persisted(&mut self, _version: u64) {}
 }
 
 /// The work that a [`Deliverer::run`] did.
@@ -111,7 +111,7 @@ pub struct Deliverer {
     turn_of: usize,
     /// Durable: the version of the message that was delivered last.
     version: Option<u64>,
-    /// Durable: the version up to which the application was told that all is safe.
+    /// Durable: the version up to which the application was told that all is globally persisted.
     told: u64,
 }
 
@@ -169,7 +169,7 @@ impl Deliverer {
     ///
     /// Called once in each view. A member that is complete calls it before anything is delivered; another member, when
     /// its state has come as far as its deliverer. From then on, and once `version` [is persisted](Persisted::set), the
-    /// member counts: nothing more becomes [safe](Deliver::safe) that is not on its disk.
+    /// member counts: nothing more becomes [globally persisted](Deliver::globally_persisted) that is not on its disk.
     ///
     /// # Panics
     ///
@@ -197,7 +197,7 @@ impl Deliverer {
             Mode::Ordered => self.next < self.progress.limit(0),
             Mode::Durable => {
                 let versions = &self.progress.versions;
-                (self.next < self.progress.limit(0) && !versions.is_full()) || self.told < versions.safe()
+                (self.next < self.progress.limit(0) && !versions.is_full()) || self.told < versions.globally_persisted()
             }
             Mode::Unordered => self.senders.iter().enumerate().any(|(s, sender)| sender.turns < self.progress.limit(s)),
         };
@@ -222,10 +222,10 @@ impl Deliverer {
             self.answered = answerable;
         }
         if self.mode == Mode::Durable {
-            let safe = self.progress.versions.safe();
-            if safe > self.told {
-                self.told = safe;
-                application.safe(safe);
+            let globally_persisted = self.progress.versions.globally_persisted();
+            if globally_persisted > self.told {
+                self.told = globally_persisted;
+                application.globally_persisted(globally_persisted);
             }
         }
         Ok(ran)

@@ -36,7 +36,8 @@
 //! from 1, alike at all members, counted on across views. The application appends each message that it is given to a
 //! log in memory, if there [is room](Deliver::has_room), and applies it. A further thread writes the log, and says
 //! through [`Persisted`] which version it has come to. Each member's row says so too, and the smallest of these
-//! versions is [*safe*](Deliver::safe): no crash undoes a message up to it, so its replies may go out.
+//! versions is [*globally persisted*](Deliver::globally_persisted): no crash undoes a message up to it, so its replies
+//! may go out.
 //!
 //! The members that were complete when the view began count. Another counts from when its row says something, which it
 //! does when it [has begun](Deliverer::begin) and its disk has caught up. So a slow disk delays replies, and delays

@@ -52,7 +52,7 @@ pub(crate) struct Versions {
     /// published one.
     persisted: CachePadded<AtomicU64>,
     /// Written by the node's thread: the version that all members that count have persisted.
-    safe: CachePadded<AtomicU64>,
+    globally_persisted: CachePadded<AtomicU64>,
 }
 
 const NONE: u64 = u64::MAX;
@@ -64,7 +64,7 @@ impl Default for Versions {
             began_at: AtomicU64::new(NONE),
             full_at: AtomicU64::new(NONE),
             persisted: CachePadded::default(),
-            safe: CachePadded::default(),
+            globally_persisted: CachePadded::default(),
         }
     }
 }
@@ -124,11 +124,11 @@ impl Versions {
         self.full_at.load(Ordering::Acquire) != NONE && !self.is_full()
     }
 
-    pub(crate) fn set_safe(&self, version: u64) {
-        self.safe.store(version, Ordering::Release);
+    pub(crate) fn set_globally_persisted(&self, version: u64) {
+        self.globally_persisted.store(version, Ordering::Release);
     }
 
-    pub(crate) fn safe(&self) -> u64 {
-        self.safe.load(Ordering::Acquire)
+    pub(crate) fn globally_persisted(&self) -> u64 {
+        self.globally_persisted.load(Ordering::Acquire)
     }
 }

@@ -139,8 +139,8 @@ impl Submitter {
     /// Durable mode: returns the last version that all members have on disk, as far as is known here. A crash of all
     /// members may still undo a later version. So a state of a later version that was read under a
     /// [lease](Submitter::lease) must not be shown to any caller.
-    pub fn safe(&self) -> u64 {
-        self.progress.versions.safe()
+    pub fn globally_persisted(&self) -> u64 {
+        self.progress.versions.globally_persisted()
     }
 
     /// Refuses further messages.

@@ -30,7 +30,7 @@ fn two_and_a_joiner() -> World {
 trait Look {
     fn send(&mut self, messages: usize);
     fn delivered(&self) -> Vec<u64>;
-    fn safe(&self) -> Vec<u64>;
+    fn globally_persisted(&self) -> Vec<u64>;
 }
 
 impl Look for World {
@@ -44,8 +44,8 @@ impl Look for World {
         self.members.iter().map(|member| member.app.delivered()).collect()
     }
 
-    fn safe(&self) -> Vec<u64> {
-        self.members.iter().map(|member| member.app.safe).collect()
+    fn globally_persisted(&self) -> Vec<u64> {
+        self.members.iter().map(|member| member.app.globally_persisted).collect()
     }
 }
 
@@ -101,16 +101,16 @@ fn who_tells_of_what_is_not_on_disk_is_noticed() {
 fn a_disk_that_stands_still_holds_up_replies_and_then_its_members_delivery() {
     let mut world = three();
     world.send(4);
-    assert_eq!((world.delivered(), world.safe()), (vec![4; 3], vec![4; 3]));
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![4; 3], vec![4; 3]));
     world.members[1].stop_disk();
     world.send(3);
-    assert_eq!((world.delivered(), world.safe()), (vec![7; 3], vec![4; 3]));
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![7; 3], vec![4; 3]));
     world.send(20);
-    assert_eq!((world.delivered(), world.safe()), (vec![27, 14, 27], vec![4; 3]), "it has room for ten");
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![27, 14, 27], vec![4; 3]), "it has room for ten");
     let now = world.now;
     world.members[1].start_disk(now);
     world.send(0);
-    assert_eq!((world.delivered(), world.safe()), (vec![27; 3], vec![27; 3]));
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![27; 3], vec![27; 3]));
 }
 
 /// A member's own reads, too, see messages that its disk lacks, and are held back.
@@ -139,11 +139,11 @@ fn the_next_view_waits_for_no_disk_and_acknowledges_nothing_until_it_is_there() 
     world.next_view(&end, undelivered).unwrap_or_else(|wrong| panic!("{wrong}"));
     world.run_for(WHILE).unwrap_or_else(|wrong| panic!("{wrong}"));
     // Others may have joined.
-    assert_eq!(world.safe()[..3], [0; 3]);
+    assert_eq!(world.globally_persisted()[..3], [0; 3]);
     let now = world.now;
     world.members[1].start_disk(now);
     world.run_for(WHILE).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert!(world.safe()[..3].iter().all(|&safe| safe >= 7), "{:?}", world.safe());
+    assert!(world.globally_persisted()[..3].iter().all(|&version| version >= 7), "{:?}", world.globally_persisted());
 }
 
 /// A failed disk is one that stands still for good. The others go on without its member, and acknowledge the messages
@@ -154,14 +154,14 @@ fn who_has_a_failed_disk_publishes_nothing_more_and_holds_up_the_others_until_it
     world.send(4);
     world.members[2].stop_disk();
     world.send(5);
-    assert_eq!(world.safe(), [4; 3]);
+    assert_eq!(world.globally_persisted(), [4; 3]);
     assert_eq!(world.members[2].row().persisted, 4);
     let end = without(&[2]);
     let undelivered = world.end_view(&end).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert_eq!(world.members[0].app.safe, 4, "the old view tells of no more");
+    assert_eq!(world.members[0].app.globally_persisted, 4, "the old view tells of no more");
     world.next_view(&end, undelivered).unwrap_or_else(|wrong| panic!("{wrong}"));
     world.run_for(WHILE).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert!(world.safe()[..2].iter().all(|&safe| safe >= 9), "{:?}", world.safe());
+    assert!(world.globally_persisted()[..2].iter().all(|&version| version >= 9), "{:?}", world.globally_persisted());
 }
 
 /// A member that is dropped tells its callers only of messages that it saw on all disks.
@@ -175,7 +175,7 @@ fn who_is_dropped_acknowledges_nothing_more() {
     }
     world.run_for(WHILE).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert!(world.members.iter().all(|member| member.is_ended()), "nobody waits for a disk");
-    assert_eq!((world.delivered(), world.safe()), (vec![6; 3], vec![0; 3]));
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![6; 3], vec![0; 3]));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn who_lacks_the_state_holds_up_no_reply() {
     let mut world = two_and_a_joiner();
     world.members[2].stop_disk();
     world.send(6);
-    assert_eq!((world.delivered(), world.safe()), (vec![6, 6, 0], vec![6, 6, 6]));
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![6, 6, 0], vec![6, 6, 6]));
     assert_eq!(world.members[2].row().delivered, world.members[0].row().delivered, "it keeps what is delivered");
     assert_eq!(world.members[2].row().persisted, 0);
 }
@@ -195,7 +195,7 @@ fn who_has_got_the_state_counts_from_when_it_is_on_disk() {
     world.members[2].stop_disk();
     world.restore(2, 0);
     world.send(2);
-    assert_eq!((world.delivered(), world.safe()), (vec![8, 8, 6], vec![8; 3]), "its disk lacks all");
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![8, 8, 6], vec![8; 3]), "its disk lacks all");
     assert_eq!(world.members[0].row_of(Rank(2)).persisted, 0);
     let now = world.now;
     world.members[2].start_disk(now);
@@ -203,5 +203,5 @@ fn who_has_got_the_state_counts_from_when_it_is_on_disk() {
     assert_eq!(world.members[0].row_of(Rank(2)).persisted, 8);
     world.members[2].stop_disk();
     world.send(3);
-    assert_eq!((world.delivered(), world.safe()), (vec![11; 3], vec![8; 3]));
+    assert_eq!((world.delivered(), world.globally_persisted()), (vec![11; 3], vec![8; 3]));
 }

@@ -67,7 +67,7 @@ impl Deliver for Log<'_> {
         self.disk.is_none_or(|disk| (self.tickets.len() as u64) < written(disk) + ROOM)
     }
 
-    fn safe(&mut self, version: u64) {
+    fn globally_persisted(&mut self, version: u64) {
         assert!(self.disk.is_some_and(|disk| version <= disk.written.load(Ordering::Relaxed)), "{version}");
     }
 }

@@ -144,9 +144,9 @@ impl<S: Service> Deliver for Apply<'_, S> {
         self.context.durable.as_ref().is_none_or(|durable| durable.log_writer.append().has_room())
     }
 
-    fn safe(&mut self, version: u64) {
+    fn globally_persisted(&mut self, version: u64) {
         self.context.release(version);
-        self.service.safe(version);
+        self.service.globally_persisted(version);
     }
 }
 
@@ -193,8 +193,8 @@ impl<S: Service> Deliver for SkipApplied<'_, S> {
         self.apply.has_room()
     }
 
-    fn safe(&mut self, version: u64) {
-        self.apply.safe(version);
+    fn globally_persisted(&mut self, version: u64) {
+        self.apply.globally_persisted(version);
     }
 }
 

@@ -460,7 +460,7 @@ impl<S: Service> Task for Delivery<S> {
             // It began with the group, or goes on with a state that it has: from its log, its memory, or by an
             // operator's word.
             _ if is_listed => {
-                self.context.durable.iter().for_each(|durable| durable.log_writer.forget_safe());
+                self.context.durable.iter().for_each(|durable| durable.log_writer.forget_globally_persisted());
                 let owes = kept.take().and_then(|kept| kept.up_to(members.began)).map(Box::new);
                 ReplicaPhase::Complete { owes, ahead: None, changes: vec![change] }
             }

@@ -35,10 +35,10 @@ impl<S: Service> PendingDurable<S> {
         self.replies.push_back((version, ticket, reply));
     }
 
-    /// Holds a read of the version with which the log ends. Gives it back if that version is safe.
+    /// Holds a read of the version with which the log ends. Gives it back if that version is globally persisted.
     pub(super) fn hold_read(&mut self, job: Job<S>) -> Option<Job<S>> {
         let version = self.log_writer.end().version;
-        if version <= self.log_writer.safe() {
+        if version <= self.log_writer.globally_persisted() {
             return Some(job);
         }
         self.reads.push_back((version, job));
@@ -64,9 +64,9 @@ impl<S: Service> ApplyContext<S> {
     pub(super) fn release(&mut self, version: u64) {
         let ApplyContext { durable, shared, wakers, .. } = self;
         let Some(durable) = durable else { return };
-        durable.log_writer.set_safe(version);
-        let safe = durable.log_writer.safe();
-        while durable.replies.front().is_some_and(|(at, ..)| *at <= safe) {
+        durable.log_writer.set_globally_persisted(version);
+        let globally_persisted = durable.log_writer.globally_persisted();
+        while durable.replies.front().is_some_and(|(at, ..)| *at <= globally_persisted) {
             let Some((_, ticket, reply)) = durable.replies.pop_front() else { break };
             let wakeups = shared.replies.complete(ticket, reply);
             wakeups.wake.into_iter().for_each(|waker| wakers.push(waker));
@@ -74,7 +74,7 @@ impl<S: Service> ApplyContext<S> {
                 shared.admission.on_reply_slot();
             }
         }
-        while durable.reads.front().is_some_and(|(at, _)| *at <= safe) {
+        while durable.reads.front().is_some_and(|(at, _)| *at <= globally_persisted) {
             let Some((_, job)) = durable.reads.pop_front() else { break };
             job.answer().into_iter().for_each(|waker| wakers.push(waker));
         }

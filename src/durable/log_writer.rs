@@ -48,8 +48,8 @@ pub(crate) struct LogWriter {
     thread: Waker,
     failure: OnceLock<String>,
     /// The last version of this log that all members have on disk.
-    safe: AtomicU64,
-    /// Notified when `safe` has grown, and when nothing more is written.
+    globally_persisted: AtomicU64,
+    /// Notified when `globally_persisted` has grown, and when nothing more is written.
     grown: Event,
     /// The number of times that the end was [changed](LogWriter::change_end).
     changes: AtomicU64,
@@ -146,7 +146,7 @@ impl LogWriter {
             jobs: Mutex::default(),
             thread,
             failure: OnceLock::new(),
-            safe: AtomicU64::new(0),
+            globally_persisted: AtomicU64::new(0),
             grown: Event::new(),
             changes: AtomicU64::new(0),
             due_at: AtomicU64::new(u64::MAX),
@@ -404,29 +404,29 @@ impl LogWriter {
     }
 
     /// The last version that all members have on disk, as far as this node knows: 0 until it is a member.
-    pub(crate) fn safe(&self) -> u64 {
-        self.safe.load(Ordering::Acquire)
+    pub(crate) fn globally_persisted(&self) -> u64 {
+        self.globally_persisted.load(Ordering::Acquire)
     }
 
-    /// The event that is notified when [`safe`](LogWriter::safe) has grown.
+    /// The event that is notified when [`globally_persisted`](LogWriter::globally_persisted) has grown.
     pub(crate) fn grown(&self) -> &Event {
         &self.grown
     }
 
     /// Called by the delivering thread.
-    pub(crate) fn set_safe(&self, version: u64) {
-        if version > self.safe.load(Ordering::Relaxed) {
-            self.safe.store(version, Ordering::Release);
+    pub(crate) fn set_globally_persisted(&self, version: u64) {
+        if version > self.globally_persisted.load(Ordering::Relaxed) {
+            self.globally_persisted.store(version, Ordering::Release);
             self.grown.notify(usize::MAX);
         }
     }
 
-    /// Takes back that any version is safe. This is another log, or its members are not the ones of whose disks that
-    /// was said.
+    /// Takes back that any version is globally persisted. This is another log, or its members are not the ones of whose
+    /// disks that was said.
     ///
     /// Called by the delivering thread, or by the thread that has the log meanwhile.
-    pub(crate) fn forget_safe(&self) {
-        self.safe.store(0, Ordering::Release);
+    pub(crate) fn forget_globally_persisted(&self) {
+        self.globally_persisted.store(0, Ordering::Release);
     }
 
     pub(crate) fn counts(&self) -> LogCounts {
@@ -520,7 +520,7 @@ impl LogWriter {
         let log_writer = Arc::clone(self);
         let job = move |log: &mut DiskLog| {
             // Before any thread can see the log's new contents.
-            log_writer.forget_safe();
+            log_writer.forget_globally_persisted();
             let view = job(log)?;
             let mut buffer = log_writer.buffer();
             log_writer.changes.fetch_add(1, Ordering::AcqRel);
@@ -578,11 +578,11 @@ impl LogWriter {
 impl LogWriter {
     /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
     /// to save.
-    pub(crate) fn note_safe(&self, log: &mut DiskLog) -> bool {
+    pub(crate) fn save_acknowledged(&self, log: &mut DiskLog) -> bool {
         if self.failure().is_some() {
             return false;
         }
-        log.set_acknowledged(self.safe());
+        log.set_acknowledged(self.globally_persisted());
         match log.save_acknowledged() {
             Err(WriteError::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => self.fail(error.to_string()),
@@ -608,7 +608,7 @@ impl LogWriter {
         let ready = buffer.ready.take();
         let Some(mut batch) = ready.or_else(|| buffer.appender.take_batch()) else { return false };
         drop(buffer);
-        log.set_acknowledged(self.safe());
+        log.set_acknowledged(self.globally_persisted());
         let end = match log.commit(&mut batch) {
             Ok(end) => end,
             Err(error) => {

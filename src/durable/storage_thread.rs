@@ -79,7 +79,7 @@ impl StorageThread {
                 let is_last = stops && !any;
                 for ((log_writer, log), rests) in logs.0.iter_mut().zip(&mut rests) {
                     if is_last || rests.is_some_and(|since| since.elapsed() >= QUIET) {
-                        *rests = log_writer.note_safe(log).then(Instant::now);
+                        *rests = log_writer.save_acknowledged(log).then(Instant::now);
                         if log_writer.failure().is_some() {
                             engine.wake();
                         }

@@ -98,7 +98,9 @@ impl<S> Reads<S> {
             waker.wake();
         }
         // Only this thread changes the version while it looks, because it holds the replica.
-        self.look_if(admission, look, || !admission.is_durable() || submitter.safe() >= submitter.version())
+        self.look_if(admission, look, || {
+            !admission.is_durable() || submitter.globally_persisted() >= submitter.version()
+        })
     }
 
     /// Looks on this thread, if the group has started and no thread holds the replica. Else the look comes back.

@@ -45,7 +45,7 @@ pub trait Service: Send + 'static {
 
     /// Durable groups: notes that a crash of all members can't undo the state of this version any more. From now on
     /// nodes other than submitters may be told the outcome of its messages. Only grows.
-    fn safe(&mut self, _version: u64) {}
+    fn globally_persisted(&mut self, _version: u64) {}
 
     /// The bytes that a durable group's log keeps instead of a message, if taking either leaves the same state behind.
     /// Asked just before the message is [taken](Service::take).

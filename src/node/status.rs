@@ -66,7 +66,7 @@ pub struct LogStatus {
     pub last: u64,
     /// The time of the last version.
     pub ends_at_ns: u64,
-    /// The last version that all members have on disk, as far as this node knows.
+    /// The last globally persisted version: all members have it on disk, as far as this node knows.
     pub safe: u64,
     /// The approximate size of its segments' contents, in bytes.
     pub bytes: u64,

@@ -428,7 +428,7 @@ impl Cluster {
         let hangs = self.disks.hangs(id);
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         let Some(logging) = group.logging.as_ref() else { return };
-        group.notes = hangs || logging.log_writer.is_due() || logging.log_writer.note_safe(&mut logging.log());
+        group.notes = hangs || logging.log_writer.is_due() || logging.log_writer.save_acknowledged(&mut logging.log());
         if group.notes {
             self.put(self.net.now() + QUIET, id, Act::Note(shard));
         }

@@ -69,7 +69,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The safe messages in a node's log: the sender of each version.
+/// The globally persisted messages in a node's log: the sender of each version.
 fn senders((node, group): &(Node, Group<Versions>), upto: u64) -> Vec<(u64, Option<NodeId>)> {
     until("it is known to be safe", || {
         let log = node.status().and_then(|status| status.groups.into_iter().next()?.log);

@@ -240,11 +240,11 @@ fn what_was_safe_in_a_log_is_not_in_the_one_that_takes_its_place() {
     solo.settle();
     solo.write();
     solo.settle();
-    assert_eq!((poll(&mut submit), log_writer.safe()), (Poll::Ready(Ok(5)), 1));
+    assert_eq!((poll(&mut submit), log_writer.globally_persisted()), (Poll::Ready(Ok(5)), 1));
     let begun = log_writer.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|_| None));
     solo.write();
     assert_eq!(begun.try_recv().map(|end| end.version), Ok(0));
-    assert_eq!(log_writer.safe(), 0);
+    assert_eq!(log_writer.globally_persisted(), 0);
 }
 
 #[test]
@@ -290,11 +290,11 @@ fn a_log_on_disk_tells_how_far_it_was_acknowledged_and_catches_up_when_it_is_qui
         log_writer.append().message(at, Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
         log_writer.write(&mut log);
         // As at a member that knows no better.
-        log_writer.set_safe(version);
+        log_writer.set_globally_persisted(version);
     }
     let marked = || open(disk.clone(), 4096).1.acknowledged();
     assert_eq!(marked(), 2, "with the last record came what was known before it");
-    assert!(!log_writer.note_safe(&mut log), "there is no more to note");
+    assert!(!log_writer.save_acknowledged(&mut log), "there is no more to note");
     assert_eq!(marked(), 3);
 }
 
@@ -308,7 +308,7 @@ fn a_log_that_is_closed_tells_all_that_was_acknowledged() {
     log_writer.append().view(Epoch(1), &ViewRecord::default()).unwrap();
     log_writer.append().message(Position::new(Epoch(1), Seq(0)), Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
     assert_eq!(log_writer.ask(|log| log.persisted().version).recv(), Ok(1));
-    log_writer.set_safe(1);
+    log_writer.set_globally_persisted(1);
     drop(thread);
     assert_eq!(open(disk, 4096).1.acknowledged(), 1);
 }
@@ -333,7 +333,7 @@ fn a_quiet_log_is_marked_also_beside_one_that_is_written() {
         append(log_writer, 0);
     }
     assert_eq!(quiet.ask(|log| log.persisted().version).recv(), Ok(1));
-    quiet.set_safe(1);
+    quiet.set_globally_persisted(1);
     let until = Instant::now() + Duration::from_secs(20);
     let mut seq = 0;
     while quiet.ask(|log| log.acknowledged()).recv() != Ok(1) {

@@ -22,7 +22,8 @@ impl Durable {
         Durable { column, logged, counts }
     }
 
-    /// Publishes the own versions, and computes the safe one. Returns whether the deliverer has more to do.
+    /// Publishes the own versions, and computes the globally persisted one. Returns whether the deliverer has more to
+    /// do.
     pub(super) fn step(&mut self, table: &mut Table, versions: &Versions) -> bool {
         if let Some(persisted) = versions.to_publish() {
             table.set(self.column, persisted);
@@ -35,11 +36,11 @@ impl Durable {
             let persisted = table.get(row, self.column);
             (counts || persisted > 0).then_some(persisted)
         };
-        let safe = self.counts.iter().enumerate().filter_map(told).min().unwrap_or(0);
-        // A member that begins to count may lag behind a version that was safe without it.
-        let is_news = safe > versions.safe();
+        let globally_persisted = self.counts.iter().enumerate().filter_map(told).min().unwrap_or(0);
+        // A member that begins to count may lag behind a version that was globally persisted without it.
+        let is_news = globally_persisted > versions.globally_persisted();
         if is_news {
-            versions.set_safe(safe);
+            versions.set_globally_persisted(globally_persisted);
         }
         // A deliverer that waits for room looks for it once more after it has said so, and then has this thread woken.
         is_news || versions.has_room_again()

@@ -34,7 +34,7 @@ pub(crate) struct App {
     pub(super) counts: Vec<usize>,
     /// Durable mode: the version that it may tell its callers, and the versions of the reads that it may not tell them
     /// yet.
-    pub(crate) safe: u64,
+    pub(crate) globally_persisted: u64,
     pub(crate) held: VecDeque<u64>,
 }
 
@@ -59,7 +59,7 @@ impl App {
             answered: 0,
             disk: (plan.mode == Mode::Durable).then(|| Disk::new(plan.disk_delay, plan.disk_room)),
             counts: Vec::new(),
-            safe: 0,
+            globally_persisted: 0,
             held: VecDeque::new(),
         }
     }
@@ -126,7 +126,7 @@ impl Deliver for App {
                 )),
                 Some(_) => {
                     self.answered += 1;
-                    if self.disk.is_some() && delivered > self.safe {
+                    if self.disk.is_some() && delivered > self.globally_persisted {
                         self.held.push_back(delivered);
                     }
                 }
@@ -138,10 +138,11 @@ impl Deliver for App {
         self.backlog.is_some() || self.disk.as_ref().is_none_or(Disk::has_room)
     }
 
-    fn safe(&mut self, version: u64) {
-        self.oracle.borrow_mut().safe(self.me, version, &self.counts);
-        // In the view before, the safe version may have come further than this member knows yet in this one.
-        self.safe = self.safe.max(version);
+    fn globally_persisted(&mut self, version: u64) {
+        self.oracle.borrow_mut().globally_persisted(self.me, version, &self.counts);
+        // In the view before, the globally persisted version may have come further than this member knows yet in this
+        // one.
+        self.globally_persisted = self.globally_persisted.max(version);
         while self.held.front().is_some_and(|&held| held <= version) {
             self.held.pop_front();
         }

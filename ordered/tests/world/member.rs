@@ -315,7 +315,7 @@ impl Member {
 
     /// Whether all versions that it told or could tell its callers are on all disks.
     fn is_safe(&self) -> bool {
-        self.app.held.is_empty() && (self.app.disk.is_none() || self.app.safe >= self.app.delivered())
+        self.app.held.is_empty() && (self.app.disk.is_none() || self.app.globally_persisted >= self.app.delivered())
     }
 
     /// Sends more messages, from now on.
@@ -463,7 +463,7 @@ impl fmt::Debug for Member {
             self.app.reads.len(),
             self.row(),
             self.app.disk,
-            self.app.safe,
+            self.app.globally_persisted,
         )
     }
 }

@@ -101,7 +101,7 @@ impl Oracle {
 
     /// Notes that a member may tell its callers of all messages up to this version, and checks the disks of the members
     /// that count.
-    pub(crate) fn safe(&mut self, at: usize, version: u64, counts: &[usize]) {
+    pub(crate) fn globally_persisted(&mut self, at: usize, version: u64, counts: &[usize]) {
         self.told = self.told.max(version);
         if let Some(&lacks) = counts.iter().find(|&&member| self.on_disk[member] < version) {
             let has = self.on_disk[lacks];

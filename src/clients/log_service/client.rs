@@ -125,8 +125,8 @@ impl LogClient {
         Ok(self.members.members.iter().map(|(node, _)| NodeId(*node)).collect())
     }
 
-    /// Reads records of these versions, as many as fit into a mebibyte, or one. Only records that are safe are read, so
-    /// that no crash undoes them.
+    /// Reads records of these versions, as many as fit into a mebibyte, or one. Only records that are globally
+    /// persisted are read, so that no crash undoes them.
     ///
     /// [`Consistency::Linearizable`] shows all records that any client was told of before this call. It takes a member
     /// that can reach the others.
@@ -181,7 +181,7 @@ impl LogClient {
         let mut records = Vec::new();
         let mut next = from;
         while count > 0 && next <= to {
-            // Another member may learn a little later that all of it is safe.
+            // Another member may learn a little later that all of it is globally persisted.
             let page = self.page(next, to, MOST_WAIT, Consistency::Local)?;
             records.extend(page.records);
             records.drain(..records.len().saturating_sub(count));
@@ -194,7 +194,7 @@ impl LogClient {
     }
 
     /// Returns the last version that is not later than `time`, and its own time; version 0 if all are later. The answer
-    /// is final if a later version is safe; else one that was submitted earlier may still come.
+    /// is final if a later version is globally persisted; else one that was submitted earlier may still come.
     pub fn version_at(&mut self, consistency: Consistency, time: Hlc) -> Result<Logged, LogError> {
         match self.ask(&Request::At { time_ns: time.0, consistency }, ATTEMPT)? {
             (_, Reply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),

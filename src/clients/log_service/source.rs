@@ -18,7 +18,7 @@ pub(crate) trait LogSource: Send + Sync {
     /// Finds the last version at a time, as [`Group::version_at`].
     fn version_at(&self, time: Hlc) -> Result<Logged, HistoryError>;
 
-    /// Resolves once everything is safe here that any caller was told of before this call.
+    /// Resolves once everything is globally persisted here that any caller was told of before this call.
     fn catch_up(&self) -> Read<()>;
 }
 
@@ -36,7 +36,7 @@ impl<S: Service> LogSource for Group<S> {
     }
 
     fn catch_up(&self) -> Read<()> {
-        // A linearizable read, whose answer is held until everything that it shows is safe.
+        // A linearizable read, whose answer is held until everything that it shows is globally persisted.
         self.read(|_| ())
     }
 }

@@ -177,7 +177,7 @@ fn parts_that_were_checked_have_the_same_digest_everywhere_and_others_have_anoth
     let mut log = world.reader();
     log.members().unwrap();
     let [mut one, mut two] = [1, 2].map(|id| log.at_member(NodeId(id)));
-    // The other member may learn a little later that all of it is safe.
+    // The other member may learn a little later that all of it is globally persisted.
     for log in [&mut one, &mut two] {
         log.read(Consistency::Linearizable, ..).unwrap();
     }

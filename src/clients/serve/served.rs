@@ -221,7 +221,7 @@ impl<R: QueryService> Service for Served<R> {
         Ok(())
     }
 
-    fn safe(&mut self, version: u64) {
+    fn globally_persisted(&mut self, version: u64) {
         while self.held.front().is_some_and(|(at, ..)| *at <= version) {
             let Some((_, key, told)) = self.held.pop_front() else { break };
             self.clients.tell(key, || told);

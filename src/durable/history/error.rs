@@ -42,14 +42,14 @@ pub enum HistoryError {
         /// The first version that can be read.
         first: u64,
     },
-    /// The version is not safe yet, or does not exist.
+    /// The version is not globally persisted yet, or does not exist.
     #[error("version {asked} of group {group:?} is not on all members' disks yet, {safe} is: ask again later")]
     NotYet {
         /// The group.
         group: String,
         /// The version that was asked for.
         asked: u64,
-        /// The last version that is safe.
+        /// The last version that is globally persisted.
         safe: u64,
     },
     /// Records are damaged. A reader continues behind them when it is asked for the next one.

@@ -13,8 +13,8 @@ use crate::runtime::blocking;
 
 /// A reader of a durable group's log as it grows; see [`Group::follow`](crate::Group::follow).
 ///
-/// It shows a command as soon as it is safe. A follower that reads more slowly than the log grows loses nothing, unless
-/// its next records are trimmed ([`HistoryError::Trimmed`]).
+/// It shows a command as soon as it is globally persisted. A follower that reads more slowly than the log grows loses
+/// nothing, unless its next records are trimmed ([`HistoryError::Trimmed`]).
 #[derive(Debug)]
 pub struct LogFollower(LogReader);
 
@@ -32,7 +32,7 @@ impl LogFollower {
         LogFollower(reader)
     }
 
-    /// Shows views, too: each before the first message of its epoch, once that message is safe.
+    /// Shows views, too: each before the first message of its epoch, once that message is globally persisted.
     pub fn with_views(self) -> LogFollower {
         LogFollower(self.0.with_views())
     }
@@ -42,10 +42,10 @@ impl LogFollower {
         self.0.next_version()
     }
 
-    /// Returns the next entry, if it is safe already.
+    /// Returns the next entry, if it is globally persisted already.
     ///
     /// Damaged records are reported once: the next call continues behind them. The result is [`HistoryError::Ended`]
-    /// once the node's part in the group is over, and everything that was safe then is shown.
+    /// once the node's part in the group is over, and everything that was globally persisted then is shown.
     pub fn try_next(&mut self) -> Result<Option<Entry<'_>>, HistoryError> {
         Ok(self.advance()?.then(|| self.0.shown()))
     }
@@ -92,13 +92,13 @@ impl LogFollower {
         }
     }
 
-    /// Goes to the next entry, if it is safe.
+    /// Goes to the next entry, if it is globally persisted.
     fn advance(&mut self) -> Result<bool, HistoryError> {
         let LogFollower(reader) = self;
         let log_writer = reader.log_writer();
         let is_over = log_writer.failure().is_some();
-        let safe = log_writer.safe().min(log_writer.on_disk().version);
-        reader.read_to(safe);
+        let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
+        reader.read_to(globally_persisted);
         match reader.advance()? {
             true => Ok(true),
             // The end was checked before, so that the last entries are shown.

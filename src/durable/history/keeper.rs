@@ -1,9 +1,9 @@
 //! The keeper: it takes snapshots of the state, and trims the log before those that are kept.
 //!
-//! A snapshot is captured between two commands, and written on another thread once its version is safe: after a crash
-//! of all members the log may end before a version that is not safe. A crash in between leaves the snapshots and the
-//! log of before. A crash during the removal leaves snapshots or segments that are not needed, and the next start or
-//! the next snapshot removes them.
+//! A snapshot is captured between two commands, and written on another thread once its version is globally persisted:
+//! after a crash of all members the log may end before a version that is not globally persisted. A crash in between
+//! leaves the snapshots and the log of before. A crash during the removal leaves snapshots or segments that are not
+//! needed, and the next start or the next snapshot removes them.
 
 use std::{
     fmt,
@@ -315,7 +315,9 @@ impl Taking {
             }
             Taking::Given { changes, .. } if log_writer.changes() != changes => Err(HistoryError::Overtaken),
             Taking::Given { .. } if log_writer.failure().is_some() => Err(ended(log_writer)),
-            Taking::Given { ref place, .. } if log_writer.safe() < place.end.version => Ok(ControlFlow::Continue(self)),
+            Taking::Given { ref place, .. } if log_writer.globally_persisted() < place.end.version => {
+                Ok(ControlFlow::Continue(self))
+            }
             Taking::Given { state, place, changes, counted } => {
                 let LogPlace { end: at, view, .. } = *place;
                 // The request is queued behind everything that the state has.

@@ -2,7 +2,7 @@
 //! the removal of old records.
 //!
 //! - A [`LogReader`] and a [`LogFollower`] show commands as they are on this node's disk. They never show anything
-//!   beyond the *safe* version, up to which all members have the log on disk, so that no crash undoes it.
+//!   beyond the *globally persisted* version, up to which all members have the log on disk, so that no crash undoes it.
 //! - A [`Past`] is a look at the state at a version or a time. The state is built from the newest *snapshot* before it,
 //!   and the commands up to it.
 //! - The keeper takes snapshots of the state, on disk, and trims the log before those that are kept.
@@ -57,7 +57,7 @@ pub(crate) struct History {
     sources: Option<OnceLock<Sources>>,
     past: Arc<RebuildPool>,
     keeping: Mutex<Keeping>,
-    /// Held by the thread that takes a snapshot, which may wait for long until its version is safe.
+    /// Held by the thread that takes a snapshot, which may wait for long until its version is globally persisted.
     taking: Mutex<()>,
     /// Held by the thread that works out what is needed, and removes the rest.
     settling: Mutex<()>,
@@ -109,7 +109,7 @@ impl History {
             begins_at_ns: begin.time.0,
             last: end.version,
             ends_at_ns: end.time.0,
-            safe: log_writer.safe(),
+            safe: log_writer.globally_persisted(),
             bytes: log_writer.bytes(),
             image: keeping.newest.map(|newest| newest.version),
             image_bytes: keeping.bytes,
@@ -166,8 +166,9 @@ pub(crate) fn logged(end: End) -> Logged {
 
 /// The methods that are the same for every kind of group.
 impl<R: Service> Group<R> {
-    /// Reads a durable group's commands, by version, from this node's disk: those of `range` that are safe by now, so
-    /// that no crash undoes them. Versions count from 1; a range that begins in the trimmed part is an error.
+    /// Reads a durable group's commands, by version, from this node's disk: those of `range` that are globally
+    /// persisted by now, so that no crash undoes them. Versions count from 1; a range that begins in the trimmed part
+    /// is an error.
     ///
     /// Memory is bounded, whatever the range. AppendGuard continues meanwhile, and so does trimming: a reader that
     /// trimming overtakes gets [`HistoryError::Trimmed`].
@@ -185,8 +186,8 @@ impl<R: Service> Group<R> {
             Bound::Unbounded => u64::MAX,
         };
         let log_writer = self.history().log_writer()?;
-        let safe = log_writer.safe().min(log_writer.on_disk().version);
-        LogReader::new(self.name(), log_writer, R::command_of, first, last.min(safe))
+        let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
+        LogReader::new(self.name(), log_writer, R::command_of, first, last.min(globally_persisted))
     }
 
     /// Reads as [`log`](Group::log), from a version on and without an end. The follower waits for commands to come, in
@@ -196,8 +197,8 @@ impl<R: Service> Group<R> {
         LogReader::new(self.name(), log_writer, R::command_of, from, 0).map(LogFollower::new)
     }
 
-    /// Returns the last command that is safe and not later than `time`; version 0 if all are later. The answer is final
-    /// once a later command is safe.
+    /// Returns the last command that is globally persisted and not later than `time`; version 0 if all are later. The
+    /// answer is final once a later command is globally persisted.
     pub fn version_at(&self, time: impl Into<Hlc>) -> Result<Logged, HistoryError> {
         let (log_writer, time) = (self.history().log_writer()?, time.into());
         let found = past::end_at(self.name(), log_writer, time)?;
@@ -216,7 +217,7 @@ impl<R: Service> Group<R> {
     /// thread of its own. At most two states of a group are built at a time; others wait for their turn. The live
     /// replica is not touched.
     ///
-    /// The result is [`HistoryError::NotYet`] if the version is not safe yet.
+    /// The result is [`HistoryError::NotYet`] if the version is not globally persisted yet.
     pub fn at_version<T: Send + 'static>(
         &self,
         version: u64,
@@ -226,9 +227,9 @@ impl<R: Service> Group<R> {
         past::look(self.name(), self.history(), past::Moment::Version(version), blank, look)
     }
 
-    /// Looks, as [`at_version`](Group::at_version) does, at the state behind the last command that is safe and not
-    /// later than `time`. The state is final once a later command is safe; before, a command that was submitted earlier
-    /// may still come.
+    /// Looks, as [`at_version`](Group::at_version) does, at the state behind the last command that is globally
+    /// persisted and not later than `time`. The state is final once a later command is globally persisted; before, a
+    /// command that was submitted earlier may still come.
     pub fn at_time<T: Send + 'static>(
         &self,
         time: impl Into<Hlc>,
@@ -239,8 +240,8 @@ impl<R: Service> Group<R> {
     }
 
     /// Takes a snapshot of this node's replica, on its disk, and removes what the configuration does not want
-    /// [retained](crate::config::GroupConfig::retain). Returns the place of the snapshot's state, once that is safe and
-    /// the snapshot is complete. Blocks this thread until then; delivery continues.
+    /// [retained](crate::config::GroupConfig::retain). Returns the place of the snapshot's state, once that is globally
+    /// persisted and the snapshot is complete. Blocks this thread until then; delivery continues.
     pub fn snapshot_now(&self) -> Result<Logged, HistoryError> {
         self.history().snapshot()
     }

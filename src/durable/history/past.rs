@@ -215,9 +215,9 @@ fn build_version<S: Service>(
     version: u64,
     service: &mut S,
 ) -> Result<Logged, HistoryError> {
-    let safe = log_writer.safe().min(log_writer.on_disk().version);
-    if version > safe {
-        return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe });
+    let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
+    if version > globally_persisted {
+        return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe: globally_persisted });
     }
     let to = position_behind(group, log_writer, version)?;
     let (store, begin) = ask(log_writer, |log| (SnapshotStore::of(log), log.begin().position))?;
@@ -253,8 +253,8 @@ fn position_behind(group: &str, log_writer: &LogWriter, version: u64) -> Result<
             Some(record) if matches!(record.body, Body::Message { .. }) => return Ok(record.end()),
             Some(_) => {}
             None => {
-                let safe = log_writer.safe();
-                return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe });
+                let globally_persisted = log_writer.globally_persisted();
+                return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe: globally_persisted });
             }
         }
     }
@@ -266,17 +266,17 @@ fn first_state(store: &SnapshotStore, begin: Position) -> Option<u64> {
     positions.find_map(|at| store.open(at).ok()).map(|snapshot| snapshot.at.version)
 }
 
-/// Returns the last command that is safe and not later than a time.
+/// Returns the last command that is globally persisted and not later than a time.
 pub(super) fn end_at(group: &str, log_writer: &LogWriter, time: Hlc) -> Result<Logged, HistoryError> {
-    let safe = log_writer.safe().min(log_writer.on_disk().version);
+    let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
     let found: Result<End, ReadError> = ask(log_writer, move |log| log.at_time(time))?;
     let end = found.map_err(|error| match error {
         ReadError::NotYet { .. } => HistoryError::Before { first: log_writer.begin().version + 1 },
         error => HistoryError::reading(group, 0, error),
     })?;
-    if end.version <= safe {
+    if end.version <= globally_persisted {
         return Ok(logged(end));
     }
-    let found: Result<End, ReadError> = ask(log_writer, move |log| log.at_version(safe))?;
-    found.map(logged).map_err(|error| HistoryError::reading(group, safe, error))
+    let found: Result<End, ReadError> = ask(log_writer, move |log| log.at_version(globally_persisted))?;
+    found.map(logged).map_err(|error| HistoryError::reading(group, globally_persisted, error))
 }

@@ -96,7 +96,7 @@ impl LogReader {
         LogReader { shows_views: true, ..self }
     }
 
-    /// Returns the next entry; None at the end of the range, or of what was safe when reading began.
+    /// Returns the next entry; None at the end of the range, or of what was globally persisted when reading began.
     ///
     /// Damaged records are reported once: the next call continues behind them.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, HistoryError> {
@@ -125,7 +125,7 @@ impl LogReader {
                 Ok(Some(is_shown)) if is_shown => return Ok(true),
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    // Everything that is safe is on disk.
+                    // Everything that is globally persisted is on disk.
                     match self.reader.extend(self.log_writer.tip()) {
                         Ok(()) => {}
                         Err(error) => self.reopen(error)?,

@@ -1,4 +1,5 @@
-//! A crash at any change to the disk, while snapshots are taken and the log is trimmed, costs nothing that was safe.
+//! A crash at any change to the disk, while snapshots are taken and the log is trimmed, costs nothing that was globally
+//! persisted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,21 +7,21 @@ use super::*;
 
 /// Takes snapshots and trims, and records the states up to the crash of the disk.
 fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
-    let mut safe = world.log_writer.safe();
+    let mut globally_persisted = world.log_writer.globally_persisted();
     for round in 0..6 {
         for number in 0..20 {
             if catch_unwind(AssertUnwindSafe(|| world.deliver(20 * round + number, 300))).is_err() {
-                return safe;
+                return globally_persisted;
             }
             recorded.push(world.now());
         }
-        let Ok(end) = world.log_writer.ask(|log| log.persisted()).recv() else { return safe };
-        world.log_writer.set_safe(end.version);
-        safe = end.version;
+        let Ok(end) = world.log_writer.ask(|log| log.persisted()).recv() else { return globally_persisted };
+        world.log_writer.set_globally_persisted(end.version);
+        globally_persisted = end.version;
         // It fails once the disk has crashed.
         let _ = world.history.snapshot();
     }
-    safe
+    globally_persisted
 }
 
 #[test]
@@ -42,15 +43,18 @@ fn a_crash_at_any_change_leaves_all_that_was_safe() {
         world.settle();
         disk.crash_at(disk.changes() + change);
         let mut recorded = vec![world.now()];
-        let safe = work(&world, &mut recorded);
+        let globally_persisted = work(&world, &mut recorded);
         drop(world);
         disk.restart();
 
         let world = World::open(Disk::Simulated(disk.clone()), policy);
         let end = world.opened.version;
-        assert!(end >= safe, "crash at change {change}: {safe} was safe, {end} is there");
+        assert!(
+            end >= globally_persisted,
+            "crash at change {change}: {globally_persisted} was globally persisted, {end} is there"
+        );
         assert_eq!(world.now(), recorded[end as usize], "crash at change {change}");
-        world.log_writer.set_safe(end);
+        world.log_writer.set_globally_persisted(end);
         let first = world.log_writer.begin().version + 1;
         // Every state that a reader may ask for is there from one version on, and reported as missing before.
         let mut is_there = false;

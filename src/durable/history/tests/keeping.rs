@@ -56,7 +56,7 @@ fn an_image_that_is_not_there_when_the_next_is_due_is_told() {
     let (world, _) = World::new(1, Policy { snapshot_bytes: 32 << 10, retain: None });
     let status = || world.history.status().expect("it is durable");
     world.view(1);
-    // Nothing is safe, so the first snapshot waits.
+    // Nothing is globally persisted, so the first snapshot waits.
     for number in 1.. {
         if status().image_late {
             break;
@@ -90,7 +90,7 @@ fn a_log_that_is_cut_meanwhile_gets_no_image_of_what_was_cut_off() {
             world.log_writer.change_end(move |log| log.cut_to(cut).map(|_| view)).recv().expect("the disk is well");
         assert_eq!(end.version, 5);
         // Another history reaches that version, too.
-        world.log_writer.set_safe(100);
+        world.log_writer.set_globally_persisted(100);
         assert!(matches!(takes.join().expect("no panic"), Err(HistoryError::Overtaken)));
     });
     assert_eq!(world.snapshots(), [0]);

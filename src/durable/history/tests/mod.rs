@@ -232,15 +232,15 @@ impl World {
         }
     }
 
-    /// Makes everything that was delivered safe.
+    /// Makes everything that was delivered globally persisted.
     fn settle(&self) -> u64 {
         // The job is queued behind everything that was appended.
         let end = self.log_writer.ask(|log| log.persisted()).recv().expect("the disk is well");
-        self.log_writer.set_safe(end.version);
+        self.log_writer.set_globally_persisted(end.version);
         end.version
     }
 
-    /// Delivers commands with these numbers, and makes them safe.
+    /// Delivers commands with these numbers, and makes them globally persisted.
     fn fill(&self, numbers: std::ops::Range<u64>, bytes: usize) -> u64 {
         numbers.for_each(|number| _ = self.deliver(number, bytes));
         self.settle()
