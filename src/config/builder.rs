@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use squall_ordered::Mode;
 
 use super::{
-    Backend, Config, ConfigError, KeyFiles, Place, Security, Spin, TcpOptions, VerbsOptions,
+    Backend, Config, ConfigError, KeyFiles, Security, Spin, TcpOptions, ValuePlace, VerbsOptions,
     draft::{Draft, Given, GroupDraft},
     security::Protection,
 };
@@ -24,12 +24,12 @@ pub struct GroupBuilder<'a> {
 }
 
 fn built<T>(value: T) -> Option<Given<T>> {
-    Some(Given { value, place: Place::Builder })
+    Some(Given { value, place: ValuePlace::Builder })
 }
 
 impl ConfigBuilder {
     pub(super) fn new(cluster: String, id: u32) -> ConfigBuilder {
-        let mut draft = Draft::new(Place::Builder);
+        let mut draft = Draft::new(ValuePlace::Builder);
         draft.cluster = built(cluster);
         draft.id = built(id);
         ConfigBuilder { draft }
@@ -82,9 +82,10 @@ impl ConfigBuilder {
     /// Lists the addresses at which a member listens, each as `host:port`, in the order in which they are tried.
     /// Members of one host need none. Members of several hosts do, except for one, which then dials all others.
     pub fn addresses<S: Into<String>>(mut self, id: u32, at: impl IntoIterator<Item = S>) -> ConfigBuilder {
-        let table = self.draft.network.addresses.get_or_insert(Given { value: BTreeMap::new(), place: Place::Builder });
+        let table =
+            self.draft.network.addresses.get_or_insert(Given { value: BTreeMap::new(), place: ValuePlace::Builder });
         let value = at.into_iter().map(Into::into).collect();
-        table.value.insert(id, Given { value, place: Place::Builder });
+        table.value.insert(id, Given { value, place: ValuePlace::Builder });
         self
     }
 
@@ -201,7 +202,7 @@ impl ConfigBuilder {
 
     /// Sets options of a group.
     pub fn group(mut self, name: impl Into<String>, set: impl FnOnce(&mut GroupBuilder<'_>)) -> ConfigBuilder {
-        let fresh = || Given { value: GroupDraft::default(), place: Place::Builder };
+        let fresh = || Given { value: GroupDraft::default(), place: ValuePlace::Builder };
         let group = &mut self.draft.groups.entry(name.into()).or_insert_with(fresh).value;
         set(&mut GroupBuilder { group });
         self

@@ -7,7 +7,7 @@ use squall_ordered::Mode;
 use squall_sst::ring;
 
 use super::{
-    Config, ConfigError, GroupConfig, Place, Spin, bytes, membership::MembershipDraft, name, network::NetworkDraft,
+    Config, ConfigError, GroupConfig, Spin, ValuePlace, bytes, membership::MembershipDraft, name, network::NetworkDraft,
 };
 use crate::fabric::carrier::Carrier;
 
@@ -54,14 +54,14 @@ const MIN_CLIENT_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Given<T> {
     pub(super) value: T,
-    pub(super) place: Place,
+    pub(super) place: ValuePlace,
 }
 
 /// All values that can be configured, unchecked. A later source overrides the values of an earlier one.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     /// The place where a missing value should have been.
-    pub(super) place: Place,
+    pub(super) place: ValuePlace,
     pub(super) cluster: Option<Given<String>>,
     pub(super) id: Option<Given<u32>>,
     pub(super) members: Option<Given<Vec<u32>>>,
@@ -102,12 +102,12 @@ impl<T> Given<T> {
     }
 }
 
-pub(super) fn value_error(place: &Place, key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+pub(super) fn value_error(place: &ValuePlace, key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
     ConfigError::Value { place: place.clone(), key: key.into(), problem: problem.into() }
 }
 
 impl Draft {
-    pub(super) fn new(place: Place) -> Draft {
+    pub(super) fn new(place: ValuePlace) -> Draft {
         Draft {
             place,
             cluster: None,
@@ -235,7 +235,7 @@ impl GroupDraft {
     fn check(
         self,
         name: &str,
-        place: &Place,
+        place: &ValuePlace,
         members: &[NodeId],
         is_open: bool,
         carrier: Carrier,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
 use super::{
-    ConfigError, Place, bytes,
+    ConfigError, ValuePlace, bytes,
     draft::{self, Draft, Given, value_error},
     network, security,
 };
@@ -93,7 +93,7 @@ impl<G: Fn(&'static str) -> Option<OsString>> Environment<G> {
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<(), ConfigError> {
         let Some(raw) = (self.get)(name) else { return Ok(()) };
-        let place = Place::Variable(name);
+        let place = ValuePlace::Variable(name);
         let value = match raw.to_str() {
             Some(text) => read(text.trim()),
             None => Err("is not UTF-8".into()),

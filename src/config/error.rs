@@ -21,7 +21,7 @@ pub enum ConfigError {
     #[error("{place}: {problem}")]
     Text {
         /// The place.
-        place: Place,
+        place: ValuePlace,
         /// The problem, with advice.
         problem: String,
     },
@@ -29,7 +29,7 @@ pub enum ConfigError {
     #[error("{place}: `{key}` {problem}")]
     Value {
         /// The place.
-        place: Place,
+        place: ValuePlace,
         /// The value's name, with the names of its tables before it.
         key: String,
         /// The problem, with advice.
@@ -39,7 +39,7 @@ pub enum ConfigError {
 
 /// The place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ValuePlace {
     /// A place in a file.
     File {
         /// The file.
@@ -58,33 +58,33 @@ pub enum Place {
     Builder,
 }
 
-impl Place {
-    pub(super) fn text(line: Option<usize>) -> Place {
-        Place::Text { line }
+impl ValuePlace {
+    pub(super) fn text(line: Option<usize>) -> ValuePlace {
+        ValuePlace::Text { line }
     }
 
     /// Resolves a path that is written here: it is relative to the file, not to the program's directory.
     pub(super) fn beside(&self, path: PathBuf) -> PathBuf {
         match self {
-            Place::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
-            Place::Text { .. } | Place::Variable(_) | Place::Builder => path,
+            ValuePlace::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+            ValuePlace::Text { .. } | ValuePlace::Variable(_) | ValuePlace::Builder => path,
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValuePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = match self {
-            Place::File { path, line } => {
+            ValuePlace::File { path, line } => {
                 write!(f, "{}", path.display())?;
                 line.map(|line| format!(":{line}"))
             }
-            Place::Text { line } => {
+            ValuePlace::Text { line } => {
                 f.write_str("configuration")?;
                 line.map(|line| format!(", line {line}"))
             }
-            Place::Variable(name) => return write!(f, "environment variable {name}"),
-            Place::Builder => return f.write_str("configuration built by the program"),
+            ValuePlace::Variable(name) => return write!(f, "environment variable {name}"),
+            ValuePlace::Builder => return f.write_str("configuration built by the program"),
         };
         f.write_str(&line.unwrap_or_default())
     }

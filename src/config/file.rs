@@ -15,7 +15,7 @@ use serde::{
 use toml::Spanned;
 
 use super::{
-    ConfigError, Place, bytes,
+    ConfigError, ValuePlace, bytes,
     draft::{self, Draft, Given, GroupDraft, value_error},
     membership::MembershipDraft,
     network::{self, NetworkDraft},
@@ -143,7 +143,7 @@ enum Size {
 
 /// Reads a file.
 pub(super) fn read(path: &Path) -> Result<Draft, ConfigError> {
-    let place = |line| Place::File { path: path.to_owned(), line };
+    let place = |line| ValuePlace::File { path: path.to_owned(), line };
     let raw = std::fs::read(path).map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
     match std::str::from_utf8(&raw) {
         Ok(text) => parse(text, &place),
@@ -156,7 +156,7 @@ pub(super) fn read(path: &Path) -> Result<Draft, ConfigError> {
 }
 
 /// Reads TOML; `place` makes a place of a line.
-pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Result<Draft, ConfigError> {
+pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> ValuePlace) -> Result<Draft, ConfigError> {
     if text.trim().is_empty() {
         let problem =
             "is empty: the file may not have been written yet; a configuration begins with `cluster = \"...\"`";
@@ -225,7 +225,7 @@ fn network(
     listen: Option<Spanned<Listed>>,
     security: Option<Spanned<Security>>,
     fabric: Fabric,
-    at: impl Fn(Range<usize>) -> Place + Copy,
+    at: impl Fn(Range<usize>) -> ValuePlace + Copy,
 ) -> Result<NetworkDraft, ConfigError> {
     let size = |given: Option<Spanned<Size>>, key| given.map(|value| read_as(value, key, at, Size::read)).transpose();
     let mut draft = NetworkDraft {
@@ -329,7 +329,7 @@ impl Size {
     }
 }
 
-fn given<T, U>(value: Spanned<T>, at: impl Fn(Range<usize>) -> Place, into: impl FnOnce(T) -> U) -> Given<U> {
+fn given<T, U>(value: Spanned<T>, at: impl Fn(Range<usize>) -> ValuePlace, into: impl FnOnce(T) -> U) -> Given<U> {
     let place = at(value.span());
     Given { value: into(value.into_inner()), place }
 }
@@ -337,7 +337,7 @@ fn given<T, U>(value: Spanned<T>, at: impl Fn(Range<usize>) -> Place, into: impl
 fn read_as<T, U>(
     value: Spanned<T>,
     key: &str,
-    at: impl Fn(Range<usize>) -> Place,
+    at: impl Fn(Range<usize>) -> ValuePlace,
     read: impl FnOnce(T) -> Result<U, String>,
 ) -> Result<Given<U>, ConfigError> {
     let place = at(value.span());
@@ -347,7 +347,7 @@ fn read_as<T, U>(
     }
 }
 
-fn syntax_error(text: &str, error: &toml::de::Error, place: &impl Fn(Option<usize>) -> Place) -> ConfigError {
+fn syntax_error(text: &str, error: &toml::de::Error, place: &impl Fn(Option<usize>) -> ValuePlace) -> ConfigError {
     let span = error.span();
     let line = span.as_ref().map(|span| line_of(text.as_bytes(), span.start));
     let mut problem = error.message().trim_end().replace('\n', ", ");

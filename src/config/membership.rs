@@ -8,7 +8,7 @@ use std::{
 use squall_fabric::NodeId;
 
 use super::{
-    Address, Config, ConfigError, Place,
+    Address, Config, ConfigError, ValuePlace,
     draft::{Given, check_name, node_ids, value_error},
     network::with_id,
 };
@@ -203,7 +203,7 @@ impl Membership {
     }
 
     /// Checks that contacts are ids: in shared memory nodes are found by nothing else.
-    pub(super) fn check_on_host(&self, draft: &MembershipDraft, place: &Place) -> Result<(), ConfigError> {
+    pub(super) fn check_on_host(&self, draft: &MembershipDraft, place: &ValuePlace) -> Result<(), ConfigError> {
         let address = self.join.iter().find_map(|contact| match contact {
             Contact::Address(address) => Some(address),
             Contact::Node(_) => None,

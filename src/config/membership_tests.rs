@@ -145,7 +145,7 @@ fn the_environment_says_it_too() {
         ("SQUALL_RACK", "r"),
         ("SQUALL_VOTERS", "1,2,3"),
     ];
-    let mut draft = file::parse(&format!("id = 1\n{LISTED}"), &Place::text).unwrap();
+    let mut draft = file::parse(&format!("id = 1\n{LISTED}"), &ValuePlace::text).unwrap();
     environment::apply(&mut draft, |name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
         .unwrap();
     let built = Config::builder("bank", 4).members([1, 2, 3]).join(["1", "2"]).storage("s").sign_log("k").rack("r");

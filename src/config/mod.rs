@@ -183,7 +183,7 @@ pub(crate) use self::name::check_name_within;
 pub use self::{
     address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
-    error::{ConfigError, Place},
+    error::{ConfigError, ValuePlace},
     hypervisor::hypervisor,
     membership::Contact,
     name::{NameError, check_name},
@@ -347,13 +347,13 @@ impl Config {
     pub fn load_as(path: impl AsRef<Path>, id: u32) -> Result<Config, ConfigError> {
         let mut draft = file::read(path.as_ref())?;
         environment::apply(&mut draft, std::env::var_os)?;
-        draft.id = Some(draft::Given { value: id, place: Place::Builder });
+        draft.id = Some(draft::Given { value: id, place: ValuePlace::Builder });
         draft.check()
     }
 
     /// Reads TOML, without the environment.
     pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
-        file::parse(text, &Place::text)?.check()
+        file::parse(text, &ValuePlace::text)?.check()
     }
 
     /// Begins a configuration in the program, of the node `id` of `cluster`.

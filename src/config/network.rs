@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf};
 use squall_fabric::NodeId;
 
 use super::{
-    Address, Backend, Config, ConfigError, KeyFiles, Place, Security, TcpOptions, VerbsOptions, bytes,
+    Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions, ValuePlace, VerbsOptions, bytes,
     draft::{Given, value_error},
     membership::Membership,
     security::Protection,
@@ -60,7 +60,7 @@ impl NetworkDraft {
     /// for when they join.
     pub(super) fn check(
         &self,
-        place: &Place,
+        place: &ValuePlace,
         me: NodeId,
         members: &[NodeId],
         membership: &mut Membership,
@@ -147,7 +147,12 @@ impl NetworkDraft {
     }
 
     /// Checks that of any two members on a network one can dial the other.
-    fn check_reachable(&self, place: &Place, members: &[NodeId], addresses: &Addresses) -> Result<(), ConfigError> {
+    fn check_reachable(
+        &self,
+        place: &ValuePlace,
+        members: &[NodeId],
+        addresses: &Addresses,
+    ) -> Result<(), ConfigError> {
         let mut silent = members.iter().filter(|member| !addresses.contains_key(member));
         let (Some(one), Some(other)) = (silent.next(), silent.next()) else { return Ok(()) };
         let place = match (&self.addresses, &self.backend) {
@@ -183,7 +188,7 @@ impl NetworkDraft {
             (Some(given), _) => Ok(given.value.clone()),
             (None, place) => {
                 let problem = "is missing: TLS needs `ca`, `certificate` and `key`; `squall keys` makes them";
-                Err(value_error(place.unwrap_or(&Place::Builder), format!("security.{name}"), problem))
+                Err(value_error(place.unwrap_or(&ValuePlace::Builder), format!("security.{name}"), problem))
             }
         };
         let [ca, certificate, key] = keys.map(|(name, given)| path(name, given));
@@ -191,7 +196,7 @@ impl NetworkDraft {
     }
 
     /// Checks that a node without protection listens only where no other host can reach it.
-    fn check_loopback(&self, place: &Place, me: NodeId, listen: &[Address]) -> Result<(), ConfigError> {
+    fn check_loopback(&self, place: &ValuePlace, me: NodeId, listen: &[Address]) -> Result<(), ConfigError> {
         // A name is looked up when the node starts.
         let open = listen.iter().find(|address| address.ip().is_some() && !address.is_loopback());
         let Some(open) = open else { return Ok(()) };

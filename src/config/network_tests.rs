@@ -175,7 +175,7 @@ fn a_wrong_key_of_the_security_table_has_its_line() {
 
 fn overridden(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
     let variables: BTreeMap<_, OsString> = variables.iter().map(|&(name, value)| (name, value.into())).collect();
-    let mut draft = file::parse(HOSTS, &Place::text)?;
+    let mut draft = file::parse(HOSTS, &ValuePlace::text)?;
     environment::apply(&mut draft, |name| variables.get(name).cloned())?;
     draft.check()
 }

@@ -252,7 +252,7 @@ fn an_error_of_a_file_names_the_file() {
 /// Loads `MINIMAL` with these variables.
 fn overridden(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
     let variables: BTreeMap<_, OsString> = variables.iter().map(|&(name, value)| (name, value.into())).collect();
-    let mut draft = file::parse(MINIMAL, &Place::text)?;
+    let mut draft = file::parse(MINIMAL, &ValuePlace::text)?;
     environment::apply(&mut draft, |name| variables.get(name).cloned())?;
     draft.check()
 }

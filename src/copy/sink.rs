@@ -87,7 +87,7 @@ pub(crate) enum SinkError {
 
 /// The state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum EntryState {
     /// A file whose bytes are not all here; or a directory or link.
     Open,
     /// All bytes are in the staging directory, with this BLAKE3.
@@ -119,7 +119,7 @@ pub(crate) struct Sink {
     /// The entry before which all bytes of all entries have come.
     cursor: usize,
     current: Option<Current>,
-    states: Vec<State>,
+    states: Vec<EntryState>,
     verdicts: BTreeMap<usize, Verdict>,
     /// The entries in state `Verified`.
     verified: Vec<usize>,
@@ -153,7 +153,7 @@ impl Sink {
             root,
             id,
             staging,
-            states: vec![State::Open; manifest.entries().len()],
+            states: vec![EntryState::Open; manifest.entries().len()],
             segments: remembered.segments,
             cursor: 0,
             manifest,
@@ -166,11 +166,11 @@ impl Sink {
             outcome: Outcome::default(),
         };
         for &entry in &remembered.placed {
-            sink.states[entry] = State::Placed;
+            sink.states[entry] = EntryState::Placed;
             sink.outcome.placed += 1;
         }
         for &entry in &remembered.kept {
-            sink.states[entry] = State::Kept;
+            sink.states[entry] = EntryState::Kept;
             sink.outcome.kept += 1;
         }
         sink.make_directories()?;
@@ -182,7 +182,7 @@ impl Sink {
     pub(crate) fn written(&self) -> Written {
         let open = |entry: &usize| {
             let state = &self.states[*entry];
-            matches!(state, State::Open | State::Whole(_) | State::Verified) && self.is_file(*entry)
+            matches!(state, EntryState::Open | EntryState::Whole(_) | EntryState::Verified) && self.is_file(*entry)
         };
         let first_open = (0..self.states.len()).find(open).unwrap_or(self.states.len());
         Written {
@@ -223,12 +223,12 @@ impl Sink {
             return Ok(());
         }
         match self.states[entry] {
-            State::Whole(hash) => self.judge(entry, hash, verdict),
-            State::Open => {
+            EntryState::Whole(hash) => self.judge(entry, hash, verdict),
+            EntryState::Open => {
                 self.verdicts.insert(entry, verdict);
                 Ok(())
             }
-            State::Verified | State::Placed | State::Kept | State::Failed => Ok(()),
+            EntryState::Verified | EntryState::Placed | EntryState::Kept | EntryState::Failed => Ok(()),
         }
     }
 
@@ -259,13 +259,13 @@ impl Sink {
         self.end_before(self.states.len())?;
         self.commit()?;
         for entry in 0..self.states.len() {
-            if self.is_file(entry) && matches!(self.states[entry], State::Open | State::Whole(_)) {
+            if self.is_file(entry) && matches!(self.states[entry], EntryState::Open | EntryState::Whole(_)) {
                 self.fail(entry, "the source did not say what its contents must be".to_owned());
             }
         }
         for entry in 0..self.states.len() {
             if let Kind::Symlink { target } = &self.manifest.entries()[entry].kind
-                && !matches!(self.states[entry], State::Placed | State::Kept)
+                && !matches!(self.states[entry], EntryState::Placed | EntryState::Kept)
             {
                 let (name, mtime) = (name(entry), self.manifest.entries()[entry].mtime);
                 let made = self.staging.link(&name, target, mtime);
@@ -278,7 +278,7 @@ impl Sink {
         // Inner directories first, since a change in a directory changes its time.
         for entry in (0..self.states.len()).rev() {
             let Entry { path, kind, mode, mtime } = &self.manifest.entries()[entry];
-            if *kind == Kind::Directory && self.states[entry] != State::Failed {
+            if *kind == Kind::Directory && self.states[entry] != EntryState::Failed {
                 let finished = self.root.finish_directory(path, *mode, *mtime);
                 self.accept(entry, finished)?;
             }
@@ -314,7 +314,7 @@ impl Sink {
         let ended = self.layout.ended(self.segments);
         for entry in 0..self.states.len() {
             let held = self.layout.held(entry, self.segments);
-            if held == 0 || self.states[entry] != State::Open {
+            if held == 0 || self.states[entry] != EntryState::Open {
                 continue;
             }
             let attempt = || {
@@ -333,7 +333,7 @@ impl Sink {
             };
             let (file, hasher) = attempt().map_err(self.contents("read again", entry))?;
             if entry < ended {
-                self.states[entry] = State::Whole(hasher.finalize().into());
+                self.states[entry] = EntryState::Whole(hasher.finalize().into());
             } else {
                 self.current = Some(Current { entry, file, hasher });
             }
@@ -344,7 +344,7 @@ impl Sink {
     /// Ends the entries before `entry`, of which all bytes have come. Entries without bytes are made now.
     fn end_before(&mut self, entry: usize) -> Result<(), SinkError> {
         while self.cursor < entry {
-            if self.is_file(self.cursor) && self.states[self.cursor] == State::Open {
+            if self.is_file(self.cursor) && self.states[self.cursor] == EntryState::Open {
                 self.end(self.cursor)?;
             }
             self.cursor += 1;
@@ -353,7 +353,7 @@ impl Sink {
     }
 
     fn write_piece(&mut self, piece: Piece, bytes: &[u8]) -> Result<(), SinkError> {
-        if self.states[piece.entry] != State::Open {
+        if self.states[piece.entry] != EntryState::Open {
             return Ok(());
         }
         if piece.at == 0 {
@@ -379,7 +379,7 @@ impl Sink {
             }
         };
         let hash = hasher.finalize().into();
-        self.states[entry] = State::Whole(hash);
+        self.states[entry] = EntryState::Whole(hash);
         match self.verdicts.remove(&entry) {
             Some(verdict) => self.judge(entry, hash, verdict),
             None => Ok(()),
@@ -389,7 +389,7 @@ impl Sink {
     fn judge(&mut self, entry: usize, hash: [u8; 32], verdict: Verdict) -> Result<(), SinkError> {
         let wrong = match verdict {
             Verdict::Intact(expected) if expected == hash => {
-                self.states[entry] = State::Verified;
+                self.states[entry] = EntryState::Verified;
                 self.verified.push(entry);
                 return Ok(());
             }
@@ -418,13 +418,13 @@ impl Sink {
         let name = name(entry);
         match self.root.place(&self.staging, &name, path, self.options.clobber) {
             Ok(true) => {
-                self.states[entry] = State::Placed;
+                self.states[entry] = EntryState::Placed;
                 self.outcome.placed += 1;
                 self.journal.placed(entry);
                 return Ok(());
             }
             Ok(false) => {
-                self.states[entry] = State::Kept;
+                self.states[entry] = EntryState::Kept;
                 self.outcome.kept += 1;
                 self.journal.kept(entry);
             }
@@ -438,7 +438,7 @@ impl Sink {
         match placed {
             Ok(()) => Ok(()),
             Err(error @ PlaceError::Name { .. }) => {
-                self.states[entry] = State::Failed;
+                self.states[entry] = EntryState::Failed;
                 self.note(error.to_string());
                 Ok(())
             }
@@ -447,7 +447,7 @@ impl Sink {
     }
 
     fn fail(&mut self, entry: usize, reason: String) {
-        self.states[entry] = State::Failed;
+        self.states[entry] = EntryState::Failed;
         let path = &self.manifest.entries()[entry].path;
         self.note(format!("\"{path}\": {reason}"));
     }

@@ -31,7 +31,7 @@ use crate::{
         service::{Invalid, Service},
         submit::{Shared, Unapplied},
     },
-    state_transfer::{exchange::Transfer, state::Frontier},
+    state_transfer::{exchange::StateExchange, state::Frontier},
 };
 
 /// The latest time that a message may have, in the year 2262. A later time of a faulty sender's clock is cut to it,
@@ -60,7 +60,7 @@ pub(super) struct FillBacklog<'a> {
 pub(super) struct ApplyContext<S: Service> {
     pub(super) shared: Arc<Shared<S::Reply>>,
     pub(super) reads: Arc<Reads<S>>,
-    pub(super) transfer: Arc<Transfer>,
+    pub(super) exchange: Arc<StateExchange>,
     pub(super) tally: Arc<Tally>,
     /// The log's side of a durable group.
     pub(super) durable: Option<PendingDurable<S>>,

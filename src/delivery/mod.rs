@@ -50,7 +50,7 @@ use crate::{
     },
     runtime::blocking::Applying,
     state_transfer::{
-        exchange::{ReplicaStatus, Transfer},
+        exchange::{ReplicaStatus, StateExchange},
         state::{CaptureError, Frontier},
     },
 };
@@ -159,7 +159,7 @@ pub(crate) struct Delivery<S: Service> {
 pub(crate) struct Links<S: Service> {
     pub(crate) shared: Arc<Shared<S::Reply>>,
     pub(crate) reads: Arc<Reads<S>>,
-    pub(crate) transfer: Arc<Transfer>,
+    pub(crate) exchange: Arc<StateExchange>,
     pub(crate) tally: Arc<Tally>,
     /// The log of a durable group.
     pub(crate) log_writer: Option<Arc<LogWriter>>,
@@ -167,11 +167,11 @@ pub(crate) struct Links<S: Service> {
 
 impl<S: Service> Delivery<S> {
     pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, links: Links<S>) -> Delivery<S> {
-        let Links { shared, reads, transfer, tally, log_writer } = links;
+        let Links { shared, reads, exchange, tally, log_writer } = links;
         let context = ApplyContext {
             shared,
             reads,
-            transfer,
+            exchange,
             tally,
             durable: log_writer.map(PendingDurable::new),
             incoming: AlignedVec::new(),
@@ -210,7 +210,7 @@ impl<S: Service> Delivery<S> {
         let ran = deliverer.run(max, &mut filling);
         if filling.overflowed && state.take().is_some() {
             self.requests.fetch += 1;
-            self.context.transfer.set_replica_status(ReplicaStatus::Incomplete { fetch: self.requests.fetch });
+            self.context.exchange.set_replica_status(ReplicaStatus::Incomplete { fetch: self.requests.fetch });
         }
         ran
     }
@@ -226,7 +226,7 @@ impl<S: Service> Delivery<S> {
         let mut served = Served { ran: Ok(Ran::default()), changed: false };
         // Only the holder of the replica knows that it still holds that state.
         let restored =
-            std::mem::take(&mut requests.restored).then(|| context.transfer.take_restored(requests.fetch)).flatten();
+            std::mem::take(&mut requests.restored).then(|| context.exchange.take_restored(requests.fetch)).flatten();
         if let Some(part) = part {
             served.changed |= part.catch_up(restored, requests, context, service, max);
             let settled = part.settle(context, service);
@@ -345,8 +345,8 @@ impl<S: Service> Delivery<S> {
     fn on_change(&mut self) {
         let Some(part) = &self.part else { return };
         let status = part.replica_status(&self.requests);
-        if status != self.context.transfer.replica_status() {
-            self.context.transfer.set_replica_status(status);
+        if status != self.context.exchange.replica_status() {
+            self.context.exchange.set_replica_status(status);
             if status == ReplicaStatus::Complete {
                 self.open_reads();
             }
@@ -394,13 +394,13 @@ impl<S: Service> Task for Delivery<S> {
         keeps
             || context.shared.admission.deadlines.any()
             || context.shared.admission.may_resubmit()
-            || context.transfer.any()
+            || context.exchange.any()
             || needs_replica(part.as_ref(), requests, context) && replica.is_takeable()
     }
 
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt> {
-        if self.context.transfer.any() {
-            self.requests.take(&self.context.transfer);
+        if self.context.exchange.any() {
+            self.requests.take(&self.context.exchange);
         }
         if self.context.shared.admission.may_resubmit() {
             self.resubmit();
@@ -482,7 +482,7 @@ impl<S: Service> Task for Delivery<S> {
                 self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody())
             }
         }
-        self.context.transfer.set_replica_status(part.replica_status(&self.requests));
+        self.context.exchange.set_replica_status(part.replica_status(&self.requests));
         self.part = Some(part);
         self.context.shared.replies.go_on();
         self.open_reads();
@@ -503,7 +503,7 @@ impl<S: Service> Task for Delivery<S> {
         let before = self.part.take();
         self.context.shared.admission.set(AdmissionState::Unavailable(why.clone()));
         let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
-        let ApplyContext { shared, wakers, transfer, .. } = &mut self.context;
+        let ApplyContext { shared, wakers, exchange, .. } = &mut self.context;
         if let Some(part) = &before {
             part.submitter.close();
         }
@@ -514,8 +514,8 @@ impl<S: Service> Task for Delivery<S> {
             fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
         }
         shared.replies.go_on();
-        transfer.forget();
-        transfer.set_replica_status(ReplicaStatus::Outside);
+        exchange.forget();
+        exchange.set_replica_status(ReplicaStatus::Outside);
         self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
         self.context.fail_pending_replies(&why);
         if matches!(why, Unavailable::Elsewhere { .. }) {
@@ -548,7 +548,7 @@ impl<S: Service> Task for Delivery<S> {
         self.replica.leave();
         let part = self.part.take();
         self.kept = None;
-        let ApplyContext { shared, reads, transfer, jobs, wakers, .. } = &mut self.context;
+        let ApplyContext { shared, reads, exchange, jobs, wakers, .. } = &mut self.context;
         // The reason is set first, and the ring closed: callers that submit from now on are refused, with the reason.
         // Callers that wait for room are woken, and refused.
         shared.admission.set(AdmissionState::Ended(reason.clone()));
@@ -569,7 +569,7 @@ impl<S: Service> Task for Delivery<S> {
         // the other.
         shared.replies.close(|waker| wakers.push(waker));
         let captures = std::mem::take(&mut self.requests.captures);
-        for (_, reply) in transfer.end(reason).into_iter().chain(captures) {
+        for (_, reply) in exchange.end(reason).into_iter().chain(captures) {
             reply(Err(CaptureError::Ended(reason.clone())));
         }
         // Reads are queued and ended under one lock.

@@ -8,7 +8,7 @@ use super::view_part::{ReplicaPhase, ViewPart};
 use crate::{
     group::service::Service,
     state_transfer::{
-        exchange::{CaptureReply, Transfer, Wanted},
+        exchange::{CaptureReply, StateExchange, Wanted},
         state::{CaptureError, Captured, LogPlace, Reached},
     },
 };
@@ -24,8 +24,8 @@ pub(super) struct TransferRequests {
 }
 
 impl TransferRequests {
-    pub(super) fn take(&mut self, transfer: &Transfer) {
-        self.captures.extend(transfer.take());
+    pub(super) fn take(&mut self, exchange: &StateExchange) {
+        self.captures.extend(exchange.take());
         self.restored = true;
     }
 

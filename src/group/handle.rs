@@ -39,7 +39,7 @@ use crate::{
     node::status::GroupCounts,
     runtime::{blocking::Patience, clock::Now, core_budget::CoreBudget},
     state_transfer::{
-        exchange::{CaptureReply, ReplicaStatus, Transfer, Wanted},
+        exchange::{CaptureReply, ReplicaStatus, StateExchange, Wanted},
         install::{Installer, Repair},
         state::{self, Head, RestoreError},
         wire::{LogEnd, Offer},
@@ -345,20 +345,20 @@ impl<S: Service> GroupSpec for Spec<S> {
         log_writer: Option<Arc<LogWriter>>,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
         let Spec { replica, shared, reads, history, mode } = *self;
-        let (tally, transfer) = <(Arc<Tally>, Arc<Transfer>)>::default();
+        let (tally, exchange) = <(Arc<Tally>, Arc<StateExchange>)>::default();
         if let Some(log_writer) = &log_writer {
-            history.start(Arc::clone(log_writer), Arc::clone(&transfer), waker.clone());
+            history.start(Arc::clone(log_writer), Arc::clone(&exchange), waker.clone());
         }
         shared.admission.start(waker, clock, bound);
         let control = Control {
             shared: Arc::clone(&shared),
             reads: Arc::clone(&reads),
-            transfer: Arc::clone(&transfer),
+            exchange: Arc::clone(&exchange),
             tally: Arc::clone(&tally),
             log_writer: log_writer.clone(),
             history,
         };
-        let links = Links { shared, reads, transfer, tally, log_writer };
+        let links = Links { shared, reads, exchange, tally, log_writer };
         (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
     }
 }
@@ -372,7 +372,7 @@ impl<S: Service> fmt::Debug for Spec<S> {
 struct Control<S: Service> {
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
-    transfer: Arc<Transfer>,
+    exchange: Arc<StateExchange>,
     tally: Arc<Tally>,
     log_writer: Option<Arc<LogWriter>>,
     history: Arc<History>,
@@ -382,7 +382,7 @@ impl<S: Service> Control<S> {
     /// The object that takes in states and records, in a durable group.
     fn installer(&self) -> Option<Installer<'_, S>> {
         let log_writer = self.log_writer.as_ref()?;
-        Some(Installer { replica: self.reads.replica(), transfer: &self.transfer, log_writer })
+        Some(Installer { replica: self.reads.replica(), exchange: &self.exchange, log_writer })
     }
 }
 
@@ -422,7 +422,7 @@ impl<S: Service> GroupControl for Control<S> {
         self.reads.any_peeks()
             || admission.deadlines.any()
             || admission.may_resubmit()
-            || self.transfer.any()
+            || self.exchange.any()
             || self.reads.replica().is_left()
     }
 
@@ -449,11 +449,11 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn replica_status(&self) -> ReplicaStatus {
-        self.transfer.replica_status()
+        self.exchange.replica_status()
     }
 
     fn capture(&self, wanted: Wanted, reply: CaptureReply) {
-        self.transfer.ask(wanted, reply);
+        self.exchange.ask(wanted, reply);
         self.shared.admission.wake();
     }
 
@@ -478,7 +478,7 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn restore(&self, offer: Offer, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
-        if !matches!(self.transfer.replica_status(), ReplicaStatus::Incomplete { .. }) {
+        if !matches!(self.exchange.replica_status(), ReplicaStatus::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
         if let Some(installer) = self.installer() {
@@ -502,12 +502,12 @@ impl<S: Service> GroupControl for Control<S> {
                 None => thread::yield_now(),
             }
         };
-        let transfer = &self.transfer;
+        let exchange = &self.exchange;
         // A panic breaks the replica, because `guard` is dropped while it unwinds.
         let restored = catch_unwind(AssertUnwindSafe(move || {
-            let fetch = transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+            let fetch = exchange.begin_restoring().ok_or(RestoreError::NotNeeded)?;
             guard.restore(from)?;
-            transfer.restored(fetch, reached);
+            exchange.restored(fetch, reached);
             Ok(())
         }));
         // The delivering thread must see the restored state, and answer the callers that want the replica.

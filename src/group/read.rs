@@ -294,11 +294,11 @@ impl<S, T: Send, L: FnOnce(&S) -> T + Send> Look<S> for Pending<T, L> {
 
     fn answer(self: Box<Self>) -> Option<Waker> {
         let Pending { answer, seen, .. } = *self;
-        let before = std::mem::replace(&mut *answer.lock(), State::Answered(seen));
+        let before = std::mem::replace(&mut *answer.lock(), AnswerState::Answered(seen));
         answer.is_there.store(true, Ordering::Release);
         match before {
-            State::Waiting(waker) => waker,
-            State::Answered(_) | State::Taken => unreachable!("a read is answered once"),
+            AnswerState::Waiting(waker) => waker,
+            AnswerState::Answered(_) | AnswerState::Taken => unreachable!("a read is answered once"),
         }
     }
 }
@@ -322,12 +322,12 @@ enum Where<T> {
 }
 
 struct Answer<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<AnswerState<T>>,
     /// Whether the answer has come, readable without the lock.
     is_there: AtomicBool,
 }
 
-enum State<T> {
+enum AnswerState<T> {
     Waiting(Option<Waker>),
     Answered(Result<T, ReadError>),
     Taken,
@@ -344,7 +344,7 @@ impl<T: Send + 'static> Read<T> {
         patience: Patience,
         look: impl FnOnce(&S) -> T + Send + 'static,
     ) -> (Read<T>, Job<S>) {
-        let state = Mutex::new(State::Waiting(None));
+        let state = Mutex::new(AnswerState::Waiting(None));
         let answer = Arc::new(Answer { state, is_there: AtomicBool::new(false) });
         let read = Read { answer: Where::There(Arc::clone(&answer)), patience };
         let job = Pending { answer, look: Some(look), seen: Err(ReadError::Panicked) };
@@ -371,7 +371,7 @@ impl<T: Send + 'static> Read<T> {
 }
 
 impl<T> Answer<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, AnswerState<T>> {
         // Nothing panics while holding it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -392,13 +392,13 @@ impl<T> Future for Read<T> {
             Where::There(answer) => answer,
         };
         let mut state = answer.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(context.waker().clone()));
+        match std::mem::replace(&mut *state, AnswerState::Taken) {
+            AnswerState::Waiting(_) => {
+                *state = AnswerState::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            State::Answered(result) => Poll::Ready(result),
-            State::Taken => panic!("a Read was polled after it had resolved"),
+            AnswerState::Answered(result) => Poll::Ready(result),
+            AnswerState::Taken => panic!("a Read was polled after it had resolved"),
         }
     }
 }
@@ -409,9 +409,9 @@ impl<T> fmt::Debug for Read<T> {
             Where::Here(Some(_)) => "answered",
             Where::Here(None) => "taken",
             Where::There(answer) => match &*answer.lock() {
-                State::Waiting(_) => "waiting",
-                State::Answered(_) => "answered",
-                State::Taken => "taken",
+                AnswerState::Waiting(_) => "waiting",
+                AnswerState::Answered(_) => "answered",
+                AnswerState::Taken => "taken",
             },
         };
         write!(f, "Read({state})")

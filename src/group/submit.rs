@@ -88,12 +88,12 @@ impl<T> Shared<T> {
 #[must_use = "a submit that was not accepted at once is not sent unless it is awaited or waited for"]
 pub struct Submit<T> {
     shared: Arc<Shared<T>>,
-    stage: Stage,
+    stage: SubmitStage,
     limit: Limit,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum SubmitStage {
     Waiting(Waiting),
     Accepted(Ticket),
     /// It was not accepted, and will not be.
@@ -104,15 +104,15 @@ enum Stage {
     },
 }
 
-impl Stage {
+impl SubmitStage {
     fn is_accepted(&self) -> bool {
-        matches!(self, Stage::Accepted(_) | Stage::Over { accepted: true })
+        matches!(self, SubmitStage::Accepted(_) | SubmitStage::Over { accepted: true })
     }
 
     /// Leaves it over, and returns the stage before.
-    fn finish(&mut self) -> Stage {
+    fn finish(&mut self) -> SubmitStage {
         let accepted = self.is_accepted();
-        std::mem::replace(self, Stage::Over { accepted })
+        std::mem::replace(self, SubmitStage::Over { accepted })
     }
 }
 
@@ -127,16 +127,16 @@ enum Limit {
 impl<T> Submit<T> {
     pub(crate) fn new(shared: &Arc<Shared<T>>, message: Result<Envelope, SubmitError>) -> Submit<T> {
         let stage = message.and_then(|message| match shared.accept(&message) {
-            Ok(ticket) => Ok(Stage::Accepted(ticket)),
-            Err(SubmitError::Full) => Ok(Stage::Waiting(Waiting::new(message))),
+            Ok(ticket) => Ok(SubmitStage::Accepted(ticket)),
+            Err(SubmitError::Full) => Ok(SubmitStage::Waiting(Waiting::new(message))),
             Err(error) => Err(error),
         });
-        let stage = stage.unwrap_or_else(Stage::Failed);
+        let stage = stage.unwrap_or_else(SubmitStage::Failed);
         Submit { shared: Arc::clone(shared), stage, limit: Limit::None }
     }
 
     pub(crate) fn accepted(shared: &Arc<Shared<T>>, ticket: Ticket) -> Submit<T> {
-        Submit { shared: Arc::clone(shared), stage: Stage::Accepted(ticket), limit: Limit::None }
+        Submit { shared: Arc::clone(shared), stage: SubmitStage::Accepted(ticket), limit: Limit::None }
     }
 
     /// Whether the message was accepted, so that it goes its way whatever becomes of this value.
@@ -176,14 +176,14 @@ impl<T> Submit<T> {
         };
         if matches!(self.limit, Limit::None) {
             self.stage = match self.stage.finish() {
-                Stage::Waiting(waiting) => {
+                SubmitStage::Waiting(waiting) => {
                     let shared = &self.shared;
-                    Stage::Accepted(waiting.wait(&shared.admission, until, |message| shared.accept(message))?)
+                    SubmitStage::Accepted(waiting.wait(&shared.admission, until, |message| shared.accept(message))?)
                 }
                 other => other,
             };
         }
-        if let Stage::Accepted(ticket) = self.stage {
+        if let SubmitStage::Accepted(ticket) = self.stage {
             let shared = &self.shared;
             shared.admission.patience.spin(until, || shared.replies.is_ready(ticket));
         }
@@ -200,28 +200,28 @@ impl<T> Future for Submit<T> {
     /// If it is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, SubmitError>> {
         let this = &mut *self;
-        if let Stage::Waiting(waiting) = &mut this.stage {
+        if let SubmitStage::Waiting(waiting) = &mut this.stage {
             match waiting.poll(&this.shared.admission, context, |message| this.shared.accept(message)) {
-                Poll::Ready(Ok(ticket)) => this.stage = Stage::Accepted(ticket),
-                Poll::Ready(Err(error)) => this.stage = Stage::Failed(error),
+                Poll::Ready(Ok(ticket)) => this.stage = SubmitStage::Accepted(ticket),
+                Poll::Ready(Err(error)) => this.stage = SubmitStage::Failed(error),
                 Poll::Pending => {}
             }
         }
         let late = match &mut this.stage {
-            Stage::Waiting(_) => SubmitError::Full,
-            Stage::Accepted(ticket) => {
+            SubmitStage::Waiting(_) => SubmitError::Full,
+            SubmitStage::Accepted(ticket) => {
                 if let Poll::Ready(reply) = this.shared.poll(*ticket, context) {
                     this.stage.finish();
                     return Poll::Ready(reply);
                 }
                 SubmitError::Deadline
             }
-            Stage::Failed(error) => {
+            SubmitStage::Failed(error) => {
                 let error = error.clone();
                 this.stage.finish();
                 return Poll::Ready(Err(error));
             }
-            Stage::Over { .. } => panic!("a Submit was polled after it had resolved"),
+            SubmitStage::Over { .. } => panic!("a Submit was polled after it had resolved"),
         };
         std::task::ready!(this.limit.poll(&this.shared.admission, context));
         this.give_up();
@@ -231,7 +231,7 @@ impl<T> Future for Submit<T> {
 
 impl<T> Submit<T> {
     fn give_up(&mut self) {
-        if let Stage::Accepted(ticket) = self.stage.finish() {
+        if let SubmitStage::Accepted(ticket) = self.stage.finish() {
             self.shared.carry_out(self.shared.replies.abandon(ticket));
         }
     }

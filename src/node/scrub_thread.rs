@@ -38,7 +38,7 @@ pub(crate) struct ScrubThread {
 }
 
 /// A shard's log.
-struct Kept {
+struct ScrubbedLog {
     shard: ShardId,
     control: Arc<dyn GroupControl>,
     scrubbing: Scrubbing,
@@ -60,9 +60,9 @@ impl ScrubThread {
         let kept = |(shard, control): (ShardId, Arc<dyn GroupControl>)| {
             let log_writer = Arc::clone(control.log_writer()?);
             let scrubbing = Scrubbing::new(control.name().to_owned(), log_writer, pace, now);
-            Some(Kept { shard, control, scrubbing, next: now, changes: None })
+            Some(ScrubbedLog { shard, control, scrubbing, next: now, changes: None })
         };
-        let mut logs: Vec<Kept> = groups.filter_map(kept).collect();
+        let mut logs: Vec<ScrubbedLog> = groups.filter_map(kept).collect();
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
         let stop = Arc::new(AtomicBool::new(false));
@@ -97,7 +97,7 @@ impl Drop for ScrubThread {
     }
 }
 
-impl Kept {
+impl ScrubbedLog {
     fn step(&mut self, now: Time, caller: &Caller, view: &View) {
         let complete = view.shard(self.shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
         let others: Vec<NodeId> = complete.iter().copied().filter(|node| *node != caller.node()).collect();

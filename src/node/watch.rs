@@ -12,14 +12,14 @@ use crate::{clients::serve, node::status::Change};
 /// The latest news of a node, for any thread.
 #[derive(Debug, Default)]
 pub(crate) struct NodeWatch {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     changed: Condvar,
     /// The server of clients, which needs the news too.
     clients: Option<Arc<serve::Server>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchState {
     view: Option<Arc<View>>,
     change: Change,
     ended: Option<EndReason>,
@@ -30,7 +30,7 @@ impl NodeWatch {
         NodeWatch { clients, ..NodeWatch::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         // Nothing panics while holding it; if it did, all fields would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -38,11 +38,11 @@ const IDLE: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) struct Peer {
-    state: Mutex<State>,
+    state: Mutex<PeerState>,
     changed: Condvar,
 }
 
-struct State {
+struct PeerState {
     contact: Contact,
     queue: VecDeque<(Instant, Vec<u8>)>,
     queued_bytes: usize,
@@ -76,7 +76,7 @@ pub(super) enum Work {
 
 impl Peer {
     pub(super) fn new(contact: Contact) -> Peer {
-        let state = State {
+        let state = PeerState {
             contact,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -91,7 +91,7 @@ impl Peer {
         Peer { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PeerState> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,7 +233,7 @@ impl Peer {
     }
 }
 
-impl State {
+impl PeerState {
     fn retain(&mut self, keep: impl Fn(&Stream) -> bool) {
         self.streams.retain(|stream| {
             let keeps = keep(stream);

@@ -14,7 +14,7 @@ use squall_fabric::{NodeId, Time};
 
 use super::{
     cluster::{Cluster, NOBODY},
-    node::{Act, Node, State},
+    node::{Act, Node, RunState},
 };
 use crate::{
     clients::{
@@ -236,7 +236,7 @@ impl Cluster {
         let current = if let ClientLink::Up(connection) = link { Some(&mut **connection) } else { None };
         for connection in current.into_iter().chain(&mut *old) {
             // A node that stands still reads nothing.
-            if self.nodes.get(&connection.node).is_some_and(|node| node.state == State::Running) {
+            if self.nodes.get(&connection.node).is_some_and(|node| node.state == RunState::Running) {
                 connection.serve(now, delay);
             }
         }
@@ -330,7 +330,7 @@ impl Cluster {
 
     /// Opens a connection to a node, if the node runs and serves clients.
     fn connect(&self, node: NodeId) -> Option<Connection> {
-        let is_there = |node: &&Node| node.state == State::Running;
+        let is_there = |node: &&Node| node.state == RunState::Running;
         let server = Arc::clone(self.nodes.get(&node).filter(is_there)?.server.as_ref()?);
         let outbox = server.outbox(self.net.now());
         Some(Connection {

@@ -18,7 +18,7 @@ use super::{
     client::ClientNode,
     clock::Clock,
     disks::{DiskCopy, Disks},
-    node::{Act, Launch, Node, State, true_time},
+    node::{Act, Launch, Node, RunState, true_time},
     options::{Decider, Options},
     raft::Raft,
     view_log::{Pace, Script},
@@ -463,7 +463,7 @@ impl Cluster {
     /// Whether two nodes run, and what each sends reaches the other.
     pub(super) fn reach(&self, a: NodeId, b: NodeId) -> bool {
         let runs = |node| {
-            let acts = self.nodes.get(&node).is_some_and(|node| node.state == State::Running);
+            let acts = self.nodes.get(&node).is_some_and(|node| node.state == RunState::Running);
             acts || self.is_witness_up(node)
         };
         runs(a) && runs(b) && !self.net.is_cut(a, b) && !self.net.is_cut(b, a)
@@ -472,7 +472,7 @@ impl Cluster {
     /// Stops a node's threads, until [`resume`](Cluster::resume). Its memory stays, and its NIC goes on.
     pub fn pause(&mut self, node: NodeId) {
         let now = self.net.now();
-        if let Some(paused) = self.nodes.get_mut(&node).filter(|node| node.state == State::Running) {
+        if let Some(paused) = self.nodes.get_mut(&node).filter(|node| node.state == RunState::Running) {
             paused.pause(now);
             self.net.pause(node);
         }
@@ -480,8 +480,8 @@ impl Cluster {
 
     /// Lets a paused node go on.
     pub fn resume(&mut self, node: NodeId) {
-        let Some(paused) = self.nodes.get_mut(&node).filter(|node| node.state == State::Paused) else { return };
-        paused.state = State::Running;
+        let Some(paused) = self.nodes.get_mut(&node).filter(|node| node.state == RunState::Paused) else { return };
+        paused.state = RunState::Running;
         let now = self.net.now();
         for act in std::mem::take(&mut paused.missed) {
             self.put(now, node, act);
@@ -635,7 +635,7 @@ impl Cluster {
             _ => {}
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.state == State::Paused {
+        if node.state == RunState::Paused {
             if !node.missed.contains(&act) {
                 node.missed.push(act);
             }

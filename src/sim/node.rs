@@ -62,7 +62,7 @@ pub(super) enum Act {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RunState {
     Running,
     Paused,
 }
@@ -76,7 +76,7 @@ pub(super) struct Node {
     has_disk: bool,
     /// Set when its engine was woken from outside.
     poked: Arc<AtomicBool>,
-    pub(super) state: State,
+    pub(super) state: RunState,
     /// The shards for which the calls of applications don't return. Applications have threads of their own.
     pub(super) hung: BTreeSet<ShardId>,
     /// The acts that fell due while it was paused.
@@ -220,7 +220,7 @@ impl Node {
             server,
             has_disk,
             poked,
-            state: State::Running,
+            state: RunState::Running,
             hung: BTreeSet::new(),
             missed: Vec::new(),
             step_at: Time::MAX,
@@ -239,7 +239,7 @@ impl Node {
 
     /// Stops its threads where they are.
     pub(super) fn pause(&mut self, now: Time) {
-        self.state = State::Paused;
+        self.state = RunState::Paused;
         // It may stop anywhere, so also between a look at the clock and what follows from it.
         self.stale = Some(self.clock.at(now));
     }

@@ -38,7 +38,7 @@ pub(crate) enum Wanted {
 
 /// The shared part of the delivering thread and the threads that move states.
 #[derive(Default)]
-pub(crate) struct Transfer {
+pub(crate) struct StateExchange {
     captures: Mutex<Captures>,
     /// Changed only by the holder of the replica, except that any thread may make it forget.
     restored: Mutex<Restored>,
@@ -64,7 +64,7 @@ struct Restored {
     met: Option<u32>,
 }
 
-impl Transfer {
+impl StateExchange {
     pub(crate) fn replica_status(&self) -> ReplicaStatus {
         match self.replica_status.load(Ordering::Acquire) {
             0 => ReplicaStatus::Outside,
@@ -151,8 +151,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for Transfer {
+impl fmt::Debug for StateExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("replica_status", &self.replica_status()).finish_non_exhaustive()
+        f.debug_struct("StateExchange").field("replica_status", &self.replica_status()).finish_non_exhaustive()
     }
 }

@@ -38,7 +38,7 @@ use crate::{
     },
     group::{replicated::Stamp, service::Service},
     state_transfer::{
-        exchange::Transfer,
+        exchange::StateExchange,
         state::{Head, LogPlace, RestoreError, read_head},
         wire::{Divergence, LogEnd},
     },
@@ -47,7 +47,7 @@ use crate::{
 /// The installer of states and records: a durable group's replica, and its log, which another thread writes.
 pub(crate) struct Installer<'a, S: Service> {
     pub(crate) replica: &'a ReplicaCell<S>,
-    pub(crate) transfer: &'a Transfer,
+    pub(crate) exchange: &'a StateExchange,
     pub(crate) log_writer: &'a Arc<LogWriter>,
 }
 
@@ -199,7 +199,7 @@ impl<S: Service> Installer<'_, S> {
     /// before is void.
     pub(crate) fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
         let guard = self.borrow()?;
-        self.transfer.forget();
+        self.exchange.forget();
         self.cut_log(to)?;
         if rebuilds && self.log_writer.is_stale() {
             self.rebuild_borrowed(guard, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
@@ -257,7 +257,7 @@ impl<S: Service> Installer<'_, S> {
         let remote = Remote::of(self.log_writer)?;
         self.write_snapshot(&remote.store, at, &view, from)?;
         let mut guard = self.borrow()?;
-        let Some(fetch) = self.transfer.begin_restoring() else {
+        let Some(fetch) = self.exchange.begin_restoring() else {
             let (begin, end) = ask(self.log_writer, |log| (log.begin(), log.persisted()))?;
             remote.store.remove_outside(begin.position, end.position)?;
             return Err(RestoreError::NotNeeded);
@@ -277,7 +277,7 @@ impl<S: Service> Installer<'_, S> {
             }
         }
         self.log_writer.set_stale(false);
-        self.transfer.restored(fetch, reached);
+        self.exchange.restored(fetch, reached);
         Ok(())
     }
 
@@ -324,7 +324,7 @@ impl<S: Service> Installer<'_, S> {
         let cut = End { position: at, version: divergence.version, time: Hlc(divergence.time) };
         // Another fetch may change the log until the replica is borrowed.
         let mut guard = self.borrow()?;
-        let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+        let fetch = self.exchange.begin_restoring().ok_or(RestoreError::NotNeeded)?;
         match ask(self.log_writer, move |log| log.at_position(at))? {
             Ok(own) if own == cut => {}
             Ok(own) => return Err(RestoreError::Differs(own)),
@@ -347,7 +347,7 @@ impl<S: Service> Installer<'_, S> {
         if self.log_writer.end() != to {
             return Err(RestoreError::Differs(self.log_writer.end()));
         }
-        self.transfer.restored(fetch, reached);
+        self.exchange.restored(fetch, reached);
         Ok(())
     }
 

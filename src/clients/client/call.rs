@@ -19,7 +19,7 @@ use crate::{clients::serve::Portable, group::deadline::Deadline, runtime::blocki
 /// the latest. Dropping it withdraws nothing: a command may still be applied.
 #[must_use = "only the result says whether the command was applied"]
 pub struct Call<T> {
-    slot: Arc<Slot>,
+    slot: Arc<CallSlot>,
     /// The deadline that ends the call, unless it has resolved before.
     deadline: Option<Arc<Deadline>>,
     result: PhantomData<fn() -> T>,
@@ -27,12 +27,12 @@ pub struct Call<T> {
 
 /// The place of a call's result.
 #[derive(Debug, Default)]
-struct Slot {
-    state: Mutex<State>,
+struct CallSlot {
+    state: Mutex<CallState>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum CallState {
     #[default]
     Nobody,
     Waiting(Waker),
@@ -40,8 +40,8 @@ enum State {
     Taken,
 }
 
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CallSlot {
+    fn lock(&self) -> MutexGuard<'_, CallState> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,10 +49,10 @@ impl Slot {
     /// Puts the result in, if it is the first.
     fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
         let mut state = self.lock();
-        if matches!(*state, State::Resolved(_) | State::Taken) {
+        if matches!(*state, CallState::Resolved(_) | CallState::Taken) {
             return;
         }
-        if let State::Waiting(waker) = std::mem::replace(&mut *state, State::Resolved(result)) {
+        if let CallState::Waiting(waker) = std::mem::replace(&mut *state, CallState::Resolved(result)) {
             drop(state);
             waker.wake();
         }
@@ -61,11 +61,11 @@ impl Slot {
 
 /// The right to resolve a call.
 #[derive(Debug)]
-pub(crate) struct Resolve(Arc<Slot>);
+pub(crate) struct Resolve(Arc<CallSlot>);
 
 impl Resolve {
     pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(CallSlot::default());
         (Call::new(Arc::clone(&slot)), Resolve(slot))
     }
 
@@ -81,7 +81,7 @@ impl Drop for Resolve {
 }
 
 impl<T: Portable> Call<T> {
-    fn new(slot: Arc<Slot>) -> Call<T> {
+    fn new(slot: Arc<CallSlot>) -> Call<T> {
         Call { slot, deadline: None, result: PhantomData }
     }
 
@@ -118,9 +118,9 @@ impl<T: Portable> Future for Call<T> {
     /// If it is polled again after it has resolved.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ClientError>> {
         let mut state = self.slot.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Nobody | State::Waiting(_) => {
-                *state = State::Waiting(context.waker().clone());
+        match std::mem::replace(&mut *state, CallState::Taken) {
+            CallState::Nobody | CallState::Waiting(_) => {
+                *state = CallState::Waiting(context.waker().clone());
                 drop(state);
                 match &self.deadline {
                     Some(deadline) => deadline.poll(context).map(|()| {
@@ -130,11 +130,11 @@ impl<T: Portable> Future for Call<T> {
                     None => Poll::Pending,
                 }
             }
-            State::Resolved(result) => {
+            CallState::Resolved(result) => {
                 drop(state);
                 Poll::Ready(result.and_then(|bytes| decode(&bytes)))
             }
-            State::Taken => panic!("a Call was polled after it had resolved"),
+            CallState::Taken => panic!("a Call was polled after it had resolved"),
         }
     }
 }

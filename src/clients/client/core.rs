@@ -65,7 +65,7 @@ pub(crate) enum Reach {
 }
 
 #[derive(Debug)]
-enum Link {
+enum ConnectionState {
     /// No connection. The next attempt is due at this time.
     Down(Time),
     Dialing,
@@ -114,7 +114,7 @@ pub(crate) struct Core {
     /// The next member to try, as an index among all that are known.
     turn: usize,
     back_off: Duration,
-    link: Link,
+    link: ConnectionState,
     /// The time at which the connection last brought something; and the time of the next ping.
     heard: Time,
     ping_at: Time,
@@ -147,7 +147,7 @@ impl Core {
             reach,
             members: Members::default(),
             back_off: BACK_OFF,
-            link: Link::Down(Time::ZERO),
+            link: ConnectionState::Down(Time::ZERO),
             heard: Time::ZERO,
             ping_at: Time::ZERO,
             session: Session::None,
@@ -167,7 +167,7 @@ impl Core {
 
     /// Takes a new call.
     pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<Effect>) {
-        if let (Ask::Query(consistency, query), Link::Up) = (&ask, &self.link) {
+        if let (Ask::Query(consistency, query), ConnectionState::Up) = (&ask, &self.link) {
             out.push(Effect::Send(ToNode::Query { number: id.0, consistency: *consistency, query: query.clone() }));
         }
         if let Ask::Command(_) = ask {
@@ -180,7 +180,7 @@ impl Core {
 
     /// Reports that the requested connection is established.
     pub(crate) fn connected(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.link = Link::Greeting;
+        self.link = ConnectionState::Greeting;
         self.heard = now;
         self.ping_at = now + PING;
         out.push(Effect::Send(ToNode::Hello { version: VERSION, group: self.group.clone() }));
@@ -194,7 +194,7 @@ impl Core {
             self.session = Session::None;
         }
         self.turn += 1;
-        self.link = Link::Down(if self.turn.is_multiple_of(self.contacts().len().max(1)) {
+        self.link = ConnectionState::Down(if self.turn.is_multiple_of(self.contacts().len().max(1)) {
             let wait = self.back_off;
             self.back_off = (2 * self.back_off).min(MOST_BACK_OFF);
             // The pause is random, so that clients that lost the same node do not all come at once.
@@ -213,7 +213,7 @@ impl Core {
                 self.learn(members);
                 self.session_timeout = Duration::from_millis(session_timeout_ms);
                 self.request_bytes = usize::try_from(request_bytes).unwrap_or(usize::MAX);
-                self.link = Link::Up;
+                self.link = ConnectionState::Up;
                 self.resume(now, out);
             }
             ToClient::Members(members) => self.learn(members),
@@ -288,24 +288,24 @@ impl Core {
             self.resolve(id, Err(ClientError::Deadline { sent, trouble: self.trouble.clone() }), out);
         }
         match self.link {
-            Link::Down(at) if at <= now && self.is_needed() => self.dial(now, out),
-            Link::Greeting | Link::Up if now.since(self.heard) >= SILENCE => {
+            ConnectionState::Down(at) if at <= now && self.is_needed() => self.dial(now, out),
+            ConnectionState::Greeting | ConnectionState::Up if now.since(self.heard) >= SILENCE => {
                 out.push(Effect::HangUp);
                 let why = format!("a member said nothing for {} s", SILENCE.as_secs());
                 self.broken(now, why, out);
             }
-            Link::Up => self.go_on(now, out),
-            Link::Down(_) | Link::Dialing | Link::Greeting => {}
+            ConnectionState::Up => self.go_on(now, out),
+            ConnectionState::Down(_) | ConnectionState::Dialing | ConnectionState::Greeting => {}
         }
     }
 
     /// Returns the time at which the next [`tick`](Core::tick) is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let link = match self.link {
-            Link::Down(at) if self.is_needed() => Some(at),
-            Link::Down(_) | Link::Dialing => None,
-            Link::Greeting => Some(self.heard + SILENCE),
-            Link::Up => {
+            ConnectionState::Down(at) if self.is_needed() => Some(at),
+            ConnectionState::Down(_) | ConnectionState::Dialing => None,
+            ConnectionState::Greeting => Some(self.heard + SILENCE),
+            ConnectionState::Up => {
                 let session = match self.session {
                     Session::Refused(at) if !self.queued.is_empty() => Some(at),
                     _ => None,
@@ -318,7 +318,7 @@ impl Core {
 
     /// Ends the client.
     pub(crate) fn close(&mut self, out: &mut Vec<Effect>) {
-        if let (Link::Up, Session::Open { id, .. }) = (&self.link, &self.session) {
+        if let (ConnectionState::Up, Session::Open { id, .. }) = (&self.link, &self.session) {
             out.push(Effect::Send(ToNode::Close { session: *id }));
         }
         for (id, call) in std::mem::take(&mut self.calls) {
@@ -353,10 +353,10 @@ impl Core {
         let contacts = self.contacts();
         if contacts.is_empty() {
             "no member is known".clone_into(&mut self.trouble);
-            self.link = Link::Down(now + MOST_BACK_OFF);
+            self.link = ConnectionState::Down(now + MOST_BACK_OFF);
             return;
         }
-        self.link = Link::Dialing;
+        self.link = ConnectionState::Dialing;
         out.push(Effect::Dial(contacts[self.turn % contacts.len()].clone()));
     }
 

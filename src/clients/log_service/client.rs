@@ -60,10 +60,10 @@ pub struct LogClient {
     /// The next member to try, as an index among all that are known.
     turn: usize,
     timeout: Duration,
-    link: Option<Link>,
+    link: Option<LogConnection>,
 }
 
-struct Link {
+struct LogConnection {
     node: NodeId,
     reader: BufReader<StreamReader>,
     writer: StreamWriter,
@@ -282,7 +282,7 @@ impl LogClient {
         let stream = self.caller.dial(contact, Service::Log, ATTEMPT).map_err(|error| error.to_string())?;
         stream.writer.set_timeout(Some(ATTEMPT)).map_err(|error| error.to_string())?;
         let (node, reader) = (stream.peer, BufReader::new(stream.reader));
-        let mut link = Link { node, reader, writer: stream.writer };
+        let mut link = LogConnection { node, reader, writer: stream.writer };
         let hello = Request::Hello { version: VERSION, group: self.group.clone(), shard: self.shard };
         let (node, reply) = link.exchange(&hello, ATTEMPT)?;
         let Reply::Welcome(members) = reply else { return Ok(Some((node, reply))) };
@@ -311,7 +311,7 @@ impl LogClient {
     }
 }
 
-impl Link {
+impl LogConnection {
     fn exchange(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), String> {
         let node = self.node;
         let cut = |error: FrameError| match error {

@@ -63,20 +63,20 @@ fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
     stream.reader.set_timeout(Some(IDLE))?;
     stream.writer.set_timeout(Some(WRITE_LIMIT))?;
     let ControlStream { mut reader, mut writer, .. } = stream;
-    let mut desk = match logs.find(frame::read(&mut reader, REQUEST_BYTES)?) {
-        Ok(desk) => desk,
+    let mut conversation = match logs.find(frame::read(&mut reader, REQUEST_BYTES)?) {
+        Ok(conversation) => conversation,
         Err(refusal) => return frame::write(&mut writer, &refusal, REPLY_BYTES),
     };
     frame::write(&mut writer, &Reply::Welcome(logs.members()), REPLY_BYTES)?;
     loop {
         let request = frame::read(&mut reader, REQUEST_BYTES)?;
-        let reply = desk.answer(request).unwrap_or_else(|error| sorry(&error));
+        let reply = conversation.answer(request).unwrap_or_else(|error| sorry(&error));
         frame::write(&mut writer, &reply, REPLY_BYTES)?;
     }
 }
 
 impl Logs {
-    fn find(&self, hello: Request) -> Result<Desk, Reply> {
+    fn find(&self, hello: Request) -> Result<LogConversation, Reply> {
         let Request::Hello { version, group, shard } = hello else {
             return Err(Reply::Refused("the first message is no hello".to_owned()));
         };
@@ -94,7 +94,7 @@ impl Logs {
             return Err(Reply::Refused(format!("group {group:?} has no shard {shard}")));
         };
         match control.log_source() {
-            Some(source) => Ok(Desk { source, control: Arc::clone(control), follower: None }),
+            Some(source) => Ok(LogConversation { source, control: Arc::clone(control), follower: None }),
             None => {
                 let why = format!("group {group:?} has no log: give it `mode = \"durable\"` in its configuration");
                 Err(Reply::Refused(why))
@@ -119,14 +119,14 @@ fn sorry(error: &HistoryError) -> Reply {
 }
 
 /// The state of one reader's conversation.
-struct Desk {
+struct LogConversation {
     source: Arc<dyn LogSource>,
     control: Arc<dyn GroupControl>,
     /// The follower where it stopped last.
     follower: Option<LogFollower>,
 }
 
-impl Desk {
+impl LogConversation {
     fn answer(&mut self, request: Request) -> Result<Reply, HistoryError> {
         Ok(match request {
             Request::Hello { .. } => Reply::Refused("a second hello".to_owned()),

@@ -10,11 +10,11 @@ use super::{outbox::Outbox, wire::ToClient};
 /// The places to which the answers of sessions go. Clients of other nodes are not in it.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    state: Mutex<State>,
+    state: Mutex<ClientsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ClientsState {
     /// The outboxes by the key of their sessions.
     sessions: BTreeMap<u64, Arc<Outbox>>,
     /// All outboxes.
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Clients {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClientsState> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

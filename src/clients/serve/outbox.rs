@@ -20,7 +20,7 @@ use crate::services::HangUp;
 /// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
     changed: Condvar,
     max_bytes: usize,
     budget: Arc<Budget>,
@@ -32,7 +32,7 @@ pub(crate) struct Outbox {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxState {
     messages: VecDeque<ToClient>,
     bytes: usize,
     /// The bytes that were taken and are being written.
@@ -76,7 +76,7 @@ impl Outbox {
         now.since(Time::from_nanos(self.heard.load(Ordering::Relaxed))) >= limit
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,7 +178,7 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        let State { bytes, writing, .. } = *self.lock();
+        let OutboxState { bytes, writing, .. } = *self.lock();
         self.budget.sub_unread(bytes + writing);
     }
 }

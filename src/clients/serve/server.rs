@@ -49,7 +49,7 @@ pub(crate) struct ServedEntry {
 
 /// The state of a node that ends idle sessions of a group.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct SessionWatch {
     idle: Idle,
     /// The pending request to the replica: a replica may hang.
     asked: Option<Read<Vec<(SessionId, u64)>>>,
@@ -130,9 +130,9 @@ impl ServedEntry {
     }
 
     /// Ends idle sessions, if this node is the one that does so. It never waits, since other groups have clients, too.
-    pub(super) fn expire(&self, watch: &mut Watch, now: Time) {
+    pub(super) fn expire(&self, watch: &mut SessionWatch, now: Time) {
         if !self.serving().watches {
-            *watch = Watch::default();
+            *watch = SessionWatch::default();
             return;
         }
         let asked = watch.asked.get_or_insert_with(|| self.backend.acts());
@@ -211,7 +211,7 @@ impl Server {
         thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
     }
 
-    pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<String, Watch>, now: Time) {
+    pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<String, SessionWatch>, now: Time) {
         for outbox in self.budget.connected() {
             if outbox.is_silent(now, SILENCE) {
                 outbox.close();

@@ -32,11 +32,11 @@ pub(crate) struct Heard<T> {
 }
 
 /// The writing half of a conversation. Dropping it ends both halves.
-pub(crate) struct Link {
+pub(crate) struct ControlLink {
     to: BufWriter<StreamWriter>,
 }
 
-impl Link {
+impl ControlLink {
     /// Greets, and starts a reading thread. That thread hands on messages of type `T` until the end, and wakes the
     /// waiting thread.
     pub(crate) fn start<T>(
@@ -44,7 +44,7 @@ impl Link {
         peer: usize,
         heard: Sender<Heard<T>>,
         waker: Waker,
-    ) -> Result<Link, FrameError>
+    ) -> Result<ControlLink, FrameError>
     where
         T: Archive + Send + 'static,
         T::Archived:
@@ -69,7 +69,7 @@ impl Link {
         thread::Builder::new().name("squall-cp-link".to_owned()).spawn(read)?;
         let mut to = BufWriter::new(to);
         frame::greet(&mut to)?;
-        Ok(Link { to })
+        Ok(ControlLink { to })
     }
 
     /// Sends a message.
@@ -91,14 +91,14 @@ pub(crate) fn refuse(stream: Stream, message: &ToSource) {
     }
 }
 
-impl Drop for Link {
+impl Drop for ControlLink {
     fn drop(&mut self) {
         self.to.get_ref().hang_up_now();
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for ControlLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Link")
+        f.write_str("ControlLink")
     }
 }

@@ -44,7 +44,7 @@ mod stream;
 pub(crate) use frame::FrameError;
 #[cfg(all(test, not(squall_loom)))]
 pub(crate) use frame::{expect_greeting, greet, read, write};
-pub(crate) use link::{Heard, Link, refuse};
+pub(crate) use link::{ControlLink, Heard, refuse};
 pub(crate) use message::{Address, Holding, Join, Layer, Offer, Over, Report, ToReceiver, ToSource};
 pub use network::Network;
 pub(crate) use network::{Caller, open_receiver};

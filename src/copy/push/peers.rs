@@ -12,8 +12,8 @@ use squall_fabric::{NodeId, Waker};
 use super::{
     super::{
         control::{
-            FrameError, Heard, Holding, Layer, Link, Over, RendezvousError, Report, Stream, ToReceiver, ToSource, dial,
-            node_id,
+            ControlLink, FrameError, Heard, Holding, Layer, Over, RendezvousError, Report, Stream, ToReceiver,
+            ToSource, dial, node_id,
         },
         feed::Verdicts,
         plan::{Stage, next_stage},
@@ -26,7 +26,7 @@ const VERDICTS: usize = 4096;
 
 /// The state of a receiver.
 #[derive(Debug)]
-enum State {
+enum ReceiverState {
     /// The transfer was offered to it.
     Offered,
     /// The receiver takes part, and holds this.
@@ -40,8 +40,8 @@ struct Peer {
     name: String,
     node: NodeId,
     rack: u32,
-    link: Option<Link>,
-    state: State,
+    link: Option<ControlLink>,
+    state: ReceiverState,
     heard: Instant,
     /// The number of bytes of the stream that it held before.
     held: u64,
@@ -119,14 +119,14 @@ impl Peers {
                 node,
                 rack,
                 link: None,
-                state: State::Offered,
+                state: ReceiverState::Offered,
                 heard: Instant::now(),
                 held: 0,
                 written: 0,
             };
-            match Link::start(stream, index, hear.clone(), waker.clone()) {
+            match ControlLink::start(stream, index, hear.clone(), waker.clone()) {
                 Ok(link) => peer.link = Some(link),
-                Err(error) => peer.state = State::Gone(error.to_string()),
+                Err(error) => peer.state = ReceiverState::Gone(error.to_string()),
             }
             peers.push(peer);
         }
@@ -177,9 +177,9 @@ impl Peers {
     pub(super) fn lose(&mut self, peer: usize, reason: String) {
         let at = &mut self.peers[peer];
         at.link = None;
-        if !matches!(at.state, State::Gone(_) | State::Done(_)) {
+        if !matches!(at.state, ReceiverState::Gone(_) | ReceiverState::Done(_)) {
             tracing::info!(receiver = at.name, reason, "a receiver is given up");
-            at.state = State::Gone(reason);
+            at.state = ReceiverState::Gone(reason);
             self.lost.push(peer);
         }
     }
@@ -195,19 +195,19 @@ impl Peers {
         let mut busy = false;
         while let Ok(Heard { peer, message }) = self.heard.try_recv() {
             busy = true;
-            if matches!(self.peers[peer].state, State::Gone(_) | State::Done(_)) {
+            if matches!(self.peers[peer].state, ReceiverState::Gone(_) | ReceiverState::Done(_)) {
                 continue;
             }
             self.peers[peer].heard = Instant::now();
             let at = &mut self.peers[peer];
             match message {
-                Ok(ToSource::Ready(holding)) if matches!(at.state, State::Offered) => {
+                Ok(ToSource::Ready(holding)) if matches!(at.state, ReceiverState::Offered) => {
                     (at.held, at.written) = (stream_begin(holding.segments), stream_begin(holding.segments));
-                    at.state = State::Ready(holding);
+                    at.state = ReceiverState::Ready(holding);
                 }
                 Ok(ToSource::Progress { written }) => at.written = written.min(self.bytes),
                 Ok(ToSource::Over(over)) => {
-                    if let State::Ready(holding) = &mut at.state
+                    if let ReceiverState::Ready(holding) = &mut at.state
                         && over.holding.segments >= holding.segments
                     {
                         let first_open = holding.first_open;
@@ -220,7 +220,7 @@ impl Peers {
                 Ok(ToSource::Done(report)) => {
                     at.written = self.bytes;
                     at.link = None;
-                    at.state = State::Done(report);
+                    at.state = ReceiverState::Done(report);
                 }
                 Ok(ToSource::Refused(reason)) => self.lose(peer, format!("it refused: {reason}")),
                 Ok(ToSource::Failed(reason)) => self.lose(peer, reason),
@@ -243,17 +243,17 @@ impl Peers {
 
     /// Tells whether a receiver has not answered the offer.
     pub(super) fn await_answers(&self) -> bool {
-        self.peers.iter().any(|peer| matches!(peer.state, State::Offered))
+        self.peers.iter().any(|peer| matches!(peer.state, ReceiverState::Offered))
     }
 
     /// Tells whether a receiver takes part and is not done.
     pub(super) fn any_at_work(&self) -> bool {
-        self.peers.iter().any(|peer| matches!(peer.state, State::Offered | State::Ready(_)))
+        self.peers.iter().any(|peer| matches!(peer.state, ReceiverState::Offered | ReceiverState::Ready(_)))
     }
 
     fn ready(&self) -> impl Iterator<Item = (usize, &Holding)> {
         self.peers.iter().enumerate().filter_map(|(index, peer)| match &peer.state {
-            State::Ready(holding) => Some((index, holding)),
+            ReceiverState::Ready(holding) => Some((index, holding)),
             _ => None,
         })
     }
@@ -305,9 +305,9 @@ impl Peers {
             held: peer.held,
             written: peer.written,
             over: match &peer.state {
-                State::Offered | State::Ready(_) => None,
-                State::Done(_) => Some("done".to_owned()),
-                State::Gone(reason) => Some(reason.clone()),
+                ReceiverState::Offered | ReceiverState::Ready(_) => None,
+                ReceiverState::Done(_) => Some("done".to_owned()),
+                ReceiverState::Gone(reason) => Some(reason.clone()),
             },
         };
         PushProgress { bytes: self.bytes, receivers: self.peers.iter().map(progress).collect() }
@@ -317,7 +317,7 @@ impl Peers {
         let report = |peer: Peer| {
             let report = ReceiverReport { name: peer.name, held: peer.held, ..ReceiverReport::default() };
             match peer.state {
-                State::Done(Report { outcome, moved }) => ReceiverReport {
+                ReceiverState::Done(Report { outcome, moved }) => ReceiverReport {
                     placed: outcome.placed,
                     kept: outcome.kept,
                     moved,
@@ -325,8 +325,8 @@ impl Peers {
                     failed: outcome.failed,
                     ..report
                 },
-                State::Gone(reason) => ReceiverReport { error: Some(reason), ..report },
-                State::Offered | State::Ready(_) => {
+                ReceiverState::Gone(reason) => ReceiverReport { error: Some(reason), ..report },
+                ReceiverState::Offered | ReceiverState::Ready(_) => {
                     let error = "the push was stopped before it had everything: push again with --resume".to_owned();
                     ReceiverReport { error: Some(error), ..report }
                 }

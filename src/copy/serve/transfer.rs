@@ -15,7 +15,9 @@ use squall_rdmc::{BlockSet, Buffer, CreateError, Event, GroupId, Interrupted};
 
 use super::{
     super::{
-        control::{Address, FrameError, Heard, Holding, Join, Link, Offer, Over, Report, Stream, ToReceiver, ToSource},
+        control::{
+            Address, ControlLink, FrameError, Heard, Holding, Join, Offer, Over, Report, Stream, ToReceiver, ToSource,
+        },
         layout::Layout,
         manifest::{Manifest, TransferId},
         pool::Pool,
@@ -115,7 +117,7 @@ pub(super) struct Transfer<'r> {
     /// The next group, which begins when the current one is over and there is memory for it.
     next: Option<Join>,
     received_before: u64,
-    link: Option<Link>,
+    link: Option<ControlLink>,
     said_last: Instant,
     told: u64,
 }
@@ -184,7 +186,7 @@ impl<'r> Transfer<'r> {
 
     fn converse(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> Result<Outcome, End> {
         let (hear, heard) = unbounded();
-        self.link = Some(Link::start(call, 0, hear, self.bulk.waker()).map_err(End::Gone)?);
+        self.link = Some(ControlLink::start(call, 0, hear, self.bulk.waker()).map_err(End::Gone)?);
         let until = Instant::now() + PATIENCE;
         let offer = loop {
             match heard.recv_timeout(LOOK) {

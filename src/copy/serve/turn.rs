@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const ENDING: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum TurnState {
     #[default]
     Free,
     Taken,
@@ -25,7 +25,7 @@ enum State {
 /// A lock that lets one caller in at a time.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
@@ -36,9 +36,9 @@ impl Turn {
         let mut state = self.lock();
         loop {
             let patience = match *state {
-                State::Free => break,
-                State::Taken => GRACE,
-                State::Ending => ENDING,
+                TurnState::Free => break,
+                TurnState::Taken => GRACE,
+                TurnState::Ending => ENDING,
             };
             let left = patience.saturating_sub(began.elapsed());
             if left.is_zero() {
@@ -47,26 +47,26 @@ impl Turn {
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        *state = State::Taken;
+        *state = TurnState::Taken;
         true
     }
 
     /// Notes that the transfer whose turn it is will be over soon.
     pub(super) fn end_soon(&self) {
-        self.set(State::Ending);
+        self.set(TurnState::Ending);
     }
 
     /// Ends the turn, so that the next caller may come.
     pub(super) fn end(&self) {
-        self.set(State::Free);
+        self.set(TurnState::Free);
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: TurnState) {
         *self.lock() = state;
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
         // A panic leaves no partial change under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

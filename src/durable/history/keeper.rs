@@ -215,10 +215,10 @@ impl History {
 
     /// Asks the delivery thread for the replica's state.
     fn capture(&self) -> Result<mpsc::Receiver<Result<Captured, CaptureError>>, HistoryError> {
-        let Sources { log_writer, transfer, waker } = self.sources()?;
+        let Sources { log_writer, exchange, waker } = self.sources()?;
         let (to, answers) = mpsc::channel();
         let reply = Reply { to: Some(to), log_writer: Arc::clone(log_writer) };
-        transfer.ask(Wanted::State, Box::new(move |captured| reply.send(captured)));
+        exchange.ask(Wanted::State, Box::new(move |captured| reply.send(captured)));
         waker.wake();
         Ok(answers)
     }

@@ -37,7 +37,7 @@ use crate::{
     group::{handle::Group, replicated::Logged, service::Service},
     node::status::LogStatus,
     runtime::blocking,
-    state_transfer::exchange::Transfer,
+    state_transfer::exchange::StateExchange,
 };
 
 pub(crate) use self::keeper::Policy;
@@ -66,7 +66,7 @@ pub(crate) struct History {
 /// The sources of the past.
 struct Sources {
     log_writer: Arc<LogWriter>,
-    transfer: Arc<Transfer>,
+    exchange: Arc<StateExchange>,
     /// Wakes the delivery thread.
     waker: Waker,
 }
@@ -91,9 +91,9 @@ impl History {
     }
 
     /// Starts the history with the group's node. Snapshots are taken from now on, as the policy says.
-    pub(crate) fn start(self: &Arc<History>, log_writer: Arc<LogWriter>, transfer: Arc<Transfer>, waker: Waker) {
+    pub(crate) fn start(self: &Arc<History>, log_writer: Arc<LogWriter>, exchange: Arc<StateExchange>, waker: Waker) {
         let Some(sources) = &self.sources else { return };
-        if sources.set(Sources { log_writer, transfer, waker }).is_ok() {
+        if sources.set(Sources { log_writer, exchange, waker }).is_ok() {
             self.keep();
         }
     }

@@ -101,16 +101,16 @@ impl RebuildPool {
 /// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
 /// state is built.
 #[must_use = "an earlier state that nobody waits for is not built"]
-pub struct Past<T>(Arc<Mutex<State<T>>>);
+pub struct Past<T>(Arc<Mutex<PastState<T>>>);
 
-enum State<T> {
+enum PastState<T> {
     Waiting(Option<Waker>),
     Answered(Result<T, HistoryError>),
     Taken,
 }
 
 impl<T> Past<T> {
-    fn lock(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+    fn lock(state: &Mutex<PastState<T>>) -> MutexGuard<'_, PastState<T>> {
         // The lock can't be poisoned: no code panics while it holds it.
         state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,13 +136,13 @@ impl<T> Future for Past<T> {
     /// If it is polled again after it has resolved.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, HistoryError>> {
         let mut state = Past::lock(&self.0);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(context.waker().clone()));
+        match std::mem::replace(&mut *state, PastState::Taken) {
+            PastState::Waiting(_) => {
+                *state = PastState::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            State::Answered(result) => Poll::Ready(result),
-            State::Taken => panic!("a Past was polled after it had resolved"),
+            PastState::Answered(result) => Poll::Ready(result),
+            PastState::Taken => panic!("a Past was polled after it had resolved"),
         }
     }
 }
@@ -161,7 +161,7 @@ pub(super) fn look<S: Service, T: Send + 'static>(
     blank: S,
     look: impl FnOnce(&S, Logged) -> T + Send + 'static,
 ) -> Past<T> {
-    let past = Past(Arc::new(Mutex::new(State::Waiting(None))));
+    let past = Past(Arc::new(Mutex::new(PastState::Waiting(None))));
     let (answer, name, of_job) = (Arc::downgrade(&past.0), group.to_owned(), Arc::clone(history));
     let job = move || {
         // The caller has dropped its handle.
@@ -173,13 +173,15 @@ pub(super) fn look<S: Service, T: Send + 'static>(
             Ok(look(&service, at))
         };
         let result = catch_unwind(AssertUnwindSafe(build)).unwrap_or(Err(HistoryError::Panicked));
-        if let State::Waiting(Some(waker)) = std::mem::replace(&mut *Past::lock(&answer), State::Answered(result)) {
+        if let PastState::Waiting(Some(waker)) =
+            std::mem::replace(&mut *Past::lock(&answer), PastState::Answered(result))
+        {
             waker.wake();
         }
     };
     let pushed = history.log_writer().map(drop).and_then(|()| history.past.push(Box::new(job)));
     if let Err(error) = pushed {
-        *Past::lock(&past.0) = State::Answered(Err(error));
+        *Past::lock(&past.0) = PastState::Answered(Err(error));
     }
     past
 }

@@ -26,7 +26,7 @@ use crate::{
         service::{Invalid, Service},
     },
     state_transfer::{
-        exchange::{ReplicaStatus, Transfer},
+        exchange::{ReplicaStatus, StateExchange},
         install::{Installer, Repair},
         offer,
         state::{Captured, Frontier, Reached, RestoreError, Snapshot},
@@ -70,7 +70,7 @@ impl Service for Trail {
 /// The state of a node's process.
 struct Node {
     replica: ReplicaCell<Trail>,
-    transfer: Transfer,
+    exchange: StateExchange,
     log_writer: Arc<LogWriter>,
     log: Arc<Mutex<DiskLog>>,
     rebuilt: Rebuilt,
@@ -101,9 +101,9 @@ fn start_as(
             while log_writer.is_due() && log_writer.write(&mut writes.lock().unwrap()) {}
         }
     }));
-    let transfer = Transfer::default();
-    transfer.set_replica_status(ReplicaStatus::Incomplete { fetch: 1 });
-    let node = Node { replica: ReplicaCell::new(trail), transfer, log_writer, log, rebuilt, is_kept: opened.is_kept };
+    let exchange = StateExchange::default();
+    exchange.set_replica_status(ReplicaStatus::Incomplete { fetch: 1 });
+    let node = Node { replica: ReplicaCell::new(trail), exchange, log_writer, log, rebuilt, is_kept: opened.is_kept };
     Ok((node, opened.remembered))
 }
 
@@ -113,7 +113,7 @@ fn start(disk: &SimStorage) -> Node {
 
 impl Node {
     fn installer(&self) -> Installer<'_, Trail> {
-        Installer { replica: &self.replica, transfer: &self.transfer, log_writer: &self.log_writer }
+        Installer { replica: &self.replica, exchange: &self.exchange, log_writer: &self.log_writer }
     }
 
     fn trail(&self) -> Trail {
@@ -386,7 +386,7 @@ fn a_joiner_gets_what_is_behind_its_log() {
     assert_eq!(at, membership::End { epoch: Epoch(2), seq: Seq(40) });
     assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     assert_eq!(node.log_writer.view(), peer.log_writer.view());
-    assert_eq!(node.transfer.take_restored(1).expect("it was restored").frontier.epoch, Epoch(3));
+    assert_eq!(node.exchange.take_restored(1).expect("it was restored").frontier.epoch, Epoch(3));
 }
 
 #[test]
@@ -623,7 +623,7 @@ fn a_state_that_came_before_a_cut_is_void() {
     let node = history(&disk);
     node.join(&peer).unwrap();
     node.installer().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, true).unwrap();
-    assert_eq!(node.transfer.take_restored(1), None, "the replica has not got that state any more");
+    assert_eq!(node.exchange.take_restored(1), None, "the replica has not got that state any more");
     assert_eq!(node.trail().0, peer.trail().0[..72]);
     assert!(!node.log_writer.is_stale());
 }

@@ -174,7 +174,7 @@ impl fmt::Debug for ViewController {
 /// The slot of a 1Pipe group at its node: the state between the node's engine and the thread that drives the group.
 pub(crate) struct OnePipeSlot {
     name: String,
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
     /// Wakes the engine.
     engine: OnceLock<Waker>,
     /// Whether there are directives.
@@ -185,7 +185,7 @@ pub(crate) struct OnePipeSlot {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotState {
     /// The view in which the place can be taken, and the group's shard in it.
     open: Option<(ShardId, Arc<View>)>,
     party: Option<Party>,
@@ -292,7 +292,7 @@ impl OnePipeSlot {
     }
 
     /// Ends the group, which can't go on.
-    fn end_party(&self, mut state: MutexGuard<'_, State>) {
+    fn end_party(&self, mut state: MutexGuard<'_, SlotState>) {
         state.left = 0;
         state.suspects.clear();
         let Some(party) = state.party.as_mut().filter(|party| !party.is_over) else { return };
@@ -302,12 +302,12 @@ impl OnePipeSlot {
         self.direct(state, Settlement { epoch, failed, failure_timestamp: 0 });
     }
 
-    fn suspect(&self, state: &mut State, nodes: impl IntoIterator<Item = NodeId>) {
+    fn suspect(&self, state: &mut SlotState, nodes: impl IntoIterator<Item = NodeId>) {
         state.suspects.extend(nodes);
         self.has_suspects.store(!state.suspects.is_empty(), Ordering::Release);
     }
 
-    fn direct(&self, mut state: MutexGuard<'_, State>, settlement: Settlement) {
+    fn direct(&self, mut state: MutexGuard<'_, SlotState>, settlement: Settlement) {
         state.directives.push_back(Directive::Settle(settlement));
         self.has_news.store(true, Ordering::Release);
         let waker = state.party.as_ref().map(|party| party.waker.clone());
@@ -323,7 +323,7 @@ impl OnePipeSlot {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         // Nothing panics while holding it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,19 +18,19 @@ const STATE: Offer = Offer::State { epoch: Epoch(3), seq: Seq(42), chain: None }
 
 /// The state that a source gives.
 #[derive(Clone)]
-enum State {
+enum FakeSource {
     Whole(Vec<u8>),
     /// The application fails behind these bytes.
     Fails(Vec<u8>),
     Refused,
 }
 
-impl StateSource for State {
+impl StateSource for FakeSource {
     fn capture(&self, request: TransferRequest) -> Result<PreparedOffer, String> {
         let (bytes, fails) = match self.clone() {
-            State::Refused => return Err(format!("it does not hold {}", request.shard)),
-            State::Whole(bytes) => (bytes, false),
-            State::Fails(bytes) => (bytes, true),
+            FakeSource::Refused => return Err(format!("it does not hold {}", request.shard)),
+            FakeSource::Whole(bytes) => (bytes, false),
+            FakeSource::Fails(bytes) => (bytes, true),
         };
         let total = bytes.len() as u64;
         let write = move |to: &mut dyn Write| {
@@ -42,7 +42,7 @@ impl StateSource for State {
     }
 }
 
-fn source(way: Way, cluster: &str, id: u32, state: State) -> Node {
+fn source(way: Way, cluster: &str, id: u32, state: FakeSource) -> Node {
     let handler: Handler = Arc::new(move |stream| wire::serve(stream, &state));
     Node::start(way, cluster, id, vec![(Service::State, handler)])
 }
@@ -67,7 +67,7 @@ fn a_state_arrives_whole_with_its_place_and_its_progress() {
     for &way in WAYS {
         for bytes in [0, 1, 256 << 10, (256 << 10) + 1, 3_000_000] {
             let cluster = fresh_cluster();
-            let node = source(way, &cluster, 1, State::Whole(state(bytes)));
+            let node = source(way, &cluster, 1, FakeSource::Whole(state(bytes)));
             let seen = Arc::new(Mutex::new(Vec::new()));
             let note = Arc::clone(&seen);
             let progress = move |progress| note.lock().unwrap().push(progress);
@@ -87,7 +87,7 @@ fn a_state_arrives_whole_with_its_place_and_its_progress() {
 #[test]
 fn a_source_that_does_not_hold_the_state_says_so() {
     let cluster = fresh_cluster();
-    let node = source(Way::Host, &cluster, 1, State::Refused);
+    let node = source(Way::Host, &cluster, 1, FakeSource::Refused);
     let (_, ended) = fetch(Way::Host, &cluster, &node);
     assert_eq!(ended.unwrap_err().to_string(), "the source does not give its state: it does not hold shard 7");
 }
@@ -97,8 +97,8 @@ fn a_source_that_fails_is_followed_by_another() {
     for &way in WAYS {
         let cluster = fresh_cluster();
         let sources = [
-            source(way, &cluster, 1, State::Fails(state(1_000_000))),
-            source(way, &cluster, 2, State::Whole(state(1_000_000))),
+            source(way, &cluster, 1, FakeSource::Fails(state(1_000_000))),
+            source(way, &cluster, 2, FakeSource::Whole(state(1_000_000))),
         ];
         let ended = sources.each_ref().map(|node| fetch(way, &cluster, node));
         let error = ended[0].1.as_ref().unwrap_err().to_string();
@@ -110,7 +110,7 @@ fn a_source_that_fails_is_followed_by_another() {
 /// Returns the bytes that a source sends for a state of this many bytes.
 fn recorded(bytes: usize) -> Vec<u8> {
     let cluster = fresh_cluster();
-    let node = source(Way::Host, &cluster, 1, State::Whole(state(bytes)));
+    let node = source(Way::Host, &cluster, 1, FakeSource::Whole(state(bytes)));
     let mut stream = caller(Way::Host, &cluster, 9).dial(&node.contact, Service::State, PATIENCE).unwrap();
     frame::write(&mut stream.writer, &REQUEST, 100).unwrap();
     let mut said = Vec::new();
@@ -181,7 +181,7 @@ fn a_chunk_that_is_left_out_is_found() {
 #[test]
 fn who_hangs_up_ends_the_transfer_at_both_sides() {
     let cluster = fresh_cluster();
-    let node = source(Way::Host, &cluster, 1, State::Whole(state(50_000_000)));
+    let node = source(Way::Host, &cluster, 1, FakeSource::Whole(state(50_000_000)));
     let mut fetch = Fetch::begin(&caller(Way::Host, &cluster, 9), &node.contact, REQUEST, |_| {}).unwrap();
     let mut some = vec![0; 300_000];
     fetch.read_exact(&mut some).unwrap();

@@ -161,7 +161,7 @@ fn no_image_is_taken_where_the_state_is_not_complete_and_no_log_is_written() {
     world.view(1);
     world.fill(0..5, 10);
     let mut follower = world.follower(5);
-    world.live.transfer.end(&squall_membership::EndReason::ShutDown);
+    world.live.exchange.end(&squall_membership::EndReason::ShutDown);
     assert!(matches!(world.history.snapshot(), Err(HistoryError::Capture(why)) if why.contains("ended")));
     assert!(matches!(follower.wait(Duration::from_secs(30)), Ok(Next::Entry(entry)) if entry.version == 5));
     world.log_writer.fail("the disk is gone".to_owned());

@@ -36,7 +36,7 @@ use crate::{
         service::Service,
     },
     state_transfer::{
-        exchange::{ReplicaStatus, Transfer},
+        exchange::{ReplicaStatus, StateExchange},
         state::{Captured, Frontier, Reached, Snapshot},
     },
 };
@@ -112,7 +112,7 @@ struct World {
 /// The state of the delivery thread.
 struct Live {
     replica: Mutex<Tape>,
-    transfer: Arc<Transfer>,
+    exchange: Arc<StateExchange>,
     log_writer: Arc<LogWriter>,
     captured: AtomicU32,
 }
@@ -130,7 +130,7 @@ impl Live {
     /// Gives the state to the requests that wait for it.
     fn serve(&self) {
         let replica = self.replica();
-        for (_, reply) in self.transfer.take() {
+        for (_, reply) in self.exchange.take() {
             let logged = Some(self.log_writer.place());
             reply(Captured::new(
                 Reached { frontier: Frontier::begin(Epoch(1), 1), time: Hlc(0) },
@@ -180,11 +180,11 @@ impl World {
         let park = WriterPark::default();
         let log_writer = Arc::new(LogWriter::new(&log, view, park.waker()));
         let storage = StorageThread::start(vec![(Arc::clone(&log_writer), log)], park, Waker::new(|| ()));
-        let transfer = Arc::new(Transfer::default());
-        transfer.set_replica_status(ReplicaStatus::Complete);
+        let exchange = Arc::new(StateExchange::default());
+        exchange.set_replica_status(ReplicaStatus::Complete);
         let live = Arc::new(Live {
             replica: Mutex::new(replica),
-            transfer: Arc::clone(&transfer),
+            exchange: Arc::clone(&exchange),
             log_writer: Arc::clone(&log_writer),
             captured: AtomicU32::new(0),
         });
@@ -195,7 +195,7 @@ impl World {
                 live.serve();
             }
         });
-        history.start(Arc::clone(&log_writer), transfer, waker);
+        history.start(Arc::clone(&log_writer), exchange, waker);
         World { log_writer, history, live, opened: end, _storage: storage.expect("a thread") }
     }
 
