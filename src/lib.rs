@@ -122,8 +122,9 @@ pub use group::{
     submit::{Sending, Submit},
 };
 pub use node::{
-    builder::{Node, NodeBuilder, StartError},
+    builder::{NodeBuilder, StartError},
     plan::PlanError,
+    running::Node,
     status::{AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status},
     witness::Witness,
 };

@@ -9,6 +9,7 @@ pub(crate) mod operator;
 pub(crate) mod plan;
 mod report;
 mod returning;
+pub(crate) mod running;
 mod scrub_thread;
 pub(crate) mod status;
 pub(crate) mod view_log;

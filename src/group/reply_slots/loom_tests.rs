@@ -27,9 +27,9 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 }
 
 /// A waker for a thread that waits for it.
-struct Alarm(Notify);
+struct Notifier(Notify);
 
-impl Wake for Alarm {
+impl Wake for Notifier {
     fn wake(self: Arc<Self>) {
         self.0.notify();
     }
@@ -37,12 +37,12 @@ impl Wake for Alarm {
 
 /// Blocks until the reply has come or is lost.
 fn wait(replies: &ReplySlots<u32>, ticket: Ticket) -> Result<u32, Lost> {
-    let alarm = Arc::new(Alarm(Notify::new()));
-    let waker = Waker::from(Arc::clone(&alarm));
+    let notifier = Arc::new(Notifier(Notify::new()));
+    let waker = Waker::from(Arc::clone(&notifier));
     loop {
         match replies.poll(ticket, &Context::from_waker(&waker)) {
             Poll::Ready((reply, _)) => return reply,
-            Poll::Pending => alarm.0.wait(),
+            Poll::Pending => notifier.0.wait(),
         }
     }
 }

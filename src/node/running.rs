@@ -1,0 +1,158 @@
+//! A running node, as its application has it.
+
+use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
+
+use squall_fabric::NodeId;
+use squall_membership::{EndReason, View};
+
+use crate::{
+    clients::serve,
+    config::Config,
+    durable::storage_thread::StorageThread,
+    node::{
+        builder::NodeBuilder,
+        engine::Request,
+        operator::Operator,
+        scrub_thread::ScrubThread,
+        status::{Change, Status},
+    },
+    services::Server,
+};
+
+/// The longest time that a node stays so that others hear that it has left.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A running node. Dropping it shuts it down.
+pub struct Node {
+    pub(super) operator: Arc<Operator>,
+    pub(super) engine: Option<JoinHandle<()>>,
+    /// Ends before the storage thread, which it asks.
+    pub(super) scrub: Option<ScrubThread>,
+    /// Ends after the engine, and writes the rest.
+    pub(super) storage: Option<StorageThread>,
+    pub(super) clients: Option<Arc<serve::Server>>,
+    /// Ends after the engine, for whose groups the server's threads wait.
+    pub(super) server: Option<Server>,
+}
+
+impl Node {
+    /// Begins the declaration of a node.
+    pub fn builder(config: Config) -> NodeBuilder {
+        NodeBuilder::new(config)
+    }
+
+    /// The node's id.
+    pub fn id(&self) -> NodeId {
+        self.operator.id
+    }
+
+    /// Returns the last view that this node has installed. A node that was dropped from the group, and asks to join
+    /// again, still has that view.
+    pub fn view(&self) -> Arc<View> {
+        self.operator.watch.view().expect("a node that started has a view")
+    }
+
+    /// Waits until this node has installed a view of which `which` is true, for `limit` at most. None if it has not.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the node's part in its groups is over, if it is.
+    pub fn wait_view(&self, limit: Duration, which: impl Fn(&View) -> bool) -> Result<Option<Arc<View>>, EndReason> {
+        self.operator.watch.wait_view(Some(limit), which)
+    }
+
+    /// Returns the times of this node's steps to its view.
+    pub fn last_change(&self) -> Change {
+        self.operator.watch.change()
+    }
+
+    /// Leaves the group: the others go on without this node, and need no timeout for it. A message that this node has
+    /// accepted is delivered, or fails with an error that says that it was not; where all leave, and too few of those
+    /// who decide are left, the outcome may be unknown. Waits until that is done, for `limit` at most.
+    ///
+    /// A process that is asked to end (SIGTERM) should call it, whether it is the only one or all are. If all members
+    /// leave, in whatever order, the group ends, as by [`shutdown_group`](Node::shutdown_group).
+    ///
+    /// Returns whether it has left. If not, no other node can go on with the state that this one has, or too few of the
+    /// nodes that decide can be reached. Perhaps all others ended while this node was cut off from them. It is still a
+    /// member then, and goes on trying; a process that is to end calls [`shutdown`](Node::shutdown) next, whatever the
+    /// answer.
+    pub fn leave(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Leave);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and
+    /// leave. Waits until this node has, for `limit` at most, and returns whether it has.
+    ///
+    /// One member's call suffices, and several do no harm. Members that can't be reached, or that hang, are not waited
+    /// for.
+    ///
+    /// A message that was acknowledged survives a loss of power of all members: durable groups go on with it when their
+    /// nodes are started again. The outcome of a message that was not delivered is unknown.
+    pub fn shutdown_group(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Close);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Declares a member gone, whatever this node sees of it: the others go on without it.
+    pub fn suspect(&self, member: NodeId) {
+        self.operator.tell(Request::Suspect(member));
+    }
+
+    /// Returns the reason for which the node's part in its groups is over, if it is.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.operator.watch.end_reason()
+    }
+
+    /// Waits until the node's part in its groups is over, and returns the reason.
+    pub fn wait_ended(&self) -> EndReason {
+        self.operator.watch.wait_ended(None).expect("without a limit it waits until then")
+    }
+
+    /// Returns the current state of the node and its groups. None while the engine does not answer, because it has
+    /// ended.
+    pub fn status(&self) -> Option<Status> {
+        self.operator.status()
+    }
+
+    /// Stops serving calls, as if the node had died to its clients.
+    #[cfg(test)]
+    pub(crate) fn stop_serving(&mut self) {
+        drop(self.server.take());
+    }
+
+    /// Ends the node's part in its groups: every waiting call gets an error, and the other members see this one leave.
+    ///
+    /// Waits until the engine and all applications have returned.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("id", &self.id())
+            .field("epoch", &self.operator.watch.epoch())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        // An operator that let the node leave hears of that before the node goes.
+        self.operator.farewells.wait(FAREWELL_PATIENCE);
+        self.operator.tell(Request::Stop);
+        if engine.join().is_err() {
+            tracing::error!("the engine's thread panicked");
+        }
+        drop(self.scrub.take());
+        drop(self.storage.take());
+        if let Some(clients) = &self.clients {
+            clients.stop();
+        }
+        drop(self.server.take());
+    }
+}
