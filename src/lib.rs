@@ -138,7 +138,15 @@ pub use squall_ordered::{Mode, log::Hlc};
 pub use squall_rdmc as rdmc;
 pub use state_transfer::state::Snapshot;
 
-/// The README's example must compile.
+/// The examples of the README and the book must compile.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod book {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../docs/src/start/service.md")]
+    struct OwnService;
+
+    #[doc = include_str!("../docs/src/operate/logs.md")]
+    struct Logs;
+}

@@ -187,7 +187,7 @@ fn state(group: &GroupLayout, complete: &[NodeId], suspended: Option<ShardState>
 
 /// Checks that a proposal may follow a view.
 ///
-/// The rules are (a) to (f) of docs/design.md, §6:
+/// The rules are (a) to (f) of docs/src/internals/view-log.md:
 /// * It follows the current epoch, and a member proposes it.
 /// * At least half of the members stay, as the same incarnations and in the same order.
 /// * Joiners, all of them candidates, come last and are no more than stay.

@@ -11,7 +11,7 @@
 //!
 //! In shared memory every member copies straight from the root's memory, and a block is only the amount that is copied
 //! between two looks at everything else. Its size was measured (`squall-bench bulk --sweep`): see
-//! `docs/performance.md`.
+//! `docs/src/measurements/performance.md`.
 
 use std::time::Duration;
 

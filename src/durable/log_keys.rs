@@ -2,7 +2,7 @@
 //!
 //! A node with such a key can show its logs to others that know the public half from elsewhere. The signature shows
 //! that the logs are unaltered, record by record, since they began. `squall keys log` makes both halves; nothing but
-//! logs is signed with them. `docs/log-format.md` says what is signed.
+//! logs is signed with them. `docs/src/internals/log-format.md` says what is signed.
 
 use std::{
     fs,

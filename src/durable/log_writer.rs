@@ -457,7 +457,7 @@ impl LogWriter {
     ///
     /// A view may begin behind the last record of the one before, since an entry of the order that is no message leaves
     /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
-    /// acknowledged nothing in the view (docs/design.md, §6).
+    /// acknowledged nothing in the view (docs/src/internals/restart.md).
     pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
         let mut buffer = self.buffer();
         let record = Position::new(persisted.epoch(), Seq(0));

@@ -22,7 +22,7 @@ Rows, for 8 hosts unless the name ends in another number:
   pipeline       squall-bench bulk --algorithm pipeline; beside bound
   sequential     the root sends to one after the other; beside link
   slow.A-B       pipeline, when the path between hosts A and B, neighbours in the pipeline, has half the rate
-  slow           beside it: pipeline x (s + ceil(s/l)(2 - 1))/s, with s = k + l - 1 (docs/design.md, section 3)
+  slow           beside it: pipeline x (s + ceil(s/l)(2 - 1))/s, with s = k + l - 1 (docs/src/internals/rdmc.md)
   openmpi, mpich apps/bench/peers/bulk/mpi_bcast.c, the libraries' own choice of algorithm; beside pipeline
   pipeline.16    beside pipeline
 

@@ -74,7 +74,7 @@ mod tests {
         *,
     };
 
-    /// The digests that docs/log-format.md describes, as another program computes them.
+    /// The digests that docs/src/internals/log-format.md describes, as another program computes them.
     #[test]
     fn the_format_is_what_it_was() {
         let begin = ChainValue::begin(ClusterId(7), ShardId(3), End::START);

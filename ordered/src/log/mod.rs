@@ -1,8 +1,8 @@
 //! The log on disk: the messages that were delivered, in order, kept so that they outlive all members' processes.
 //!
 //! A log is a directory of *segments*, files of a fixed size that have their space before anything is written to them.
-//! Each is a sequence of *records*: messages, and a view before the first message of its epoch. `docs/log-format.md`
-//! draws every byte.
+//! Each is a sequence of *records*: messages, and a view before the first message of its epoch.
+//! `docs/src/internals/log-format.md` draws every byte.
 //!
 //! # The parts
 //!

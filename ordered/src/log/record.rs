@@ -90,7 +90,7 @@ impl ViewRecord {
         [&self.complete, &self.members, &self.senders, &self.joined, &self.left]
     }
 
-    /// Returns its bytes, as docs/log-format.md draws them.
+    /// Returns its bytes, as docs/src/internals/log-format.md draws them.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(VIEW_FIXED_BYTES + 4 * MAX_MEMBERS);
         bytes.extend_from_slice(&self.life.0.to_le_bytes());
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// The bytes that docs/log-format.md draws.
+    /// The bytes that docs/src/internals/log-format.md draws.
     #[test]
     fn the_format_is_what_it_was() {
         let bytes = header().encode(7, 8192);

@@ -387,7 +387,7 @@ mod tests {
         Signature { bytes: [0xaa; 64], chain: ChainValue([0xbb; 32]), end }
     }
 
-    /// The bytes that docs/log-format.md draws.
+    /// The bytes that docs/src/internals/log-format.md draws.
     #[test]
     fn the_format_is_what_it_was() {
         let key = SigningKey::from_seed(&[1; 32]);

@@ -5,7 +5,7 @@ use squall_ordered::log::{Damage, Log, Position, ReadError, SimStorage, Storage,
 
 use crate::model::{Kept, Seed, any_options, open, options, read_all, records, seeds, write};
 
-/// The places of records in a log's files, as docs/log-format.md draws them: file, offset, size.
+/// The places of records in a log's files, as docs/src/internals/log-format.md draws them: file, offset, size.
 fn places(storage: &SimStorage, records: &[Kept]) -> Vec<(String, u64, u64)> {
     let image = storage.image();
     let mut places = Vec::new();

@@ -41,7 +41,7 @@ fn marks(file: &[u8], cut: Option<usize>) -> Vec<u64> {
     found
 }
 
-/// The highest mark that can be read in any file, as docs/log-format.md says.
+/// The highest mark that can be read in any file, as docs/src/internals/log-format.md says.
 fn highest(image: &Image) -> u64 {
     let manifest = fields(&image["log"]).expect("it is well");
     let (first, next, cut) = (u64_at(manifest, 40), u64_at(manifest, 48), (u64_at(manifest, 56), u64_at(manifest, 64)));

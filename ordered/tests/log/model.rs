@@ -72,7 +72,8 @@ pub(crate) fn known(member: NodeId, seed: u8) -> MemberKey {
     MemberKey { member, key: key(seed).public_key() }
 }
 
-/// The chain behind all records of a log, computed as docs/log-format.md says. It is `begin` before the first record.
+/// The chain behind all records of a log, computed as docs/src/internals/log-format.md says. It is `begin` before the
+/// first record.
 pub(crate) fn chain_of<S: Storage + Clone>(log: &Log<S>, begin: ChainValue) -> ChainValue {
     let records = log.export(log.begin().position, Position::MAX, usize::MAX).expect("it is well").bytes;
     let (mut chain, mut rest) = (begin, &records[..]);
