@@ -60,7 +60,7 @@ impl Replicated for Store {
     type Reply = Option<String>;
 
     /// Members that mean something else by the same bytes refuse each other.
-    const SCHEMA: Schema = Schema::new("examples/replicated_kv", 1);
+    const SCHEMA: Schema = Schema::new("replicated-kv", 1);
 
     /// Applies a change. All members apply the same changes in the same order, so this depends on nothing but the state
     /// and the command: no clock, no chance, no order of a hash map.
