@@ -70,12 +70,12 @@ pub struct LogStatus {
     pub safe: u64,
     /// The approximate size of its segments' contents, in bytes.
     pub bytes: u64,
-    /// The version of the newest image of the state.
+    /// The version of the newest snapshot of the state.
     pub image: Option<u64>,
-    /// The size of all images, in bytes.
+    /// The size of all snapshots, in bytes.
     pub image_bytes: u64,
-    /// Whether an image was due while the one before was still being taken. If taking it hangs, no log is trimmed until
-    /// that goes on.
+    /// Whether a snapshot was due while the one before was still being taken. If taking it hangs, no log is trimmed
+    /// until that goes on.
     #[serde(default)]
     pub image_late: bool,
     /// Records that were written since the node's start: messages, and few views.

@@ -65,7 +65,7 @@ pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<
 /// The pace of a disk, until another one is set.
 const PACE: Duration = Duration::from_micros(50);
 
-/// The longest pause of an image before its next step, in nanoseconds.
+/// The longest pause of a snapshot before its next step, in nanoseconds.
 const SNAPSHOT_PACE: u64 = 2_000_000;
 
 /// The pause of scrubbing after a log was read again, and of a node that can't read its log now.
@@ -351,7 +351,7 @@ impl Cluster {
         node.groups.values().filter_map(|group| group.logging.as_ref()).all(is_written)
     }
 
-    /// The version of a node's newest image.
+    /// The version of a node's newest snapshot.
     fn newest_snapshot(&self, node: NodeId, shard: ShardId) -> u64 {
         let group = self.nodes.get(&node).and_then(|node| node.groups.get(&shard));
         group.and_then(|group| group.control.history().status()?.image).unwrap_or(0)
@@ -369,7 +369,7 @@ impl Cluster {
         let logging = logging.ok_or_else(|| format!("{node} has no log of {shard}"))?;
         let log = logging.log();
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
-        // A start reads only what is behind the newest image. Scrubbing has to find what is damaged before that.
+        // A start reads only what is behind the newest snapshot. Scrubbing has to find what is damaged before that.
         let (image, mut read) = (self.newest_snapshot(node, shard), log.begin().version);
         loop {
             match reader.next_record() {
@@ -387,7 +387,7 @@ impl Cluster {
         Ok(log.persisted().version)
     }
 
-    /// Puts on the agenda what is to be written: records, and images.
+    /// Puts on the agenda what is to be written: records, and snapshots.
     pub(super) fn schedule_writes(&mut self, id: NodeId) {
         let now = self.net.now();
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -435,7 +435,7 @@ impl Cluster {
         self.step_within(id, self.options.step_delay);
     }
 
-    /// Goes on with an image of the state, as the thread that takes it would.
+    /// Goes on with a snapshot of the state, as the thread that takes it would.
     pub(super) fn take_snapshot(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.images = false;

@@ -49,7 +49,7 @@ pub(super) enum Act {
     Write(ShardId),
     /// A shard's log that had nothing to write for a while notes how far it was acknowledged.
     Note(ShardId),
-    /// An image of a shard's state is taken a step further.
+    /// A snapshot of a shard's state is taken a step further.
     Snapshot(ShardId),
     /// A shard's log is read again, or repaired.
     Scrub(ShardId),
@@ -122,7 +122,7 @@ pub(super) struct Home {
     pub(super) writes: bool,
     /// Whether it is on the agenda to note how far the log was acknowledged.
     pub(super) notes: bool,
-    /// Whether a step of an image is on the agenda.
+    /// Whether a step of a snapshot is on the agenda.
     pub(super) images: bool,
     /// The scrubber that looks after its log.
     pub(super) scrubbing: Option<Scrubbing>,

@@ -41,7 +41,7 @@ struct Requests {
     waiting: usize,
 }
 
-/// A permit for a request's bytes, which the budget has until this is dropped.
+/// A permit for a request's bytes. The budget gets them back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     budget: Arc<Budget>,

@@ -17,10 +17,9 @@
 //! sends one when nothing of the session was delivered for a while on its clock. Its message names the count of acts
 //! that it had seen, and does nothing if the session has acted since. The number of a session is never given again. A
 //! late message for a session that has ended is refused, and never executed.
-//! ended is refused, and never executed.
 
+mod encoding;
 mod idle;
-mod image;
 mod table;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
