@@ -479,7 +479,7 @@ impl<S: Service> Task for Delivery<S> {
         match &part.phase {
             ReplicaPhase::Complete { .. } => part.begin(&self.context, is_listed),
             ReplicaPhase::Incomplete { .. } => {
-                self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody())
+                self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
             }
         }
         self.context.exchange.set_replica_status(part.replica_status(&self.requests));
