@@ -32,7 +32,7 @@ Environment:
   ROUNDS=5               how many rounds
   QUICK=1                one round of small messages: to see that it works, not to measure
   ONLY="squall openmpi"  which parts: squall share copy openmpi mpich
-  SKIP_BUILD=1           take the squall that is there
+  SKIP_BUILD=1           take the squall-bench that is there
 END
 }
 

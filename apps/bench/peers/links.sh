@@ -35,7 +35,7 @@ Environment:
   ROUNDS=3               how many rounds
   QUICK=1                one round of 4 MiB: to see that it works, not to measure
   ONLY="goodput squall"  which parts: goodput squall sequential slow more openmpi mpich
-  SKIP_BUILD=1           take the squall that is there
+  SKIP_BUILD=1           take the squall-bench that is there
 END
 }
 

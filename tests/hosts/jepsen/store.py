@@ -32,7 +32,7 @@ def binary(name):
     if not path.exists():
         raise SystemExit(
             f"jepsen: {path} is missing: run "
-            "`cargo build --release -p squall-cli -p squall-redis --bins`"
+            "`cargo build --release -p squall-redis --bins`"
         )
     return str(path)
 
