@@ -225,8 +225,8 @@ impl Config {
         &self.membership.join
     }
 
-    /// Returns the directory of this node's part of the view log, so that it counts after a restart; None to keep it in
-    /// memory.
+    /// Returns the directory of this node's part of the view log and of its durable groups' logs, so that they count
+    /// after a restart; None to keep nothing.
     pub fn storage(&self) -> Option<&Path> {
         self.membership.storage.as_deref()
     }

@@ -23,7 +23,7 @@
 //! scrub_bytes_per_second = "1MiB" # the bytes of its logs that a node reads again, to find and repair damage; 0: none
 //! client_bytes = "256MiB"      # bytes that this node holds for clients, over all connections: half for requests that
 //!                              # the groups have not taken yet, half for what clients have not read
-//! # storage = "state/{id}"     # a directory for this node's part of the view log; nothing is kept
+//! # storage = "state/{id}"     # a directory for this node's part of the view log and for its logs; nothing is kept
 //! # sign_log = "keys/node-{id}.log.key"   # the key with which this node signs its durable groups' logs, made by
 //!                                         # `squall keys log`
 //! # rack = "a"                 # the rack of this node: replicas are spread over racks

@@ -278,8 +278,8 @@ pub(super) fn backend(text: &str) -> Result<Backend, String> {
         "tcp" => Ok(Backend::Tcp),
         "verbs" if cfg!(feature = "verbs") => Ok(Backend::Verbs),
         "verbs" => {
-            Err("is \"verbs\", which this program was built without: build it with `--features verbs` (which needs \
-                        libibverbs), or give \"tcp\""
+            Err("is \"verbs\", which this program was built without: build it with squall's feature `verbs` (which \
+                        needs libibverbs), or give \"tcp\""
                 .into())
         }
         _ => Err(format!("is {text:?}: give \"auto\", \"shm\", \"tcp\" or \"verbs\"")),

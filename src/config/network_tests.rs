@@ -227,7 +227,7 @@ fn rdma_is_there_if_it_was_built_in_and_else_the_error_says_how() {
         Ok(config) => assert_eq!((config.carrier(), cfg!(feature = "verbs")), (Carrier::Verbs, true)),
         Err(error) => {
             let said = error.to_string();
-            assert!(!cfg!(feature = "verbs") && said.contains("build it with `--features verbs`"), "{said}");
+            assert!(!cfg!(feature = "verbs") && said.contains("build it with squall's feature `verbs`"), "{said}");
         }
     }
 }

@@ -510,7 +510,7 @@ impl LogWriter {
     /// As [`ask`](LogWriter::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
     /// [`begin_anew`](Log::begin_anew).
     ///
-    /// AppendGuard goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
+    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
     /// error is one of the log: nothing more is written.
     pub(crate) fn change_end(
         self: &Arc<LogWriter>,

@@ -68,7 +68,7 @@ pub enum FabricError {
     #[error(transparent)]
     Dial(#[from] DialError),
     /// RDMA was asked for by a program that was built without it.
-    #[error("this program was built without RDMA: build it with `--features verbs`, which needs libibverbs")]
+    #[error("this program was built without RDMA: build it with squall's feature `verbs`, which needs libibverbs")]
     NoVerbs,
 }
 

@@ -112,7 +112,8 @@ pub enum Unavailable {
     /// Too few members can be reached to decide which go on, so this one must not.
     #[error(
         "too few of the group's members can be reached to decide who goes on, so this one waits: it goes on by itself once more \
-         of them are back; if they are lost for ever, `squall recover --force` lets it go on without them"
+         of them are back; if they are lost for ever, `squall recover --force --reason TEXT` lets it go on \
+         without them"
     )]
     NoQuorum,
     /// The others went on without this node, because it was stopped or cut off. It joins again by itself.

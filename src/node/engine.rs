@@ -47,8 +47,8 @@ const OVERRUNS: u32 = 3;
 const WATCH: Duration = Duration::from_secs(10);
 
 /// The advice to operators when nothing can be decided.
-const LAST_RESORT: &str = "it goes on by itself once more of them are back; if these are lost for ever, `squall recover --force` \
-                           lets this node go on without them";
+const LAST_RESORT: &str = "it goes on by itself once more of them are back; if these are lost for ever, `squall recover --force \
+                           --reason TEXT` lets this node go on without them";
 
 /// A request of another thread to the engine.
 #[derive(Debug)]

@@ -159,7 +159,7 @@ pub(crate) fn waits_for(nodes: &[NodeId]) -> String {
     let nodes = nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
     format!(
         "the group was interrupted, and waits for {nodes} to come back: start them. More than half of its members go on without \
-         the others after `restart_wait_ms`; if they are lost for ever, `squall recover --force` lets this node go on with what its disk \
-         has"
+         the others after `restart_wait_ms`; if they are lost for ever, `squall recover --force --reason TEXT` lets this node \
+         go on with what its disk has"
     )
 }

@@ -266,7 +266,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     /// gather until then go out together.
     ///
     /// While as many wait for room as may, it waits, for `limit` at most; then it fails with [`ScatterError::Full`].
-    /// CoreBudget comes from receivers that receive: where every rank only scatters, all wait in vain.
+    /// Room comes from receivers that receive: where every rank only scatters, all wait in vain.
     pub fn scatter(
         &mut self,
         mode: Mode,

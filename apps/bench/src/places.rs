@@ -58,7 +58,8 @@ impl PlaceArgs {
     pub(crate) fn check(&self, most_nodes: u32) -> Result<(), String> {
         if self.fabric == FabricKind::Verbs && !cfg!(feature = "verbs") {
             return Err(
-                "this program was built without RDMA: build it with `--features verbs`, which needs libibverbs".into(),
+                "this program was built without RDMA: build it with `-p squall-bench --features verbs`, which needs libibverbs"
+                    .into(),
             );
         }
         if self.fabric == FabricKind::Shm && (self.tls || !self.addresses.is_empty() || self.wrap.is_some()) {

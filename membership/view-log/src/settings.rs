@@ -236,7 +236,7 @@ fn undecided(silent: &[NodeId]) -> String {
         [] => "its members answer, and decide nothing (does it have room for another, and do their clocks and disks work?)".into(),
         _ => format!(
             "nothing is heard of its members {}; if too few of those who vote are left, start them, or force one that is left to go on \
-             (`squall recover`)",
+             (`squall recover --force --reason TEXT`)",
             listed(silent)
         ),
     }
@@ -246,7 +246,7 @@ fn undecided(silent: &[NodeId]) -> String {
 pub(crate) fn forgotten(nodes: &[NodeId]) -> String {
     format!(
         "what {} voted is lost with the process, so too few are left who decide, for good: `squall recover \
-         --force` at a member that still runs lets it go on alone, and the others join it; with `storage`, votes outlive a process",
+         --force --reason TEXT` at a member that still runs lets it go on alone, and the others join it; with `storage`, votes outlive a process",
         listed(nodes)
     )
 }

@@ -4,7 +4,7 @@
 //! use std::time::Duration;
 //! use squall::{Consistency, NodeId, client::{Client, ClientConfig}};
 //! # use rkyv::Archived;
-//! # use squall::{QueryService, Applied, Replicated};
+//! # use squall::{Applied, QueryService, Replicated};
 //! # struct Counter(i64);
 //! # impl Replicated for Counter {
 //! #     type Command = i64;

@@ -43,7 +43,7 @@ impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserialize
 ///
 /// ```
 /// use rkyv::Archived;
-/// use squall::{QueryService, Applied, Replicated};
+/// use squall::{Applied, QueryService, Replicated};
 ///
 /// struct Counter(i64);
 ///

@@ -170,7 +170,7 @@ impl<R: Service> Group<R> {
     /// persisted by now, so that no crash undoes them. Versions count from 1; a range that begins in the trimmed part
     /// is an error.
     ///
-    /// Memory is bounded, whatever the range. AppendGuard continues meanwhile, and so does trimming: a reader that
+    /// Memory is bounded, whatever the range. Appending continues meanwhile, and so does trimming: a reader that
     /// trimming overtakes gets [`HistoryError::Trimmed`].
     ///
     /// This call waits for the thread that writes, which answers between two batches.

@@ -122,7 +122,8 @@ fn all_to_all_at_once_arrives() {
     }
 }
 
-/// Measures the time of a message and its answer. Run `cargo test --release -- --ignored --nocapture a_round_trip`.
+/// Measures the time of a message and its answer. Run
+/// `cargo test --release -p squall --lib -- --ignored --nocapture a_round_trip`.
 #[test]
 #[ignore = "a figure, not a rule"]
 #[allow(clippy::print_stdout)]

@@ -31,7 +31,7 @@ pub(super) struct PushArgs {
     /// The receivers' cluster
     #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
-    /// The route of the contents [default: interleaved on this host, binomial-pipeline over a network]
+    /// The route of the contents [default: interleaved on this host, pipeline over a network]
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
     algorithm: Option<String>,
     /// The receivers that stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the

@@ -54,8 +54,8 @@ fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
     } else {
         area.bad(
             "this program was built without it",
-            "build it with `cargo build --release --features verbs` (Debian: apt install libibverbs-dev librdmacm-dev libclang-dev \
-             pkg-config)",
+            "build it with `cargo build --release -p squall-cli --features verbs` (Debian: apt install libibverbs-dev librdmacm-dev \
+             libclang-dev pkg-config)",
         );
     }
     let names = entries(&places.class);

@@ -13,7 +13,7 @@ use crate::target::{TargetArgs, failed};
 
 const HELP: &str = "\
 Example:
-  squall recover --force --config squall.toml --reason \"hosts 1 and 2 burnt\"
+  squall recover --force --config squall.toml --id 3 --reason \"hosts 1 and 2 burnt\"
 
 For when most of those who decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
 only down, or cut off, comes back with what it has.
@@ -25,8 +25,9 @@ that start again, join it by themselves and get its state; so force ONE of the s
 survivor that knows of a later view holds what the new life lacks: it stays as it is, and says so, until it is started again.
 
 What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, or from where the node's own
-log of it ends, whoever else holds it: the command names these shards before it asks, if the node is a member, and when it is done. If most of them still run, there are TWO groups from then on, with different
-states, and nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and
+log of it ends, whoever else holds it: the command names these shards before it asks, if the node is a member, and when it is done.
+If most of the lost nodes still run, there are TWO groups from then on, with different states, and nothing will unite them: end
+those processes first. Who did it, when and why is recorded in the view log, and
 `squall status` shows it.";
 
 /// Lets a node go on alone when most of the members that decide are lost for ever.

@@ -99,7 +99,7 @@ fn condition(condition: &ShardCondition) -> String {
                 true => format!(
                     "suspended: all who held its state are back ({holders}), and it goes on as soon as one of them says that it has it. If \
                      that takes longer than seconds, it is lost: end all nodes, start one of these and let it begin anew with `squall \
-                     recover --force`, then start the others"
+                     recover --force --reason TEXT`, then start the others"
                 ),
             };
             match acknowledged {

@@ -87,7 +87,7 @@ fn server(facts: &Facts<'_>, lines: &mut Lines) {
     let server = facts.reception;
     lines.add("redis_version", VERSION);
     lines.add("redis_mode", "standalone");
-    lines.add("server_name", "squall-replicated-kv");
+    lines.add("server_name", "squall-redis");
     lines.add("squall_version", env!("CARGO_PKG_VERSION"));
     lines.add("arch_bits", usize::BITS);
     lines.add("process_id", std::process::id());

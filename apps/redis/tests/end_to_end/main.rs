@@ -185,7 +185,7 @@ fn everything_works_over_tcp_with_and_without_tls() {
     let _turn = one_at_a_time();
     for options in [&["--smoke", "--fabric", "tcp"][..], &["--smoke", "--fabric", "tcp", "--tls"]] {
         let output =
-            Command::new(env!("CARGO_BIN_EXE_squall-redis")).args(options).output().expect("the example starts");
+            Command::new(env!("CARGO_BIN_EXE_squall-redis")).args(options).output().expect("the program starts");
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{options:?}: {said}");
         let over = if options.contains(&"--tls") { "TCP with TLS" } else { "TCP" };

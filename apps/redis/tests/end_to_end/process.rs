@@ -1,4 +1,4 @@
-//! Processes of the example: started, watched, and stopped even if a test fails.
+//! Processes of squall-redis: started, watched, and stopped even if a test fails.
 
 use std::{
     fs,
@@ -24,17 +24,17 @@ use crate::{
 fn spawn(args: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_squall-redis"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("the example starts")
+    command.spawn().expect("the program starts")
 }
 
-/// Runs the example, which must fail with exit code 1. Returns its standard error.
+/// Runs the program, which must fail with exit code 1. Returns its standard error.
 pub(crate) fn fails(args: &[&str]) -> String {
     let (status, said) = run_for(args, DEADLINE);
     assert_eq!(status.map(|status| status.code()), Some(Some(1)), "{said}");
     said
 }
 
-/// Runs the example for `limit` at most. Returns its exit status and its standard error.
+/// Runs the program for `limit` at most. Returns its exit status and its standard error.
 pub(crate) fn run_for(args: &[&str], limit: Duration) -> (Option<ExitStatus>, String) {
     let mut child = spawn(args);
     let status = ends_within(limit, &mut child);
@@ -134,7 +134,7 @@ impl Drop for Replica {
     }
 }
 
-/// Three replicas and their supervisor, as the example starts them by default.
+/// Three replicas and their supervisor, as the program starts them by default.
 pub(crate) struct Cluster {
     supervisor: Child,
     pub(crate) replicas: Vec<Replica>,

@@ -20,7 +20,7 @@ fn spawn(directory: &Path, options: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_squall-redis"));
     command.args(["--port", &free_ports().to_string()]).args(options).env("TMPDIR", directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    command.spawn().expect("the example starts")
+    command.spawn().expect("the program starts")
 }
 
 /// Runs a cluster until it serves, and stops it. Returns the modes of the directories that it has made in the meantime.

@@ -92,9 +92,9 @@ ports 7001 to 7003 are for clients, who are not protected by TLS.
 
 Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on disk, a
 read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they are started
-again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or REPLICATED_KV_PASSWORD in the environment) whoever reaches a
-port can read and write. Keys expire by the clock of the replica that is asked or that was written to: keep the hosts' clocks
-in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
+again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or SQUALL_REDIS_PASSWORD in the
+environment) whoever reaches a port can read and write. Keys expire by the clock of the replica that is asked or that was written
+to: keep the hosts' clocks in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
 something failed, 2 if the arguments make no sense."
 )]
 struct Args {
@@ -261,7 +261,8 @@ fn main() -> ExitCode {
     }
     if args.fabric == Fabric::Verbs && !cfg!(feature = "verbs") {
         eprintln!(
-            "squall-redis: this program was built without RDMA: build it with `--features verbs`, which needs libibverbs"
+            "squall-redis: this program was built without RDMA: build it with `-p squall-redis --features verbs`, which needs \
+             libibverbs"
         );
         return ExitCode::from(2);
     }

@@ -30,7 +30,7 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
 const RETAIN_BYTES: usize = 1 << 30;
 
 /// The environment variable with the password.
-pub(crate) const PASSWORD: &str = "REPLICATED_KV_PASSWORD";
+pub(crate) const PASSWORD: &str = "SQUALL_REDIS_PASSWORD";
 
 /// The reason why a replica could not run.
 #[derive(Debug, thiserror::Error)]
