@@ -10,6 +10,7 @@ use crate::{
     input::{Effect, Input, Settings},
     lead::staying,
     membership_table::MembershipTable,
+    propose::leaves_after,
     rejoin_backoff::RejoinBackoff,
     returning::Returning,
     stall::Watched,
@@ -47,6 +48,8 @@ pub struct Membership {
     retired: Vec<ActiveView>,
     backoff: RejoinBackoff,
     leaving: bool,
+    /// The time at which this node leaves, if it is no member by then.
+    leaves_by: Option<Time>,
     /// Whether all members are to leave.
     closing: bool,
     ended: bool,
@@ -68,6 +71,7 @@ impl Membership {
             retired: Vec::new(),
             backoff: RejoinBackoff::default(),
             leaving: false,
+            leaves_by: None,
             closing: false,
             ended: false,
             closes_at: None,
@@ -173,6 +177,7 @@ impl Membership {
             _ if !self.retired.is_empty() => return Time::ZERO,
             _ if self.ended => return self.closes_at.unwrap_or(Time::ZERO),
             Some(active) => active.deadline(&self.settings),
+            None if self.leaving && self.installing.is_none() => self.leaves_by.unwrap_or(Time::ZERO),
             None => self.backoff.deadline(),
         };
         due.min(self.returning.deadline())
@@ -218,6 +223,8 @@ impl Membership {
                 match active {
                     // A next step looks whether it may leave.
                     Some(active) => active.touch(),
+                    // The others may go on with what its disk has, and would wait for it: then it leaves as a member.
+                    None if self.installing.is_some() || self.returning.has_told() => {}
                     None => self.end(EndReason::Left, out),
                 }
             }
@@ -265,6 +272,9 @@ impl Membership {
         for mut active in self.retired.drain(..) {
             active.disconnect(fabric);
         }
+        if self.leaving && self.active.is_none() {
+            self.leave_outside(now, out);
+        }
         if !self.ended {
             self.returning.step(now, &self.settings, &self.me, self.active.as_ref(), out);
             // These decisions waited until the view was installed.
@@ -280,7 +290,7 @@ impl Membership {
             return false;
         }
         let Some(active) = self.active.as_mut() else {
-            let asks = self.backoff.asks(now, &self.settings);
+            let asks = !self.leaving && self.backoff.asks(now, &self.settings);
             if asks {
                 out.push(Effect::Join(self.me.clone()));
             }
@@ -330,6 +340,14 @@ impl Membership {
         } else if active.is_open() || self.candidates.is_empty() || active.proposer.waits_in_vain(now, &self.settings) {
             // Not while others may join instead, as long as anything is decided.
             active.leave(out);
+        }
+    }
+
+    /// Ends a node that leaves and is no member, unless the others may be about to go on with what it has reported.
+    fn leave_outside(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let by = *self.leaves_by.get_or_insert(now + leaves_after(&self.settings));
+        if self.installing.is_none() && (now >= by || !self.returning.has_told()) {
+            self.end(EndReason::Left, out);
         }
     }
 

@@ -22,6 +22,12 @@ const LOSES_STATE_AFTER: u32 = 16;
 /// log of which a majority is there decides in it. It may be that a node was taken in, with which the group goes on.
 const LEAVES_AFTER: (u32, Duration) = (4, Duration::from_secs(3));
 
+/// The time after which a node that leaves waits no longer for a decision.
+pub(crate) fn leaves_after(settings: &Settings) -> Duration {
+    let (timeouts, least) = LEAVES_AFTER;
+    least.max(settings.failure_timeout * timeouts)
+}
+
 /// A member's progress towards a wedged view's successor.
 #[derive(Debug)]
 pub(crate) struct Proposer {
@@ -85,9 +91,7 @@ impl Proposer {
 
     /// Whether nothing was decided for so long that members which all leave wait no longer.
     pub(crate) fn waits_in_vain(&self, now: Time, settings: &Settings) -> bool {
-        let (timeouts, least) = LEAVES_AFTER;
-        let limit = least.max(settings.failure_timeout * timeouts);
-        self.waits_since.is_some_and(|since| now >= since + limit)
+        self.waits_since.is_some_and(|since| now >= since + leaves_after(settings))
     }
 
     /// Begins that wait anew: this node did not run for a while, and others may have decided meanwhile.

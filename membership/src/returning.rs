@@ -119,6 +119,12 @@ impl Returning {
         self.held = None;
     }
 
+    /// Whether the others may go on from the last view with what this node has reported.
+    pub(crate) fn has_told(&self) -> bool {
+        let last = self.last.as_ref().map(|last| last.view.epoch);
+        self.said.is_some_and(|said| Some(said.epoch) == last)
+    }
+
     pub(crate) fn deadline(&self) -> Time {
         self.wake
     }

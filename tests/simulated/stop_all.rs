@@ -1,7 +1,7 @@
 //! All members of a simulated durable group leave at once, in the midst of work and of trouble: crashes, pauses, cut
 //! links and slow disks. Processes end once their node's part is over. All nodes end, in bounded time, except for a few
 //! that can't know that no other node is left. When they are started again, the group goes on with all that was
-//! acknowledged.
+//! acknowledged. And one member leaves alone, as all come back from a loss of power.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -314,7 +314,8 @@ impl Run {
             self.relaunch_fallen()?;
         }
         let mut waited = Duration::ZERO;
-        while !self.is_whole() {
+        nodes.sort_unstable();
+        while !self.is_whole(&nodes) {
             let slice = Duration::from_millis(5);
             self.cluster.run_for(slice);
             self.relaunch_fallen()?;
@@ -325,7 +326,54 @@ impl Run {
                 return Err(format!("not all serve after {PATIENCE:?}: {views:#?}"));
             }
         }
-        self.read_all()
+        self.read_all(&nodes)
+    }
+
+    /// Lets all nodes lose power in the midst of work, with logs of different ends, and come back. One of them is asked
+    /// to leave as soon as its process runs. The others go on without it, and with all that it had.
+    ///
+    /// Of two nodes the other one can't go on, if the first has left before it said that it is back.
+    fn one_leaves_as_all_come_back(&mut self) -> Result<(), String> {
+        if self.groups.len() == 2 {
+            return Ok(());
+        }
+        self.cluster.start().map_err(|error| error.to_string())?;
+        for node in self.nodes() {
+            let pace = [50, 1_000, 10_000][self.rng.usize(0..3)];
+            self.cluster.slow_disk(node, Duration::from_micros(pace));
+        }
+        self.pass(Duration::from_millis(30), true);
+        let (mut nodes, leaver) = (self.nodes(), self.any());
+        for &node in &nodes {
+            self.cluster.crash(node);
+            self.cluster.slow_disk(node, Duration::from_micros(50));
+        }
+        self.cluster.fallen();
+        self.answer();
+        self.rng.shuffle(&mut nodes);
+        let mut asked = false;
+        for &node in &nodes {
+            self.launch(node)?;
+            self.pass(Duration::from_millis(20), false);
+            if !asked && self.cluster.is_up(leaver) && self.rng.bool() {
+                self.cluster.leave(leaver);
+                asked = true;
+            }
+        }
+        self.cluster.leave(leaver);
+        let others: Vec<NodeId> = self.nodes().into_iter().filter(|&node| node != leaver).collect();
+        let mut waited = Duration::ZERO;
+        while !self.is_whole(&others) {
+            let slice = Duration::from_millis(5);
+            self.pass(slice, false);
+            waited += slice;
+            if waited > PATIENCE {
+                let view = |&node| (node, self.cluster.view(node).map(|view| (view.epoch.0, view.shards.clone())));
+                let views: Vec<_> = others.iter().map(view).collect();
+                return Err(format!("{leaver} has left, and the others do not go on after {PATIENCE:?}: {views:#?}"));
+            }
+        }
+        self.read_all(&others)
     }
 
     fn relaunch_fallen(&mut self) -> Result<(), String> {
@@ -339,8 +387,8 @@ impl Run {
         Ok(())
     }
 
-    fn is_whole(&self) -> bool {
-        let nodes = self.nodes();
+    /// Whether these nodes are the members, and all of them hold the state.
+    fn is_whole(&self, nodes: &[NodeId]) -> bool {
         let has_all = |node: &NodeId| {
             self.cluster
                 .view(*node)
@@ -349,8 +397,8 @@ impl Run {
         nodes.iter().all(has_all)
     }
 
-    fn read_all(&mut self) -> Result<(), String> {
-        for node in self.nodes() {
+    fn read_all(&mut self, nodes: &[NodeId]) -> Result<(), String> {
+        for &node in nodes {
             let read = self.groups[node.0 as usize - 1].read(|numbers| numbers.0.clone());
             let shown = match self.cluster.wait(PATIENCE, read) {
                 Some(Ok(shown)) => shown,
@@ -400,4 +448,9 @@ fn all_end_who_leave_at_once_and_nothing_acknowledged_is_lost() {
     // A seed that runs alone shows it.
     let most = if seeds == 1 { 0 } else { seeds.div_ceil(25) };
     assert!(left <= most, "a node is left behind in {left} of {seeds} seeds, and at most {most} can be expected");
+}
+
+#[test]
+fn who_leaves_as_it_comes_back_leaves_what_it_has_to_the_others() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).one_leaves_as_all_come_back());
 }
