@@ -452,5 +452,5 @@ fn all_end_who_leave_at_once_and_nothing_acknowledged_is_lost() {
 
 #[test]
 fn who_leaves_as_it_comes_back_leaves_what_it_has_to_the_others() {
-    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).one_leaves_as_all_come_back());
+    seeds::run_all(seeds::seeds(2 * SEEDS), |seed| Run::new(seed).one_leaves_as_all_come_back());
 }
