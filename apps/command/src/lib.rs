@@ -30,8 +30,8 @@ pub enum CommandError {
 
 /// Parses the arguments of the command called `name`, and runs it. Returns its exit code.
 ///
-/// What is logged goes to standard error: what `RUST_LOG` says, or else what is of the command's `level`. An error is
-/// printed there too.
+/// The log goes to standard error, with the messages that `RUST_LOG` names, or else those of the command's `level`. An
+/// error is printed there too.
 pub fn run<C: Parser>(
     name: &str,
     level: impl FnOnce(&C) -> &'static str,
