@@ -17,7 +17,7 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use squall::copy::{PushOptions, PushReport, Receiver, ServeEvent, ServeOptions, push};
+use squall_copy::{PushOptions, PushReport, Receiver, ServeEvent, ServeOptions, push};
 
 const FILE_BYTES: usize = 256 << 20;
 

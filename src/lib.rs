@@ -76,10 +76,7 @@
 //! which nodes hold which shard. The placement changes as little as possible when the view does.
 
 mod clients;
-pub mod collectives;
 pub mod config;
-#[cfg(feature = "copy")]
-pub mod copy;
 mod delivery;
 mod durable;
 mod fabric;
@@ -87,9 +84,6 @@ mod group;
 #[cfg(feature = "keys")]
 pub mod keys;
 mod node;
-pub mod onepipe;
-mod runtime;
-mod services;
 pub mod sim;
 mod state_transfer;
 #[cfg(all(test, not(squall_loom)))]
@@ -101,7 +95,7 @@ pub use clients::{
     client, log_service,
     serve::{Consistency, Portable, QueryService, ServeOptions, Served},
 };
-pub use config::{Config, ConfigBuilder, ConfigError, Spin};
+pub use config::{Config, ConfigBuilder, ConfigError, Spin, carrier::Carrier};
 pub use delivery::view_change::ViewChange;
 pub use durable::{
     history::{CommandError, Entry, EntryBody, HistoryError, LogFollower, LogReader, Next, Past},
@@ -109,7 +103,7 @@ pub use durable::{
     log_writer::LogCounts,
     recovery::RecoverError,
 };
-pub use fabric::{FabricError, carrier::Carrier};
+pub use fabric::FabricError;
 #[doc(hidden)]
 pub use group::service::{Invalid, Service};
 pub use group::{
@@ -123,19 +117,20 @@ pub use group::{
 };
 pub use node::{
     builder::{NodeBuilder, StartError},
+    onepipe,
     plan::PlanError,
     running::Node,
     status::{AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status},
     witness::Witness,
 };
-pub use runtime::bulk;
-pub use services::ControlError;
+pub use squall_collectives as collectives;
 pub use squall_fabric::{NodeId, Time};
 pub use squall_membership::{EndReason, Epoch, Member, Seq, ShardId, ShardState, ShardView, View};
 #[doc(hidden)]
 pub use squall_ordered::Message;
 pub use squall_ordered::{Mode, log::Hlc};
-pub use squall_rdmc as rdmc;
+pub use squall_rdmc::{self as rdmc, bulk};
+pub use squall_services::ControlError;
 pub use state_transfer::state::Snapshot;
 
 /// The examples of the README and the book must compile.

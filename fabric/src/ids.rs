@@ -52,3 +52,21 @@ impl Token {
         self >= Token::RESERVED && self != Token::UNSIGNALED
     }
 }
+
+/// A list of nodes, displayed as in a sentence.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeList<'a>(pub &'a [NodeId]);
+
+impl fmt::Display for NodeList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, node) in self.0.iter().enumerate() {
+            let before = match at {
+                0 => "",
+                _ if at + 1 == self.0.len() => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{node}")?;
+        }
+        Ok(())
+    }
+}

@@ -97,6 +97,7 @@
 pub mod block;
 mod block_set;
 mod buffer;
+pub mod bulk;
 mod config;
 mod control;
 mod course;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use squall_fabric::NodeId;
+use squall_services::Contact;
 
 use crate::{
     clients::{
@@ -16,7 +17,6 @@ use crate::{
         serve::{self, Consistency, QueryService, Served},
     },
     group::handle::Group,
-    services::Contact,
 };
 
 /// A handle to a group that serves clients: a [`Group`], with the calls that only such a group has.

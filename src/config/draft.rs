@@ -7,9 +7,9 @@ use squall_ordered::Mode;
 use squall_sst::ring;
 
 use super::{
-    Config, ConfigError, GroupConfig, Spin, ValuePlace, bytes, membership::MembershipDraft, name, network::NetworkDraft,
+    Config, ConfigError, GroupConfig, Spin, ValuePlace, bytes, membership::MembershipDraft, network::NetworkDraft,
 };
-use crate::fabric::carrier::Carrier;
+use crate::config::carrier::Carrier;
 
 /// The most members that a cluster may have.
 const MAX_MEMBERS: usize = 64;
@@ -351,7 +351,7 @@ fn positive(given: &Option<Given<Duration>>, key: &str, default: Duration) -> Re
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), String> {
-    name::check_name(name).map_err(|error| format!("is {name:?}: {error}"))
+    super::check_name(name).map_err(|error| format!("is {name:?}: {error}"))
 }
 
 /// Reads a [`Spin`].

@@ -154,6 +154,7 @@
 mod address;
 mod builder;
 pub(crate) mod bytes;
+pub(crate) mod carrier;
 mod draft;
 mod environment;
 mod error;
@@ -162,11 +163,11 @@ mod hypervisor;
 mod membership;
 #[cfg(all(test, not(squall_loom)))]
 mod membership_tests;
-mod name;
 mod network;
 #[cfg(all(test, not(squall_loom)))]
 mod network_tests;
 mod security;
+mod shard;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
@@ -175,32 +176,19 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use squall_fabric::NodeId;
 use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
-use self::{membership::Membership, network::Network};
-use crate::{fabric::carrier::Carrier, node::plan};
+use self::{carrier::Carrier, membership::Membership, network::Network};
 
-#[cfg(feature = "copy")]
-pub(crate) use self::name::check_name_within;
+pub use squall_fabric::name::{NameError, check_name};
+pub use squall_runtime::Spin;
+
 pub use self::{
     address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
     error::{ConfigError, ValuePlace},
     hypervisor::hypervisor,
     membership::Contact,
-    name::{NameError, check_name},
     security::{KeyFiles, Security},
 };
-
-/// The behavior of threads that have nothing to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spin {
-    /// Spin for a moment where the host has cores enough, then sleep. An idle node uses next to no processor time.
-    #[default]
-    Auto,
-    /// No thread ever sleeps. The lowest latency, for a core per thread.
-    Always,
-    /// Sleep as soon as there is nothing to do.
-    Never,
-}
 
 /// The transport of the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -329,7 +317,7 @@ impl GroupConfig {
     /// Returns the largest message that the group takes, in bytes: the reserve in whole blocks, or the most that goes
     /// through the ring.
     pub fn max_message_bytes(&self) -> usize {
-        let most = plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes();
+        let most = self.shard_config(BulkPath::default(), Duration::ZERO).max_message_bytes();
         if self.mode == Mode::Durable { most.min(MAX_PAYLOAD_BYTES) } else { most }
     }
 }

@@ -6,11 +6,11 @@ use squall_fabric::NodeId;
 
 use super::{
     Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions, ValuePlace, VerbsOptions, bytes,
+    carrier::{self, Addresses, Carrier, Route},
     draft::{Given, value_error},
     membership::Membership,
     security::Protection,
 };
-use crate::fabric::carrier::{self, Addresses, Carrier, Route};
 
 /// The most addresses of a member: more are likely a slip.
 const MAX_ADDRESSES: usize = 8;

@@ -24,6 +24,7 @@ use squall_ordered::{
     DeliverError, Deliverer, Mode, Ran, Submitter, Tag, Undelivered,
     log::{Hlc, Position},
 };
+use squall_runtime::blocking::Applying;
 
 use self::{
     apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
@@ -48,7 +49,6 @@ use crate::{
         service::Service,
         submit::{Shared, Unapplied},
     },
-    runtime::blocking::Applying,
     state_transfer::{
         exchange::{ReplicaStatus, StateExchange},
         state::{CaptureError, Frontier},

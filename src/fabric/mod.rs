@@ -1,6 +1,6 @@
 //! Opening the fabric that a configuration asks for.
 
-pub(crate) mod carrier;
+mod dial;
 
 use std::time::Duration;
 

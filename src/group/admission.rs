@@ -17,8 +17,10 @@ use squall_ordered::{
     Submitter, Tag,
     log::{Hlc, MAX_PAYLOAD_BYTES},
 };
+use squall_runtime::BackoffProfile;
 
 use crate::{
+    group::clock::Now,
     group::{
         clock_bound::ClockBound,
         deadline::Deadlines,
@@ -26,14 +28,13 @@ use crate::{
         error::{Outcome, SubmitError, Unavailable},
         hazard_cell::{HazardCell, HazardGuard},
     },
-    runtime::{blocking::Patience, clock::Now},
 };
 
 /// The state that all handles of a group share with the thread that delivers.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) name: String,
-    pub(crate) patience: Patience,
+    pub(crate) backoff: BackoffProfile,
     pub(crate) deadlines: Deadlines,
     durable: bool,
     engine: OnceLock<EngineHandle>,
@@ -86,10 +87,10 @@ pub(crate) enum AdmissionState {
 const WOKEN: usize = 8;
 
 impl Admission {
-    pub(crate) fn new(name: String, patience: Patience, durable: bool) -> Admission {
+    pub(crate) fn new(name: String, backoff: BackoffProfile, durable: bool) -> Admission {
         Admission {
             name,
-            patience,
+            backoff,
             deadlines: Deadlines::default(),
             durable,
             engine: OnceLock::new(),

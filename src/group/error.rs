@@ -165,23 +165,6 @@ fn list(nodes: &[NodeId]) -> String {
     nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A list of nodes, displayed as in a sentence.
-pub(crate) struct Nodes<'a>(pub(crate) &'a [NodeId]);
-
-impl fmt::Display for Nodes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, node) in self.0.iter().enumerate() {
-            let before = match at {
-                0 => "",
-                _ if at + 1 == self.0.len() => " and ",
-                _ => ", ",
-            };
-            write!(f, "{before}{node}")?;
-        }
-        Ok(())
-    }
-}
-
 /// The knowledge of a message that got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -14,6 +14,7 @@ use std::{
 use squall_fabric::{NodeId, Time, Waker};
 use squall_membership as membership;
 use squall_ordered::{Mode, log::ChainValue};
+use squall_runtime::{BackoffProfile, CoreBudget};
 
 use crate::{
     clients::log_service::LogSource,
@@ -24,6 +25,7 @@ use crate::{
         log_writer::{DiskLog, LogWriter},
         recovery::{self, Rebuilt, RecoverError},
     },
+    group::clock::Now,
     group::{
         admission::Admission,
         clock_bound::ClockBound,
@@ -37,7 +39,6 @@ use crate::{
         submit::{Sending, Shared, Submit},
     },
     node::status::GroupCounts,
-    runtime::{blocking::Patience, clock::Now, core_budget::CoreBudget},
     state_transfer::{
         exchange::{CaptureReply, ReplicaStatus, StateExchange, Wanted},
         install::{Installer, Repair},
@@ -120,7 +121,7 @@ impl<R: Service> Group<R> {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };
-        let (read, job) = Read::new(self.shared.admission.patience, look);
+        let (read, job) = Read::new(self.shared.admission.backoff, look);
         match self.reads.push(&self.shared.admission, job) {
             Ok(()) => read,
             Err(error) => Read::answered(Err(error)),
@@ -142,7 +143,7 @@ impl<R: Service> Group<R> {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };
-        let (read, job) = Read::new(self.shared.admission.patience, look);
+        let (read, job) = Read::new(self.shared.admission.backoff, look);
         match self.reads.push_peek(&self.shared.admission, job) {
             Ok(()) => read,
             Err(error) => Read::answered(Err(error)),
@@ -299,8 +300,8 @@ pub(crate) trait GroupControl: Send + Sync {
 /// Declares a group: returns its handle, and the specification that the node's start brings to life.
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
-    let patience = Patience::new(config.spin(), CoreBudget::here(config));
-    let admission = Arc::new(Admission::new(name.to_owned(), patience, options.mode == Mode::Durable));
+    let backoff = BackoffProfile::caller(config.spin(), CoreBudget::of_this_host(config.members_here()));
+    let admission = Arc::new(Admission::new(name.to_owned(), backoff, options.mode == Mode::Durable));
     let shared = Arc::new(Shared { admission, replies: ReplySlots::new(options.max_waiting) });
     let replica = Arc::new(ReplicaCell::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));

@@ -2,6 +2,7 @@
 //! ring and of its reply back.
 
 pub(crate) mod admission;
+pub(crate) mod clock;
 pub(crate) mod clock_bound;
 pub(crate) mod deadline;
 pub(crate) mod envelope;

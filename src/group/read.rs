@@ -13,6 +13,10 @@ use std::{
 };
 
 use squall_ordered::Submitter;
+use squall_runtime::{
+    BackoffProfile,
+    blocking::{self, Applying},
+};
 
 use crate::{
     delivery::replica_cell::ReplicaCell,
@@ -20,7 +24,6 @@ use crate::{
         admission::{Admission, AdmissionState, EngineHandle},
         error::ReadError,
     },
-    runtime::blocking::{self, Applying, Patience},
 };
 
 /// A read, in the form in which the delivering thread carries it out.
@@ -310,7 +313,7 @@ impl<S, T: Send, L: FnOnce(&S) -> T + Send> Look<S> for Pending<T, L> {
 #[must_use = "a read whose future is dropped is not carried out"]
 pub struct Read<T> {
     answer: Where<T>,
-    patience: Patience,
+    backoff: BackoffProfile,
 }
 
 /// The place of the answer.
@@ -336,17 +339,17 @@ enum AnswerState<T> {
 impl<T: Send + 'static> Read<T> {
     /// A read that has its answer at once.
     pub(crate) fn answered(answer: Result<T, ReadError>) -> Read<T> {
-        Read { answer: Where::Here(Some(answer)), patience: Patience::NONE }
+        Read { answer: Where::Here(Some(answer)), backoff: BackoffProfile::NONE }
     }
 
     /// A read that waits for its job to be done.
     pub(crate) fn new<S: 'static>(
-        patience: Patience,
+        backoff: BackoffProfile,
         look: impl FnOnce(&S) -> T + Send + 'static,
     ) -> (Read<T>, Job<S>) {
         let state = Mutex::new(AnswerState::Waiting(None));
         let answer = Arc::new(Answer { state, is_there: AtomicBool::new(false) });
-        let read = Read { answer: Where::There(Arc::clone(&answer)), patience };
+        let read = Read { answer: Where::There(Arc::clone(&answer)), backoff };
         let job = Pending { answer, look: Some(look), seen: Err(ReadError::Panicked) };
         (read, Box::new(job))
     }
@@ -364,7 +367,7 @@ impl<T: Send + 'static> Read<T> {
             if blocking::is_applying() {
                 return Err(ReadError::InsideApply);
             }
-            self.patience.spin(None, || answer.is_there.load(Ordering::Relaxed));
+            self.backoff.wait(None, || answer.is_there.load(Ordering::Relaxed));
         }
         blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")
     }

@@ -8,15 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    group::{
-        admission::{Admission, Waiting},
-        deadline::Deadline,
-        envelope::Envelope,
-        error::{Outcome, SubmitError},
-        reply_slots::{Lost, ReplySlots, Ticket, Wakeups},
-    },
-    runtime::blocking,
+use squall_runtime::blocking;
+
+use crate::group::{
+    admission::{Admission, Waiting},
+    deadline::Deadline,
+    envelope::Envelope,
+    error::{Outcome, SubmitError},
+    reply_slots::{Lost, ReplySlots, Ticket, Wakeups},
 };
 
 /// The state that all handles of a group share with the delivering thread.
@@ -185,7 +184,7 @@ impl<T> Submit<T> {
         }
         if let SubmitStage::Accepted(ticket) = self.stage {
             let shared = &self.shared;
-            shared.admission.patience.spin(until, || shared.replies.is_ready(ticket));
+            shared.admission.backoff.wait(until, || shared.replies.is_ready(ticket));
         }
         let waited = blocking::block_on(until, |context| Pin::new(&mut self).poll(context));
         waited.unwrap_or(Err(SubmitError::Deadline))

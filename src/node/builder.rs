@@ -6,6 +6,8 @@ use crossbeam::channel::unbounded;
 use squall_fabric::{Fabric, NodeId, Wait};
 use squall_membership::{EndReason, ShardId};
 use squall_ordered::{BulkPath, Mode};
+use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
+use squall_services::{Caller, ControlError, Server};
 use squall_view_log::Directory;
 
 use crate::{
@@ -15,12 +17,16 @@ use crate::{
         serve::{self, Clients, QueryService, ServeOptions, Served, ServedEntry},
     },
     config::Config,
+    config::carrier::Carrier,
     durable::{
         log_writer::LogWriter,
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::{FabricError, Learn, Port, carrier::Carrier},
+    fabric::FabricError,
+    fabric::Learn,
+    fabric::Port,
+    group::clock::Now,
     group::{
         clock_bound::ClockBound,
         handle::{Group, GroupSpec, new_group},
@@ -28,6 +34,8 @@ use crate::{
         service::Service,
         sharded::Sharded,
     },
+    node::onepipe::OnePipeHandle,
+    node::onepipe::OnePipeSlot,
     node::{
         core::NodeCore,
         engine::{Engine, GroupSlot},
@@ -40,9 +48,6 @@ use crate::{
         view_log,
         watch::NodeWatch,
     },
-    onepipe::{OnePipeHandle, OnePipeSlot},
-    runtime::{clock::Now, core_budget::CoreBudget, idle::Idle},
-    services::{Caller, ControlError, Server},
 };
 
 /// The reason for which a node did not start.
@@ -189,7 +194,7 @@ impl NodeBuilder {
             tracing::info!("{why}");
             plan.confirm_reads();
         }
-        let caller = Caller::of(&config)?;
+        let caller = config.caller()?;
         let mut fabric = open(&config)?;
         let waker = fabric.waker();
         let mut slots = BTreeMap::new();
@@ -270,7 +275,10 @@ impl NodeBuilder {
             founds: config.members().contains(&config.id()),
             stalled: None,
             waker,
-            idle: Idle::new(config.spin(), CoreBudget::here(&config)),
+            backoff: Backoff::new(BackoffProfile::engine(
+                config.spin(),
+                CoreBudget::of_this_host(config.members_here()),
+            )),
             short_limit: config.short_limit(),
             effects,
         };

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use crossbeam::channel::{Receiver, Sender};
 use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
 use squall_membership::{EndReason, ShardId};
+use squall_runtime::{Backoff, Rest, RunDelay};
+use squall_services::Caller;
 use squall_view_log::Monitor;
 
 use super::{
@@ -19,6 +21,7 @@ use crate::{
     },
     durable::log_writer::LogWriter,
     fabric::Learn,
+    group::clock::Now,
     group::{error::Unavailable, handle::GroupControl},
     node::{
         core::{CoreEffect, NodeCore},
@@ -26,12 +29,6 @@ use crate::{
         view_log,
         watch::NodeWatch,
     },
-    runtime::{
-        clock::Now,
-        idle::{Idle, Rest},
-        run_delay::RunDelay,
-    },
-    services::Caller,
     state_transfer::{exchange::ReplicaStatus, fetcher::Fetcher},
 };
 
@@ -170,7 +167,7 @@ pub(crate) struct Engine<F> {
     /// The reason for which nothing can be decided, while that is so.
     pub(crate) stalled: Option<String>,
     pub(crate) waker: Waker,
-    pub(crate) idle: Idle,
+    pub(crate) backoff: Backoff,
     pub(crate) short_limit: Duration,
     pub(crate) effects: Vec<CoreEffect>,
 }
@@ -192,7 +189,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 if std::mem::take(&mut armed) {
                     self.core.fabric().disarm();
                 }
-                self.idle.found();
+                self.backoff.found();
                 continue;
             }
             if std::mem::take(&mut armed) {
@@ -202,7 +199,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 self.core.fabric().wait(until);
                 continue;
             }
-            match self.idle.rest() {
+            match self.backoff.rest(Time::boot_clock) {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Sleep => {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use squall_membership::ShardId;
+use squall_services::{ControlStream, Handler, Messenger, Service};
 
 use crate::{
     clients::{
@@ -12,7 +13,6 @@ use crate::{
     },
     group::handle::GroupControl,
     node::operator::Operator,
-    services::{ControlStream, Handler, Messenger, Service},
     state_transfer::{
         offer,
         wire::{self, StateSource, TransferRequest},

@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod core;
 pub(crate) mod engine;
 pub(crate) mod handlers;
+pub mod onepipe;
 pub(crate) mod operator;
 pub(crate) mod plan;
 mod report;

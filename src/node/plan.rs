@@ -69,29 +69,8 @@ enum Declared {
     Pipe,
 }
 
-/// The largest block in which bulk messages travel, in bytes.
-const BLOCK_BYTES: usize = 128 << 10;
-
-/// The number of messages that even a small reserve takes.
-const MESSAGES: usize = 16;
-
 /// The time that connections may take to come up, however soon a silent member is given up.
 const SLOWEST_CONNECT: Duration = Duration::from_millis(100);
-
-/// The configuration of a shard, from its group's options.
-pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease: Duration) -> ShardConfig {
-    let block = (group.bulk_reserve / MESSAGES).min(BLOCK_BYTES);
-    ShardConfig {
-        mode: group.mode,
-        ring_bytes: group.ring_bytes,
-        bulk_threshold: group.bulk_threshold,
-        bulk_reserve_bytes: group.bulk_reserve,
-        bulk_block_bytes: (block - block % 64).max(64),
-        bulk_path,
-        read_lease,
-        reads_alone: true,
-    }
-}
 
 impl Plan {
     /// Makes the plan. `groups` are the names of the declared groups with their schemas, a group's once for each shard.
@@ -135,7 +114,7 @@ impl Plan {
                 _ => {}
             }
             describe(name, &group, schema, &mut parameters);
-            let config = shard_config(&group, bulk_path, config.read_lease());
+            let config = group.shard_config(bulk_path, config.read_lease());
             shards.extend((next..next + group.shards).map(|shard| (ShardId(shard), config)));
             next += group.shards;
             let GroupConfig { shards, min_replicas, max_replicas, senders, .. } = group;

@@ -14,7 +14,7 @@ use crate::{
         StatusReport,
     },
     fabric::Learn,
-    runtime::clock::Now,
+    group::clock::Now,
 };
 
 /// The view that a node is forced to go on with, and the shards that start empty in it.

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
 
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, View};
+use squall_services::Server;
 
 use crate::{
     clients::serve,
@@ -16,7 +17,6 @@ use crate::{
         scrub_thread::ScrubThread,
         status::{Change, Status},
     },
-    services::Server,
 };
 
 /// The longest time that a node stays so that others hear that it has left.

@@ -14,12 +14,12 @@ use crossbeam::sync::{Parker, Unparker};
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ShardId, View};
 use squall_ordered::log::{self, Position, Storage};
+use squall_services::{Caller, Contact};
 
 use crate::{
     durable::scrub::{Pace, Scrubbing},
     group::handle::GroupControl,
     node::{status::AsideStatus, watch::NodeWatch},
-    services::{Caller, Contact},
     state_transfer::fetcher::fetch_records,
 };
 

@@ -7,21 +7,19 @@ use std::{
 
 use squall_fabric::{NodeId, Waker};
 use squall_membership::{EndReason, Incarnation, Layout, Member, Parameters};
+use squall_services::{Caller, Messenger};
 use squall_view_log::{
     Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
 };
 
-use crate::{
-    config::Config,
-    services::{self, Caller, Messenger},
-};
+use crate::config::Config;
 
 /// The transport of a view log's messages, over control streams.
 struct Streams(Arc<Messenger>);
 
 impl Transport for Streams {
     fn send(&self, to: &Contact, message: Vec<u8>) {
-        self.0.send(&services::Contact { node: to.node, addresses: to.addresses.clone() }, message);
+        self.0.send(&squall_services::Contact { node: to.node, addresses: to.addresses.clone() }, message);
     }
 }
 
@@ -54,7 +52,7 @@ pub(crate) fn start(
 }
 
 fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
-    let contact = |contact: services::Contact| Contact { node: contact.node, addresses: contact.addresses };
+    let contact = |contact: squall_services::Contact| Contact { node: contact.node, addresses: contact.addresses };
     let of = |&node: &NodeId| contact(config.contact(node));
     let join = || config.join_contacts().into_iter().map(contact).collect();
     let start = if config.is_witness() {

@@ -6,14 +6,14 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Waker, tcp::TcpFabric};
+use squall_services::{ControlStream, Handler, Server, Service};
 use squall_view_log::{Log, Monitor};
 
 use crate::{
     clients::admin::{self, Admin, EmptiedShard, Farewell, Standing, StatusReport},
     config::Config,
-    fabric::carrier::Carrier,
+    config::carrier::Carrier,
     node::{builder::StartError, view_log},
-    services::{Caller, ControlStream, Handler, Server, Service},
 };
 
 /// A node that votes on views and has no part in any group, so it holds no state. With a witness, two members survive
@@ -44,7 +44,7 @@ impl Witness {
         if !config.is_witness() {
             return Err(StartError::NoWitness { node: config.id(), witnesses: config.witnesses().to_vec() });
         }
-        let caller = Caller::of(config)?;
+        let caller = config.caller()?;
         let fabric = match config.carrier() {
             Carrier::Shm => None,
             _ => Some(config.open_tcp()?),

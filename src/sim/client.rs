@@ -11,6 +11,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
+use squall_services::Contact;
 
 use super::{
     cluster::{Cluster, NOBODY},
@@ -25,7 +26,6 @@ use crate::{
         },
     },
     group::handle::{Group, new_group},
-    services::Contact,
 };
 
 /// The longest time that a message between a client and a node takes.

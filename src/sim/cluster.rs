@@ -31,11 +31,12 @@ use crate::{
         replicated::Replicated,
         sharded::Sharded,
     },
+    node::onepipe::OnePipeHandle,
+    node::onepipe::OnePipeSlot,
     node::{
         core::CoreEffect,
         plan::{Plan, PlanError},
     },
-    onepipe::{OnePipeHandle, OnePipeSlot},
 };
 
 /// The reason for which a simulated cluster did not start.

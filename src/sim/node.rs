@@ -18,17 +18,17 @@ use crate::{
     clients::serve::Server,
     delivery::{Installed, Task},
     durable::{log_writer::DiskLog, recovery::Rebuilt, scrub::Scrubbing},
+    group::clock::Now,
     group::{
         clock_bound::ClockBound,
         error::Unavailable,
         handle::{GroupControl, GroupSpec},
     },
+    node::onepipe::OnePipeSlot,
     node::{
         core::{CoreEffect, NodeCore},
         plan::Plan,
     },
-    onepipe::OnePipeSlot,
-    runtime::clock::Now,
     state_transfer::exchange::ReplicaStatus,
 };
 

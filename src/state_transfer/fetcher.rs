@@ -13,12 +13,12 @@ use std::{
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, ShardId, View};
 use squall_ordered::log::{Damage, Position};
+use squall_services::{Caller, Contact, HangUp};
 
 use crate::{
     durable::recovery,
     group::handle::GroupControl,
     node::status::Fetching,
-    services::{Caller, Contact, HangUp},
     state_transfer::{
         exchange::ReplicaStatus,
         state::RestoreError,

@@ -6,3 +6,6 @@ pub(crate) mod install;
 pub(crate) mod offer;
 pub(crate) mod state;
 pub(crate) mod wire;
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests;

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use squall_membership::{ClusterId, End, Epoch, Seq, ShardId};
 use squall_ordered::log;
 
-use crate::services::{
+use squall_services::{
     Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamReader, StreamWriter,
     frame::{self, FrameError},
 };

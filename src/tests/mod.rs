@@ -36,11 +36,11 @@ use crate::{
     config::GroupBuilder,
     delivery::{Fate, Installed, Task},
     durable::log_writer::{DiskLog, LogWriter},
+    group::clock::Now,
     group::{
         handle::{GroupControl, GroupSpec, new_group},
         service::Service,
     },
-    runtime::clock::Now,
 };
 
 /// A fabric without any other node.
@@ -198,7 +198,7 @@ impl<S: Service> Solo<S> {
     ) -> Self {
         let view = first_view(members, senders);
         let options = config.group(spec.name());
-        let shard_config = crate::node::plan::shard_config(&options, BulkPath::Network, config.read_lease());
+        let shard_config = options.shard_config(BulkPath::Network, config.read_lease());
         let woken = Arc::new(AtomicUsize::new(0));
         let waker = {
             let woken = Arc::clone(&woken);

@@ -3,16 +3,13 @@
 use std::{io::ErrorKind, time::Duration};
 
 use squall_fabric::{NodeId, net::Security};
+use squall_services::{
+    Caller, Contact, ControlError, ControlStream, Service,
+    frame::{self, FrameError},
+};
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
-use crate::{
-    Config, FabricError,
-    config::Address,
-    services::{
-        Caller, Contact, ControlError, ControlStream, Service,
-        frame::{self, FrameError},
-    },
-};
+use crate::{Config, FabricError, config::Address};
 
 /// The node to ask, and the identity of the caller.
 #[derive(Clone, Debug)]
@@ -61,7 +58,7 @@ pub enum AdminError {
 impl Target {
     /// Targets the node that a configuration describes, as that node itself: with its keys.
     pub fn of(config: &Config) -> Result<Target, FabricError> {
-        Ok(Target { caller: Caller::of(config)?, contact: config.contact(config.id()) })
+        Ok(Target { caller: config.caller()?, contact: config.contact(config.id()) })
     }
 
     /// Targets a node of a cluster in shared memory, on this host, of this user.

@@ -35,7 +35,7 @@ pub use self::{
 };
 pub use squall_membership::WaitsFor;
 
-pub use crate::services::{ControlError, FrameError};
+pub use squall_services::{ControlError, FrameError};
 
 /// The longest request and answer, in bytes.
 const WORDS: usize = 4 << 20;

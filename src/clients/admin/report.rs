@@ -3,14 +3,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, NodeList};
 use squall_membership::WaitsFor;
 use squall_view_log::Monitor;
 
-use crate::{
-    group::error::Nodes,
-    node::status::{Fetching, LogStatus},
-};
+use crate::node::status::{Fetching, LogStatus};
 
 /// A node's report of its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +139,7 @@ impl fmt::Display for EmptiedShard {
         }
         match held_by.as_slice() {
             [] => Ok(()),
-            held_by => write!(f, ", which {} held last", Nodes(held_by)),
+            held_by => write!(f, ", which {} held last", NodeList(held_by)),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use squall_fabric::NodeId;
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
-use crate::services::{
+use squall_services::{
     ControlStream,
     frame::{self, FrameError},
 };
@@ -75,7 +75,7 @@ impl Drop for Farewell {
     }
 }
 
-/// Answers a call of [`Service::Admin`](crate::services::Service::Admin), until the call ends.
+/// Answers a call of [`Service::Admin`](squall_services::Service::Admin), until the call ends.
 pub(crate) fn serve(stream: ControlStream, admin: &dyn Admin) {
     let caller = stream.peer;
     match answer(stream, admin) {

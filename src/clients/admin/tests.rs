@@ -7,7 +7,7 @@ use std::sync::{
 use std::time::Duration;
 
 use super::*;
-use crate::services::{Handler, Server, Service};
+use squall_services::{Handler, Server, Service};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -9,9 +9,10 @@ use std::{
 };
 
 use rkyv::{rancor, util::AlignedVec};
+use squall_runtime::blocking;
 
 use super::error::ClientError;
-use crate::{clients::serve::Portable, group::deadline::Deadline, runtime::blocking};
+use crate::{clients::serve::Portable, group::deadline::Deadline};
 
 /// A command or query under way, and the reply or answer that will come.
 ///

@@ -3,13 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{NodeId, net::Security};
+use squall_services::{Caller, Contact, Service};
 
 use super::driver::Dial;
-use crate::{
-    config::Config,
-    fabric::FabricError,
-    services::{Caller, Contact, Service},
-};
+use crate::{config::Config, fabric::FabricError};
 
 /// The way to a cluster, and the limits of a client's calls.
 #[derive(Clone, Debug)]
@@ -51,7 +48,7 @@ impl ClientConfig {
     pub fn of(config: &Config) -> Result<ClientConfig, FabricError> {
         let members = config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts());
         let contacts = members.collect();
-        Ok(ClientConfig::new(Caller::of(config)?, contacts))
+        Ok(ClientConfig::new(config.caller()?, contacts))
     }
 
     fn new(caller: Caller, contacts: Vec<Contact>) -> ClientConfig {

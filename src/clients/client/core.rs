@@ -11,12 +11,12 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
+use squall_services::Contact;
 
 use super::error::ClientError;
 use crate::{
     clients::serve::wire::{Consistency, Members, Outcome, ToClient, ToNode, VERSION},
     group::session::{Refusal, SessionId},
-    services::Contact,
 };
 
 /// The time for which a connection may be silent before the client pings the node.

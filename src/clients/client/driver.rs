@@ -14,18 +14,16 @@ use std::{
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use squall_fabric::Time;
+use squall_services::{Contact, ControlStream, StreamReader, StreamWriter, frame::FrameError};
 
 use super::{
     call::{Call, Resolve},
     core::{Ask, CallId, Core, Effect, Reach},
     error::ClientError,
 };
-use crate::{
-    clients::serve::{
-        Portable,
-        wire::{self, ToClient, ToNode},
-    },
-    services::{Contact, ControlStream, StreamReader, StreamWriter, frame::FrameError},
+use crate::clients::serve::{
+    Portable,
+    wire::{self, ToClient, ToNode},
 };
 
 /// The way to connect to a member, within a time limit.

@@ -9,6 +9,10 @@ use std::{
 };
 
 use squall_fabric::NodeId;
+use squall_services::{
+    Caller, Contact, Service, StreamReader, StreamWriter,
+    frame::{self, FrameError},
+};
 
 use super::{
     Checked, LogError, LogRecord, Page,
@@ -21,10 +25,6 @@ use crate::{
         serve::{Consistency, wire::Members},
     },
     group::replicated::Logged,
-    services::{
-        Caller, Contact, Service, StreamReader, StreamWriter,
-        frame::{self, FrameError},
-    },
 };
 
 /// The limit of an attempt to connect, and of a member's silence beyond the time that it was asked to wait.

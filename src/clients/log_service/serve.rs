@@ -8,6 +8,11 @@ use std::{
 
 use squall_membership::ShardId;
 use squall_ordered::log::Hlc;
+use squall_runtime::blocking;
+use squall_services::{
+    ControlStream,
+    frame::{self, FrameError},
+};
 
 use super::{
     LogRecord, LogSource, Page,
@@ -19,11 +24,6 @@ use crate::{
     durable::history::{EntryBody, HistoryError, LogFollower, Next},
     group::handle::GroupControl,
     node::{handlers::Controls, watch::NodeWatch},
-    runtime::blocking,
-    services::{
-        ControlStream,
-        frame::{self, FrameError},
-    },
 };
 
 /// The time for which a reader may be silent.
@@ -50,7 +50,7 @@ pub(crate) struct Logs {
     pub(crate) watch: Arc<NodeWatch>,
 }
 
-/// Answers a call of [`Service::Log`](crate::services::Service::Log), until the call ends.
+/// Answers a call of [`Service::Log`](squall_services::Service::Log), until the call ends.
 pub(crate) fn serve(stream: ControlStream, logs: &Logs) {
     let reader = stream.peer;
     match converse(stream, logs) {

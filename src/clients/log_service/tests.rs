@@ -7,13 +7,13 @@ use std::{
 };
 
 use squall_fabric::NodeId;
+use squall_services::{Caller, Contact, ControlStream, Service, frame};
 use tempfile::TempDir;
 
 use super::*;
 use crate::{
     Config, Consistency, Mode, Node, ServedGroup,
     clients::client::{Client, ClientConfig},
-    services::{Caller, Contact, ControlStream, Service, frame},
 };
 
 /// A cluster of one test.

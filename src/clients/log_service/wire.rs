@@ -1,5 +1,5 @@
-//! The messages between readers of logs and nodes: [frames](crate::services::frame) of these, on a stream of
-//! [`Service::Log`](crate::services::Service). The reader asks, the node answers, one request after the other.
+//! The messages between readers of logs and nodes: [frames](squall_services::frame) of these, on a stream of
+//! [`Service::Log`](squall_services::Service). The reader asks, the node answers, one request after the other.
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
@@ -96,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::services::frame;
+    use squall_services::frame;
 
     #[test]
     fn records_travel_as_they_are() {

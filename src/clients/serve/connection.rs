@@ -11,6 +11,7 @@ use std::{
 };
 
 use squall_fabric::Time;
+use squall_services::{ControlStream, StreamWriter, frame::FrameError};
 
 use super::{
     backend::Query,
@@ -19,13 +20,10 @@ use super::{
     server::{ServedEntry, Server},
     wire::{self, Members, ToClient, ToNode, VERSION},
 };
-use crate::{
-    group::{
-        error::SubmitError,
-        session::{Opening, SessionId, Trailer},
-        submit::Sending,
-    },
-    services::{ControlStream, StreamWriter, frame::FrameError},
+use crate::group::{
+    error::SubmitError,
+    session::{Opening, SessionId, Trailer},
+    submit::Sending,
 };
 
 /// The number of a client's queries that may wait for answers; further ones are refused at once.

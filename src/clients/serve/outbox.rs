@@ -15,7 +15,7 @@ use super::{
     budget::Budget,
     wire::{Outcome, ToClient},
 };
-use crate::services::HangUp;
+use squall_services::HangUp;
 
 /// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.
 #[derive(Debug)]

@@ -14,6 +14,8 @@ use std::{
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
+use squall_runtime::BackoffProfile;
+use squall_services::ControlStream;
 
 use super::{
     Clients, ServeOptions, ServedEntry, Server,
@@ -29,8 +31,6 @@ use crate::{
         session::{SessionId, Trailer},
         submit::Sending,
     },
-    runtime::blocking::Patience,
-    services::ControlStream,
 };
 
 const SHARD: ShardId = ShardId(0);
@@ -86,7 +86,7 @@ impl Backend for Arc<Slow> {
     }
 
     fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
-        let (read, job) = Read::new(Patience::NONE, |(): &()| Vec::new());
+        let (read, job) = Read::new(BackoffProfile::NONE, |(): &()| Vec::new());
         self.asked.lock().unwrap().push(job);
         read
     }

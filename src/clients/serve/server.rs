@@ -12,6 +12,7 @@ use std::{
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ShardId, View};
+use squall_services::ControlStream;
 
 use super::{
     backend::Backend,
@@ -28,7 +29,6 @@ use crate::{
         read::Read,
         session::{Idle, SessionId, Trailer},
     },
-    services::ControlStream,
 };
 
 /// The time of silence after which a client's connection is closed. Clients say something every second.

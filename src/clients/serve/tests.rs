@@ -10,6 +10,7 @@ use std::{
 
 use rkyv::Archived;
 use squall_fabric::NodeId;
+use squall_services::{Caller, Contact, ControlStream, Service};
 
 use super::{
     Consistency, QueryService, ServeOptions,
@@ -18,7 +19,6 @@ use super::{
 use crate::{
     Applied, Config, Mode, Node, Replicated, ServedGroup, StartError,
     clients::client::{Client, ClientConfig, ClientError},
-    services::{Caller, Contact, ControlStream, Service},
 };
 
 /// A service that adds, and replies with the sum.

@@ -1,5 +1,5 @@
-//! The messages between clients and nodes: [frames](crate::services::frame) of these, on a stream of
-//! [`Service::Clients`](crate::services::Service).
+//! The messages between clients and nodes: [frames](squall_services::frame) of these, on a stream of
+//! [`Service::Clients`](squall_services::Service).
 //!
 //! ```text
 //!  client                              node
@@ -19,11 +19,9 @@
 use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use squall_services::frame::{self, FrameError};
 
-use crate::{
-    group::session::{Answer, Refusal, SessionId},
-    services::frame::{self, FrameError},
-};
+use crate::group::session::{Answer, Refusal, SessionId};
 
 /// The version of these messages.
 pub(crate) const VERSION: u32 = 2;

@@ -9,7 +9,7 @@ use std::{
 use event_listener::{Listener, listener};
 
 use super::{Entry, HistoryError, LogReader, ended};
-use crate::runtime::blocking;
+use squall_runtime::blocking;
 
 /// A reader of a durable group's log as it grows; see [`Group::follow`](crate::Group::follow).
 ///

@@ -16,6 +16,7 @@ use std::{
 
 use event_listener::{Listener, listener};
 use squall_ordered::log::{End, Position, Snapshot as Stored, Storage, remove_snapshot, snapshots};
+use squall_runtime::blocking;
 
 use super::{
     History, HistoryError, Sources, ask, ended, logged,
@@ -29,7 +30,6 @@ use crate::{
         snapshot_store::SnapshotStore,
     },
     group::replicated::Logged,
-    runtime::blocking,
     state_transfer::{
         exchange::Wanted,
         state::{CaptureError, Captured, LogPlace, Snapshot},

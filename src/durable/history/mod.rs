@@ -27,6 +27,7 @@ use std::{
 
 use squall_fabric::Waker;
 use squall_ordered::log::{End, Hlc};
+use squall_runtime::blocking;
 
 use self::{keeper::Keeping, past::RebuildPool};
 use crate::{
@@ -36,7 +37,6 @@ use crate::{
     },
     group::{handle::Group, replicated::Logged, service::Service},
     node::status::LogStatus,
-    runtime::blocking,
     state_transfer::exchange::StateExchange,
 };
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use squall_ordered::log::{Body, End, Hlc, Position, ReadError, snapshots};
+use squall_runtime::blocking;
 
 use super::{History, HistoryError, ask, logged, reader::read_behind};
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
         snapshot_store::SnapshotStore,
     },
     group::{replicated::Logged, service::Service},
-    runtime::blocking,
 };
 
 /// The number of earlier states of a group that are built at once: each needs memory for a state, and a busy thread.

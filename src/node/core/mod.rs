@@ -27,8 +27,8 @@ use crate::{
     delivery::{Fate, Halt},
     fabric::Learn,
     group::{clock_bound::ClockBound, error::Unavailable},
+    node::onepipe::OnePipeSlot,
     node::status::Change,
-    onepipe::OnePipeSlot,
 };
 
 /// An effect that a node's surroundings must carry out.

@@ -5,8 +5,8 @@ use std::{io::Write, path::PathBuf, time::Duration};
 use clap::Args;
 use indicatif::{HumanBytes, HumanDuration};
 use serde_json::json;
-use squall::copy::{self, PushError, PushOptions, PushProgress, PushReport, ReceiverReport};
 use squall_command::{CommandError, stop_on_signals};
+use squall_copy::{PushError, PushOptions, PushProgress, PushReport, ReceiverReport};
 
 use super::{
     gauge::{Gauge, Part},
@@ -32,7 +32,7 @@ pub(super) struct PushArgs {
     #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
     /// The route of the contents [default: interleaved on this host, pipeline over a network]
-    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(squall_copy::flat_names()))]
     algorithm: Option<String>,
     /// The receivers that stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the
     /// source's own; it may be empty: /a,b/c,d
@@ -66,8 +66,8 @@ pub(super) struct PushArgs {
     protection: ProtectionArgs,
 }
 
-fn part(receiver: &copy::ReceiverProgress) -> Part<'_> {
-    let copy::ReceiverProgress { name, held, written, over, .. } = receiver;
+fn part(receiver: &squall_copy::ReceiverProgress) -> Part<'_> {
+    let squall_copy::ReceiverProgress { name, held, written, over, .. } = receiver;
     Part { name, held: *held, written: *written, over: over.as_deref() }
 }
 
@@ -81,7 +81,7 @@ impl PushArgs {
             let gauge = gauge.get_or_insert_with(|| Gauge::new(quiet, "all", &options.to, progress.bytes));
             gauge.show(progress.bytes, progress.receivers.iter().map(part));
         };
-        let pushed = copy::push(&options, &stop, &mut watch);
+        let pushed = squall_copy::push(&options, &stop, &mut watch);
         gauge.iter().for_each(Gauge::end);
         let report = pushed.map_err(|error| match error.is_usage() {
             true => CommandError::Usage(error.to_string()),
@@ -113,7 +113,7 @@ impl PushArgs {
         };
         if let Some(name) = self.algorithm {
             let unknown = || CommandError::Usage(format!("there is no algorithm {name:?}"));
-            options.algorithm = copy::flat(&name).ok_or_else(unknown)?;
+            options.algorithm = squall_copy::flat(&name).ok_or_else(unknown)?;
         }
         options.racks = self.racks.map(|racks| {
             let rack = |names: &str| names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();

@@ -3,8 +3,8 @@
 use std::{io::Write, path::PathBuf, sync::atomic::Ordering};
 
 use clap::Args;
-use squall::copy::{Network, Receiver, ServeError, ServeEvent, ServeOptions};
 use squall_command::{CommandError, stop_on_signals};
+use squall_copy::{Network, Receiver, ServeError, ServeEvent, ServeOptions};
 use squall_fabric::{net::NetError, tcp::TcpError};
 
 use super::{

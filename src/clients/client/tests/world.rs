@@ -8,6 +8,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
+use squall_services::Contact;
 
 use super::super::{
     core::{Ask, CallId, Core, Effect, Reach},
@@ -16,7 +17,6 @@ use super::super::{
 use crate::{
     clients::serve::wire::{Members, Outcome, ToClient, ToNode},
     group::session::{Answer, Opening, RequestVerdict, SessionId, Sessions},
-    services::Contact,
 };
 
 /// An entry of the group's order.

@@ -5,11 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use squall_runtime::blocking;
+
 use super::*;
-use crate::{
-    durable::history::{Entry, EntryBody, Next},
-    runtime::blocking,
-};
+use crate::durable::history::{Entry, EntryBody, Next};
 
 /// A time longer than any of the tests takes.
 const LONG: Duration = Duration::from_secs(30);

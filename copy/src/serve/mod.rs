@@ -1,0 +1,251 @@
+//! A receiver, which waits for sources, and takes one transfer after the other.
+
+mod transfer;
+mod turn;
+mod writer;
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crossbeam::channel::{self, RecvTimeoutError, Sender};
+use squall_fabric::{
+    Fabric, NodeId,
+    mixed::{MixedFabric, Transport},
+    net::ServiceStream,
+    shm::{ShmConfig, ShmError, ShmFabric},
+    tcp::TcpError,
+};
+
+use self::{
+    transfer::{Kept, Transfer},
+    turn::Turn,
+};
+use super::{
+    control::{self, Listener, Network, RendezvousError, Stream, ToSource, node_id},
+    root::{Root, RootError},
+};
+use squall_rdmc::bulk::Bulk;
+use squall_runtime::Spin;
+
+/// The interval at which a waiting receiver checks whether it must stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The directory into which a receiver puts files, and the way for sources to find it.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The directory to write into, which exists. Nothing outside it is ever written.
+    pub directory: PathBuf,
+    /// The receiver's name, unique in its cluster on this host.
+    pub name: String,
+    /// The cluster's name.
+    pub cluster: String,
+    /// The addresses at which sources on other hosts find it. None: it is found by its name, on this host.
+    pub network: Option<Network>,
+}
+
+/// A reason for which a receiver can't work.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The directory can't be used.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The name can't be used.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The fabric can't be opened.
+    #[error(transparent)]
+    Fabric(#[from] ShmError),
+    /// The port can't be used.
+    #[error(transparent)]
+    Network(#[from] TcpError),
+    /// The system refused a thread.
+    #[error("the system gives no thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// An event in a receiver's work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServeEvent {
+    /// A transfer begins.
+    Began {
+        /// Its id: the name of its directory in `.squall-cp`.
+        transfer: String,
+        /// The number of its files.
+        files: usize,
+        /// The number of their bytes, in total.
+        bytes: u64,
+        /// The number of bytes that are here from an earlier attempt.
+        held: u64,
+    },
+    /// The number of written bytes has grown.
+    Progress {
+        /// The number of written bytes, including those of an earlier attempt.
+        written: u64,
+    },
+    /// The transfer is over, and everything that could be put in place is.
+    Finished {
+        /// Files and links that are in place and verified.
+        placed: u64,
+        /// Names that existed, and were kept.
+        kept: u64,
+        /// The failures, each with its name and a reason; at most 100 of them.
+        failed: Vec<String>,
+        /// The number of failures.
+        failures: u64,
+    },
+    /// The transfer ended before that. The received contents are kept, for a push with `--resume`.
+    Interrupted {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// A receiver, waiting under its name.
+pub struct Receiver {
+    root: Arc<Root>,
+    me: NodeId,
+    bulk: Bulk<MixedFabric>,
+    calls: channel::Receiver<Stream>,
+    turn: Arc<Turn>,
+    /// The listener of its name, if it is found by that.
+    listener: Option<Arc<Listener>>,
+    /// Blocks of interrupted segments.
+    kept: Option<Kept>,
+}
+
+impl Receiver {
+    /// Opens a receiver: takes the name, or the port, and the directory.
+    pub fn open(options: &ServeOptions) -> Result<Receiver, ServeError> {
+        let ServeOptions { directory, name, cluster, network } = options;
+        let (fabric, doorway) = match network {
+            Some(network) => {
+                let (fabric, calls) = control::open_receiver(cluster, network)?;
+                (fabric, Doorway::Port(calls))
+            }
+            None => {
+                let listener = Arc::new(Listener::bind(cluster, name)?);
+                let me = node_id(cluster, name);
+                let fabric = ShmFabric::open(ShmConfig::new(control::fabric_cluster(cluster), me))?;
+                (MixedFabric::new(me, Transport::Shm).with_shm(fabric), Doorway::Name(listener))
+            }
+        };
+        let root = Arc::new(Root::open(directory)?);
+        let me = Fabric::node(&fabric);
+        // A group has at least the source and this receiver.
+        let bulk = Bulk::new(fabric, Spin::Auto, 2);
+        let (call, calls) = channel::unbounded();
+        let turn = Arc::new(Turn::default());
+        let listener = match &doorway {
+            Doorway::Name(listener) => Some(Arc::clone(listener)),
+            Doorway::Port(_) => None,
+        };
+        let accept = {
+            let (turn, name) = (Arc::clone(&turn), name.clone());
+            move || accept(&doorway, &turn, &name, &call)
+        };
+        thread::Builder::new().name("squall-cp-accept".to_owned()).spawn(accept)?;
+        Ok(Receiver { root, me, bulk, calls, turn, listener, kept: None })
+    }
+
+    /// Returns the addresses at which it listens, if it is found over a network.
+    pub fn addresses(&mut self) -> Vec<SocketAddr> {
+        self.bulk.fabric().tcp().map(|tcp| tcp.local_addrs().to_vec()).unwrap_or_default()
+    }
+
+    /// Returns interrupted transfers, by their ids: the names of their directories in `.squall-cp`. A push with
+    /// `--resume` continues one if its source is unchanged; else its directory may be removed.
+    pub fn partial(&self) -> Vec<String> {
+        self.root.partial()
+    }
+
+    /// Waits for a source, and takes its transfer until that is over. Returns false if `stop` was set.
+    ///
+    /// One transfer is taken at a time: another source waits a moment, and is then told that this receiver is busy.
+    pub fn receive(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
+        while !stop.load(Ordering::Relaxed) {
+            let call = match self.calls.recv_timeout(LOOK) {
+                Ok(call) => call,
+                Err(RecvTimeoutError::Timeout) => {
+                    // Other members may still have to hear from here that a group has ended.
+                    self.bulk.turn(&mut Vec::new());
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return false,
+            };
+            let mut transfer = Transfer::new(&mut self.bulk, &self.turn, Arc::clone(&self.root), self.kept.take());
+            let ended = transfer.run(call, stop, tell);
+            self.kept = transfer.kept();
+            self.turn.end();
+            if ended {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // A port closes with the fabric.
+        self.listener.iter().for_each(|listener| listener.close());
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver({}, {})", self.me, self.root.path().display())
+    }
+}
+
+/// The entrance of calls: a name's listener, or a port.
+enum Doorway {
+    Name(Arc<Listener>),
+    Port(channel::Receiver<ServiceStream>),
+}
+
+impl Doorway {
+    /// Waits for the next call; None when no further call can come.
+    fn next(&self) -> io::Result<Option<Stream>> {
+        match self {
+            Doorway::Port(calls) => Ok(calls.recv().ok().map(Stream::from)),
+            Doorway::Name(listener) => match listener.accept() {
+                Ok(stream) => Stream::try_from(stream).map(Some),
+                // The name was given up.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
+/// Accepts calls, one at a time, and refuses others.
+fn accept(doorway: &Doorway, turn: &Turn, name: &str, calls: &Sender<Stream>) {
+    loop {
+        let stream = match doorway.next() {
+            Ok(Some(stream)) => stream,
+            Ok(None) => return,
+            Err(error) => {
+                // Too many open files, for example: that may pass.
+                tracing::warn!(%error, "a call could not be taken");
+                thread::sleep(LOOK);
+                continue;
+            }
+        };
+        if !turn.take() {
+            let text = format!("{name} is busy with another transfer: push again when that is over");
+            control::refuse(stream, &ToSource::Refused(text));
+        } else if calls.send(stream).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,508 @@
+//! One transfer at a receiver: the thread that talks to the source and drives the fabric.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{RecvTimeoutError, unbounded};
+use squall_fabric::{NodeId, Time, mixed::MixedFabric};
+use squall_rdmc::{BlockSet, Buffer, CreateError, Event, GroupId, Interrupted};
+
+use super::{
+    super::{
+        control::{
+            Address, ControlLink, FrameError, Heard, Holding, Join, Offer, Over, Report, Stream, ToReceiver, ToSource,
+        },
+        layout::Layout,
+        manifest::{Manifest, TransferId},
+        pool::Pool,
+        root::Root,
+        sink::{Outcome, Written},
+    },
+    LOOK, ServeEvent,
+    turn::Turn,
+    writer::{Said, Writer},
+};
+use squall_rdmc::bulk::Bulk;
+
+/// The number of segments that a receiver has in memory, besides the interrupted ones.
+const BUFFERS: usize = 3;
+
+/// The largest segment that a receiver takes, in bytes: with [`BUFFERS`], it bounds its memory.
+const MAX_SEGMENT_BYTES: u64 = 32 << 20;
+
+/// The most receivers of a push over a network, whose addresses are remembered.
+const MAX_RECEIVERS: usize = 4096;
+
+/// The interval of a receiver's signs of life.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+/// The shortest interval of a receiver's progress reports.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// The time that a source has to make its offer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Blocks of interrupted segments, for another attempt at the same transfer.
+#[derive(Debug)]
+pub(super) struct Kept {
+    id: TransferId,
+    block_bytes: usize,
+    partials: BTreeMap<u64, Partial>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    held: BlockSet,
+    buffer: Arc<Buffer>,
+}
+
+/// A reason for which a transfer ended early.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("this receiver was stopped")]
+    Stopped,
+    #[error("the source is gone ({0}); what came is kept: push again with --resume")]
+    Gone(FrameError),
+    #[error("the source gave up: {0}")]
+    Aborted(String),
+    #[error("the source broke the protocol: {0}")]
+    Breach(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The group that this receiver is in.
+struct Current {
+    id: GroupId,
+    join: Join,
+    /// The number of its messages for which memory was given.
+    given: u64,
+    /// The number of buffers that are in the group, and have not come back as a whole message.
+    inside: usize,
+    /// Messages that have begun to arrive, and wait for memory.
+    waiting: VecDeque<u64>,
+}
+
+/// The state of a transfer once it was offered.
+struct Accepted {
+    id: TransferId,
+    layout: Layout,
+    writer: Writer,
+    pool: Pool,
+    /// The number of segments that are whole, here or on the disk.
+    received: u64,
+    /// The number of segments that are written.
+    written: u64,
+    partials: BTreeMap<u64, Partial>,
+    /// The block size of the partials.
+    block_bytes: usize,
+    outcome: Option<Outcome>,
+}
+
+pub(super) struct Transfer<'r> {
+    bulk: &'r mut Bulk<MixedFabric>,
+    turn: &'r Turn,
+    root: Arc<Root>,
+    kept: Option<Kept>,
+    accepted: Option<Accepted>,
+    current: Option<Current>,
+    /// The next group, which begins when the current one is over and there is memory for it.
+    next: Option<Join>,
+    received_before: u64,
+    link: Option<ControlLink>,
+    said_last: Instant,
+    told: u64,
+}
+
+impl<'r> Transfer<'r> {
+    pub(super) fn new(
+        bulk: &'r mut Bulk<MixedFabric>,
+        turn: &'r Turn,
+        root: Arc<Root>,
+        kept: Option<Kept>,
+    ) -> Transfer<'r> {
+        let received_before = bulk.fabric().bytes_received();
+        Transfer {
+            bulk,
+            turn,
+            root,
+            kept,
+            accepted: None,
+            current: None,
+            next: None,
+            received_before,
+            link: None,
+            said_last: Instant::now(),
+            told: 0,
+        }
+    }
+
+    /// Takes part until the transfer is over. Returns false if a caller made no offer.
+    pub(super) fn run(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
+        let ended = self.converse(call, stop, tell);
+        self.turn.end_soon();
+        let offered = self.accepted.is_some();
+        match ended {
+            Ok(Outcome { placed, kept, failed, failures }) => {
+                tell(ServeEvent::Finished { placed, kept, failed, failures });
+            }
+            Err(End::Gone(error)) if !offered => tracing::debug!(%error, "a caller made no offer"),
+            Err(end) => {
+                let reason = end.to_string();
+                let word = match end {
+                    End::Refused(why) => Some(ToSource::Refused(why)),
+                    End::Failed(why) => Some(ToSource::Failed(why)),
+                    End::Breach(_) => Some(ToSource::Failed(reason.clone())),
+                    End::Stopped => {
+                        Some(ToSource::Failed("it was stopped; start it again, and push with --resume".to_owned()))
+                    }
+                    End::Gone(_) | End::Aborted(_) => None,
+                };
+                if let Some(word) = word {
+                    // A source that has gone can't be told.
+                    let _ = self.say(&word);
+                }
+                self.collect();
+                tell(ServeEvent::Interrupted { reason });
+                return true;
+            }
+        }
+        offered
+    }
+
+    /// Returns the blocks that another attempt can use.
+    pub(super) fn kept(self) -> Option<Kept> {
+        let Some(Accepted { id, block_bytes, partials, outcome, .. }) = self.accepted else { return self.kept };
+        (outcome.is_none() && !partials.is_empty()).then_some(Kept { id, block_bytes, partials })
+    }
+
+    fn converse(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> Result<Outcome, End> {
+        let (hear, heard) = unbounded();
+        self.link = Some(ControlLink::start(call, 0, hear, self.bulk.waker()).map_err(End::Gone)?);
+        let until = Instant::now() + PATIENCE;
+        let offer = loop {
+            match heard.recv_timeout(LOOK) {
+                Ok(offer) => break offer,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until && !stop.load(Ordering::Relaxed) => {}
+                Err(_) => return Err(End::Gone(FrameError::Closed)),
+            }
+        };
+        match offer.message.map_err(End::Gone)? {
+            ToReceiver::Offer(offer) => self.accept(offer)?,
+            _ => return Err(End::Breach("it did not begin with an offer".to_owned())),
+        }
+        let mut events = Vec::new();
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(End::Stopped);
+            }
+            let mut busy = self.bulk.turn(&mut events);
+            for (id, event) in events.drain(..) {
+                self.on_event(id, event)?;
+            }
+            while let Ok(Heard { message, .. }) = heard.try_recv() {
+                busy = true;
+                self.on_message(message.map_err(End::Gone)?)?;
+            }
+            let said = self.accepted.as_ref().and_then(|accepted| accepted.writer.said.try_recv().ok());
+            if let Some(said) = said {
+                busy = true;
+                self.on_said(said, tell)?;
+            }
+            self.supply()?;
+            self.report(tell)?;
+            if let Some(outcome) = self.accepted.as_ref().and_then(|accepted| accepted.outcome.clone()) {
+                let moved = self.bulk.fabric().bytes_received() - self.received_before;
+                // All files are in place, whether or not the source is there to hear it.
+                let _ = self.say(&ToSource::Done(Report { outcome: outcome.clone(), moved }));
+                return Ok(outcome);
+            }
+            if !busy {
+                self.bulk.rest(Time::boot_clock() + PROGRESS);
+            }
+        }
+    }
+
+    fn accept(&mut self, mut offer: Offer) -> Result<(), End> {
+        if !(1..=MAX_SEGMENT_BYTES).contains(&offer.segment_bytes) {
+            return Err(End::Refused(format!("segments of {} bytes are not possible", offer.segment_bytes)));
+        }
+        if offer.receivers.len() > MAX_RECEIVERS {
+            return Err(End::Refused(format!("{} receivers are more than {MAX_RECEIVERS}", offer.receivers.len())));
+        }
+        for Address { node, at } in std::mem::take(&mut offer.receivers) {
+            self.bulk.fabric().learn(NodeId(node), &[at]);
+        }
+        let manifest = Manifest::new(std::mem::take(&mut offer.entries));
+        let manifest = Arc::new(manifest.map_err(|error| End::Refused(error.to_string()))?);
+        let segment_bytes = offer.segment_bytes as usize;
+        let id = manifest.id(segment_bytes);
+        let layout = Layout::new(&manifest, segment_bytes);
+        let kept = self.kept.take().filter(|kept| offer.resume && kept.id == id);
+        let (block_bytes, partials) = kept.map(|kept| (kept.block_bytes, kept.partials)).unwrap_or_default();
+        let writer = Writer::start(Arc::clone(&self.root), manifest, &offer, self.bulk.waker());
+        let writer = writer.map_err(|error| End::Refused(format!("the system gives no thread: {error}")))?;
+        let pool = Pool::new(0, 0);
+        let accepted =
+            Accepted { id, layout, writer, pool, received: 0, written: 0, partials, block_bytes, outcome: None };
+        self.accepted = Some(accepted);
+        Ok(())
+    }
+
+    fn say(&mut self, message: &ToSource) -> Result<(), FrameError> {
+        self.said_last = Instant::now();
+        self.link.as_mut().map_or(Err(FrameError::Closed), |link| link.send(message))
+    }
+
+    fn accepted(&mut self) -> &mut Accepted {
+        self.accepted.as_mut().expect("nothing else happens before an offer was accepted")
+    }
+
+    fn on_said(&mut self, said: Said, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), End> {
+        match said {
+            Said::Opened(Written { segments, first_open, files, bytes, held }) => {
+                let accepted = self.accepted();
+                (accepted.received, accepted.written) = (segments, segments);
+                accepted.partials.retain(|&segment, _| segment >= segments);
+                tell(ServeEvent::Began { transfer: accepted.id.to_string(), files, bytes, held });
+                let holding = Holding { first_open: first_open as u32, ..self.holding() };
+                self.say(&ToSource::Ready(holding)).map_err(End::Gone)
+            }
+            Said::Wrote { buffer, segments } => {
+                let accepted = self.accepted();
+                accepted.written = segments;
+                accepted.pool.give_shared(buffer);
+                Ok(())
+            }
+            Said::Failed(error) => Err(End::Failed(error.to_string())),
+            Said::Done(outcome) => {
+                self.accepted().outcome = Some(outcome);
+                Ok(())
+            }
+        }
+    }
+
+    fn holding(&mut self) -> Holding {
+        let accepted = self.accepted();
+        let partial = accepted.partials.keys().copied().collect();
+        Holding { segments: accepted.received, partial, first_open: 0 }
+    }
+
+    fn on_message(&mut self, message: ToReceiver) -> Result<(), End> {
+        match message {
+            ToReceiver::Offer(_) => Err(End::Breach("it made a second offer".to_owned())),
+            ToReceiver::Join(join) => {
+                self.next = Some(join);
+                Ok(())
+            }
+            ToReceiver::Verdicts(verdicts) => {
+                self.accepted().writer.verdicts(verdicts);
+                Ok(())
+            }
+            ToReceiver::Finish => {
+                self.accepted().writer.finish();
+                Ok(())
+            }
+            ToReceiver::Abort(reason) => Err(End::Aborted(reason)),
+        }
+    }
+
+    fn join(&mut self, join: Join) -> Result<(), End> {
+        let id = join.id();
+        let Accepted { layout, received, .. } = self.accepted();
+        let fits = join.first == *received && join.first < join.end && join.end <= layout.segments();
+        let largest = layout.largest();
+        if !fits
+            || (join.partial && join.end != join.first + 1)
+            || !(1..=largest.max(1) as u64).contains(&join.block_bytes)
+        {
+            let Join { first, end, block_bytes, .. } = join;
+            return Err(End::Breach(format!(
+                "segments {first}..{end} in blocks of {block_bytes} bytes can't come next"
+            )));
+        }
+        let Some(config) = join.config() else {
+            return Err(End::Failed(format!("it knows no algorithm {:?}: update it", join.algorithm.name)));
+        };
+        let block_bytes = join.block_bytes as usize;
+        let accepted = self.accepted();
+        if accepted.block_bytes != block_bytes {
+            accepted.block_bytes = block_bytes;
+            accepted.partials.clear();
+            accepted.pool = Pool::new(largest.next_multiple_of(block_bytes), BUFFERS);
+        } else if accepted.pool.limit() == 0 {
+            accepted.pool = Pool::new(largest.next_multiple_of(block_bytes), BUFFERS);
+            accepted.partials.iter().for_each(|_| accepted.pool.adopt());
+        }
+        let message = if join.partial {
+            let message = self.interrupted(&join)?;
+            if message.is_none() {
+                // The writer will give a buffer back, and the others wait.
+                self.next = Some(join);
+                return Ok(());
+            }
+            message
+        } else {
+            None
+        };
+        tracing::debug!(?id, first = join.first, end = join.end, "joins a group");
+        let given = u64::from(message.is_some());
+        self.current = Some(Current { id, given, inside: given as usize, waiting: VecDeque::new(), join });
+        let created = match message {
+            Some(message) => self.bulk.resume(config, message),
+            None => self.bulk.create(config),
+        };
+        created.or_else(|error: CreateError| self.over(Some((None, error.to_string()))))
+    }
+
+    /// Returns the received part of an interrupted segment; None if there is no memory for it now.
+    fn interrupted(&mut self, join: &Join) -> Result<Option<Interrupted>, End> {
+        let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
+        let len = accepted.layout.len(join.first);
+        let blocks = len.div_ceil(accepted.block_bytes).max(1) as u32;
+        let partial = match accepted.partials.remove(&join.first) {
+            Some(partial) => Some(partial),
+            None => {
+                let taken = accepted.pool.take(self.bulk.fabric(), accepted.partials.len());
+                let buffer = taken.map_err(|error| End::Failed(error.to_string()))?;
+                buffer.map(|buffer| Partial { held: BlockSet::new(blocks), buffer: Arc::new(buffer) })
+            }
+        };
+        Ok(partial.map(|Partial { held, buffer }| {
+            let buffer = Some(buffer);
+            Interrupted { message: join.first, blocks, len: Some(len), held, buffer }
+        }))
+    }
+
+    fn on_event(&mut self, id: GroupId, event: Event) -> Result<(), End> {
+        let Some(current) = self.current.as_mut().filter(|current| current.id == id) else { return Ok(()) };
+        let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
+        match event {
+            Event::Connected => Ok(()),
+            Event::Incoming { message, .. } => {
+                current.waiting.push_back(message);
+                Ok(())
+            }
+            Event::Received { buffer, len, .. } => {
+                let segment = accepted.received;
+                if segment >= current.join.end {
+                    return Err(End::Breach("it sent more than it had announced".to_owned()));
+                }
+                current.inside -= 1;
+                accepted.received += 1;
+                if let Some(Partial { buffer, .. }) = accepted.partials.remove(&segment) {
+                    // The segment came again from the first block.
+                    accepted.pool.give_shared(buffer);
+                }
+                accepted.writer.write(segment, buffer, len);
+                Ok(())
+            }
+            // Buffers come back through the writer.
+            Event::Released { .. } => Ok(()),
+            Event::Failed(failure) => {
+                let why = (failure.suspect.map(|node| node.0), failure.reason.clone());
+                self.keep(failure.interrupted);
+                self.over(Some(why))
+            }
+            Event::Destroyed => self.over(None),
+        }
+    }
+
+    /// Keeps the blocks of messages that are not whole.
+    fn keep(&mut self, interrupted: Vec<Interrupted>) {
+        let (Some(current), Some(accepted)) = (&mut self.current, &mut self.accepted) else { return };
+        for Interrupted { message, held, buffer, .. } in interrupted {
+            let segment = if current.join.partial { message } else { current.join.first + message };
+            if let Some(buffer) = buffer.filter(|_| segment >= accepted.received && segment < current.join.end) {
+                current.inside -= 1;
+                if held.count() > 0 {
+                    accepted.partials.insert(segment, Partial { held, buffer });
+                } else {
+                    accepted.pool.give_shared(buffer);
+                }
+            }
+        }
+    }
+
+    /// Handles the end of the current group.
+    fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), End> {
+        let Some(current) = self.current.take() else { return Ok(()) };
+        self.bulk.remove(current.id);
+        let accepted = self.accepted();
+        accepted.pool.lost(current.inside);
+        if let Some((suspect, reason)) = &failure {
+            tracing::info!(instance = current.id.instance, ?suspect, reason, "a group failed");
+        }
+        let holding = self.holding();
+        let over = Over { instance: current.id.instance, holding, failure };
+        self.say(&ToSource::Over(over)).map_err(End::Gone)
+    }
+
+    /// Gives the group memory for the messages to come.
+    fn supply(&mut self) -> Result<(), End> {
+        if self.current.is_none()
+            && let Some(join) = self.next.take()
+        {
+            self.join(join)?;
+        }
+        let (Some(current), Some(accepted)) = (&mut self.current, &mut self.accepted) else { return Ok(()) };
+        let messages = current.join.end - current.join.first;
+        while current.given < messages {
+            let taken = accepted.pool.take(self.bulk.fabric(), accepted.partials.len());
+            let Some(buffer) = taken.map_err(|error| End::Failed(error.to_string()))? else { return Ok(()) };
+            let Some(group) = self.bulk.group(current.id) else { return Ok(()) };
+            match current.waiting.pop_front() {
+                Some(message) => {
+                    if let Err(error) = group.accept(message, buffer) {
+                        // The group has failed, and will report that.
+                        tracing::debug!(%error, "memory came too late");
+                        accepted.pool.lost(1);
+                        return Ok(());
+                    }
+                }
+                None => group.provide(buffer),
+            }
+            current.given += 1;
+            current.inside += 1;
+        }
+        Ok(())
+    }
+
+    /// Reports the files' progress to both sides, at most once an interval.
+    fn report(&mut self, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), End> {
+        let Some(accepted) = &self.accepted else { return Ok(()) };
+        let written = accepted.layout.begin(accepted.written);
+        let due = if written > self.told { PROGRESS } else { SIGN_OF_LIFE };
+        if self.said_last.elapsed() < due {
+            return Ok(());
+        }
+        self.told = written;
+        tell(ServeEvent::Progress { written });
+        self.say(&ToSource::Progress { written }).map_err(End::Gone)
+    }
+
+    /// After an early end, keeps the blocks that the group has received, and writes the segments that were received
+    /// whole.
+    fn collect(&mut self) {
+        self.link = None;
+        let mut events = Vec::new();
+        self.bulk.turn(&mut events);
+        for (id, event) in events {
+            // The source is not there to be told of a group's end.
+            let _ = self.on_event(id, event);
+        }
+        if let Some(id) = self.current.as_ref().map(|current| current.id) {
+            let interrupted = self.bulk.remove(id);
+            self.keep(interrupted);
+            self.current = None;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Streams between nodes beside the fabric. They carry what must not depend on tables, such as the view log's messages,
+//! and what does not consist of messages, such as a replica's state or an operator's requests.
+//!
+//! A node offers numbered [services](Service). The caller, a node or a command, names the service, and both sides then
+//! have a stream of bytes. The stream uses the cluster's own transport:
+//!
+//! ```text
+//!  caller.dial(contact, service)                  Server: a thread for each stream, which calls the service's handler
+//!        │ shm                  abstract Unix socket of the node, same user only                 ▲
+//!        │ tcp, verbs, mixed    the node's one port: handshake, TLS where the cluster has a CA   │
+//!        └──── hello: version, service, from, to ──▶ ◀── hello: version, verdict, node ──────────┘
+//! ```
+//!
+//! Streams are blocking, with timeouts: the encryption is shared by both halves, and does not report when it could
+//! continue. So each reader has a thread of its own, and one that has nothing to read costs nothing.
+
+mod caller;
+mod error;
+pub mod frame;
+mod hello;
+pub mod local;
+mod messenger;
+mod peer;
+mod server;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    caller::{Caller, Contact},
+    messenger::Messenger,
+    server::{Handler, Server},
+    stream::{ControlStream, HangUp, StreamReader, StreamWriter},
+};
+pub use self::{error::ControlError, frame::FrameError};
+
+/// The purpose of a stream. The numbers are those of [`ServiceId`](squall_fabric::net::ServiceId)s; 1 is `squall cp`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Service {
+    /// Messages of the view log.
+    ViewLog = 2,
+    /// A shard's state, for nodes that join.
+    State = 3,
+    /// An operator's requests and orders.
+    Admin = 4,
+    /// Commands and queries of clients, and of members that ask each other.
+    Clients = 5,
+    /// Durable groups' logs, for their readers.
+    Log = 6,
+}
+
+impl Service {
+    const ALL: [Service; 5] = [Service::ViewLog, Service::State, Service::Admin, Service::Clients, Service::Log];
+
+    fn of(number: u32) -> Option<Service> {
+        Service::ALL.into_iter().find(|&service| service as u32 == number)
+    }
+
+    /// Returns the most streams of the service that a node has at once; a further caller is told to come again.
+    fn limit(self) -> usize {
+        match self {
+            // Two for each of the most members that are possible.
+            Service::ViewLog => 128,
+            Service::State => 4,
+            Service::Admin => 16,
+            Service::Clients => 1024,
+            Service::Log => 256,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Names on this host: sockets of the abstract namespace, which vanish with their process. Only processes of the same
+//! user are admitted.
+
+use std::{
+    io,
+    os::{
+        fd::OwnedFd,
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with,
+        sockopt::socket_peercred,
+    },
+    process::geteuid,
+};
+
+/// A reason for which a name can't be used.
+#[derive(Debug)]
+pub enum LocalError {
+    /// No process has it.
+    Absent,
+    /// Another process has it.
+    Taken,
+    /// Another user has it.
+    Stranger,
+    /// The system refused.
+    System(io::Error),
+}
+
+/// Returns the whole name: `KIND/USER/NAME`.
+fn full(kind: &str, name: &str) -> String {
+    format!("{kind}/{}/{name}", geteuid().as_raw())
+}
+
+fn is_same_user(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+/// Connects to the process that has a name. It does not wait: a process that has stopped accepting is an error.
+pub fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
+    let connected = || -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(full(kind, name).as_bytes())?)?;
+        Ok(socket)
+    };
+    let stream = UnixStream::from(connected().map_err(|error| match error {
+        Errno::CONNREFUSED | Errno::NOENT => LocalError::Absent,
+        error => LocalError::System(error.into()),
+    })?);
+    stream.set_nonblocking(false).map_err(LocalError::System)?;
+    if !is_same_user(&stream) {
+        return Err(LocalError::Stranger);
+    }
+    Ok(stream)
+}
+
+/// A name to which other processes can connect.
+#[derive(Debug)]
+pub struct LocalListener(UnixListener);
+
+impl LocalListener {
+    /// Takes a name.
+    pub fn bind(kind: &str, name: &str) -> Result<LocalListener, LocalError> {
+        let address = SocketAddr::from_abstract_name(full(kind, name)).map_err(LocalError::System)?;
+        UnixListener::bind_addr(&address).map(LocalListener).map_err(|cause| match cause.kind() {
+            io::ErrorKind::AddrInUse => LocalError::Taken,
+            _ => LocalError::System(cause),
+        })
+    }
+
+    /// Ends the thread that waits in [`accept`](LocalListener::accept).
+    pub fn close(&self) {
+        // The socket may be shut down already.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+
+    /// Waits for the next process of the same user; the connections of other users are closed.
+    pub fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.0.accept()?;
+            if is_same_user(&stream) {
+                return Ok(stream);
+            }
+            tracing::warn!("a process of another user was refused");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A stream and its halves, over any transport.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::Duration,
+};
+
+use squall_fabric::{
+    NodeId,
+    net::{ServiceHangUp, ServiceReader, ServiceStream, ServiceWriter},
+};
+
+/// A stream of bytes with another process.
+#[derive(Debug)]
+pub struct ControlStream {
+    /// The node at the other end: as it claims, on one host or without keys; else as its certificate says.
+    pub peer: NodeId,
+    /// The half from which its bytes come.
+    pub reader: StreamReader,
+    /// The half to which this side's bytes go.
+    pub writer: StreamWriter,
+}
+
+/// The half from which the peer's bytes come.
+#[derive(Debug)]
+pub enum StreamReader {
+    /// A socket of this host.
+    Local(UnixStream),
+    /// A stream of the node's port.
+    Port(ServiceReader),
+}
+
+/// The half to which this side's bytes go. When it is dropped, the peer reads the end.
+#[derive(Debug)]
+pub enum StreamWriter {
+    /// A socket of this host.
+    Local(LocalWriter),
+    /// A stream of the node's port.
+    Port(ServiceWriter),
+}
+
+/// A writer that closes its direction when it is dropped, though the other half still holds the socket.
+#[derive(Debug)]
+pub struct LocalWriter(UnixStream);
+
+/// A handle that ends both halves at once, here and at the peer, whichever threads wait at them.
+#[derive(Clone)]
+pub enum HangUp {
+    /// A socket of this host.
+    Local(Arc<UnixStream>),
+    /// A stream of the node's port.
+    Port(ServiceHangUp),
+}
+
+impl ControlStream {
+    /// Wraps a stream on this host, with the node that is thought to be at the other end.
+    pub fn local(peer: NodeId, socket: UnixStream) -> io::Result<ControlStream> {
+        let reader = StreamReader::Local(socket.try_clone()?);
+        Ok(ControlStream { peer, reader, writer: StreamWriter::Local(LocalWriter(socket)) })
+    }
+
+    /// Wraps a stream of a port.
+    pub fn port(stream: ServiceStream) -> ControlStream {
+        let peer = stream.peer();
+        let (reader, writer) = stream.split();
+        ControlStream { peer, reader: StreamReader::Port(reader), writer: StreamWriter::Port(writer) }
+    }
+
+    /// Returns a handle that ends the stream from any thread.
+    pub fn hang_up(&self) -> io::Result<HangUp> {
+        self.writer.hang_up()
+    }
+
+    /// Limits the waits of reads and writes: see [`StreamReader::set_timeout`] and [`StreamWriter::set_timeout`].
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.reader.set_timeout(timeout)?;
+        self.writer.set_timeout(timeout)
+    }
+}
+
+impl StreamReader {
+    /// Limits the time for which a read waits, before it fails with [`io::ErrorKind::WouldBlock`]; None for ever.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            StreamReader::Local(socket) => socket.set_read_timeout(timeout),
+            StreamReader::Port(reader) => reader.set_timeout(timeout),
+        }
+    }
+}
+
+impl StreamWriter {
+    /// Returns a handle that ends the stream from any thread.
+    pub fn hang_up(&self) -> io::Result<HangUp> {
+        Ok(match self {
+            StreamWriter::Local(LocalWriter(socket)) => HangUp::Local(Arc::new(socket.try_clone()?)),
+            StreamWriter::Port(writer) => HangUp::Port(writer.hang_up_handle()),
+        })
+    }
+
+    /// Ends both halves: see [`HangUp`].
+    pub fn hang_up_now(&self) {
+        match self {
+            // The socket may be shut down already.
+            StreamWriter::Local(LocalWriter(socket)) => drop(socket.shutdown(Shutdown::Both)),
+            StreamWriter::Port(writer) => writer.hang_up(),
+        }
+    }
+
+    /// Limits the time for which a write waits; None for ever. A write that was cut short has ended the stream.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            StreamWriter::Local(LocalWriter(socket)) => socket.set_write_timeout(timeout),
+            StreamWriter::Port(writer) => writer.set_timeout(timeout),
+        }
+    }
+}
+
+impl HangUp {
+    /// Ends both halves.
+    pub fn now(&self) {
+        match self {
+            // The socket may be shut down already.
+            HangUp::Local(socket) => drop(socket.shutdown(Shutdown::Both)),
+            HangUp::Port(port) => port.now(),
+        }
+    }
+}
+
+impl Read for StreamReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            StreamReader::Local(socket) => socket.read(buffer),
+            StreamReader::Port(reader) => reader.read(buffer),
+        }
+    }
+}
+
+impl Write for StreamWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            StreamWriter::Local(LocalWriter(socket)) => socket.write(bytes),
+            StreamWriter::Port(writer) => writer.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for LocalWriter {
+    fn drop(&mut self) {
+        // The peer may have ended already.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+}
+
+impl fmt::Debug for HangUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HangUp")
+    }
+}
