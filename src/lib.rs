@@ -75,6 +75,9 @@
 //! and a state of its own. The view and the configuration (`shards`, `min_replicas`, `max_replicas`, racks) decide
 //! which nodes hold which shard. The placement changes as little as possible when the view does.
 
+// Much is there for the simulator too, and is found to be unused in builds that have it.
+#![cfg_attr(not(feature = "sim"), allow(dead_code, unused_imports))]
+
 mod clients;
 pub mod config;
 mod delivery;
@@ -84,6 +87,7 @@ mod group;
 #[cfg(feature = "keys")]
 pub mod keys;
 mod node;
+#[cfg(feature = "sim")]
 pub mod sim;
 mod state_transfer;
 #[cfg(all(test, not(squall_loom)))]

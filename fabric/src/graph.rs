@@ -214,6 +214,7 @@ impl WorkGraph {
     }
 
     /// The same requests, none of which waits: for showing that a check bites.
+    #[cfg(feature = "sim")]
     pub(crate) fn without_dependencies(mut self) -> WorkGraph {
         self.after.clear();
         self.requests.iter_mut().for_each(|request| request.after_end = 0);

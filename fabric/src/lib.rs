@@ -62,6 +62,7 @@ mod region;
 #[cfg(test)]
 mod seeds;
 pub mod shm;
+#[cfg(feature = "sim")]
 pub mod sim;
 pub mod tcp;
 mod time;

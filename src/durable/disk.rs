@@ -2,12 +2,15 @@
 
 use std::{fs::File, io, path::PathBuf};
 
-use squall_ordered::log::{Files, SimFile, SimStorage, Storage};
+use squall_ordered::log::{Files, Storage};
+#[cfg(feature = "sim")]
+use squall_ordered::log::{SimFile, SimStorage};
 
 /// A directory that one shard's log owns.
 #[derive(Clone, Debug)]
 pub(crate) enum Disk {
     Real(Files),
+    #[cfg(feature = "sim")]
     Simulated(SimStorage),
 }
 
@@ -15,15 +18,29 @@ pub(crate) enum Disk {
 #[derive(Debug)]
 pub(crate) enum DiskFile {
     Real(File),
+    #[cfg(feature = "sim")]
     Simulated(SimFile),
 }
 
+/// Calls the same function of the real or the simulated disk.
+macro_rules! on_disk {
+    ($disk:expr, $storage:ident => $call:expr) => {
+        match $disk {
+            Disk::Real($storage) => $call,
+            #[cfg(feature = "sim")]
+            Disk::Simulated($storage) => $call,
+        }
+    };
+}
+
 /// Calls the same function of the real or the simulated disk, which must be the file's.
-macro_rules! on {
+macro_rules! on_file {
     ($disk:expr, $file:expr, $storage:ident, $of:ident => $call:expr) => {
         match ($disk, $file) {
             (Disk::Real($storage), DiskFile::Real($of)) => $call,
+            #[cfg(feature = "sim")]
             (Disk::Simulated($storage), DiskFile::Simulated($of)) => $call,
+            #[cfg(feature = "sim")]
             _ => Err(io::Error::other("a file of another disk")),
         }
     };
@@ -33,15 +50,13 @@ impl Storage for Disk {
     type File = DiskFile;
 
     fn list(&self) -> io::Result<Vec<String>> {
-        match self {
-            Disk::Real(files) => files.list(),
-            Disk::Simulated(disk) => disk.list(),
-        }
+        on_disk!(self, disk => disk.list())
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<DiskFile> {
         match self {
             Disk::Real(files) => files.create(name, bytes).map(DiskFile::Real),
+            #[cfg(feature = "sim")]
             Disk::Simulated(disk) => disk.create(name, bytes).map(DiskFile::Simulated),
         }
     }
@@ -49,73 +64,63 @@ impl Storage for Disk {
     fn open(&self, name: &str) -> io::Result<DiskFile> {
         match self {
             Disk::Real(files) => files.open(name).map(DiskFile::Real),
+            #[cfg(feature = "sim")]
             Disk::Simulated(disk) => disk.open(name).map(DiskFile::Simulated),
         }
     }
 
     fn size(&self, file: &DiskFile) -> io::Result<u64> {
-        on!(self, file, disk, of => disk.size(of))
+        on_file!(self, file, disk, of => disk.size(of))
     }
 
     fn read_at(&self, file: &DiskFile, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        on!(self, file, disk, of => disk.read_at(of, offset, into))
+        on_file!(self, file, disk, of => disk.read_at(of, offset, into))
     }
 
     fn read_through(&self, file: &DiskFile) {
-        if let (Disk::Real(files), DiskFile::Real(file)) = (self, file) {
-            files.read_through(file);
+        match (self, file) {
+            (Disk::Real(files), DiskFile::Real(file)) => files.read_through(file),
+            #[cfg(feature = "sim")]
+            _ => {}
         }
     }
 
     fn write_at(&self, file: &DiskFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        on!(self, file, disk, of => disk.write_at(of, offset, bytes))
+        on_file!(self, file, disk, of => disk.write_at(of, offset, bytes))
     }
 
     fn sync(&self, file: &DiskFile) -> io::Result<()> {
         #[cfg(all(test, not(squall_loom)))]
-        if let Disk::Real(files) = self {
-            faults::check(files.directory())?;
+        match self {
+            Disk::Real(files) => faults::check(files.directory())?,
+            #[cfg(feature = "sim")]
+            Disk::Simulated(_) => {}
         }
-        on!(self, file, disk, of => disk.sync(of))
+        on_file!(self, file, disk, of => disk.sync(of))
     }
 
     fn reload(&self, file: &DiskFile) -> io::Result<()> {
-        on!(self, file, disk, of => disk.reload(of))
+        on_file!(self, file, disk, of => disk.reload(of))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        match self {
-            Disk::Real(files) => files.sync_directory(),
-            Disk::Simulated(disk) => disk.sync_directory(),
-        }
+        on_disk!(self, disk => disk.sync_directory())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        match self {
-            Disk::Real(files) => files.rename(from, to),
-            Disk::Simulated(disk) => disk.rename(from, to),
-        }
+        on_disk!(self, disk => disk.rename(from, to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match self {
-            Disk::Real(files) => files.remove(name),
-            Disk::Simulated(disk) => disk.remove(name),
-        }
+        on_disk!(self, disk => disk.remove(name))
     }
 
     fn free(&self) -> io::Result<u64> {
-        match self {
-            Disk::Real(files) => files.free(),
-            Disk::Simulated(disk) => disk.free(),
-        }
+        on_disk!(self, disk => disk.free())
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        match self {
-            Disk::Real(files) => files.path(name),
-            Disk::Simulated(disk) => disk.path(name),
-        }
+        on_disk!(self, disk => disk.path(name))
     }
 }
 

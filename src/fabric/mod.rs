@@ -13,7 +13,6 @@ use squall_fabric::{
         dial_service,
     },
     shm::{ShmConfig, ShmError, ShmFabric},
-    sim::SimFabric,
     tcp::{TcpConfig, TcpError, TcpFabric},
 };
 use squall_membership::Member;
@@ -135,7 +134,8 @@ impl Port for VerbsFabric {
     }
 }
 
-impl Learn for SimFabric {
+#[cfg(feature = "sim")]
+impl Learn for squall_fabric::sim::SimFabric {
     fn learn(&mut self, _member: &Member) {}
 }
 

@@ -1,12 +1,11 @@
 //! The node's clock, as a group's threads read it.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{SystemTime, UNIX_EPOCH},
+#[cfg(feature = "sim")]
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use squall_fabric::Time;
 use squall_ordered::log::Hlc;
@@ -17,6 +16,7 @@ pub(crate) enum Now {
     /// The host's clocks.
     Boot,
     /// Simulated clocks, in nanoseconds.
+    #[cfg(feature = "sim")]
     Virtual { boot: Arc<AtomicU64>, wall: Arc<AtomicU64> },
 }
 
@@ -24,6 +24,7 @@ impl Now {
     pub(crate) fn get(&self) -> Time {
         match self {
             Now::Boot => Time::boot_clock(),
+            #[cfg(feature = "sim")]
             Now::Virtual { boot, .. } => Time::from_nanos(boot.load(Ordering::Relaxed)),
         }
     }
@@ -35,6 +36,7 @@ impl Now {
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 Hlc(u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX))
             }
+            #[cfg(feature = "sim")]
             Now::Virtual { wall, .. } => Hlc(wall.load(Ordering::Relaxed)),
         }
     }

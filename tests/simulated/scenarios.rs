@@ -1,6 +1,6 @@
 //! Whole clusters from seeds: see `squall::sim::scenario` for the invariants.
 //!
-//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall sim replay SEED` prints the
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall-bench sim replay SEED` prints the
 //! events of a seed.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use squall::{
 
 use crate::{seeds, sum::Sum};
 
-/// The number of seeds that run here. The command `squall sim check --seeds N` runs any number.
+/// The number of seeds that run here. The command `squall-bench sim check --seeds N` runs any number.
 const SEEDS: u64 = 1000;
 
 #[test]

@@ -1,4 +1,5 @@
-//! The `squall-bench` command: what this machine, and groups on it, can do; and the experiments of the papers.
+//! The `squall-bench` command: what this machine, and groups on it, can do; the experiments of the papers; and simulated
+//! clusters.
 
 mod bulk;
 mod caller;
@@ -16,6 +17,7 @@ mod ordered;
 mod papers;
 mod places;
 mod report;
+mod sim;
 mod tally;
 mod worker;
 mod yardsticks;
@@ -27,7 +29,8 @@ use squall_command::CommandError;
 
 use self::report::Report;
 
-/// Measures what this machine can do, and what groups on it can do; repeats the experiments of the papers.
+/// Measures what this machine can do, and what groups on it can do; repeats the experiments of the papers; checks
+/// simulated clusters.
 #[derive(Debug, Parser)]
 #[command(
     name = "squall-bench",
@@ -52,6 +55,7 @@ enum Bench {
     Failover(failover::FailoverArgs),
     Yardsticks(YardsticksArgs),
     Papers(papers::PapersCommand),
+    Sim(sim::SimCommand),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -69,8 +73,9 @@ impl Bench {
     /// The level of what is logged, without `RUST_LOG`.
     fn level(&self) -> &'static str {
         match self {
-            // Only its parent reads the output of one node of a benchmark.
-            Bench::Worker(_) | Bench::Papers(_) => "error",
+            // Only its parent reads the output of one node of a benchmark, and a scenario is made of what a node would warn
+            // of.
+            Bench::Worker(_) | Bench::Papers(_) | Bench::Sim(_) => "error",
             _ => "warn",
         }
     }
@@ -86,6 +91,7 @@ impl Bench {
             Bench::Failover(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
             Bench::Papers(papers) => papers.run(),
+            Bench::Sim(sim) => sim.run(),
             Bench::Worker(args) => args.run(),
         }
     }

@@ -1,7 +1,7 @@
 //! The `squall` command.
 //!
 //! It makes keys for a cluster, checks machines, shows the status of a running cluster and gives it orders. It also
-//! copies files to many nodes, serves replicated logs, simulates clusters, and draws multicast schedules.
+//! copies files to many nodes, serves replicated logs, and draws multicast schedules.
 
 mod cp;
 mod doctor;
@@ -10,7 +10,6 @@ mod leave;
 mod log;
 mod rdmc;
 mod recover;
-mod sim;
 mod status;
 mod suspect;
 mod target;
@@ -45,22 +44,12 @@ enum Command {
     Log(log::LogCommand),
     Rdmc(rdmc::RdmcCommand),
     Recover(recover::RecoverArgs),
-    Sim(sim::SimCommand),
     Status(status::StatusArgs),
     Suspect(suspect::SuspectArgs),
     Witness(witness::WitnessArgs),
 }
 
 impl Command {
-    /// The level of what is logged, without `RUST_LOG`.
-    fn level(&self) -> &'static str {
-        match self {
-            // A scenario is made of what a node would warn of.
-            Command::Sim(_) => "error",
-            _ => "warn",
-        }
-    }
-
     fn run(self) -> Result<(), CommandError> {
         match self {
             Command::Cp(cp) => cp.run(),
@@ -70,7 +59,6 @@ impl Command {
             Command::Log(log) => log.run(),
             Command::Rdmc(rdmc) => rdmc.run(),
             Command::Recover(recover) => recover.run(),
-            Command::Sim(sim) => sim.run(),
             Command::Status(status) => status.run(),
             Command::Suspect(suspect) => suspect.run(),
             Command::Witness(witness) => witness.run(),
@@ -79,5 +67,5 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    squall_command::run("squall", |cli: &Cli| cli.command.level(), |cli| cli.command.run())
+    squall_command::run("squall", |_: &Cli| "warn", |cli| cli.command.run())
 }

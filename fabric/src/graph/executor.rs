@@ -74,6 +74,7 @@ pub(crate) enum Next {
     /// Post this, with this token.
     Post(EndpointId, Work, Token),
     /// Ask again after [`Executor::retry`], when this endpoint has room or is connected.
+    #[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "only the simulator looks at the endpoint"))]
     Stalled(EndpointId),
 }
 
@@ -170,11 +171,13 @@ impl Executor {
     }
 
     /// Whether a request may go that could not before.
+    #[cfg(feature = "sim")]
     pub(crate) fn is_stirred(&self) -> bool {
         !self.stirred.is_empty()
     }
 
     /// Ends a graph that is all but done, which then is not reported any more: for showing that a check bites.
+    #[cfg(feature = "sim")]
     pub(crate) fn almost_done(&mut self) -> Option<Completion> {
         let run = self.slots.iter_mut().flatten().find(|run| run.left == 1 && !run.failed)?;
         run.failed = true;

@@ -55,6 +55,7 @@ const MANY: usize = 1024;
 
 /// An event at a node's log.
 pub(crate) enum Input {
+    #[cfg(feature = "sim")]
     Message(NodeId, Vec<u8>),
     /// A message that takes room while it waits.
     Queued(NodeId, Vec<u8>, Room),
@@ -269,6 +270,7 @@ impl<C: Types> Agent<C> {
 
     fn handle(&mut self, input: Input) {
         match input {
+            #[cfg(feature = "sim")]
             Input::Message(from, bytes) => self.on_message(from, &bytes),
             Input::Queued(from, bytes, room) => {
                 self.on_message(from, &bytes);

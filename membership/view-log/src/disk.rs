@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, VoterId};
 
@@ -134,8 +134,9 @@ fn open(directory: &Path, owner: (&str, NodeId), rng: &mut fastrand::Rng) -> Res
 }
 
 /// Opens a store on a disk of another kind.
+#[cfg(feature = "sim")]
 pub(crate) fn open_with(
-    backend: impl StorageBackend,
+    backend: impl redb::StorageBackend,
     owner: (&str, NodeId),
     rng: &mut fastrand::Rng,
 ) -> Result<Opened, StorageError> {

@@ -19,7 +19,7 @@
 //!   counts of a node that has one.
 //! - *Voters* follow the members.
 //!
-//! [`Log`] runs on a thread of its own; [`SimLog`] is the same in virtual time, on the caller's.
+//! [`Log`] runs on a thread of its own; with the feature `sim`, `SimLog` is the same in virtual time, on the caller's.
 
 mod agent;
 mod disk;
@@ -29,6 +29,7 @@ mod machine;
 mod network;
 mod settings;
 mod shared;
+#[cfg(feature = "sim")]
 mod sim;
 mod store;
 #[cfg(test)]
@@ -41,5 +42,6 @@ pub use disk::{Directory, StorageError};
 pub use log::{Inlet, Log, Monitor};
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
 pub use shared::Status;
+#[cfg(feature = "sim")]
 pub use sim::{SimDisk, SimLog, Standing};
 pub use wire::{Contact, MAX_MESSAGE, Transport};

@@ -15,7 +15,7 @@ use squall_membership::{Applied, ClusterId, Entry, Register};
 
 use crate::{
     store::{Store, decode, encode},
-    types::{LogId, Membership, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
+    types::{LogId, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
 };
 
 /// A register, and the last entry of the log that it has.
@@ -62,7 +62,8 @@ impl Machine {
     }
 
     /// The voters and learners of the last applied change.
-    pub(crate) fn membership(&self) -> Membership {
+    #[cfg(feature = "sim")]
+    pub(crate) fn membership(&self) -> crate::types::Membership {
         self.lock().membership.membership().clone()
     }
 

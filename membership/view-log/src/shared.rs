@@ -117,6 +117,7 @@ impl Shared {
     }
 
     /// Whether [`pop`](Shared::pop) has something.
+    #[cfg(feature = "sim")]
     pub(crate) fn has_events(&self) -> bool {
         self.has_events.load(Ordering::Acquire)
     }

@@ -411,6 +411,7 @@ impl Store {
     }
 
     /// The last entry of the log, and the last change of voters in it.
+    #[cfg(feature = "sim")]
     pub(crate) fn tail(&self) -> (Option<LogId>, Option<crate::types::Membership>) {
         let inner = self.lock();
         let membership = inner.log.values().rev().find_map(|entry| match &entry.payload {

@@ -13,6 +13,7 @@ pub(crate) type Vote = impls::Vote<LeaderId>;
 pub(crate) type LogId = openraft::LogId<Committed>;
 pub(crate) type Payload = EntryPayload<Request, u64, Peer>;
 pub(crate) type LogEntry = openraft::Entry<Committed, Payload>;
+#[cfg(feature = "sim")]
 pub(crate) type Membership = openraft::Membership<u64, Peer>;
 pub(crate) type StoredMembership = openraft::StoredMembership<Committed, u64, Peer>;
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<Committed, u64, Peer>;
@@ -44,6 +45,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = openraft_rt_tokio::TokioRuntime,
 );
 
+#[cfg(feature = "sim")]
 openraft::declare_raft_types!(
     /// In virtual time.
     pub(crate) Simulated:
@@ -55,6 +57,7 @@ openraft::declare_raft_types!(
 );
 
 impl Types for Real {}
+#[cfg(feature = "sim")]
 impl Types for Simulated {}
 
 /// The node that has a part in the log.

@@ -4,7 +4,7 @@ use std::io;
 
 use squall_membership::{Epoch, Seq};
 
-use super::{End, Hlc, Position, Storage, sim::SECTOR_BYTES};
+use super::{End, Hlc, Position, Storage, storage::SECTOR_BYTES};
 
 /// The block's size in bytes. The rest of the file begins there.
 pub(crate) const BLOCK_BYTES: u64 = 4096;

@@ -81,6 +81,7 @@ mod segment;
 mod sign;
 mod signatures;
 mod signing;
+#[cfg(feature = "sim")]
 mod sim;
 mod skips;
 mod snapshot;
@@ -106,10 +107,11 @@ pub use schema::SchemaText;
 pub use scrub::{Gap, Scrubbed, Scrubber};
 pub use sign::{KeyError, PublicKey, SigningKey};
 pub use signing::SignedAnew;
-pub use sim::{SECTOR_BYTES, SimFile, SimStorage};
+#[cfg(feature = "sim")]
+pub use sim::{SimFile, SimStorage};
 pub use skips::{MAX_REASON_BYTES, MAX_SKIPS, Skip, Skips};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotWriter, remove_snapshot, remove_snapshots, snapshots};
-pub use storage::Storage;
+pub use storage::{SECTOR_BYTES, Storage};
 pub use verify::{Flaw, MemberKey, Signed, Verified};
 pub use walk::{Damage, ReadError};
 pub use write::{Log, Options, WriteError};

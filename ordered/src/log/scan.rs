@@ -5,7 +5,7 @@ use std::io;
 use super::{
     Storage,
     record::{ALIGN, HEADER_BYTES, Header, NoHeader},
-    sim::SECTOR_BYTES,
+    storage::SECTOR_BYTES,
 };
 
 /// The bytes that are read at first, since some callers want a few records only; later, twice as many each time.

@@ -11,7 +11,7 @@ use super::{
     chain::end_bytes,
     segment,
     sign::{SIGNATURE_BYTES, Statement},
-    sim::SECTOR_BYTES,
+    storage::SECTOR_BYTES,
 };
 
 const MAGIC: [u8; 8] = *b"squallSI";

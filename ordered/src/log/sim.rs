@@ -10,10 +10,7 @@ use std::{
 
 use fastrand::Rng;
 
-use super::Storage;
-
-/// The unit that is written as a whole, or not at all, in bytes.
-pub const SECTOR_BYTES: usize = 512;
+use super::{SECTOR_BYTES, Storage};
 
 type Sector = [u8; SECTOR_BYTES];
 

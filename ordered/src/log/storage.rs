@@ -2,6 +2,9 @@
 
 use std::{fmt, io, path::PathBuf};
 
+/// The unit that is written as a whole, or not at all, in bytes.
+pub const SECTOR_BYTES: usize = 512;
+
 /// A directory that one log, and nothing else, uses.
 ///
 /// # Guarantees of an implementation

@@ -1,4 +1,4 @@
-//! `squall sim`: whole clusters in virtual time.
+//! `squall-bench sim`: whole clusters in virtual time.
 
 use std::{
     io::{self, BufWriter, IsTerminal, Write},
@@ -34,7 +34,7 @@ enum What {
 /// Each scenario is a cluster of 2 to 9 nodes with its view log and with clients, on the worst network that the
 /// contract permits. It meets pauses, cuts, crashes, joins and leaves. About half of the groups with one order are
 /// durable: then all nodes also lose power at once, and disks tear, fill up, fail and rot. The first seed that fails is
-/// printed, and `squall sim replay SEED` tells what happened in it.
+/// printed, and `squall-bench sim replay SEED` tells what happened in it.
 #[derive(Debug, Args)]
 struct Check {
     /// The number of seeds to run.
@@ -129,7 +129,7 @@ impl Check {
         if let Some(violation) = failed {
             let (seed, count) = (violation.seed, violation.seed - self.from + 1);
             let advice =
-                format!("it is number {count} of {}; `squall sim replay {seed}` tells what happened", self.seeds);
+                format!("it is number {count} of {}; `squall-bench sim replay {seed}` tells what happened", self.seeds);
             return Err(CommandError::Failed(format!("{violation}\n{advice}")));
         }
         let seconds = began.elapsed().as_secs_f64();
