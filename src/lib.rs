@@ -78,6 +78,8 @@
 // Much is there for the simulator too, and is found to be unused in builds that have it.
 #![cfg_attr(not(feature = "sim"), allow(dead_code, unused_imports))]
 
+mod calls;
+mod capture;
 mod clients;
 pub mod config;
 mod delivery;
@@ -87,12 +89,18 @@ mod group;
 #[cfg(feature = "keys")]
 pub mod keys;
 mod node;
+mod replica;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod state_transfer;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
+pub use calls::{
+    error::{Outcome, ReadError, SubmitError, Unavailable},
+    read::Read,
+    submit::{Sending, Submit},
+};
 pub use clients::{
     admin,
     ask::ServedGroup,
@@ -100,32 +108,30 @@ pub use clients::{
     serve::{Consistency, Portable, QueryService, ServeOptions, Served},
 };
 pub use config::{Config, ConfigBuilder, ConfigError, Spin, carrier::Carrier};
-pub use delivery::view_change::ViewChange;
 pub use durable::{
     history::{CommandError, Entry, EntryBody, HistoryError, LogFollower, LogReader, Next, Past},
     log_keys,
     log_writer::LogCounts,
     recovery::RecoverError,
+    status::{AsideStatus, LogStatus},
 };
 pub use fabric::FabricError;
-#[doc(hidden)]
-pub use group::service::{Invalid, Service};
-pub use group::{
-    error::{Outcome, ReadError, SubmitError, Unavailable},
-    handle::Group,
-    read::Read,
-    replicated::{Applied, Command, Logged, Replicated, Stamp},
-    schema::Schema,
-    sharded::Sharded,
-    submit::{Sending, Submit},
-};
+pub use group::{control::GroupCounts, handle::Group, sharded::Sharded};
 pub use node::{
     builder::{NodeBuilder, StartError},
     onepipe,
     plan::PlanError,
     running::Node,
-    status::{AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status},
+    status::{BulkStatus, Change, GroupStatus, MemberStatus, Status},
     witness::Witness,
+};
+#[doc(hidden)]
+pub use replica::service::{Invalid, Service};
+pub use replica::{
+    replicated::{Applied, Command, Logged, Replicated, Stamp},
+    schema::Schema,
+    snapshot::Snapshot,
+    view_change::ViewChange,
 };
 pub use squall_collectives as collectives;
 pub use squall_fabric::{NodeId, Time};
@@ -135,7 +141,7 @@ pub use squall_ordered::Message;
 pub use squall_ordered::{Mode, log::Hlc};
 pub use squall_rdmc::{self as rdmc, bulk};
 pub use squall_services::ControlError;
-pub use state_transfer::state::Snapshot;
+pub use state_transfer::fetcher::Fetching;
 
 /// The examples of the README and the book must compile.
 #[cfg(doctest)]

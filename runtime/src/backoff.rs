@@ -59,8 +59,8 @@ const RANK_YIELDS_FOR: Duration = Duration::from_millis(1);
 /// which wait for messages and not for parts of one, give up sooner.
 const BLOCK_YIELDS_FOR: Duration = Duration::from_micros(200);
 
-/// The number of a caller's looks, of some 10 to 40 ns each, that take about as long as waking a thread that sleeps on an
-/// idle core.
+/// The number of a caller's looks, of some 10 to 40 ns each, that take about as long as waking a thread that sleeps on
+/// an idle core.
 const CALLER_SPINS: u32 = 1000;
 
 /// The number of waits in a row that last beyond the spins, after which a rank may move. Then ranks that wait for each

@@ -18,20 +18,20 @@ use super::{
     view_part::ViewPart,
 };
 use crate::{
-    delivery::{
-        backlog::Backlog,
-        poison::{Given, OnPanic},
-        view_change::NewView,
-    },
-    group::{
+    calls::{
         error::{ReadError, Unavailable},
         read::{Job, Look, Reads},
-        replicated::Stamp,
         reply_slots::Wakeups,
-        service::{Invalid, Service},
         submit::{Shared, Unapplied},
     },
-    state_transfer::{exchange::StateExchange, state::Frontier},
+    capture::{exchange::StateExchange, state::Frontier},
+    delivery::backlog::Backlog,
+    replica::{
+        poison::{Given, OnPanic},
+        replicated::Stamp,
+        service::{Invalid, Service},
+        view_change::NewView,
+    },
 };
 
 /// The latest time that a message may have, in the year 2262. A later time of a faulty sender's clock is cut to it,

@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
 use squall_ordered::{Message, log::Hlc};
 
-use crate::{delivery::view_change::NewView, state_transfer::state::Frontier};
+use crate::{capture::state::Frontier, replica::view_change::NewView};
 
 /// The number of bytes that are kept at most. Beyond it, all entries are dropped, and only a newer state is of use.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
@@ -108,7 +108,7 @@ mod tests {
     use squall_ordered::{Payload, log::Position};
 
     use super::*;
-    use crate::delivery::view_change::ViewChange;
+    use crate::replica::view_change::ViewChange;
 
     const NODE: NodeId = NodeId(1);
 

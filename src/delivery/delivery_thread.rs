@@ -18,9 +18,8 @@ use squall_membership::{EndReason, Seq, ShardId};
 use squall_ordered::Undelivered;
 
 use crate::{
-    delivery::{Fate, Installed, Task},
-    group::error::Unavailable,
-    node::engine::Request,
+    calls::error::Unavailable,
+    delivery::{Fate, Halt, Installed, Task},
 };
 
 /// The number of turns that a thread delivers before it publishes its progress.
@@ -64,11 +63,12 @@ pub(crate) struct DeliveryThread {
 }
 
 impl DeliveryThread {
-    /// Hands `task` to a thread of its own. If the system gives none, the task comes back.
+    /// Hands `task` to a thread of its own, which calls `halted` if the task fails. If the system gives no thread, the
+    /// task comes back.
     pub(crate) fn start(
         shard: ShardId,
         task: Box<dyn Task>,
-        requests: Sender<Request>,
+        halted: impl Fn(ShardId, Halt) + Send + 'static,
         waker: Waker,
     ) -> Result<DeliveryThread, Box<dyn Task>> {
         let (changes, to_task) = unbounded();
@@ -79,7 +79,7 @@ impl DeliveryThread {
         let to_tell = Arc::clone(&untold);
         let body = move || {
             if let Ok(task) = handed_over.recv() {
-                run(shard, task, &to_task, &to_tell, &parker, &requests, &waker);
+                run(shard, task, &to_task, &to_tell, &parker, &halted, &waker);
             }
         };
         match thread::Builder::new().name(format!("squall-{}", task.name())).spawn(body) {
@@ -132,7 +132,7 @@ fn run(
     changes: &Receiver<Change>,
     untold: &AtomicUsize,
     parker: &Parker,
-    requests: &Sender<Request>,
+    halted: &impl Fn(ShardId, Halt),
     waker: &Waker,
 ) {
     let mut stuck = false;
@@ -154,7 +154,7 @@ fn run(
         if !stuck && (task.is_due() || expired) {
             if let Err(halt) = task.step(now, BATCH) {
                 stuck = true;
-                let _ = requests.send(Request::Halted(shard, halt));
+                halted(shard, halt);
             }
             waker.wake();
             continue;
@@ -175,7 +175,6 @@ mod tests {
     use squall_ordered::{DeliverError, Fault, Ran};
 
     use super::*;
-    use crate::delivery::Halt;
 
     /// A task that fails each step, and allows one more after it was outside.
     struct Strict {
@@ -223,9 +222,8 @@ mod tests {
     /// A thread of a task that is due, the messages of the task, and the channel that lets it go on.
     fn start() -> (DeliveryThread, mpsc::Receiver<&'static str>, mpsc::Sender<()>) {
         let ((told, tells), (lets, go_on)) = (mpsc::channel(), mpsc::channel());
-        let (requests, _) = unbounded();
         let task = Box::new(Strict { steps: 2, told, go_on });
-        let thread = DeliveryThread::start(ShardId(0), task, requests, Waker::new(|| ()));
+        let thread = DeliveryThread::start(ShardId(0), task, |_, _| (), Waker::new(|| ()));
         (thread.unwrap_or_else(|_| panic!("there is a thread")), tells, lets)
     }
 

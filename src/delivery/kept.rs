@@ -7,7 +7,7 @@ use super::{
     apply::{Apply, ApplyContext, SkipApplied},
     view_part::{ReplicaPhase, ViewPart},
 };
-use crate::group::service::Service;
+use crate::replica::service::Service;
 
 /// A part in a view that is over for this node, with all messages that it had received there.
 ///

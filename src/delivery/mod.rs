@@ -6,10 +6,7 @@ pub(crate) mod backlog;
 pub(crate) mod delivery_thread;
 mod kept;
 mod pending_durable;
-pub(crate) mod poison;
-pub(crate) mod replica_cell;
 mod transfer_requests;
-pub(crate) mod view_change;
 mod view_part;
 
 use std::{
@@ -34,24 +31,24 @@ use self::{
     view_part::{ReplicaPhase, ViewPart, is_within, outcomes},
 };
 use crate::{
-    delivery::{
-        backlog::Backlog,
-        replica_cell::ReplicaCell,
-        view_change::{NewView, ViewChange},
-    },
-    durable::log_writer::LogWriter,
-    group::{
+    calls::{
         admission::AdmissionState,
         error::{Outcome, ReadError, SubmitError, Unavailable},
         read::Reads,
         reply_slots::Wakeups,
         resubmit::Resubmission,
-        service::Service,
         submit::{Shared, Unapplied},
     },
-    state_transfer::{
+    capture::{
         exchange::{ReplicaStatus, StateExchange},
         state::{CaptureError, Frontier},
+    },
+    delivery::backlog::Backlog,
+    durable::log_writer::LogWriter,
+    replica::{
+        replica_cell::ReplicaCell,
+        service::Service,
+        view_change::{NewView, ViewChange},
     },
 };
 

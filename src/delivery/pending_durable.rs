@@ -6,14 +6,13 @@ use squall_ordered::log::Position;
 
 use super::apply::{ApplyContext, Wakers};
 use crate::{
-    delivery::view_change::NewView,
-    durable::log_writer::LogWriter,
-    group::{
+    calls::{
         error::{Outcome, ReadError, SubmitError, Unavailable},
         read::Job,
-        service::Service,
         submit::Unapplied,
     },
+    durable::log_writer::LogWriter,
+    replica::{service::Service, view_change::NewView},
 };
 
 /// The delivering thread's side of a durable group's log. It appends, and holds replies and reads until all members

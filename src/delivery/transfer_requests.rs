@@ -6,11 +6,11 @@ use squall_ordered::log::Hlc;
 
 use super::view_part::{ReplicaPhase, ViewPart};
 use crate::{
-    group::service::Service,
-    state_transfer::{
+    capture::{
         exchange::{CaptureReply, StateExchange, Wanted},
         state::{CaptureError, Captured, LogPlace, Reached},
     },
+    replica::service::Service,
 };
 
 /// Requests of state transfers that wait for the replica.

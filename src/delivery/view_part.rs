@@ -12,18 +12,13 @@ use super::{
     transfer_requests::TransferRequests,
 };
 use crate::{
-    delivery::{
-        backlog::{Backlog, Entry},
-        view_change::NewView,
-    },
-    group::{
-        error::{Outcome, Unavailable},
-        service::Service,
-    },
-    state_transfer::{
+    calls::error::{Outcome, Unavailable},
+    capture::{
         exchange::ReplicaStatus,
         state::{Frontier, Reached},
     },
+    delivery::backlog::{Backlog, Entry},
+    replica::{service::Service, view_change::NewView},
 };
 
 pub(super) struct ViewPart {

@@ -26,9 +26,8 @@ use squall_ordered::{
 };
 
 use crate::{
-    durable::{disk::Disk, recovery::anew, scrub::ScrubReport},
-    node::status::AsideStatus,
-    state_transfer::state::LogPlace,
+    capture::state::LogPlace,
+    durable::{disk::Disk, recovery::anew, scrub::ScrubReport, status::AsideStatus},
 };
 
 /// A shard's log on a node's disk.

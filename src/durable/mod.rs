@@ -1,5 +1,6 @@
 //! Durable groups: the log that a node writes, the recovery of replicas from it, and its past for applications.
 
+pub(crate) mod batches;
 pub(crate) mod disk;
 pub(crate) mod history;
 pub mod log_keys;
@@ -7,4 +8,5 @@ pub(crate) mod log_writer;
 pub(crate) mod recovery;
 pub(crate) mod scrub;
 pub(crate) mod snapshot_store;
+pub(crate) mod status;
 pub(crate) mod storage_thread;

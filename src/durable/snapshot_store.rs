@@ -25,9 +25,9 @@ use squall_ordered::log::{
 };
 
 use crate::{
+    capture::state::LastView,
     durable::{disk::Disk, log_writer::DiskLog},
-    group::schema,
-    state_transfer::state::Snapshot,
+    replica::{schema, snapshot::Snapshot},
 };
 
 const MAGIC: &[u8; 8] = b"squallIm";
@@ -38,9 +38,6 @@ const MAX_SCHEMA_BYTES: u32 = 1 << 10;
 const MAX_VIEW_BYTES: u32 = 1 << 20;
 /// The size of the buffers for writing and reading, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
-
-/// The last view at a place of a log, and its record.
-pub(crate) type LastView = Option<(Epoch, ViewRecord)>;
 
 /// A reason for which a snapshot can't be written or read.
 #[derive(Debug, thiserror::Error)]

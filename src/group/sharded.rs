@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Index};
 
-use crate::group::{handle::Group, service::Service};
+use crate::{group::handle::Group, replica::service::Service};
 
 /// Handles to the shards of a group, each a [`Group`] with an order, members and a state of its own. The application
 /// decides which command belongs to which shard.

@@ -11,35 +11,29 @@ use squall_services::{Caller, ControlError, Server};
 use squall_view_log::Directory;
 
 use crate::{
+    calls::{clock::Now, clock_bound::ClockBound},
     clients::{
         ask::{Asks, ServedGroup},
         client,
         serve::{self, Clients, QueryService, ServeOptions, Served, ServedEntry},
     },
-    config::Config,
-    config::carrier::Carrier,
+    config::{Config, carrier::Carrier},
     durable::{
         log_writer::LogWriter,
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::FabricError,
-    fabric::Learn,
-    fabric::Port,
-    group::clock::Now,
+    fabric::{FabricError, Learn, Port},
     group::{
-        clock_bound::ClockBound,
-        handle::{Group, GroupSpec, new_group},
-        replicated::Replicated,
-        service::Service,
+        control::{Controls, GroupSpec, new_group},
+        handle::Group,
         sharded::Sharded,
     },
-    node::onepipe::OnePipeHandle,
-    node::onepipe::OnePipeSlot,
     node::{
         core::NodeCore,
         engine::{Engine, GroupSlot},
-        handlers::{self, Controls},
+        handlers,
+        onepipe::{OnePipeHandle, OnePipeSlot},
         operator::Operator,
         plan::{Plan, PlanError},
         returning::Returning,
@@ -48,6 +42,7 @@ use crate::{
         view_log,
         watch::NodeWatch,
     },
+    replica::{replicated::Replicated, service::Service},
 };
 
 /// The reason for which a node did not start.

@@ -14,6 +14,8 @@ use super::{
     returning::{Done, Returning, waits_for},
 };
 use crate::{
+    calls::{clock::Now, error::Unavailable},
+    capture::exchange::ReplicaStatus,
     clients::admin::StatusReport,
     delivery::{
         Halt, Installed, Task,
@@ -21,15 +23,14 @@ use crate::{
     },
     durable::log_writer::LogWriter,
     fabric::Learn,
-    group::clock::Now,
-    group::{error::Unavailable, handle::GroupControl},
+    group::control::GroupControl,
     node::{
         core::{CoreEffect, NodeCore},
-        status::{BulkStatus, Fetching, GroupStatus, MemberStatus, Status},
+        status::{BulkStatus, GroupStatus, MemberStatus, Status},
         view_log,
         watch::NodeWatch,
     },
-    state_transfer::{exchange::ReplicaStatus, fetcher::Fetcher},
+    state_transfer::fetcher::{Fetcher, Fetching},
 };
 
 /// The number of turns that the engine delivers before it looks at the fabric again.
@@ -531,7 +532,9 @@ fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<Request>, wa
     }
     if let Home::Engine(task) = std::mem::replace(&mut group.home, Home::Ended) {
         tracing::warn!(group = task.name(), "its calls are not short: it moves to a thread of its own");
-        group.home = match DeliveryThread::start(shard, task, requests.clone(), waker.clone()) {
+        let requests = requests.clone();
+        let halted = move |shard, halt| drop(requests.send(Request::Halted(shard, halt)));
+        group.home = match DeliveryThread::start(shard, task, halted, waker.clone()) {
             Ok(thread) => Home::Thread(thread),
             Err(task) => Home::Engine(task),
         };

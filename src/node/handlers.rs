@@ -1,8 +1,7 @@
 //! The services that a node offers to other nodes, and to operators, at its port or under its name.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use squall_membership::ShardId;
 use squall_services::{ControlStream, Handler, Messenger, Service};
 
 use crate::{
@@ -11,16 +10,13 @@ use crate::{
         log_service::{self, Logs},
         serve,
     },
-    group::handle::GroupControl,
+    group::control::Controls,
     node::operator::Operator,
     state_transfer::{
         offer,
         wire::{self, StateSource, TransferRequest},
     },
 };
-
-/// A node's groups, as threads other than the engine's use them.
-pub(crate) type Controls = BTreeMap<ShardId, Arc<dyn GroupControl>>;
 
 /// The handlers of the services that every node has.
 pub(crate) fn of_node(
@@ -30,7 +26,8 @@ pub(crate) fn of_node(
 ) -> Vec<(Service, Handler)> {
     let (messenger, operator) = (Arc::clone(messenger), Arc::clone(operator));
     let states = States(Arc::clone(controls));
-    let logs = Logs { controls: Arc::clone(controls), watch: Arc::clone(&operator.watch) };
+    let watch = Arc::clone(&operator.watch);
+    let logs = Logs { controls: Arc::clone(controls), view: Box::new(move || watch.view()) };
     vec![
         (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
         (Service::State, Arc::new(move |stream| wire::serve(stream, &states))),

@@ -7,7 +7,7 @@ use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use crate::{
     config::{Config, GroupConfig, NameError, bytes, check_name},
-    group::schema::Schema,
+    replica::schema::Schema,
 };
 
 /// The reason for which the declared groups do not fit the configuration.

@@ -9,12 +9,12 @@ use super::{
     returning::waits_for,
 };
 use crate::{
+    calls::clock::Now,
     clients::admin::{
         CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
         StatusReport,
     },
     fabric::Learn,
-    group::clock::Now,
 };
 
 /// The view that a node is forced to go on with, and the shards that start empty in it.

@@ -11,7 +11,7 @@ use squall_fabric::{NodeId, Waker};
 use squall_membership::{End, Held, ShardId};
 
 use super::engine::GroupSlot;
-use crate::group::handle::GroupControl;
+use crate::group::control::GroupControl;
 
 /// A finished job.
 #[derive(Debug)]

@@ -17,9 +17,12 @@ use squall_ordered::log::{self, Position, Storage};
 use squall_services::{Caller, Contact};
 
 use crate::{
-    durable::scrub::{Pace, Scrubbing},
-    group::handle::GroupControl,
-    node::{status::AsideStatus, watch::NodeWatch},
+    durable::{
+        scrub::{Pace, Scrubbing},
+        status::AsideStatus,
+    },
+    group::control::GroupControl,
+    node::watch::NodeWatch,
     state_transfer::fetcher::fetch_records,
 };
 

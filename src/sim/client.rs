@@ -25,7 +25,7 @@ use crate::{
             wire::{ToClient, ToNode},
         },
     },
-    group::handle::{Group, new_group},
+    group::{control::new_group, handle::Group},
 };
 
 /// The longest time that a message between a client and a node takes.

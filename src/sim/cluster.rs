@@ -24,19 +24,16 @@ use super::{
     view_log::{Pace, Script},
 };
 use crate::{
+    Group, Sharded,
     clients::serve::{ServedEntry, Server},
     config::Config,
-    group::{
-        handle::{Group, GroupSpec, new_group},
-        replicated::Replicated,
-        sharded::Sharded,
-    },
-    node::onepipe::OnePipeHandle,
-    node::onepipe::OnePipeSlot,
+    group::control::{GroupSpec, new_group},
     node::{
         core::CoreEffect,
+        onepipe::{OnePipeHandle, OnePipeSlot},
         plan::{Plan, PlanError},
     },
+    replica::replicated::Replicated,
 };
 
 /// The reason for which a simulated cluster did not start.

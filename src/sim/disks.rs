@@ -27,7 +27,7 @@ use crate::{
         recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
         scrub::{Pace, Scrubbing},
     },
-    group::handle::GroupSpec,
+    group::control::GroupSpec,
     node::plan::Plan,
     state_transfer::{offer, wire::RequestedPart},
 };

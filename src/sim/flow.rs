@@ -15,11 +15,9 @@ use std::{
 };
 
 use crate::{
-    group::handle::GroupControl,
-    state_transfer::{
-        state::RestoreError,
-        wire::{Offer, PreparedOffer, WriteOut},
-    },
+    capture::state::RestoreError,
+    group::control::GroupControl,
+    state_transfer::wire::{Offer, PreparedOffer, WriteOut},
 };
 
 /// The time after which a thread that has done nothing is taken to wait for something that does not come.

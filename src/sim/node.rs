@@ -15,21 +15,17 @@ use squall_ordered::log::Hlc;
 
 use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
 use crate::{
+    calls::{clock::Now, clock_bound::ClockBound, error::Unavailable},
+    capture::exchange::ReplicaStatus,
     clients::serve::Server,
     delivery::{Installed, Task},
     durable::{log_writer::DiskLog, recovery::Rebuilt, scrub::Scrubbing},
-    group::clock::Now,
-    group::{
-        clock_bound::ClockBound,
-        error::Unavailable,
-        handle::{GroupControl, GroupSpec},
-    },
-    node::onepipe::OnePipeSlot,
+    group::control::{GroupControl, GroupSpec},
     node::{
         core::{CoreEffect, NodeCore},
+        onepipe::OnePipeSlot,
         plan::Plan,
     },
-    state_transfer::exchange::ReplicaStatus,
 };
 
 /// An entry of the agenda.

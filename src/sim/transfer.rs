@@ -12,12 +12,14 @@ use squall_ordered::log::Damage;
 
 use super::{cluster::Cluster, flow::Flow, node::Act};
 use crate::{
-    durable::recovery,
-    group::handle::GroupControl,
-    state_transfer::{
+    capture::{
         exchange::ReplicaStatus,
-        offer,
         state::{CaptureError, RestoreError},
+    },
+    durable::recovery,
+    group::control::GroupControl,
+    state_transfer::{
+        offer,
         wire::{LogEnd, PreparedOffer, RequestedPart},
     },
 };

@@ -10,21 +10,30 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, ShardId, View};
 use squall_ordered::log::{Damage, Position};
 use squall_services::{Caller, Contact, HangUp};
 
 use crate::{
+    capture::{exchange::ReplicaStatus, state::RestoreError},
     durable::recovery,
-    group::handle::GroupControl,
-    node::status::Fetching,
-    state_transfer::{
-        exchange::ReplicaStatus,
-        state::RestoreError,
-        wire::{Fetch, Offer, Progress, RequestedPart, TransferRequest},
-    },
+    state_transfer::control::ReplicaControl,
+    state_transfer::wire::{Fetch, Offer, Progress, RequestedPart, TransferRequest},
 };
+
+/// A replica's state on its way to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetching {
+    /// The member that gives it.
+    pub source: NodeId,
+    /// Bytes that have arrived and were checked.
+    pub received: u64,
+    /// The approximate number of bytes of the whole, if the application said so: see
+    /// [`Snapshot::of_about`](crate::Snapshot::of_about).
+    pub bytes: Option<u64>,
+}
 
 /// The time to wait after all sources have failed, at first; twice as long each time, up to the limit.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -128,7 +137,7 @@ impl Fetcher {
     /// more. None if there is no thread.
     pub(crate) fn start(
         caller: Caller,
-        control: Arc<dyn GroupControl>,
+        control: Arc<dyn ReplicaControl>,
         shard: ShardId,
         view: Arc<View>,
     ) -> Option<Fetcher> {
@@ -184,7 +193,7 @@ impl Drop for Fetcher {
     }
 }
 
-fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, shared: &Arc<Shared>) {
+fn run(caller: &Caller, control: &dyn ReplicaControl, shard: ShardId, shared: &Arc<Shared>) {
     let mut wait = AGAIN;
     loop {
         let view = Arc::clone(&shared.lock().view);
@@ -218,7 +227,7 @@ fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, shared: &Arc
 
 fn fetch(
     caller: &Caller,
-    control: &dyn GroupControl,
+    control: &dyn ReplicaControl,
     shard: ShardId,
     view: &View,
     source: NodeId,
@@ -253,7 +262,7 @@ fn fetch(
 
 /// Takes the state that a source gives. Returns its size in bytes.
 fn take(
-    control: &dyn GroupControl,
+    control: &dyn ReplicaControl,
     fetch: &mut Fetch,
     source: NodeId,
     shared: &Arc<Shared>,
@@ -272,7 +281,7 @@ fn take(
 fn repair(
     caller: &Caller,
     source: &Contact,
-    control: &dyn GroupControl,
+    control: &dyn ReplicaControl,
     shard: ShardId,
     damage: &Damage,
 ) -> Result<(), String> {

@@ -14,19 +14,18 @@ use squall_membership::{self as membership, ClusterId, EndReason};
 use squall_ordered::{
     Message, Payload,
     log::{
-        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Skip, Skips,
-        Storage, WriteError, import,
+        Body, ChainValue, Damage, End, Hlc, Position, ReadError, Reader, Record, Skip, Skips, Storage, WriteError,
+        import,
     },
 };
 
-use super::offer::BATCH_BYTES;
 use crate::{
-    delivery::{
-        poison::Given,
-        replica_cell::{ReplicaCell, ReplicaGuard},
-        view_change::ViewChange,
+    capture::{
+        exchange::StateExchange,
+        state::{Head, LastView, LogPlace, RestoreError, read_head},
     },
     durable::{
+        batches::read_batch,
         disk::Disk,
         log_writer::{DiskLog, LogWriter, life_of},
         recovery::{
@@ -34,14 +33,16 @@ use crate::{
             rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
             replay::{ReplayError, give},
         },
-        snapshot_store::{LastView, SnapshotStore, SnapshotStoreError},
+        snapshot_store::{SnapshotStore, SnapshotStoreError},
     },
-    group::{replicated::Stamp, service::Service},
-    state_transfer::{
-        exchange::StateExchange,
-        state::{Head, LogPlace, RestoreError, read_head},
-        wire::{Divergence, LogEnd},
+    replica::{
+        poison::Given,
+        replica_cell::{ReplicaCell, ReplicaGuard},
+        replicated::Stamp,
+        service::Service,
+        view_change::ViewChange,
     },
+    state_transfer::wire::{Divergence, LogEnd},
 };
 
 /// The installer of states and records: a durable group's replica, and its log, which another thread writes.
@@ -508,23 +509,4 @@ fn say_set_aside(log: &DiskLog, aside: Option<String>) {
         let directory = log.storage().path("");
         tracing::warn!(name, directory = %directory.display(), "the records that the log had there are set aside");
     }
-}
-
-/// Reads the next records of a suffix, as they travel. Returns None at its end.
-pub(crate) fn read_batch(from: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
-    let mut length = Vec::new();
-    from.take(4).read_to_end(&mut length)?;
-    if length.is_empty() {
-        return Ok(None);
-    }
-    let length = <[u8; 4]>::try_from(length).map_err(|_| ErrorKind::UnexpectedEof)?;
-    let bytes = u64::from(u32::from_le_bytes(length));
-    if bytes > (BATCH_BYTES + 2 * MAX_PAYLOAD_BYTES) as u64 {
-        return Err(io::Error::new(ErrorKind::InvalidData, "a batch of records is longer than any"));
-    }
-    let mut batch = Vec::new();
-    if from.take(bytes).read_to_end(&mut batch)? as u64 != bytes {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    Ok(Some(batch))
 }

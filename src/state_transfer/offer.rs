@@ -11,21 +11,19 @@ use squall_membership::{self as membership, ClusterId, Epoch};
 use squall_ordered::log::{Body, ChainValue, End, Position, ReadError, Reader, Record};
 
 use crate::{
+    capture::{
+        exchange::Wanted,
+        state::{self, LogPlace},
+    },
+    durable::batches::BATCH_BYTES,
     durable::{
         disk::Disk,
         log_writer::{DiskLog, LogWriter},
         recovery::{place, position},
     },
-    group::handle::GroupControl,
-    state_transfer::{
-        exchange::Wanted,
-        state::{self, LogPlace},
-        wire::{Divergence, LogEnd, Offer, PreparedOffer, RequestedPart},
-    },
+    state_transfer::control::ReplicaControl,
+    state_transfer::wire::{Divergence, LogEnd, Offer, PreparedOffer, RequestedPart},
 };
-
-/// The approximate size of a batch of records, in bytes.
-pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// The size up to which a suffix is cheaper than a state, since the application can notice the capture of a state. In
 /// bytes.
@@ -38,7 +36,7 @@ const LARGE_BYTES: u64 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prepares the requested data, or returns the reason for which it can't. It may wait for the delivery thread.
-pub(crate) fn offer(control: &dyn GroupControl, part: RequestedPart) -> Result<PreparedOffer, String> {
+pub(crate) fn offer(control: &dyn ReplicaControl, part: RequestedPart) -> Result<PreparedOffer, String> {
     let have = match part {
         RequestedPart::Records { from, to } => {
             let log_writer = control.log_writer().ok_or("the group is not durable, so it has no records")?;
@@ -72,7 +70,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Plans for a member of a group whose log ends at `have`, if it has any.
-    pub(crate) fn new(control: &dyn GroupControl, have: Option<LogEnd>) -> Result<Plan, String> {
+    pub(crate) fn new(control: &dyn ReplicaControl, have: Option<LogEnd>) -> Result<Plan, String> {
         plan(control.log_writer(), have, control.history().retains())
     }
 

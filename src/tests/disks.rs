@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, thread, time::Instant};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Node, durable::disk::faults, group::error::SubmitError};
+use crate::{Node, calls::error::SubmitError, durable::disk::faults};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -10,11 +10,11 @@ use squall_ordered::{
 
 use super::*;
 use crate::{
+    calls::error::{Outcome, SubmitError, Unavailable},
     durable::{
         disk::Disk,
         storage_thread::{StorageThread, WriterPark},
     },
-    group::error::{Outcome, SubmitError, Unavailable},
 };
 
 /// An empty log on an empty disk.

@@ -8,11 +8,11 @@ use squall_membership::Seq;
 use super::*;
 use crate::{
     Outcome, ReadError, SubmitError, Unavailable,
-    state_transfer::{
+    capture::{
         exchange::{ReplicaStatus, Wanted},
         state::{CaptureError, Captured, Frontier, Reached, RestoreError},
-        wire::Offer,
     },
+    state_transfer::wire::Offer,
 };
 
 const OLD: NodeId = NodeId(1);

@@ -33,14 +33,12 @@ use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimSt
 
 use crate::{
     Applied, Config, Group, Replicated, Snapshot, ViewChange,
+    calls::clock::Now,
     config::GroupBuilder,
     delivery::{Fate, Installed, Task},
     durable::log_writer::{DiskLog, LogWriter},
-    group::clock::Now,
-    group::{
-        handle::{GroupControl, GroupSpec, new_group},
-        service::Service,
-    },
+    group::control::{GroupControl, GroupSpec, new_group},
+    replica::service::Service,
 };
 
 /// A fabric without any other node.

@@ -1,7 +1,7 @@
 //! Whole clusters from seeds: see `squall::sim::scenario` for the invariants.
 //!
-//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall-bench sim replay SEED` prints the
-//! events of a seed.
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall-bench sim replay SEED` prints
+//! the events of a seed.
 
 use std::time::Duration;
 

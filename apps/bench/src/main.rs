@@ -1,4 +1,4 @@
-//! The `squall-bench` command: what this machine, and groups on it, can do; the experiments of the papers; and simulated
+//! The `squall-bench` command: what this machine, and groups on it, can do; the experiments of the papers; simulated
 //! clusters.
 
 mod bulk;
@@ -73,8 +73,7 @@ impl Bench {
     /// The level of what is logged, without `RUST_LOG`.
     fn level(&self) -> &'static str {
         match self {
-            // Only its parent reads the output of one node of a benchmark, and a scenario is made of what a node would warn
-            // of.
+            // Only its parent reads the output of one node of a benchmark; a scenario is made of what a node warns of.
             Bench::Worker(_) | Bench::Papers(_) | Bench::Sim(_) => "error",
             _ => "warn",
         }

@@ -36,7 +36,8 @@
 //! ```
 //!
 //! A process that also runs a node of a cluster opens a fabric of its own for this, under another cluster's name. A
-//! communicator of a view's members has their ids, in the view's order, and the view's epoch in its [tag](Collectives::tag).
+//! communicator of a view's members has their ids, in the view's order, and the view's epoch in its
+//! [tag](Collectives::tag).
 
 mod blocking;
 mod form;

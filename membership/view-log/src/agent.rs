@@ -55,10 +55,8 @@ const MANY: usize = 1024;
 
 /// An event at a node's log.
 pub(crate) enum Input {
-    #[cfg(feature = "sim")]
-    Message(NodeId, Vec<u8>),
-    /// A message that takes room while it waits.
-    Queued(NodeId, Vec<u8>, Room),
+    /// A message, with the room that it takes while it waits.
+    Message(NodeId, Vec<u8>, Option<Room>),
     Propose(Proposal),
     Join(Member),
     Report(Vec<Member>, Report),
@@ -270,12 +268,7 @@ impl<C: Types> Agent<C> {
 
     fn handle(&mut self, input: Input) {
         match input {
-            #[cfg(feature = "sim")]
-            Input::Message(from, bytes) => self.on_message(from, &bytes),
-            Input::Queued(from, bytes, room) => {
-                self.on_message(from, &bytes);
-                drop(room);
-            }
+            Input::Message(from, bytes, _room) => self.on_message(from, &bytes),
             Input::Propose(proposal) => self.propose(proposal),
             Input::Join(member) => {
                 let me = self.network.me();

@@ -42,7 +42,7 @@ impl Inlet {
     /// stopped, nothing happens.
     pub fn incoming(&self, from: NodeId, message: Vec<u8>) {
         match self.shared.room(message.len()) {
-            Some(room) => drop(self.inbox.send(Input::Queued(from, message, room))),
+            Some(room) => drop(self.inbox.send(Input::Message(from, message, Some(room)))),
             None => {
                 tracing::debug!(%from, bytes = message.len(), "a message of the view log is dropped: too many wait");
             }

@@ -7,7 +7,7 @@ use squall_fabric::{NodeId, NodeList};
 use squall_membership::WaitsFor;
 use squall_view_log::Monitor;
 
-use crate::node::status::{Fetching, LogStatus};
+use crate::{durable::status::LogStatus, state_transfer::fetcher::Fetching};
 
 /// A node's report of its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

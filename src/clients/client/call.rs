@@ -12,7 +12,7 @@ use rkyv::{rancor, util::AlignedVec};
 use squall_runtime::blocking;
 
 use super::error::ClientError;
-use crate::{clients::serve::Portable, group::deadline::Deadline};
+use crate::{calls::deadline::Deadline, clients::serve::Portable};
 
 /// A command or query under way, and the reply or answer that will come.
 ///

@@ -15,8 +15,8 @@ use squall_services::Contact;
 
 use super::error::ClientError;
 use crate::{
+    calls::session::{Refusal, SessionId},
     clients::serve::wire::{Consistency, Members, Outcome, ToClient, ToNode, VERSION},
-    group::session::{Refusal, SessionId},
 };
 
 /// The time for which a connection may be silent before the client pings the node.

@@ -57,7 +57,7 @@ pub(crate) use self::{
 };
 use crate::{
     clients::serve::{Consistency, QueryService},
-    group::replicated::Command,
+    replica::replicated::Command,
 };
 
 /// A client of a group, with a session of its own. Clones are handles to the same client, for any number of threads and

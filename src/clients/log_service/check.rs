@@ -1,7 +1,7 @@
 //! The check of a part of a log, and its digest, which can be compared with that of other members.
 
-use super::{Checked, LogSource};
-use crate::durable::history::HistoryError;
+use super::Checked;
+use crate::{durable::history::HistoryError, group::log_source::LogSource};
 
 /// The number of damages that are listed.
 const MAX_DAMAGES: usize = 100;

@@ -24,7 +24,7 @@ use crate::{
         client::ClientConfig,
         serve::{Consistency, wire::Members},
     },
-    group::replicated::Logged,
+    replica::replicated::Logged,
 };
 
 /// The limit of an attempt to connect, and of a member's silence beyond the time that it was asked to wait.

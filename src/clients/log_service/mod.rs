@@ -42,18 +42,14 @@ mod error;
 mod record;
 mod record_log;
 mod serve;
-mod source;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 mod wire;
 
+pub(crate) use self::serve::{Logs, serve};
 pub use self::{
     client::LogClient,
     error::LogError,
     record::{Checked, LogRecord, Page},
     record_log::{Appended, RecordCounts, RecordLog},
-};
-pub(crate) use self::{
-    serve::{Logs, serve},
-    source::LogSource,
 };

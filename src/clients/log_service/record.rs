@@ -11,7 +11,7 @@ use super::{LogError, RecordLog};
 use crate::{
     Hlc,
     clients::serve::Served,
-    group::{replicated::Command, service::Service},
+    replica::{replicated::Command, service::Service},
 };
 
 /// A command in a durable group's log.

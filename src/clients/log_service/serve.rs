@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall_membership::ShardId;
+use squall_membership::{ShardId, View};
 use squall_ordered::log::Hlc;
 use squall_runtime::blocking;
 use squall_services::{
@@ -15,15 +15,17 @@ use squall_services::{
 };
 
 use super::{
-    LogRecord, LogSource, Page,
+    LogRecord, Page,
     check::check,
     wire::{REPLY_BYTES, REQUEST_BYTES, Reply, Request, VERSION},
 };
 use crate::{
     clients::serve::{Consistency, wire::Members},
     durable::history::{EntryBody, HistoryError, LogFollower, Next},
-    group::handle::GroupControl,
-    node::{handlers::Controls, watch::NodeWatch},
+    group::{
+        control::{Controls, GroupControl},
+        log_source::LogSource,
+    },
 };
 
 /// The time for which a reader may be silent.
@@ -47,7 +49,8 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 /// A node's logs.
 pub(crate) struct Logs {
     pub(crate) controls: Arc<Controls>,
-    pub(crate) watch: Arc<NodeWatch>,
+    /// Returns the node's view, if it has one.
+    pub(crate) view: Box<dyn Fn() -> Option<Arc<View>> + Send + Sync>,
 }
 
 /// Answers a call of [`Service::Log`](squall_services::Service::Log), until the call ends.
@@ -103,7 +106,7 @@ impl Logs {
     }
 
     fn members(&self) -> Members {
-        let Some(view) = self.watch.view() else { return Members::default() };
+        let Some(view) = (self.view)() else { return Members::default() };
         let members = view.members.iter().map(|member| (member.node.0, member.addresses.clone()));
         Members { epoch: view.epoch.0, members: members.collect() }
     }

@@ -14,13 +14,15 @@ use super::{
     served::{QueryService, Served},
     wire::{Consistency, Members, ToClient},
 };
-use crate::group::{
-    envelope::Envelope,
-    error::{ReadError, SubmitError},
-    handle::Group,
-    read::Read,
-    session::{SessionId, Trailer},
-    submit::Sending,
+use crate::{
+    calls::{
+        envelope::Envelope,
+        error::{ReadError, SubmitError},
+        read::Read,
+        session::{SessionId, Trailer},
+        submit::Sending,
+    },
+    group::handle::Group,
 };
 
 /// The requests that clients' threads make of a group.

@@ -20,7 +20,7 @@ use super::{
     server::{ServedEntry, Server},
     wire::{self, Members, ToClient, ToNode, VERSION},
 };
-use crate::group::{
+use crate::calls::{
     error::SubmitError,
     session::{Opening, SessionId, Trailer},
     submit::Sending,

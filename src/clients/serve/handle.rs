@@ -1,12 +1,14 @@
 //! A member's own use of a group that serves clients.
 
 use super::served::{QueryService, Served};
-use crate::group::{
-    envelope::Envelope,
-    error::SubmitError,
-    handle::Group,
-    session::Trailer,
-    submit::{Sending, Submit},
+use crate::{
+    calls::{
+        envelope::Envelope,
+        error::SubmitError,
+        session::Trailer,
+        submit::{Sending, Submit},
+    },
+    group::handle::Group,
 };
 
 fn encode<R: QueryService>(command: &R::Command) -> Result<Envelope, SubmitError> {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A node knows only the connection of a client to which its answers go. All else is in the [table of
-//! sessions](crate::group::session), which is replicated. When a node fails, its clients go to another one, send again
+//! sessions](crate::calls::session), which is replicated. When a node fails, its clients go to another one, send again
 //! what was not answered, and get the same answers.
 
 mod backend;

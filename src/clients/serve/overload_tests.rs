@@ -24,13 +24,13 @@ use super::{
     wire::{self, Consistency, ToClient, ToNode, VERSION},
 };
 use crate::{
-    clients::ask::Asks,
-    group::{
+    calls::{
         error::SubmitError,
         read::{Job, Read},
         session::{SessionId, Trailer},
         submit::Sending,
     },
+    clients::ask::Asks,
 };
 
 const SHARD: ShardId = ShardId(0);

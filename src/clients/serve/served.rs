@@ -23,14 +23,14 @@ use super::{
     wire::{Outcome, ToClient},
 };
 use crate::{
-    delivery::view_change::ViewChange,
-    group::{
+    calls::session::{Answer, RequestVerdict, SessionId, Sessions, Trailer},
+    replica::{
         replicated::{Applied, Command, Replicated, Stamp},
         schema::Schema,
         service::{Invalid, Service},
-        session::{Answer, RequestVerdict, SessionId, Sessions, Trailer},
+        snapshot::Snapshot,
+        view_change::ViewChange,
     },
-    state_transfer::state::Snapshot,
 };
 
 /// A type that can travel and be decoded at the other end: any that derives rkyv's `Archive`, `Serialize` and

@@ -24,11 +24,11 @@ use super::{
     wire::{Members, ToClient},
 };
 use crate::{
-    clients::ask::Asks,
-    group::{
+    calls::{
         read::Read,
         session::{Idle, SessionId, Trailer},
     },
+    clients::ask::Asks,
 };
 
 /// The time of silence after which a client's connection is closed. Clients say something every second.

@@ -21,7 +21,7 @@ use std::io::{Read, Write};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use squall_services::frame::{self, FrameError};
 
-use crate::group::session::{Answer, Refusal, SessionId};
+use crate::calls::session::{Answer, Refusal, SessionId};
 
 /// The version of these messages.
 pub(crate) const VERSION: u32 = 2;

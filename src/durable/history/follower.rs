@@ -28,7 +28,7 @@ pub enum Next<'a> {
 }
 
 impl LogFollower {
-    pub(super) fn new(reader: LogReader) -> LogFollower {
+    pub(crate) fn new(reader: LogReader) -> LogFollower {
         LogFollower(reader)
     }
 

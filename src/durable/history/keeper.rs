@@ -23,17 +23,17 @@ use super::{
     snapshots::{Keep, KeptSnapshot, plan},
 };
 use crate::{
+    capture::{
+        exchange::Wanted,
+        state::{CaptureError, Captured, LogPlace},
+    },
     config::GroupConfig,
     durable::{
         disk::Disk,
         log_writer::{DiskLog, LogWriter},
         snapshot_store::SnapshotStore,
     },
-    group::replicated::Logged,
-    state_transfer::{
-        exchange::Wanted,
-        state::{CaptureError, Captured, LogPlace, Snapshot},
-    },
+    replica::{replicated::Logged, snapshot::Snapshot},
 };
 
 /// The rules for keeping a group's past.
@@ -188,7 +188,7 @@ impl History {
     }
 
     /// Takes a snapshot: see [`Group::snapshot_now`](crate::Group::snapshot_now).
-    pub(super) fn snapshot(&self) -> Result<Logged, HistoryError> {
+    pub(crate) fn snapshot(&self) -> Result<Logged, HistoryError> {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
         }
@@ -206,7 +206,7 @@ impl History {
     }
 
     /// Trims the log: see [`Group::trim`](crate::Group::trim).
-    pub(super) fn trim(&self, version: u64) -> Result<u64, HistoryError> {
+    pub(crate) fn trim(&self, version: u64) -> Result<u64, HistoryError> {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
         }

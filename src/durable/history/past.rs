@@ -20,7 +20,7 @@ use crate::{
         recovery::{ReplayError, replay},
         snapshot_store::SnapshotStore,
     },
-    group::{replicated::Logged, service::Service},
+    replica::{replicated::Logged, service::Service},
 };
 
 /// The number of earlier states of a group that are built at once: each needs memory for a state, and a busy thread.
@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 3;
 
 /// The moment of an earlier state.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Moment {
+pub(crate) enum Moment {
     Version(u64),
     Time(Hlc),
 }
@@ -154,7 +154,7 @@ impl<T> fmt::Debug for Past<T> {
 }
 
 /// Queues a call of `look` with the state at a moment.
-pub(super) fn look<S: Service, T: Send + 'static>(
+pub(crate) fn look<S: Service, T: Send + 'static>(
     group: &str,
     history: &Arc<History>,
     moment: Moment,
@@ -269,7 +269,7 @@ fn first_state(store: &SnapshotStore, begin: Position) -> Option<u64> {
 }
 
 /// Returns the last command that is globally persisted and not later than a time.
-pub(super) fn end_at(group: &str, log_writer: &LogWriter, time: Hlc) -> Result<Logged, HistoryError> {
+pub(crate) fn end_at(group: &str, log_writer: &LogWriter, time: Hlc) -> Result<Logged, HistoryError> {
     let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
     let found: Result<End, ReadError> = ask(log_writer, move |log| log.at_time(time))?;
     let end = found.map_err(|error| match error {

@@ -9,8 +9,8 @@ use squall_ordered::log::{Body, Hlc, Position, ReadError, Reader, Skips};
 
 use super::{Entry, EntryBody, HistoryError, ask};
 use crate::{
-    delivery::view_change::ViewChange,
     durable::{disk::Disk, log_writer::LogWriter},
+    replica::view_change::ViewChange,
 };
 
 /// A function that returns the part of a message that is the application's command, if it has one.
@@ -60,7 +60,7 @@ struct Shown {
 }
 
 impl LogReader {
-    pub(super) fn new(
+    pub(crate) fn new(
         group: &str,
         log_writer: &Arc<LogWriter>,
         command_of: CommandOf,

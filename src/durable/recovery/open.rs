@@ -26,7 +26,7 @@ use crate::{
         log_keys::{self, LogKeysError},
         log_writer::DiskLog,
     },
-    group::schema::{self, Schema},
+    replica::schema::{self, Schema},
 };
 
 /// A reason for which a node's durable groups can't continue from the disk.

@@ -9,12 +9,13 @@ use squall_ordered::log::{Damage, End, Position, ReadError, Reader, Skips, Stora
 
 use super::replay::{ReplayError, Replayed, replay};
 use crate::{
+    capture::state::LastView,
     durable::{
         disk::Disk,
         log_writer::DiskLog,
-        snapshot_store::{LastView, SnapshotStore, SnapshotStoreError, StoredSnapshot},
+        snapshot_store::{SnapshotStore, SnapshotStoreError, StoredSnapshot},
     },
-    group::service::Service,
+    replica::service::Service,
 };
 
 /// A reason for which a replica can't be rebuilt.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use squall_ordered::log::{Damage, Position};
 
-use crate::{durable::log_writer::LogWriter, state_transfer::install::read_batch};
+use crate::durable::{batches::read_batch, log_writer::LogWriter};
 
 /// Replaces damaged records of a log by those that `fetch` gets from another member. They are the records that take a
 /// log from one place to another, as a source of [records](crate::state_transfer::wire::Offer::Records) sends them.

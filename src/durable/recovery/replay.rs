@@ -12,12 +12,14 @@ use squall_ordered::{
 };
 
 use crate::{
-    delivery::{
+    capture::state::LastView,
+    durable::disk::Disk,
+    replica::{
         poison::{Given, OnPanic},
+        replicated::Stamp,
+        service::Service,
         view_change::ViewChange,
     },
-    durable::{disk::Disk, snapshot_store::LastView},
-    group::{replicated::Stamp, service::Service},
 };
 
 /// The interval of progress messages.

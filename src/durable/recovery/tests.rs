@@ -16,20 +16,19 @@ use squall_ordered::{
 
 use super::{RecoverError, Remembered, begin, held, open, rebuild::Rebuilt, repair};
 use crate::{
-    delivery::{replica_cell::ReplicaCell, view_change::ViewChange},
+    Invalid, Service, Snapshot, Stamp, ViewChange,
+    capture::{
+        exchange::{ReplicaStatus, StateExchange},
+        state::{Captured, Frontier, Reached, RestoreError},
+    },
     durable::{
         disk::Disk,
         log_writer::{DiskLog, LogWriter},
     },
-    group::{
-        replicated::Stamp,
-        service::{Invalid, Service},
-    },
+    replica::replica_cell::ReplicaCell,
     state_transfer::{
-        exchange::{ReplicaStatus, StateExchange},
         install::{Installer, Repair},
         offer,
-        state::{Captured, Frontier, Reached, RestoreError, Snapshot},
         wire::{Divergence, LogEnd, Offer},
     },
 };

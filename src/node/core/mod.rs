@@ -24,11 +24,10 @@ use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfi
 
 use self::view_shards::{ShardRemainder, ViewShards};
 use crate::{
+    calls::{clock_bound::ClockBound, error::Unavailable},
     delivery::{Fate, Halt},
     fabric::Learn,
-    group::{clock_bound::ClockBound, error::Unavailable},
-    node::onepipe::OnePipeSlot,
-    node::status::Change,
+    node::{onepipe::OnePipeSlot, status::Change},
 };
 
 /// An effect that a node's surroundings must carry out.

@@ -13,7 +13,7 @@ use super::{
     ledger::{Append, Ledger, Log, padding},
 };
 use crate::{
-    group::error::{Outcome, SubmitError},
+    calls::error::{Outcome, SubmitError},
     sim::check::Applied,
 };
 

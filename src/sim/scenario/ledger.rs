@@ -12,10 +12,12 @@ use squall_fabric::NodeId;
 use squall_membership::Epoch;
 
 use crate::{
-    delivery::view_change::ViewChange,
-    group::replicated::{self, Replicated},
+    replica::{
+        replicated::{self, Replicated},
+        snapshot::Snapshot,
+        view_change::ViewChange,
+    },
     sim::check::{Applied, Book},
-    state_transfer::state::Snapshot,
 };
 
 /// The command that a client submits.

@@ -15,8 +15,8 @@ use super::super::{
     error::ClientError,
 };
 use crate::{
+    calls::session::{Answer, Opening, RequestVerdict, SessionId, Sessions},
     clients::serve::wire::{Members, Outcome, ToClient, ToNode},
-    group::session::{Answer, Opening, RequestVerdict, SessionId, Sessions},
 };
 
 /// An entry of the group's order.

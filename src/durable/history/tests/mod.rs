@@ -23,21 +23,22 @@ use squall_ordered::{
 
 use super::{History, HistoryError, LogFollower, LogReader, Policy, past::Moment};
 use crate::{
-    delivery::view_change::ViewChange,
+    capture::{
+        exchange::{ReplicaStatus, StateExchange},
+        state::{Captured, Frontier, LastView, Reached},
+    },
     durable::{
         disk::Disk,
         log_writer::LogWriter,
         recovery::replay,
-        snapshot_store::{LastView, SnapshotStore},
+        snapshot_store::SnapshotStore,
         storage_thread::{StorageThread, WriterPark},
     },
-    group::{
+    replica::{
         replicated::{Applied, Logged, Replicated, Stamp},
         service::Service,
-    },
-    state_transfer::{
-        exchange::{ReplicaStatus, StateExchange},
-        state::{Captured, Frontier, Reached, Snapshot},
+        snapshot::Snapshot,
+        view_change::ViewChange,
     },
 };
 

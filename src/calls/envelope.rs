@@ -4,7 +4,10 @@ use std::cell::Cell;
 
 use rkyv::{api::high::to_bytes_in, rancor, util::AlignedVec};
 
-use crate::group::{error::SubmitError, replicated::Command, session::Trailer};
+use crate::{
+    calls::{error::SubmitError, session::Trailer},
+    replica::replicated::Command,
+};
 
 /// The largest buffer that a thread keeps between messages, in bytes.
 const KEPT_BYTES: usize = 1 << 20;

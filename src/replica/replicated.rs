@@ -17,7 +17,7 @@ use squall_ordered::{
     log::{End, Hlc},
 };
 
-use crate::{delivery::view_change::ViewChange, group::schema::Schema, state_transfer::state::Snapshot};
+use crate::replica::{schema::Schema, snapshot::Snapshot, view_change::ViewChange};
 
 /// A state machine, of which every member of a group holds a replica.
 ///

@@ -19,15 +19,13 @@ use squall_ordered::{
 };
 use squall_runtime::BackoffProfile;
 
-use crate::{
-    group::clock::Now,
-    group::{
-        clock_bound::ClockBound,
-        deadline::Deadlines,
-        envelope::Envelope,
-        error::{Outcome, SubmitError, Unavailable},
-        hazard_cell::{HazardCell, HazardGuard},
-    },
+use crate::calls::{
+    clock::Now,
+    clock_bound::ClockBound,
+    deadline::Deadlines,
+    envelope::Envelope,
+    error::{Outcome, SubmitError, Unavailable},
+    hazard_cell::{HazardCell, HazardGuard},
 };
 
 /// The state that all handles of a group share with the thread that delivers.

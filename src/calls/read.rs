@@ -19,11 +19,11 @@ use squall_runtime::{
 };
 
 use crate::{
-    delivery::replica_cell::ReplicaCell,
-    group::{
+    calls::{
         admission::{Admission, AdmissionState, EngineHandle},
         error::ReadError,
     },
+    replica::replica_cell::ReplicaCell,
 };
 
 /// A read, in the form in which the delivering thread carries it out.

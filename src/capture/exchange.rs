@@ -10,7 +10,7 @@ use std::{
 
 use squall_membership::EndReason;
 
-use crate::state_transfer::state::{CaptureError, Captured, Reached};
+use crate::capture::state::{CaptureError, Captured, Reached};
 
 /// Whether a node's replica is one of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

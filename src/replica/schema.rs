@@ -4,7 +4,7 @@ use std::fmt;
 
 use rkyv::Archived;
 
-use crate::group::replicated::Command;
+use crate::replica::replicated::Command;
 
 /// The identity of what a group's members send each other and keep: of the commands, and of the contents of snapshots.
 ///

@@ -12,9 +12,9 @@ use std::{
 use squall_fabric::{NodeId, Time};
 use squall_ordered::log::Hlc;
 
-use crate::{
-    group::clock::Now,
-    group::error::{Outcome, SubmitError, Unavailable},
+use crate::calls::{
+    clock::Now,
+    error::{Outcome, SubmitError, Unavailable},
 };
 
 /// The unit of times, in nanoseconds: a time is a multiple of it. In a ring, only the first message of each tick has a

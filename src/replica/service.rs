@@ -5,13 +5,11 @@ use std::io::{self, Read};
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_ordered::Message;
 
-use crate::{
-    delivery::view_change::ViewChange,
-    group::{
-        replicated::{Replicated, Stamp},
-        schema::Schema,
-    },
-    state_transfer::state::Snapshot,
+use crate::replica::{
+    replicated::{Replicated, Stamp},
+    schema::Schema,
+    snapshot::Snapshot,
+    view_change::ViewChange,
 };
 
 /// A replica that takes a group's messages as bytes. Every [`Replicated`] is one; benchmarks, which need no commands,

@@ -3,8 +3,10 @@
 use squall_ordered::log::Hlc;
 
 use crate::{
+    calls::read::Read,
     durable::history::{HistoryError, LogFollower, LogReader},
-    group::{handle::Group, read::Read, replicated::Logged, service::Service},
+    group::handle::Group,
+    replica::{replicated::Logged, service::Service},
 };
 
 /// The log of a group, whatever its commands are.

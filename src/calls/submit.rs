@@ -10,7 +10,7 @@ use std::{
 
 use squall_runtime::blocking;
 
-use crate::group::{
+use crate::calls::{
     admission::{Admission, Waiting},
     deadline::Deadline,
     envelope::Envelope,

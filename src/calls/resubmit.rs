@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use squall_ordered::{SubmitRefused, Submitter, Undelivered};
 
-use crate::group::admission::Admission;
+use crate::calls::admission::Admission;
 
 /// Messages to be sent before any new ones, oldest first.
 #[derive(Debug, Default)]
