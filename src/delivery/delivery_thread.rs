@@ -14,48 +14,17 @@ use crossbeam::{
     sync::{Parker, Unparker},
 };
 use squall_fabric::{Time, Waker};
-use squall_membership::{EndReason, Seq, ShardId};
-use squall_ordered::Undelivered;
+use squall_membership::ShardId;
 
-use crate::{
-    calls::error::Unavailable,
-    delivery::{Fate, Halt, Installed, Task},
-};
+use crate::delivery::{Halt, Task, shard_change::ShardChange};
 
 /// The number of turns that a thread delivers before it publishes its progress.
 const BATCH: usize = 64;
 
-/// An event of a group, passed on in the order in which events happen.
-pub(crate) enum Change {
-    /// The group has a part in a new view.
-    Install(Box<Installed>),
-    /// The shard may go on with what this node has received in its view.
-    Keep(Seq),
-    /// The group has no part here, for this reason.
-    Outside(Vec<(Undelivered, Fate)>, Unavailable),
-    /// Nothing can be decided.
-    Stalled,
-    /// The last event: all waiting calls fail.
-    End(Vec<(Undelivered, Fate)>, EndReason),
-}
-
-impl Change {
-    /// Tells a task of the event.
-    pub(crate) fn tell(self, task: &mut dyn Task) {
-        match self {
-            Change::Install(installed) => task.install(*installed),
-            Change::Keep(received) => task.keep(received),
-            Change::Outside(undelivered, why) => task.outside(undelivered, why),
-            Change::Stalled => task.stalled(),
-            Change::End(undelivered, reason) => task.end(undelivered, &reason),
-        }
-    }
-}
-
 /// The engine's side of a delivery thread.
 #[derive(Debug)]
 pub(crate) struct DeliveryThread {
-    changes: Sender<Change>,
+    changes: Sender<ShardChange>,
     /// The number of changes of which the task has not been told yet.
     untold: Arc<AtomicUsize>,
     unparker: Unparker,
@@ -99,8 +68,8 @@ impl DeliveryThread {
         self.unparker.unpark();
     }
 
-    /// Tells the task, once the application's current call returns. After [`Change::End`], the thread ends.
-    pub(crate) fn tell(&self, change: Change) {
+    /// Tells the task, once the application's current call returns. After [`ShardChange::End`], the thread ends.
+    pub(crate) fn tell(&self, change: ShardChange) {
         self.untold.fetch_add(1, Ordering::Relaxed);
         // Without a receiver the thread has ended already.
         let _ = self.changes.send(change);
@@ -129,7 +98,7 @@ impl Drop for DeliveryThread {
 fn run(
     shard: ShardId,
     mut task: Box<dyn Task>,
-    changes: &Receiver<Change>,
+    changes: &Receiver<ShardChange>,
     untold: &AtomicUsize,
     parker: &Parker,
     halted: &impl Fn(ShardId, Halt),
@@ -138,11 +107,11 @@ fn run(
     let mut stuck = false;
     loop {
         match changes.try_recv() {
-            Ok(end @ Change::End(..)) => return end.tell(&mut *task),
+            Ok(end @ ShardChange::End { .. }) => return task.change(end),
             Ok(change) => {
                 // A task that comes back gets other messages, and another state.
-                stuck &= !matches!(change, Change::Outside(..));
-                change.tell(&mut *task);
+                stuck &= !matches!(change, ShardChange::Outside { .. });
+                task.change(change);
                 untold.fetch_sub(1, Ordering::Release);
                 waker.wake();
             }
@@ -175,6 +144,7 @@ mod tests {
     use squall_ordered::{DeliverError, Fault, Ran};
 
     use super::*;
+    use crate::calls::error::Unavailable;
 
     /// A task that fails each step, and allows one more after it was outside.
     struct Strict {
@@ -199,20 +169,16 @@ mod tests {
             None
         }
 
-        fn install(&mut self, _: Installed) {}
-
-        fn keep(&mut self, _: Seq) {}
-
-        fn outside(&mut self, _: Vec<(Undelivered, Fate)>, _: Unavailable) {
-            self.steps = 1;
+        fn change(&mut self, change: ShardChange) {
+            match change {
+                ShardChange::Outside { .. } => self.steps = 1,
+                ShardChange::Stalled => {
+                    self.told.send("stalled").unwrap();
+                    self.go_on.recv().unwrap();
+                }
+                _ => {}
+            }
         }
-
-        fn stalled(&mut self) {
-            self.told.send("stalled").unwrap();
-            self.go_on.recv().unwrap();
-        }
-
-        fn end(&mut self, _: Vec<(Undelivered, Fate)>, _: &EndReason) {}
 
         fn name(&self) -> &str {
             "strict"
@@ -231,10 +197,11 @@ mod tests {
     fn a_task_that_met_a_faulty_sender_goes_on_only_after_it_was_outside() {
         let (thread, tells, lets) = start();
         assert_eq!(tells.recv(), Ok("step"));
-        thread.tell(Change::Stalled);
+        thread.tell(ShardChange::Stalled);
         assert_eq!(tells.recv(), Ok("stalled"), "not another step");
         lets.send(()).unwrap();
-        thread.tell(Change::Outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) }));
+        let why = Unavailable::Dropped { epoch: Epoch(2) };
+        thread.tell(ShardChange::Outside { undelivered: Vec::new(), why });
         assert_eq!(tells.recv(), Ok("step"));
     }
 
@@ -243,7 +210,7 @@ mod tests {
         let (thread, tells, lets) = start();
         assert_eq!(tells.recv(), Ok("step"));
         assert!(thread.is_up_to_date());
-        thread.tell(Change::Stalled);
+        thread.tell(ShardChange::Stalled);
         assert_eq!(tells.recv(), Ok("stalled"));
         assert!(!thread.is_up_to_date(), "it is being told");
         lets.send(()).unwrap();

@@ -6,6 +6,7 @@ pub(crate) mod backlog;
 pub(crate) mod delivery_thread;
 mod kept;
 mod pending_durable;
+pub(crate) mod shard_change;
 mod transfer_requests;
 mod view_part;
 
@@ -18,7 +19,7 @@ use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, Epoch, Seq, ShardId, View};
 use squall_ordered::{
-    DeliverError, Deliverer, Mode, Ran, Submitter, Tag, Undelivered,
+    DeliverError, Mode, Ran, Tag, Undelivered,
     log::{Hlc, Position},
 };
 use squall_runtime::blocking::Applying;
@@ -27,6 +28,7 @@ use self::{
     apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
     kept::Kept,
     pending_durable::{PendingDurable, fail_read},
+    shard_change::{Fate, Installed, ShardChange},
     transfer_requests::{TransferRequests, capture},
     view_part::{ReplicaPhase, ViewPart, is_within, outcomes},
 };
@@ -52,30 +54,6 @@ use crate::{
     },
 };
 
-/// A shard's parts in a view that this node installs.
-#[derive(Debug)]
-pub(crate) struct Installed {
-    pub(crate) view: Arc<View>,
-    pub(crate) shard: ShardId,
-    pub(crate) submitter: Submitter,
-    pub(crate) deliverer: Deliverer,
-    /// This node's messages that the view before did not deliver, in order. They are sent first.
-    pub(crate) resubmit: Vec<Undelivered>,
-    /// Whether this node received less than the shard's trim in the view before, so that there is a gap.
-    pub(crate) fell_short: bool,
-}
-
-/// The outcome of a message that its sender, which goes, has not delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It lies within the trim: the members that stayed deliver it, and no node that lacks it can read any more.
-    Delivered,
-    /// It lies beyond the trim.
-    NotDelivered,
-    /// The trim is not known, or some node may still read a state without the message.
-    Unknown,
-}
-
 /// The reason for which a task takes no further step.
 #[derive(Debug)]
 pub(crate) enum Halt {
@@ -99,28 +77,14 @@ pub(crate) trait Task: Send {
     /// Applies about `max` turns at most, and answers the reads that can be answered. The reads that it counts include
     /// peeks.
     ///
-    /// After an error there must be no further step, only the [end](Task::end).
+    /// After an error there must be no further step, only the [end](ShardChange::End).
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt>;
 
     /// Returns the time at which a step is due even if nothing happens.
     fn deadline(&self) -> Option<Time>;
 
-    /// Goes on in a view. This task must have delivered all that the view before delivers.
-    fn install(&mut self, installed: Installed);
-
-    /// Notes that the node was dropped from the view, and that the shard is suspended. The shard may go on with what
-    /// this node has received. The next call is [outside](Task::outside).
-    fn keep(&mut self, received: Seq);
-
-    /// Notes that the node is no member of the shard. Callers get the reason until the next [install](Task::install).
-    /// After that the replica needs a state anew, unless the shard goes on with what was [kept](Task::keep).
-    fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable);
-
-    /// Notes that no member can decide what follows the view. Callers get errors until something is decided.
-    fn stalled(&mut self);
-
-    /// Fails all waiting calls. There must be no further step. A second call does nothing.
-    fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason);
+    /// Notes an event of the shard. After [`ShardChange::End`] there must be no further step; another end does nothing.
+    fn change(&mut self, change: ShardChange);
 
     fn name(&self) -> &str;
 }
@@ -352,89 +316,6 @@ impl<S: Service> Delivery<S> {
         }
         self.open();
     }
-}
-
-struct Served {
-    ran: Result<Ran, DeliverError>,
-    changed: bool,
-}
-
-/// Whether there is any work that needs the replica.
-fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequests, context: &ApplyContext<S>) -> bool {
-    let part_does = part.is_some_and(|part| match &part.phase {
-        ReplicaPhase::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
-        ReplicaPhase::Incomplete { backlog, state } => {
-            let reached = |frontier| !backlog.is_empty() || part.delivered().covers(frontier);
-            state.as_ref().is_some_and(reached)
-        }
-    });
-    part_does || context.reads.any_peeks() || requests.any()
-}
-
-/// Tells the submitter of a message that it was not delivered here.
-fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
-    if ticket == 0 {
-        return;
-    }
-    let Wakeups { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
-    wake.into_iter().for_each(|waker| wakers.push(waker));
-    if room {
-        shared.admission.on_reply_slot();
-    }
-}
-
-impl<S: Service> Task for Delivery<S> {
-    fn is_due(&self) -> bool {
-        let Delivery { part, requests, context, replica, .. } = self;
-        let keeps = matches!(part, Some(ViewPart { phase: ReplicaPhase::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
-        // A thread that reads now will wake this one. The rest needs no replica.
-        keeps
-            || context.shared.admission.deadlines.any()
-            || context.shared.admission.may_resubmit()
-            || context.exchange.any()
-            || needs_replica(part.as_ref(), requests, context) && replica.is_takeable()
-    }
-
-    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt> {
-        if self.context.exchange.any() {
-            self.requests.take(&self.context.exchange);
-        }
-        if self.context.shared.admission.may_resubmit() {
-            self.resubmit();
-        }
-        let kept = self.keep(max);
-        let answered = self.context.answered;
-        let Delivery { replica, part, requests, context, .. } = self;
-        // As long as no work here needs it, another thread may be restoring it.
-        let is_complete = matches!(part, Some(ViewPart { phase: ReplicaPhase::Complete { .. }, .. }));
-        let needed = is_complete || needs_replica(part.as_ref(), requests, context);
-        // A panic breaks the replica, because its holder is dropped. Other state that it leaves half changed is not
-        // used any more.
-        let served = catch_unwind(AssertUnwindSafe(|| {
-            needed.then(|| replica.take()).flatten().map(|mut service| {
-                let _applying = Applying::enter();
-                Self::serve(part, requests, context, &mut service, max)
-            })
-        }));
-        let Ok(served) = served else { return Err(Halt::Panicked(context.panicked(part.as_ref()))) };
-        let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
-        if changed {
-            self.on_change();
-        }
-        // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
-        // and a deadline that stayed due would keep this thread busy for nothing.
-        let Delivery { context, .. } = self;
-        context.shared.admission.deadlines.expire(now, |waker| context.wakers.push(waker));
-        context.publish();
-        context.wakers.flush();
-        let (ran, kept) = (ran?, kept?);
-        let reads = context.answered - answered;
-        Ok(Ran { messages: ran.messages + kept.messages, reads, more: ran.more || kept.more })
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.context.shared.admission.deadlines.next()
-    }
 
     fn install(&mut self, installed: Installed) {
         if self.ended {
@@ -487,10 +368,6 @@ impl<S: Service> Task for Delivery<S> {
         self.announce();
         self.open();
         self.context.wakers.flush();
-    }
-
-    fn keep(&mut self, received: Seq) {
-        self.keeps = Some(received);
     }
 
     fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable) {
@@ -575,6 +452,99 @@ impl<S: Service> Task for Delivery<S> {
         jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
         self.context.fail_pending_reads(&error);
         self.context.wakers.flush();
+    }
+}
+
+struct Served {
+    ran: Result<Ran, DeliverError>,
+    changed: bool,
+}
+
+/// Whether there is any work that needs the replica.
+fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequests, context: &ApplyContext<S>) -> bool {
+    let part_does = part.is_some_and(|part| match &part.phase {
+        ReplicaPhase::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
+        ReplicaPhase::Incomplete { backlog, state } => {
+            let reached = |frontier| !backlog.is_empty() || part.delivered().covers(frontier);
+            state.as_ref().is_some_and(reached)
+        }
+    });
+    part_does || context.reads.any_peeks() || requests.any()
+}
+
+/// Tells the submitter of a message that it was not delivered here.
+fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
+    if ticket == 0 {
+        return;
+    }
+    let Wakeups { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+    wake.into_iter().for_each(|waker| wakers.push(waker));
+    if room {
+        shared.admission.on_reply_slot();
+    }
+}
+
+impl<S: Service> Task for Delivery<S> {
+    fn is_due(&self) -> bool {
+        let Delivery { part, requests, context, replica, .. } = self;
+        let keeps = matches!(part, Some(ViewPart { phase: ReplicaPhase::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
+        // A thread that reads now will wake this one. The rest needs no replica.
+        keeps
+            || context.shared.admission.deadlines.any()
+            || context.shared.admission.may_resubmit()
+            || context.exchange.any()
+            || needs_replica(part.as_ref(), requests, context) && replica.is_takeable()
+    }
+
+    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt> {
+        if self.context.exchange.any() {
+            self.requests.take(&self.context.exchange);
+        }
+        if self.context.shared.admission.may_resubmit() {
+            self.resubmit();
+        }
+        let kept = self.keep(max);
+        let answered = self.context.answered;
+        let Delivery { replica, part, requests, context, .. } = self;
+        // As long as no work here needs it, another thread may be restoring it.
+        let is_complete = matches!(part, Some(ViewPart { phase: ReplicaPhase::Complete { .. }, .. }));
+        let needed = is_complete || needs_replica(part.as_ref(), requests, context);
+        // A panic breaks the replica, because its holder is dropped. Other state that it leaves half changed is not
+        // used any more.
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            needed.then(|| replica.take()).flatten().map(|mut service| {
+                let _applying = Applying::enter();
+                Self::serve(part, requests, context, &mut service, max)
+            })
+        }));
+        let Ok(served) = served else { return Err(Halt::Panicked(context.panicked(part.as_ref()))) };
+        let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
+        if changed {
+            self.on_change();
+        }
+        // After the replies, so that one that came in time counts. Time goes on also while a reader holds the replica;
+        // and a deadline that stayed due would keep this thread busy for nothing.
+        let Delivery { context, .. } = self;
+        context.shared.admission.deadlines.expire(now, |waker| context.wakers.push(waker));
+        context.publish();
+        context.wakers.flush();
+        let (ran, kept) = (ran?, kept?);
+        let reads = context.answered - answered;
+        Ok(Ran { messages: ran.messages + kept.messages, reads, more: ran.more || kept.more })
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.context.shared.admission.deadlines.next()
+    }
+
+    fn change(&mut self, change: ShardChange) {
+        match change {
+            ShardChange::Install(installed) => self.install(*installed),
+            ShardChange::Keep { received } => self.keeps = Some(received),
+            ShardChange::Outside { undelivered, why } => self.outside(undelivered, why),
+            ShardChange::Stalled => self.stalled(),
+            ShardChange::End { undelivered, reason } => self.end(undelivered, &reason),
+        }
     }
 
     fn name(&self) -> &str {

@@ -17,10 +17,7 @@ use crate::{
     calls::{clock::Now, error::Unavailable},
     capture::exchange::ReplicaStatus,
     clients::admin::StatusReport,
-    delivery::{
-        Halt, Installed, Task,
-        delivery_thread::{Change, DeliveryThread},
-    },
+    delivery::{Halt, Task, delivery_thread::DeliveryThread, shard_change::ShardChange},
     durable::log_writer::LogWriter,
     fabric::Learn,
     group::control::GroupControl,
@@ -126,9 +123,9 @@ impl GroupSlot {
         }
     }
 
-    fn tell(&mut self, change: Change) {
-        let is_end = matches!(change, Change::End(..));
-        if matches!(change, Change::Outside(..)) {
+    fn tell(&mut self, change: ShardChange) {
+        let is_end = matches!(change, ShardChange::End { .. });
+        if matches!(change, ShardChange::Outside { .. }) {
             // A node that comes back gets other messages, and another state.
             self.home = match std::mem::replace(&mut self.home, Home::Ended) {
                 Home::Stuck(task) => Home::Engine(task),
@@ -137,9 +134,9 @@ impl GroupSlot {
         }
         match &mut self.home {
             // A task that met a faulty sender goes no further in its view.
-            Home::Stuck(task) if is_end => change.tell(&mut **task),
+            Home::Stuck(task) if is_end => task.change(change),
             Home::Stuck(_) | Home::Ended => return,
-            Home::Engine(task) => change.tell(&mut **task),
+            Home::Engine(task) => task.change(change),
             // The thread stays until the node goes, since its application may be in the middle of a call.
             Home::Thread(thread) => return thread.tell(change),
         }
@@ -272,10 +269,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
-                CoreEffect::Created { shard, view, submitter, deliverer, undelivered: resubmit, fell_short } => {
-                    let installed = Installed { view, shard, submitter, deliverer, resubmit, fell_short };
-                    self.tell(shard, Change::Install(Box::new(installed)));
-                }
+                CoreEffect::Shard(shard, change) => self.tell(shard, change),
                 CoreEffect::Installed(view) => {
                     let forced = !self.monitor.status().forced.is_empty();
                     self.log_writers.iter().for_each(|log_writer| log_writer.set_forced(forced));
@@ -291,13 +285,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         group.control.halt(&why);
                     }
                 }
-                CoreEffect::Keep { shard, received } => self.tell(shard, Change::Keep(received)),
-                CoreEffect::Outside { shard, why, undelivered } => {
-                    self.tell(shard, Change::Outside(undelivered, why));
-                }
                 CoreEffect::CutTo { shard, end, complete } => {
                     // The shard's part of the view before, with which it was to go on, is void.
-                    self.tell(shard, Change::Outside(Vec::new(), Unavailable::Joining));
+                    self.tell(shard, ShardChange::Outside { undelivered: Vec::new(), why: Unavailable::Joining });
                     self.returning.cut(shard, end, complete);
                 }
                 CoreEffect::Returns => self.returning.gather(),
@@ -307,7 +297,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     tracing::warn!(%why, "the group stands still");
                     self.watch.interrupted(&why);
                     self.stalled = Some(why);
-                    self.groups.values_mut().for_each(|group| group.tell(Change::Stalled));
+                    self.groups.values_mut().for_each(|group| group.tell(ShardChange::Stalled));
                 }
                 CoreEffect::Deliver(shard) => {
                     if let Some(Home::Thread(thread)) = self.groups.get(&shard).map(|group| &group.home) {
@@ -329,12 +319,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         group.control.on_stamps();
                     }
                 }
-                CoreEffect::End { shard, undelivered, reason } => {
-                    self.tell(shard, Change::End(undelivered, reason));
-                }
                 CoreEffect::Ended(reason) => {
                     for group in self.groups.values_mut() {
-                        group.tell(Change::End(Vec::new(), reason.clone()));
+                        group.tell(ShardChange::End { undelivered: Vec::new(), reason: reason.clone() });
                     }
                     self.watch.ended(reason);
                 }
@@ -400,7 +387,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         self.stalled = Some(why);
     }
 
-    fn tell(&mut self, shard: ShardId, change: Change) {
+    fn tell(&mut self, shard: ShardId, change: ShardChange) {
         if let Some(group) = self.groups.get_mut(&shard) {
             group.tell(change);
         }
@@ -505,7 +492,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
         self.carry_out();
         for group in self.groups.values_mut() {
-            group.tell(Change::End(Vec::new(), EndReason::ShutDown));
+            group.tell(ShardChange::End { undelivered: Vec::new(), reason: EndReason::ShutDown });
         }
         self.watch.ended(EndReason::ShutDown);
         self.core.end_pipe_slots(&EndReason::ShutDown);

@@ -18,7 +18,7 @@ use crate::{
     calls::{clock::Now, clock_bound::ClockBound, error::Unavailable},
     capture::exchange::ReplicaStatus,
     clients::serve::Server,
-    delivery::{Installed, Task},
+    delivery::{Task, shard_change::ShardChange},
     durable::{log_writer::DiskLog, recovery::Rebuilt, scrub::Scrubbing},
     group::control::{GroupControl, GroupSpec},
     node::{
@@ -126,6 +126,21 @@ pub(super) struct Home {
     pub(super) cut: Option<(End, bool)>,
     /// Whether the cut is on the agenda.
     pub(super) cuts: bool,
+}
+
+impl Home {
+    /// Tells the group's task of an event. One that goes no further is told of its end alone.
+    fn tell(&mut self, change: ShardChange) {
+        let is_end = matches!(change, ShardChange::End { .. });
+        if self.over && !is_end {
+            return;
+        }
+        self.over |= is_end;
+        if matches!(change, ShardChange::Outside { .. }) {
+            self.cargo = None;
+        }
+        self.task.change(change);
+    }
 }
 
 /// The contents of a durable group's disk, as a node's start finds them.
@@ -242,8 +257,8 @@ impl Node {
 
     /// Ends its groups, since its process is gone: callers that wait in it need not wait any more.
     pub(super) fn crash(mut self) {
-        for group in self.groups.values_mut().filter(|group| !group.over) {
-            group.task.end(Vec::new(), &EndReason::ShutDown);
+        for group in self.groups.values_mut() {
+            group.tell(ShardChange::End { undelivered: Vec::new(), reason: EndReason::ShutDown });
         }
     }
 
@@ -271,9 +286,10 @@ impl Node {
     fn carry_out(&mut self, effects: &mut Vec<CoreEffect>) {
         for effect in effects.drain(..) {
             match effect {
-                CoreEffect::Created { shard, view, submitter, deliverer, undelivered: resubmit, fell_short } => {
-                    let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
-                    group.task.install(Installed { view, shard, submitter, deliverer, resubmit, fell_short });
+                CoreEffect::Shard(shard, change) => {
+                    if let Some(group) = self.groups.get_mut(&shard) {
+                        group.tell(change);
+                    }
                 }
                 CoreEffect::Installed(view) => {
                     self.is_stalled = false;
@@ -291,20 +307,9 @@ impl Node {
                     self.send_away("it was dropped from the group, and joins it again");
                 }
                 CoreEffect::Halt { shard, why } => self.groups[&shard].control.halt(&why),
-                CoreEffect::Keep { shard, received } => {
-                    if let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) {
-                        group.task.keep(received);
-                    }
-                }
-                CoreEffect::Outside { shard, why, undelivered } => {
-                    let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
-                    group.cargo = None;
-                    group.task.outside(undelivered, why);
-                }
                 CoreEffect::CutTo { shard, end, complete } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
-                    group.cargo = None;
-                    group.task.outside(Vec::new(), Unavailable::Joining);
+                    group.tell(ShardChange::Outside { undelivered: Vec::new(), why: Unavailable::Joining });
                     group.cut = Some((end, complete));
                 }
                 CoreEffect::Returns => {
@@ -321,20 +326,11 @@ impl Node {
                 CoreEffect::Stalled(why) => {
                     (self.disturbed, self.is_stalled) = (true, true);
                     self.send_away(&why);
-                    for group in self.groups.values_mut().filter(|group| !group.over) {
-                        group.task.stalled();
-                    }
-                }
-                CoreEffect::End { shard, undelivered, reason } => {
-                    if let Some(group) = self.groups.get_mut(&shard) {
-                        group.over = true;
-                        group.task.end(undelivered, &reason);
-                    }
+                    self.groups.values_mut().for_each(|group| group.tell(ShardChange::Stalled));
                 }
                 CoreEffect::Ended(reason) => {
-                    for group in self.groups.values_mut().filter(|group| !group.over) {
-                        group.over = true;
-                        group.task.end(Vec::new(), &reason);
+                    for group in self.groups.values_mut() {
+                        group.tell(ShardChange::End { undelivered: Vec::new(), reason: reason.clone() });
                     }
                     (self.installed, self.disturbed) = (None, true);
                     self.send_away(&reason.to_string());

@@ -208,7 +208,7 @@ fn who_is_dropped_does_not_know_whether_what_it_delivered_is_on_all_disks() {
     solo.settle();
     let why = Unavailable::Dropped { epoch: Epoch(2) };
     solo.shard.wedge();
-    solo.task.outside(Vec::new(), why.clone());
+    solo.task.change(outside(Vec::new(), why.clone()));
     let outcome = Outcome::Unknown { held_by: Vec::new() };
     assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
 }
@@ -224,7 +224,7 @@ fn who_is_dropped_does_not_know_whether_what_others_deliver_is_on_any_disk() {
     solo.shard.wedge();
     let undelivered = solo.shard.undelivered().unwrap();
     let why = Unavailable::Dropped { epoch: Epoch(2) };
-    solo.task.outside(with_fate(undelivered, Fate::Delivered), why.clone());
+    solo.task.change(outside(with_fate(undelivered, Fate::Delivered), why.clone()));
     let outcome = Outcome::Unknown { held_by: Vec::new() };
     assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
 }

@@ -114,7 +114,14 @@ impl Half {
         }
         let (submitter, shard, deliverer) = squall_ordered::create(&mut self.fabric, view, SHARD, config).unwrap();
         let view = Arc::new(view.clone());
-        self.task.install(Installed { view, shard: SHARD, submitter, deliverer, resubmit, fell_short });
+        self.task.change(ShardChange::Install(Box::new(Installed {
+            view,
+            shard: SHARD,
+            submitter,
+            deliverer,
+            resubmit,
+            fell_short,
+        })));
         self.shard = Some(shard);
     }
 
@@ -242,7 +249,7 @@ fn a_gap_makes_older_states_useless() {
 /// Installs a view of two in which this node needs a state, and the other never shows up.
 fn joiner<S: Service>(solo: &mut Solo<S>) {
     solo.shard.wedge();
-    solo.task.outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) });
+    solo.task.change(outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) }));
     assert_eq!(solo.control.replica_status(), ReplicaStatus::Outside);
     solo.view.epoch = Epoch(2);
     solo.install_next(Vec::new(), |view| {

@@ -32,10 +32,13 @@ use squall_membership::{
 use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimStorage};
 
 use crate::{
-    Applied, Config, Group, Replicated, Snapshot, ViewChange,
+    Applied, Config, Group, Replicated, Snapshot, Unavailable, ViewChange,
     calls::clock::Now,
     config::GroupBuilder,
-    delivery::{Fate, Installed, Task},
+    delivery::{
+        Task,
+        shard_change::{Fate, Installed, ShardChange},
+    },
     durable::log_writer::{DiskLog, LogWriter},
     group::control::{GroupControl, GroupSpec, new_group},
     replica::service::Service,
@@ -293,8 +296,13 @@ impl<S: Service> Solo<S> {
         self.shard.wedge();
         self.shard.close();
         let undelivered = self.shard.undelivered().unwrap();
-        self.task.end(with_fate(undelivered, fate), reason);
+        self.task.change(ShardChange::End { undelivered: with_fate(undelivered, fate), reason: reason.clone() });
     }
+}
+
+/// The event that the node is no member of the shard.
+fn outside(undelivered: Vec<(Undelivered, Fate)>, why: Unavailable) -> ShardChange {
+    ShardChange::Outside { undelivered, why }
 }
 
 /// Creates a node's part of a view's shard, and hands it to the task.
@@ -307,7 +315,14 @@ fn install<F: Fabric>(
 ) -> Shard {
     let (submitter, shard, deliverer) = squall_ordered::create(fabric, view, SHARD, config).unwrap();
     let view = Arc::new(view.clone());
-    task.install(Installed { view, shard: SHARD, submitter, deliverer, resubmit, fell_short: false });
+    task.change(ShardChange::Install(Box::new(Installed {
+        view,
+        shard: SHARD,
+        submitter,
+        deliverer,
+        resubmit,
+        fell_short: false,
+    })));
     shard
 }
 

@@ -129,7 +129,7 @@ fn nobody_is_forgotten_at_the_end() {
             let mut solo = driver.join().unwrap();
             if round % 2 == 0 {
                 // As when the node's core could not finish in time: the ring is open, and nothing is known.
-                solo.task.end(Vec::new(), &EndReason::ShutDown);
+                solo.task.change(ShardChange::End { undelivered: Vec::new(), reason: EndReason::ShutDown });
             } else {
                 solo.shard.wedge();
                 solo.shard.close();
@@ -139,7 +139,10 @@ fn nobody_is_forgotten_at_the_end() {
                         None => thread::yield_now(),
                     }
                 };
-                solo.task.end(with_fate(undelivered, Fate::NotDelivered), &EndReason::Panicked);
+                solo.task.change(ShardChange::End {
+                    undelivered: with_fate(undelivered, Fate::NotDelivered),
+                    reason: EndReason::Panicked,
+                });
             }
             let replies: u64 = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
             reader.join().unwrap();

@@ -154,8 +154,8 @@ fn a_stall_fails_whatever_waits_and_ends_with_the_next_view() {
     let mut read = solo.group.read(|_| ());
     assert!(poll_for(&mut read, &tasks[2]).is_pending());
 
-    solo.task.stalled();
-    solo.task.stalled();
+    solo.task.change(ShardChange::Stalled);
+    solo.task.change(ShardChange::Stalled);
     assert!(tasks.iter().all(|task| task.count() == 1), "all are woken");
     assert_eq!(poll(&mut told), Poll::Ready(Err(unknown())));
     assert_eq!(poll(&mut waiting), Poll::Ready(Err(unavailable(Outcome::NotAccepted))));
@@ -184,7 +184,7 @@ fn reads_refused_in_a_stall_are_not_answered_by_the_clean_up_that_ends_it() {
     let mut read = solo.group.read(|_| ());
     solo.step_shard();
     solo.shard.wedge();
-    solo.task.stalled();
+    solo.task.change(ShardChange::Stalled);
     assert!(matches!(poll(&mut read), Poll::Ready(Err(ReadError::Unavailable { .. }))));
     // The shard counted it, and says now that it may be answered.
     solo.next_view();
@@ -206,7 +206,7 @@ fn a_dropped_node_learns_the_fate_of_each_message() {
     undelivered[3].place = None;
     let list = undelivered.into_iter().zip(fates.into_iter().chain([Fate::Unknown])).collect();
     let epoch = Epoch(7);
-    solo.task.outside(list, Unavailable::Dropped { epoch });
+    solo.task.change(outside(list, Unavailable::Dropped { epoch }));
     let error = |outcome| SubmitError::Unavailable { why: Unavailable::Dropped { epoch }, outcome };
     let outcomes = [Outcome::Delivered, Outcome::NotDelivered, Outcome::Unknown { held_by: Vec::new() }];
     for (mut submit, outcome) in submits.into_iter().zip(outcomes) {
@@ -227,7 +227,7 @@ fn what_was_delivered_after_the_list_was_made_has_its_reply() {
     let undelivered = solo.shard.undelivered().unwrap();
     assert_eq!(undelivered.len(), 1);
     solo.task.step(solo.now, 512).unwrap();
-    solo.task.outside(with_fate(undelivered, Fate::Unknown), Unavailable::Dropped { epoch: Epoch(2) });
+    solo.task.change(outside(with_fate(undelivered, Fate::Unknown), Unavailable::Dropped { epoch: Epoch(2) }));
     assert_eq!(poll(&mut submit), Poll::Ready(Ok(1)));
 }
 
@@ -297,7 +297,7 @@ fn an_unordered_message_of_a_dropped_node_may_be_delivered_by_whoever_has_it() {
     let undelivered = solo.shard.undelivered().unwrap();
     let why = Unavailable::Dropped { epoch: Epoch(2) };
     // No trim says how far others go.
-    solo.task.outside(with_fate(undelivered, Fate::NotDelivered), why.clone());
+    solo.task.change(outside(with_fate(undelivered, Fate::NotDelivered), why.clone()));
     let outcome = Outcome::Unknown { held_by: vec![NodeId(1)] };
     assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
 }

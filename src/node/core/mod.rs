@@ -20,12 +20,15 @@ use squall_membership::{
     Effect, End, EndReason, Held, Holder, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
     Skipped, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
 };
-use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
+use squall_ordered::{CreateError, DeliverError, Mode, Row, ShardConfig, Undelivered, log::Hlc};
 
 use self::view_shards::{ShardRemainder, ViewShards};
 use crate::{
     calls::{clock_bound::ClockBound, error::Unavailable},
-    delivery::{Fate, Halt},
+    delivery::{
+        Halt,
+        shard_change::{Fate, Installed, ShardChange},
+    },
     fabric::Learn,
     node::{onepipe::OnePipeSlot, status::Change},
 };
@@ -33,17 +36,8 @@ use crate::{
 /// An effect that a node's surroundings must carry out.
 #[derive(Debug)]
 pub(crate) enum CoreEffect {
-    /// A shard of a view that this node installs: its other two parts, and the messages that the view before has not
-    /// delivered.
-    Created {
-        shard: ShardId,
-        view: Arc<View>,
-        submitter: Submitter,
-        deliverer: Deliverer,
-        undelivered: Vec<Undelivered>,
-        /// The part that this node had in the view before lacks the end of that view.
-        fell_short: bool,
-    },
+    /// An event of a shard, for its task.
+    Shard(ShardId, ShardChange),
     /// All members of a view are connected.
     Installed(Arc<View>),
     /// The shard's deliverer may have more to do.
@@ -54,12 +48,6 @@ pub(crate) enum CoreEffect {
     FreedBulk(ShardId),
     /// The other members' clocks are known, so the shard's messages may be stamped.
     Stamps(ShardId),
-    /// This node was dropped, and the shard is suspended: it may go on with what this node has received. Followed by
-    /// [`CoreEffect::Outside`].
-    Keep { shard: ShardId, received: Seq },
-    /// This node is no member of the shard, for this reason. `undelivered` are the messages that it had not delivered,
-    /// with their fates, if it was one before.
-    Outside { shard: ShardId, why: Unavailable, undelivered: Vec<(Undelivered, Fate)> },
     /// All that a durable shard has beyond `end` is void, in its log and its replica. The surroundings must remove it,
     /// and say so ([`NodeCore::cut_done`]).
     ///
@@ -77,8 +65,6 @@ pub(crate) enum CoreEffect {
     WaitsFor(Vec<NodeId>),
     /// Nothing can be decided, for this reason.
     Stalled(String),
-    /// The shard delivers nothing more: all waiting calls must fail.
-    End { shard: ShardId, undelivered: Vec<(Undelivered, Fate)>, reason: EndReason },
     /// The node has nothing more to do: all waiting calls of any group must fail.
     Ended(EndReason),
 }
@@ -583,7 +569,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
                     for (shard, ShardRemainder { undelivered, .. }) in remainders {
                         let trim = trims.as_ref().and_then(|trims| trims.get(&shard));
                         let undelivered = with_fates(undelivered, trim, Fate::Delivered);
-                        out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
+                        let reason = reason.clone();
+                        out.push(CoreEffect::Shard(shard, ShardChange::End { undelivered, reason }));
                     }
                     self.is_ended = true;
                     self.end_pipe_slots(&reason);
@@ -636,9 +623,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
             };
             self.owners.extend(part.endpoints().map(|endpoint| (endpoint, Owner::Shard(shard))));
             self.shards.add(part, members.is_complete(node));
-            let ShardRemainder { undelivered, fell_short, .. } = remainders.remove(&shard).unwrap_or_default();
+            let ShardRemainder { undelivered: resubmit, fell_short, .. } =
+                remainders.remove(&shard).unwrap_or_default();
             let view = Arc::clone(&view);
-            out.push(CoreEffect::Created { shard, view, submitter, deliverer, undelivered, fell_short });
+            let installed = Installed { view, shard, submitter, deliverer, resubmit, fell_short };
+            out.push(CoreEffect::Shard(shard, ShardChange::Install(Box::new(installed))));
         }
         self.is_connected = false;
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
@@ -650,7 +639,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             // The members that stay have delivered as much as this node, before it gave the shard up.
             let undelivered = remainders.remove(&shard).unwrap_or_default().undelivered;
             let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
-            out.push(CoreEffect::Outside { shard, why, undelivered });
+            out.push(CoreEffect::Shard(shard, ShardChange::Outside { undelivered, why }));
         }
     }
 
@@ -663,10 +652,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
         for (shard, ShardRemainder { undelivered, received, .. }) in remainders {
             if let Some(seq) = received.filter(|_| self.keeps(shard, next)) {
                 self.kept.extend(self.view.as_ref().map(|view| (shard, End { epoch: view.epoch, seq })));
-                out.push(CoreEffect::Keep { shard, received: seq });
+                out.push(CoreEffect::Shard(shard, ShardChange::Keep { received: seq }));
             }
             let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)), within);
-            out.push(CoreEffect::Outside { shard, why: why.clone(), undelivered });
+            let why = why.clone();
+            out.push(CoreEffect::Shard(shard, ShardChange::Outside { undelivered, why }));
         }
         if self.now >= self.halts_at {
             self.halts_at = Time::MAX;
