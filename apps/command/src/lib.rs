@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 pub use self::signals::stop_on_signals;
 
@@ -26,6 +26,20 @@ pub enum CommandError {
     /// Nothing wrong was found, but not everything could be checked. The exit code is 3.
     #[error("{0}")]
     Unchecked(String),
+}
+
+/// Begins the log of a process, on standard error. It has the messages that `RUST_LOG` names, as in
+/// `RUST_LOG=warn,squall=debug`: a level, and levels for targets that begin with a word. Without a valid `RUST_LOG` it
+/// has those that `usual` names.
+///
+/// # Panics
+///
+/// If `usual` is not valid, or the process has a log already.
+pub fn log(usual: &str) {
+    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()).and_then(|text| text.parse().ok());
+    let targets: Targets = asked.unwrap_or_else(|| usual.parse().expect("a valid list"));
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    tracing_subscriber::registry().with(lines).with(targets).init();
 }
 
 /// Parses the arguments of the command called `name`, and runs it. Returns its exit code.
@@ -46,9 +60,7 @@ pub fn run<C: Parser>(
         }
     };
     // The view log itself reports what matters of Raft's messages.
-    let usual = format!("{},openraft=off", level(&command));
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    log(&format!("{},openraft=off", level(&command)));
     let Err(error) = work(command) else { return ExitCode::SUCCESS };
     eprintln!("{name}: {error}");
     ExitCode::from(match error {

@@ -23,7 +23,6 @@ mod soak;
 mod usage;
 
 use std::{
-    io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -32,7 +31,6 @@ use std::{
 
 use clap::Parser;
 use squall::config::{NameError, check_name};
-use tracing_subscriber::EnvFilter;
 
 /// A replicated key-value store that speaks the Redis protocol.
 #[derive(Clone, Debug, Parser)]
@@ -246,8 +244,7 @@ fn main() -> ExitCode {
     };
     // A supervisor itself reports the replicas that died. When all stop, each sees the others leave, which is no news.
     let usual = if args.supervised { "warn,squall_membership=error,openraft=off" } else { "warn,openraft=off" };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    squall_command::log(usual);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
