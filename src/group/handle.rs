@@ -281,11 +281,11 @@ pub(crate) trait GroupControl: Send + Sync {
     /// In a durable group, removes from the log all that lies behind a place. Takes the replica back to there if
     /// `rebuilds`; else that is left to a later [`prepare`](GroupControl::prepare). Blocks. Nothing may be delivered
     /// meanwhile.
-    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError>;
+    fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError>;
 
     /// In a durable group, returns what this node can report in a restart as its own, once all that was appended is on
     /// disk. Blocks. None if the log has failed. Nothing may be delivered meanwhile.
-    fn held(&self) -> Option<membership::Held>;
+    fn held(&self) -> Option<membership::HeldCopy>;
 
     /// Replaces the replica's state by one that [`Captured::write`](crate::state_transfer::state::Captured::write)
     /// wrote, or takes it further by another log's records, while the replica's
@@ -465,7 +465,7 @@ impl<S: Service> GroupControl for Control<S> {
         &self.history
     }
 
-    fn held(&self) -> Option<membership::Held> {
+    fn held(&self) -> Option<membership::HeldCopy> {
         self.installer()?.held()
     }
 
@@ -473,7 +473,7 @@ impl<S: Service> GroupControl for Control<S> {
         self.installer().map_or(Ok(None), |installer| installer.prepare(repair))
     }
 
-    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+    fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError> {
         self.installer().map_or(Ok(()), |installer| installer.cut(to, rebuilds))
     }
 
