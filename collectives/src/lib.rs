@@ -87,6 +87,6 @@ pub use communicator::Communicator;
 pub use config::CommunicatorConfig;
 pub use cost::Parameters;
 pub use element::Element;
-pub use error::{CollectiveError, CreateError};
+pub use error::{CollectiveError, CreateCommunicatorError};
 pub use operation::Operation;
 pub use reduction::{Builtin, Reduction};

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, Time, Wait};
 
-use super::{CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateError, Member};
+use super::{
+    CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateCommunicatorError, Member,
+};
 use crate::group::error::Nodes;
 
 /// The reason why a communicator was not formed. Nothing of it is left.
@@ -13,7 +15,7 @@ use crate::group::error::Nodes;
 pub enum FormError {
     /// The communicator could not be made.
     #[error(transparent)]
-    Create(#[from] CreateError),
+    Create(#[from] CreateCommunicatorError),
     /// Some ranks did not appear.
     #[error(
         "{} did not appear within {limit:?}: look whether they run, and form a communicator of the same nodes in the same \

@@ -45,8 +45,8 @@ use std::time::Duration;
 
 use squall_collectives::Operation;
 pub use squall_collectives::{
-    Algorithm, Builtin, Collective, CollectiveError, Communicator, CommunicatorConfig, CreateError, Element,
-    Parameters, Reduction, cost,
+    Algorithm, Builtin, Collective, CollectiveError, Communicator, CommunicatorConfig, CreateCommunicatorError,
+    Element, Parameters, Reduction, cost,
 };
 use squall_fabric::{Completion, Fabric, GroupTag, Time, Wait, Waker};
 
