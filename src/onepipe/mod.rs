@@ -4,7 +4,7 @@
 //! gets its messages in the order of their timestamps, ties by sender. There is no sequencer that all messages would
 //! have to pass. With [best effort](Mode::BestEffort) a message may be lost when a process fails. A
 //! [reliable](Mode::Reliable) scattering is delivered by all its receivers that stay alive, or by none, and then its
-//! sender is [told](Event::Undeliverable).
+//! sender is [told](PipeEvent::Undeliverable).
 //!
 //! No thread runs but the caller's. It spins while it waits and there are cores, yields where ranks share them, and
 //! sleeps when the wait is long.
@@ -40,7 +40,7 @@
 //! to have. Then views settle the failure. When a member goes, each node that stays closes its rank's [`Gate`] and
 //! reports the barrier up to which the rank may have delivered. The next view's entry in the view log holds the
 //! greatest of these, and the group goes on without the member. A rank that was only stopped learns that it is out
-//! ([`Event::Ended`]).
+//! ([`PipeEvent::Ended`]).
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -89,8 +89,8 @@ pub(crate) use self::handle::OnePipeSlot;
 pub use self::handle::{OnePipeHandle, TakeError, ViewController};
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Time, Wait, Waker};
 pub use squall_onepipe::{
-    Clock, Controller, CreateError, Delivery, Directive, Event, Gate, HostClock, Message, Mode, OnePipe, OnePipeConfig,
-    ScatterError, ScatteringId, Settlement, Topology, baseline,
+    Clock, Controller, CreateError, Delivery, Directive, Gate, HostClock, Message, Mode, OnePipe, OnePipeConfig,
+    PipeEvent, ScatterError, ScatteringId, Settlement, Topology, baseline,
 };
 
 use crate::{
@@ -177,7 +177,7 @@ pub struct Pipe<F, C, K = HostClock> {
     controller: C,
     completions: Vec<Completion>,
     /// The event that was taken from the group, and not yet by the application.
-    event: Option<Event>,
+    event: Option<PipeEvent>,
     woken: Arc<AtomicBool>,
     pace: Pace,
     /// The time of the last turn.
@@ -339,7 +339,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     }
 
     /// The next event, if there is one. While there is one, [`receive`](Pipe::receive) hands over nothing.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<PipeEvent> {
         self.has_event();
         self.event.take()
     }
