@@ -27,7 +27,7 @@ pub(crate) use self::name::{are_named, group_id};
 
 /// The long broadcasts of one communicator, at one rank.
 #[derive(Debug)]
-pub(crate) struct Bulk {
+pub(crate) struct LongBroadcasts {
     groups: Rdmc,
     /// The broadcasts of each root, indexed by root.
     casts: Vec<Option<Casts>>,
@@ -60,9 +60,9 @@ struct Cast {
     whole: Option<(Arc<Buffer>, usize)>,
 }
 
-impl Bulk {
-    pub(crate) fn new(config: &CommunicatorConfig) -> Bulk {
-        Bulk {
+impl LongBroadcasts {
+    pub(crate) fn new(config: &CommunicatorConfig) -> LongBroadcasts {
+        LongBroadcasts {
             groups: Rdmc::new(),
             casts: config.ranks.iter().map(|_| None).collect(),
             pool: Pool::new(config.lanes),
@@ -82,7 +82,7 @@ impl Bulk {
         lane: usize,
         vector: &[u8],
     ) -> Result<(), CollectiveError> {
-        let Bulk { groups, casts, pool, .. } = self;
+        let LongBroadcasts { groups, casts, pool, .. } = self;
         let casts = match &mut casts[root] {
             Some(casts) => casts,
             none => {

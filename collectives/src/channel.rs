@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, INLINE_BYTES, Op, PostError, Region, Slice, Source, Token};
 
-use crate::layout::{Layout, Link};
+use crate::layout::{MemoryLayout, PeerRegions};
 
 /// This rank's side of the two channels that lead to a peer and back. All counts wrap around.
 #[derive(Debug)]
@@ -40,7 +40,14 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// Sets the channel's words to their first state.
-    pub(crate) fn new(layout: &Layout, region: &Region, lane: usize, me: usize, peer: usize, first: u64) -> Channel {
+    pub(crate) fn new(
+        layout: &MemoryLayout,
+        region: &Region,
+        lane: usize,
+        me: usize,
+        peer: usize,
+        first: u64,
+    ) -> Channel {
         let (here, there) = (layout.channel(lane, peer), layout.channel(lane, me));
         region.store(here + layout.signals(), first);
         region.store(here + layout.freed(), first);
@@ -66,7 +73,7 @@ impl Channel {
 
     /// Sends a message without bytes; false if it can't be posted now.
     #[inline]
-    pub(crate) fn signal(&mut self, fabric: &mut impl Fabric, layout: &Layout, link: &Link) -> bool {
+    pub(crate) fn signal(&mut self, fabric: &mut impl Fabric, layout: &MemoryLayout, link: &PeerRegions) -> bool {
         let count = self.signalled.wrapping_add(1);
         let posted = post_word(fabric, link, self.there + layout.signals(), count);
         if posted {
@@ -77,7 +84,7 @@ impl Channel {
 
     /// Takes a message without bytes; false if none is there.
     #[inline]
-    pub(crate) fn take_signal(&mut self, layout: &Layout, region: &Region) -> bool {
+    pub(crate) fn take_signal(&mut self, layout: &MemoryLayout, region: &Region) -> bool {
         // The peer may be ahead by any number of messages.
         let ahead = region.load(self.here + layout.signals()).wrapping_sub(self.awaited);
         let came = ahead > 0 && ahead <= u64::MAX / 2;
@@ -91,8 +98,8 @@ impl Channel {
     pub(crate) fn send(
         &mut self,
         fabric: &mut impl Fabric,
-        layout: &Layout,
-        link: &Link,
+        layout: &MemoryLayout,
+        link: &PeerRegions,
         (region, staging): (&Region, &Region),
         bytes: &[u8],
     ) -> bool {
@@ -119,8 +126,8 @@ impl Channel {
     pub(crate) fn send_lent(
         &mut self,
         fabric: &mut impl Fabric,
-        layout: &Layout,
-        link: &Link,
+        layout: &MemoryLayout,
+        link: &PeerRegions,
         region: &Region,
         (block, offset): (usize, usize),
     ) -> bool {
@@ -133,7 +140,7 @@ impl Channel {
     }
 
     /// Takes a block that the peer has read, if there is one.
-    pub(crate) fn returned(&mut self, layout: &Layout, region: &Region) -> Option<usize> {
+    pub(crate) fn returned(&mut self, layout: &MemoryLayout, region: &Region) -> Option<usize> {
         let &(number, block) = self.lent.front()?;
         self.learn_freed(layout, region);
         let is_read = self.freed.wrapping_sub(number) <= u64::MAX / 2;
@@ -143,7 +150,7 @@ impl Channel {
         })
     }
 
-    fn learn_freed(&mut self, layout: &Layout, region: &Region) {
+    fn learn_freed(&mut self, layout: &MemoryLayout, region: &Region) {
         let freed = region.load(self.here + layout.freed());
         // A count above that of the sent messages is impossible.
         if self.sent.wrapping_sub(freed) <= layout.slots as u64 {
@@ -151,14 +158,20 @@ impl Channel {
         }
     }
 
-    fn has_room(&mut self, layout: &Layout, region: &Region) -> bool {
+    fn has_room(&mut self, layout: &MemoryLayout, region: &Region) -> bool {
         if self.sent.wrapping_sub(self.freed) >= layout.slots as u64 {
             self.learn_freed(layout, region);
         }
         self.sent.wrapping_sub(self.freed) < layout.slots as u64
     }
 
-    fn post_message(&mut self, fabric: &mut impl Fabric, layout: &Layout, link: &Link, source: Source<'_>) -> bool {
+    fn post_message(
+        &mut self,
+        fabric: &mut impl Fabric,
+        layout: &MemoryLayout,
+        link: &PeerRegions,
+        source: Source<'_>,
+    ) -> bool {
         let number = self.sent.wrapping_add(1);
         let slot = self.there + layout.slot(self.sent);
         let op =
@@ -173,7 +186,7 @@ impl Channel {
     /// The offset of the next message's bytes in this rank's region, if it is there. They stay until it is
     /// [taken](Channel::take).
     #[inline]
-    pub(crate) fn arrived(&self, layout: &Layout, region: &Region) -> Option<usize> {
+    pub(crate) fn arrived(&self, layout: &MemoryLayout, region: &Region) -> Option<usize> {
         let slot = self.here + layout.slot(self.taken);
         (region.load(slot) == self.taken.wrapping_add(1)).then_some(slot + 8)
     }
@@ -189,8 +202,8 @@ impl Channel {
     pub(crate) fn credit(
         &mut self,
         fabric: &mut impl Fabric,
-        layout: &Layout,
-        link: Option<&Link>,
+        layout: &MemoryLayout,
+        link: Option<&PeerRegions>,
         least: usize,
     ) -> bool {
         let due = self.taken.wrapping_sub(self.credited);
@@ -208,7 +221,7 @@ impl Channel {
 
 /// Writes a word into the peer's region; false if it can't be posted now.
 #[inline]
-pub(crate) fn post_word(fabric: &mut impl Fabric, link: &Link, offset: usize, word: u64) -> bool {
+pub(crate) fn post_word(fabric: &mut impl Fabric, link: &PeerRegions, offset: usize, word: u64) -> bool {
     let op = Op::Write { source: Source::Inline(&word.to_ne_bytes()), target: link.target(offset) };
     is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED))
 }

@@ -8,17 +8,17 @@ use squall_fabric::{BreakReason, Completion, Fabric, Fingerprint, Region, Region
 use squall_sst::{Mesh, MeshEvent};
 
 use crate::{
-    Algorithm, Collective, CollectiveError, CommunicatorConfig, CreateError, Parameters,
-    bulk::Bulk,
+    Algorithm, Collective, CollectiveError, CommunicatorConfig, CreateCommunicatorError, Parameters,
+    bulk::LongBroadcasts,
     channel::Channel,
     cost,
     element::Vector,
-    lane::{Common, Lane, Status},
-    layout::{Layout, Link},
+    lane::{Common, Lane, LaneStatus},
+    layout::{MemoryLayout, PeerRegions},
     lending::Lending,
     operation::Operation,
     reduction::Operator,
-    schedule::{Call, Schedule, plan},
+    schedule::{CollectiveCall, Schedule, plan},
 };
 
 /// The number of schedules that are kept for calls that come again.
@@ -34,22 +34,22 @@ const KEPT_PLANS: usize = 16;
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) config: CommunicatorConfig,
-    layout: Layout,
+    layout: MemoryLayout,
     pub(crate) me: usize,
     mesh: Mesh,
     region: Region,
     staging: Region,
     landing: Region,
-    links: Vec<Option<Link>>,
+    links: Vec<Option<PeerRegions>>,
     /// Ranks whose connection is gone.
     lost: Vec<bool>,
     lanes: Vec<Lane>,
     /// None before the first long broadcast.
-    bulk: Option<Box<Bulk>>,
+    bulk: Option<Box<LongBroadcasts>>,
     chunk: Vec<u64>,
     /// The next operation's number.
     next: u64,
-    plans: Vec<Plan>,
+    plans: Vec<PlannedCall>,
     /// The index of the plan that was made last.
     last_plan: usize,
     /// Whether a lane waits for a fetch, as of the last step.
@@ -84,7 +84,7 @@ impl Ended {
 
 /// A schedule, and the call that it is for.
 #[derive(Debug)]
-struct Plan {
+struct PlannedCall {
     collective: Collective,
     root: usize,
     bytes: usize,
@@ -96,7 +96,10 @@ impl Communicator {
     /// Registers the memory, and starts to connect this node to all other ranks.
     ///
     /// Operations may be started at once: they wait for connections.
-    pub fn create(fabric: &mut impl Fabric, config: CommunicatorConfig) -> Result<Communicator, CreateError> {
+    pub fn create(
+        fabric: &mut impl Fabric,
+        config: CommunicatorConfig,
+    ) -> Result<Communicator, CreateCommunicatorError> {
         let layout = config.layout()?;
         let (node, ranks) = (fabric.node(), config.ranks.len());
         let mut distinct = config.ranks.clone();
@@ -104,7 +107,7 @@ impl Communicator {
         distinct.dedup();
         let me = config.ranks.iter().position(|&rank| rank == node);
         let (Some(me), true) = (me, distinct.len() == ranks) else {
-            return Err(CreateError::Ranks { node, ranks });
+            return Err(CreateCommunicatorError::Ranks { node, ranks });
         };
         let region = fabric.register(RegionKind::Polled, layout.region_bytes())?;
         let staging = fabric.register(RegionKind::Bulk, layout.staging_bytes())?;
@@ -163,7 +166,7 @@ impl Communicator {
     /// Whether as many operations are under way as can be.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        self.ended.is_none() && self.lanes[self.lane_of(self.next)].status == Status::UnderWay
+        self.ended.is_none() && self.lanes[self.lane_of(self.next)].status == LaneStatus::UnderWay
     }
 
     /// This node's rank.
@@ -255,7 +258,7 @@ impl Communicator {
         vector: Vector,
     ) -> Result<Operation<T>, CollectiveError> {
         let (number, lane) = (self.next, self.lane_of(self.next));
-        let bulk = self.bulk.get_or_insert_with(|| Box::new(Bulk::new(&self.config)));
+        let bulk = self.bulk.get_or_insert_with(|| Box::new(LongBroadcasts::new(&self.config)));
         bulk.start(fabric, &self.config, (root, self.me), lane, vector.bytes())?;
         self.next = self.next.wrapping_add(1);
         self.lanes[lane].start_apart(number, vector);
@@ -289,7 +292,7 @@ impl Communicator {
         commutative: bool,
     ) -> Result<Arc<Schedule>, CollectiveError> {
         let in_order = self.config.reproducible || !commutative;
-        let same = |plan: &&Plan| {
+        let same = |plan: &&PlannedCall| {
             plan.collective == collective && plan.root == root && plan.bytes == bytes && plan.in_order == in_order
         };
         if let Some(plan) = self.plans.iter().find(same) {
@@ -299,11 +302,11 @@ impl Communicator {
         if collective == Collective::Allreduce && algorithm == Algorithm::Ring && in_order {
             return Err(CollectiveError::Order);
         }
-        let call = Call { collective, algorithm, ranks: self.ranks(), rank: self.me, root, bytes };
+        let call = CollectiveCall { collective, algorithm, ranks: self.ranks(), rank: self.me, root, bytes };
         let mut schedule = plan(&call)?;
         schedule.fetch_above = self.parameters.fetch_above;
         let schedule = Arc::new(schedule);
-        let plan = Plan { collective, root, bytes, in_order, schedule: Arc::clone(&schedule) };
+        let plan = PlannedCall { collective, root, bytes, in_order, schedule: Arc::clone(&schedule) };
         if self.plans.len() < KEPT_PLANS {
             self.plans.push(plan);
         } else {
@@ -324,7 +327,7 @@ impl Communicator {
             if self.lanes[lane].owing {
                 self.lanes[lane].settle(fabric, &self.layout, &self.links);
             }
-            if self.lanes[lane].status == Status::UnderWay {
+            if self.lanes[lane].status == LaneStatus::UnderWay {
                 progress |= self.run(fabric, lane);
                 is_fetching |= self.lanes[lane].is_fetching();
             }
@@ -394,7 +397,7 @@ impl Communicator {
                     [(RegionKind::Polled, self.layout.region_bytes()), (RegionKind::Bulk, self.layout.lent_bytes())];
                 match remote {
                     [region, lent] if [region, lent].map(|region| (region.kind, region.bytes)) == expected => {
-                        self.links[rank] = Some(Link { endpoint, region: region.key, lent: lent.key });
+                        self.links[rank] = Some(PeerRegions { endpoint, region: region.key, lent: lent.key });
                         if self.failed().is_some() {
                             self.untold.push(rank);
                             self.tell(fabric);
@@ -435,8 +438,8 @@ impl Communicator {
             return Err(CollectiveError::Dropped { lanes: self.lanes.len() });
         }
         match (lane.status, self.ended) {
-            (Status::Over, _) => Ok(true),
-            (Status::Ended, Some(ended)) => Err(ended.error()),
+            (LaneStatus::Over, _) => Ok(true),
+            (LaneStatus::Ended, Some(ended)) => Err(ended.error()),
             _ => Ok(false),
         }
     }

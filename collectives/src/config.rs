@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{GroupTag, NodeId};
 use squall_rdmc::block::{Medium, Network};
 
-use crate::{CreateError, bulk::are_named, layout::Layout};
+use crate::{CreateCommunicatorError, bulk::are_named, layout::MemoryLayout};
 
 /// A communicator's configuration. All ranks give the same.
 #[derive(Clone, Debug)]
@@ -58,15 +58,15 @@ impl CommunicatorConfig {
         }
     }
 
-    pub(crate) fn layout(&self) -> Result<Layout, CreateError> {
+    pub(crate) fn layout(&self) -> Result<MemoryLayout, CreateCommunicatorError> {
         let &CommunicatorConfig { lanes, slots, slot_bytes, .. } = self;
         let counts = [lanes, slots].iter().all(|count| count.is_power_of_two() && *count <= 1024);
         if !counts || slot_bytes == 0 || !slot_bytes.is_multiple_of(8) || slot_bytes > 16 << 20 {
-            return Err(CreateError::Sizes { lanes, slots, slot_bytes });
+            return Err(CreateCommunicatorError::Sizes { lanes, slots, slot_bytes });
         }
         if !are_named(self.tag, self.ranks.len()) {
-            return Err(CreateError::Tag { tag: self.tag, ranks: self.ranks.len() });
+            return Err(CreateCommunicatorError::Tag { tag: self.tag, ranks: self.ranks.len() });
         }
-        Ok(Layout { ranks: self.ranks.len(), lanes, slots, slot_bytes })
+        Ok(MemoryLayout { ranks: self.ranks.len(), lanes, slots, slot_bytes })
     }
 }

@@ -90,7 +90,7 @@ pub enum CollectiveError {
 
 /// The reason why a communicator could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
+pub enum CreateCommunicatorError {
     /// The ranks are no list of different nodes with this one among them.
     #[error("the ranks must be different nodes, with {node} among them; {ranks} were given")]
     Ranks {

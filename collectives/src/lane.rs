@@ -7,7 +7,7 @@ use squall_fabric::{Fabric, Op, Region, Slice, Token};
 use crate::{
     channel::{Channel, is_posted},
     element::Vector,
-    layout::{Layout, Link},
+    layout::{MemoryLayout, PeerRegions},
     lending::Lending,
     memory::{Memory, Temps},
     reduction::Operator,
@@ -16,7 +16,7 @@ use crate::{
 
 /// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum LaneStatus {
     UnderWay,
     Over,
     /// The operation ended because the communicator did.
@@ -30,7 +30,7 @@ pub(crate) struct Lane {
     channels: Vec<Channel>,
     /// The number of the last operation.
     pub(crate) operation: Option<u64>,
-    pub(crate) status: Status,
+    pub(crate) status: LaneStatus,
     schedule: Option<Arc<Schedule>>,
     cursor: Cursor,
     vector: Vector,
@@ -51,9 +51,9 @@ enum Fetch {
 
 /// The data that all lanes of a communicator share.
 pub(crate) struct Common<'a> {
-    pub(crate) layout: &'a Layout,
+    pub(crate) layout: &'a MemoryLayout,
     /// Indexed by rank; none while the rank can't be reached.
-    pub(crate) links: &'a [Option<Link>],
+    pub(crate) links: &'a [Option<PeerRegions>],
     pub(crate) region: &'a Region,
     pub(crate) staging: &'a Region,
     /// The region into which lanes fetch.
@@ -67,7 +67,7 @@ impl Lane {
         Lane {
             channels,
             operation: None,
-            status: Status::Over,
+            status: LaneStatus::Over,
             schedule: None,
             cursor: Cursor::default(),
             vector: Vector::U8(Vec::new()),
@@ -81,11 +81,11 @@ impl Lane {
 
     /// Begins an operation; the previous one must not be under way.
     pub(crate) fn start(&mut self, number: u64, schedule: Arc<Schedule>, vector: Vector, operator: Option<Operator>) {
-        assert!(self.status != Status::UnderWay, "a lane carries out one operation at a time");
+        assert!(self.status != LaneStatus::UnderWay, "a lane carries out one operation at a time");
         self.temps.reserve(schedule.temps);
         self.lending.forget();
         self.operation = Some(number);
-        self.status = Status::UnderWay;
+        self.status = LaneStatus::UnderWay;
         self.schedule = Some(schedule);
         self.cursor = Cursor::default();
         self.vector = vector;
@@ -94,9 +94,9 @@ impl Lane {
 
     /// Begins an operation that does not go through the channels: [`Lane::receive`] or [`Lane::over`] ends it.
     pub(crate) fn start_apart(&mut self, number: u64, vector: Vector) {
-        assert!(self.status != Status::UnderWay, "a lane carries out one operation at a time");
+        assert!(self.status != LaneStatus::UnderWay, "a lane carries out one operation at a time");
         self.operation = Some(number);
-        self.status = Status::UnderWay;
+        self.status = LaneStatus::UnderWay;
         self.schedule = None;
         self.vector = vector;
     }
@@ -112,7 +112,7 @@ impl Lane {
 
     /// Ends an operation apart.
     pub(crate) fn over(&mut self) {
-        self.status = Status::Over;
+        self.status = LaneStatus::Over;
     }
 
     /// Carries out the actions that can be done now. Returns whether there were any.
@@ -134,7 +134,7 @@ impl Lane {
             owing: &mut self.owing,
         };
         if self.cursor.run(schedule, chunk_bytes, &mut port) {
-            self.status = Status::Over;
+            self.status = LaneStatus::Over;
             return true;
         }
         self.cursor != before
@@ -155,7 +155,7 @@ impl Lane {
 
     /// Tells the peers of the freed slots that they were not told of yet.
     #[cold]
-    pub(crate) fn settle(&mut self, fabric: &mut impl Fabric, layout: &Layout, links: &[Option<Link>]) {
+    pub(crate) fn settle(&mut self, fabric: &mut impl Fabric, layout: &MemoryLayout, links: &[Option<PeerRegions>]) {
         let links = links.iter().zip(&mut self.channels);
         self.owing = links.fold(false, |owing, (link, channel)| {
             !channel.credit(fabric, layout, link.as_ref(), layout.slots) || owing

@@ -21,14 +21,14 @@ pub(crate) const ABORT: usize = 0;
 
 /// The sizes that decide every offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct MemoryLayout {
     pub(crate) ranks: usize,
     pub(crate) lanes: usize,
     pub(crate) slots: usize,
     pub(crate) slot_bytes: usize,
 }
 
-impl Layout {
+impl MemoryLayout {
     /// The offset of the rank's farewell.
     pub(crate) fn farewell(&self, rank: usize) -> usize {
         LINE + 8 * rank
@@ -112,14 +112,14 @@ impl Layout {
 
 /// A peer's regions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct PeerRegions {
     pub(crate) endpoint: squall_fabric::EndpointId,
     pub(crate) region: squall_fabric::RegionKey,
     /// The region of the blocks that the peer lends.
     pub(crate) lent: squall_fabric::RegionKey,
 }
 
-impl Link {
+impl PeerRegions {
     pub(crate) fn target(&self, offset: usize) -> Target {
         Target { region: self.region, offset }
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn nothing_overlaps() {
-        let layout = Layout { ranks: 9, lanes: 2, slots: 4, slot_bytes: 72 };
+        let layout = MemoryLayout { ranks: 9, lanes: 2, slots: 4, slot_bytes: 72 };
         let mut ranges = vec![(ABORT, 8)];
         ranges.extend((0..9).map(|rank| (layout.farewell(rank), 8)));
         for (lane, rank) in (0..2).flat_map(|lane| (0..9).map(move |rank| (lane, rank))) {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn slots_follow_each_other_where_numbers_wrap() {
-        let layout = Layout { ranks: 2, lanes: 1, slots: 4, slot_bytes: 8 };
+        let layout = MemoryLayout { ranks: 2, lanes: 1, slots: 4, slot_bytes: 8 };
         assert_eq!(layout.slot(u64::MAX), layout.slot(3));
         assert_eq!(layout.slot(u64::MAX.wrapping_add(1)), layout.slot(0));
     }

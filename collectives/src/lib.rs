@@ -89,6 +89,6 @@ pub use config::CommunicatorConfig;
 pub use cost::Parameters;
 pub use driver::{Collectives, CommunicatorId, FormError, Started};
 pub use element::Element;
-pub use error::{CollectiveError, CreateError};
+pub use error::{CollectiveError, CreateCommunicatorError};
 pub use operation::Operation;
 pub use reduction::{Builtin, Reduction};

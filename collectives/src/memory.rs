@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     element::Vector,
     reduction::Operator,
-    schedule::{Order, Place},
+    schedule::{ChunkTarget, OperandOrder},
 };
 
 /// The chunks that a lane has besides its vector, as words, so that all elements are aligned in them.
@@ -44,29 +44,29 @@ pub(crate) struct Memory<'a> {
 
 impl Memory<'_> {
     /// A chunk in its place; `range` is its place in the vector.
-    pub(crate) fn place(&mut self, place: Place, range: Range<usize>) -> &mut [u8] {
+    pub(crate) fn place(&mut self, place: ChunkTarget, range: Range<usize>) -> &mut [u8] {
         match place {
-            Place::Vector => &mut self.vector.bytes_mut()[range],
-            Place::Temp(temp) => self.temps.get(temp, range.len()),
+            ChunkTarget::Vector => &mut self.vector.bytes_mut()[range],
+            ChunkTarget::Temp(temp) => self.temps.get(temp, range.len()),
         }
     }
 
     /// Combines a received chunk into its place.
-    pub(crate) fn combine(&mut self, place: Place, range: Range<usize>, with: &[u8], order: Order) {
+    pub(crate) fn combine(&mut self, place: ChunkTarget, range: Range<usize>, with: &[u8], order: OperandOrder) {
         let operator = self.operator;
         let into = self.place(place, range);
         combine(operator, into, with, order);
     }
 
     /// Combines a temporary into a place that is the vector or a lower temporary.
-    pub(crate) fn merge(&mut self, temp: usize, into: Place, range: Range<usize>, order: Order) {
+    pub(crate) fn merge(&mut self, temp: usize, into: ChunkTarget, range: Range<usize>, order: OperandOrder) {
         let chunk_bytes = self.temps.chunk_bytes;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.temps.words);
         let (lower, from) = bytes.split_at_mut(temp * chunk_bytes);
         let from = &from[..range.len()];
         let into = match into {
-            Place::Vector => &mut self.vector.bytes_mut()[range],
-            Place::Temp(into) => &mut lower[into * chunk_bytes..into * chunk_bytes + from.len()],
+            ChunkTarget::Vector => &mut self.vector.bytes_mut()[range],
+            ChunkTarget::Temp(into) => &mut lower[into * chunk_bytes..into * chunk_bytes + from.len()],
         };
         combine(self.operator, into, from, order);
     }
@@ -74,10 +74,10 @@ impl Memory<'_> {
     /// Combines a later range of the vector into an earlier one.
     pub(crate) fn fold(&mut self, into: Range<usize>, with: Range<usize>) {
         let (lower, from) = self.vector.bytes_mut().split_at_mut(with.start);
-        combine(self.operator, &mut lower[into], &from[..with.len()], Order::MineFirst);
+        combine(self.operator, &mut lower[into], &from[..with.len()], OperandOrder::MineFirst);
     }
 }
 
-fn combine(operator: Option<&Operator>, into: &mut [u8], with: &[u8], order: Order) {
+fn combine(operator: Option<&Operator>, into: &mut [u8], with: &[u8], order: OperandOrder) {
     operator.expect("schedules combine in reductions only").combine(into, with, order);
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-use crate::{CollectiveError, Element, schedule::Order};
+use crate::{CollectiveError, Element, schedule::OperandOrder};
 
 /// The built-in operations. Integers wrap around. Of floats, `Min` and `Max` keep the first of two equals, and the
 /// first where they can't be compared.
@@ -28,11 +28,11 @@ pub enum Builtin {
 /// only nearly so, get the same result on every rank nevertheless.
 #[derive(Clone)]
 pub struct Reduction<T> {
-    kind: Kind<T>,
+    kind: ReductionKind<T>,
 }
 
 #[derive(Clone)]
-enum Kind<T> {
+enum ReductionKind<T> {
     Builtin(Builtin),
     User { commutative: bool, combine: Arc<UserCombine>, of: PhantomData<T> },
 }
@@ -41,9 +41,9 @@ enum Kind<T> {
 /// type.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
-pub struct Combine(pub(crate) fn(&mut [u8], &[u8], Order));
+pub struct Combine(pub(crate) fn(&mut [u8], &[u8], OperandOrder));
 
-type UserCombine = dyn Fn(&mut [u8], &[u8], Order) + Send + Sync;
+type UserCombine = dyn Fn(&mut [u8], &[u8], OperandOrder) + Send + Sync;
 
 /// The operation that a lane calls, without the element's type.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub(crate) enum Operator {
 
 impl Operator {
     #[inline]
-    pub(crate) fn combine(&self, into: &mut [u8], with: &[u8], order: Order) {
+    pub(crate) fn combine(&self, into: &mut [u8], with: &[u8], order: OperandOrder) {
         match self {
             Operator::Builtin(combine) => combine.0(into, with, order),
             Operator::User(combine) => combine(into, with, order),
@@ -74,7 +74,7 @@ impl Builtin {
     /// Does nothing where the operation is not defined: on bits of floats.
     pub fn combine<T: Element>(self, into: &mut [T], with: &[T]) {
         if let Some(combine) = T::builtin(self) {
-            combine.0(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with), Order::MineFirst);
+            combine.0(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with), OperandOrder::MineFirst);
         }
     }
 }
@@ -87,47 +87,47 @@ impl<T: Element> Reduction<T> {
     pub fn user(commutative: bool, combine: impl Fn(T, T) -> T + Send + Sync + 'static) -> Reduction<T> {
         let combine: Arc<UserCombine> =
             Arc::new(move |into: &mut [u8], with: &[u8], order| combine_by(into, with, order, &combine));
-        Reduction { kind: Kind::User { commutative, combine, of: PhantomData } }
+        Reduction { kind: ReductionKind::User { commutative, combine, of: PhantomData } }
     }
 
     pub(crate) fn is_commutative(&self) -> bool {
         match self.kind {
-            Kind::Builtin(_) => true,
-            Kind::User { commutative, .. } => commutative,
+            ReductionKind::Builtin(_) => true,
+            ReductionKind::User { commutative, .. } => commutative,
         }
     }
 
     pub(crate) fn operator(&self) -> Result<Operator, CollectiveError> {
         match &self.kind {
-            Kind::Builtin(builtin) => T::builtin(*builtin)
+            ReductionKind::Builtin(builtin) => T::builtin(*builtin)
                 .map(Operator::Builtin)
                 .ok_or(CollectiveError::Undefined { builtin: *builtin, element: T::NAME }),
-            Kind::User { combine, .. } => Ok(Operator::User(Arc::clone(combine))),
+            ReductionKind::User { combine, .. } => Ok(Operator::User(Arc::clone(combine))),
         }
     }
 }
 
 impl<T> From<Builtin> for Reduction<T> {
     fn from(builtin: Builtin) -> Reduction<T> {
-        Reduction { kind: Kind::Builtin(builtin) }
+        Reduction { kind: ReductionKind::Builtin(builtin) }
     }
 }
 
 impl<T> fmt::Debug for Reduction<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Builtin(builtin) => write!(f, "{builtin:?}"),
-            Kind::User { commutative, .. } => write!(f, "User {{ commutative: {commutative} }}"),
+            ReductionKind::Builtin(builtin) => write!(f, "{builtin:?}"),
+            ReductionKind::User { commutative, .. } => write!(f, "User {{ commutative: {commutative} }}"),
         }
     }
 }
 
 #[inline]
-pub(crate) fn combine_by<T: Element>(into: &mut [u8], with: &[u8], order: Order, combine: impl Fn(T, T) -> T) {
+pub(crate) fn combine_by<T: Element>(into: &mut [u8], with: &[u8], order: OperandOrder, combine: impl Fn(T, T) -> T) {
     let (into, with): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with));
     let pairs = into.iter_mut().zip(with);
     match order {
-        Order::MineFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*mine, *theirs)),
-        Order::TheirsFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*theirs, *mine)),
+        OperandOrder::MineFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*mine, *theirs)),
+        OperandOrder::TheirsFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*theirs, *mine)),
     }
 }

@@ -4,7 +4,9 @@ mod world;
 
 use std::time::Duration;
 
-use squall_collectives::{Builtin, CollectiveError, Communicator, CommunicatorConfig, CreateError, Operation};
+use squall_collectives::{
+    Builtin, CollectiveError, Communicator, CommunicatorConfig, CreateCommunicatorError, Operation,
+};
 use squall_fabric::{
     Time,
     sim::{SimConfig, SimFabric, SimNet},
@@ -212,9 +214,12 @@ fn configurations_that_make_no_sense_are_refused() {
         Communicator::create(&mut fabric, config).err()
     };
     let node = sound.ranks[0];
-    assert_eq!(create(|config| config.ranks.push(config.ranks[1])), Some(CreateError::Ranks { node, ranks: 4 }));
-    assert_eq!(create(|config| config.ranks.truncate(0)), Some(CreateError::Ranks { node, ranks: 0 }));
-    let sizes = |lanes, slots, slot_bytes| Some(CreateError::Sizes { lanes, slots, slot_bytes });
+    assert_eq!(
+        create(|config| config.ranks.push(config.ranks[1])),
+        Some(CreateCommunicatorError::Ranks { node, ranks: 4 })
+    );
+    assert_eq!(create(|config| config.ranks.truncate(0)), Some(CreateCommunicatorError::Ranks { node, ranks: 0 }));
+    let sizes = |lanes, slots, slot_bytes| Some(CreateCommunicatorError::Sizes { lanes, slots, slot_bytes });
     assert_eq!(create(|config| config.lanes = 0), sizes(0, 2, 64));
     assert_eq!(create(|config| config.slots = 3), sizes(2, 3, 64));
     assert_eq!(create(|config| config.slot_bytes = 12), sizes(2, 2, 12));

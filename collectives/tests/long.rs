@@ -5,7 +5,7 @@ mod world;
 use std::collections::VecDeque;
 
 use squall_collectives::{
-    Algorithm, Builtin, Collective, CollectiveError, CommunicatorConfig, CreateError, Operation, Parameters,
+    Algorithm, Builtin, Collective, CollectiveError, CommunicatorConfig, CreateCommunicatorError, Operation, Parameters,
 };
 use squall_fabric::{
     GroupTag,
@@ -249,7 +249,7 @@ fn tags_that_name_no_groups_are_refused() {
     ] {
         let config = CommunicatorConfig { tag, ..sound.clone() };
         let refused = squall_collectives::Communicator::create(&mut fabric, config).err();
-        assert_eq!(refused, Some(CreateError::Tag { tag, ranks: 3 }));
+        assert_eq!(refused, Some(CreateCommunicatorError::Tag { tag, ranks: 3 }));
     }
 }
 

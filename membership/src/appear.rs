@@ -9,7 +9,7 @@ use crate::{
     end::Cause,
     input::{Effect, Settings},
     membership_table::MembershipTable,
-    stall::{Patience, Watched},
+    stall::{Patience, WatchedMembers},
 };
 
 /// The part of the failure timeout (its divisor) within which a member must appear after bad news of it, if it was in
@@ -168,7 +168,7 @@ impl ActiveView {
 
     /// Members that have not come from the view before, and the work for which each says to wait there. None once this
     /// view is connected.
-    pub(crate) fn lingers(&self) -> Option<Watched> {
+    pub(crate) fn lingers(&self) -> Option<WatchedMembers> {
         let previous = self.previous.as_ref().filter(|_| self.phase == Phase::Connecting)?;
         let mut rows = Vec::new();
         for member in (0..self.table.len()).filter(|&m| !self.table.was_reached(m) && self.is_coming(m)) {
@@ -177,7 +177,7 @@ impl ActiveView {
             let shards = self.shards_before.iter().enumerate();
             rows.extend(shards.map(|(index, &shard)| (shard, node, previous.waits(rank, index))));
         }
-        Some(Watched { members: self.table.len(), rows })
+        Some(WatchedMembers { members: self.table.len(), rows })
     }
 
     /// Whether a member is here, or on its way: it cleans up the view before, which takes as long as its application

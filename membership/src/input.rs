@@ -11,7 +11,7 @@ use squall_fabric::{BreakReason, NodeId, Time};
 use crate::{
     end::EndReason,
     layout::Layout,
-    restart::{Back, End, Held},
+    restart::{Back, HeldCopy, OrderEnd},
     stall::{Patience, Stall, Waits},
     view::{Member, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
@@ -80,10 +80,10 @@ pub enum Input {
     Complete(ShardId),
     /// The copies of shards that this node's disk holds. To be said before its first step, if it has a disk that may
     /// have been that of a member before, and anew after each [`Effect::Dropped`].
-    Held(BTreeMap<ShardId, Held>),
+    Held(BTreeMap<ShardId, HeldCopy>),
     /// Copies that this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete.
     /// Its shards are wedged, and vouch for no member any more.
-    Kept(BTreeMap<ShardId, Held>),
+    Kept(BTreeMap<ShardId, HeldCopy>),
     /// An operator wants a member to be given up.
     Suspect(NodeId),
     /// The node is asked to leave.
@@ -156,7 +156,7 @@ pub enum Effect {
         /// The shard.
         shard: ShardId,
         /// The place where it goes on.
-        end: End,
+        end: OrderEnd,
     },
     /// This node's part is over: everything that waits must fail.
     End(EndReason),

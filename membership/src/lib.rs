@@ -55,9 +55,9 @@ pub use machine::{MemberEvidence, Membership};
 pub use parameters::Parameters;
 pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use reopen::reopening;
-pub use restart::{Back, End, Ends, Held, Skipped, alone_from_disk, check_restart, restart};
+pub use restart::{Back, Ends, HeldCopy, OrderEnd, Skipped, alone_from_disk, check_restart, restart};
 pub use rules::{alone, check, successor};
-pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, Watched};
+pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
     Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
 };

@@ -13,7 +13,7 @@ use crate::{
     propose::leaves_after,
     rejoin_backoff::RejoinBackoff,
     returning::Returning,
-    stall::Watched,
+    stall::WatchedMembers,
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
     view_log::{Proposal, ViewEvent},
 };
@@ -99,7 +99,7 @@ impl Membership {
     }
 
     /// Members of the view that have not come to it from the one before, as long as it is not connected.
-    pub fn lingering(&self) -> Option<Watched> {
+    pub fn lingering(&self) -> Option<WatchedMembers> {
         self.active.as_ref().filter(|_| !self.ended)?.lingers()
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Proposer {
     waits_since: Option<Time>,
     /// The time of the next look, if nothing changes.
     wake: Time,
-    proposed: Option<(Plan, Time)>,
+    proposed: Option<(NextMembers, Time)>,
     /// The reports of other members, by rank.
     reports: BTreeMap<usize, BTreeMap<ShardId, Final>>,
     reported: Option<Time>,
@@ -50,7 +50,7 @@ pub(crate) struct Proposer {
 
 /// The members of the next view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Plan {
+struct NextMembers {
     stay: Vec<usize>,
     join: Vec<Member>,
 }
@@ -299,8 +299,8 @@ impl ActiveView {
         let may_join = |candidate: &&Member| !nodes.contains(&candidate.node);
         let room = stay.len().min(MAX_MEMBERS - stay.len());
         let join: Vec<Member> = candidates.iter().filter(may_join).take(room).cloned().collect();
-        let plan = Plan { stay, join };
-        let is_due = |(last, at): &(Plan, Time)| *last != plan || now >= *at + settings.failure_timeout;
+        let plan = NextMembers { stay, join };
+        let is_due = |(last, at): &(NextMembers, Time)| *last != plan || now >= *at + settings.failure_timeout;
         if self.proposer.proposed.as_ref().is_none_or(is_due) {
             let by = self.member().node;
             let finals = self.with_holders(finals.clone(), &plan.stay);

@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::Layout,
     register::Refused,
-    restart::{Back, Ends, Held, acknowledged, reach, skipped, skipped_by},
+    restart::{Back, Ends, HeldCopy, acknowledged, reach, skipped, skipped_by},
     rules,
     view::{Holder, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal},
@@ -55,7 +55,7 @@ impl Back {
         if reach(view, &suspended, backs, self).is_some() {
             return None;
         }
-        let Held { end, version, complete, .. } = self.held.get(&shard)?;
+        let HeldCopy { end, version, complete, .. } = self.held.get(&shard)?;
         let (node, known) = (self.member.node, acknowledged(&suspended, backs));
         let version = version.map_or_else(String::new, |version| format!(" (version {version})"));
         if !complete {

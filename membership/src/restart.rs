@@ -21,19 +21,19 @@ use crate::{
 /// The end of a copy of a shard's order: all of the epochs before this one, up to their trims, and so many places of
 /// this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct End {
+pub struct OrderEnd {
     /// The last epoch of which the copy has, or could have, anything.
     pub epoch: Epoch,
     /// The number of places of that epoch's order.
     pub seq: Seq,
 }
 
-impl End {
+impl OrderEnd {
     /// The place before the first epoch, where an empty log ends.
-    pub const START: End = End { epoch: Epoch(0), seq: Seq(0) };
+    pub const START: OrderEnd = OrderEnd { epoch: Epoch(0), seq: Seq(0) };
 }
 
-impl std::fmt::Display for End {
+impl std::fmt::Display for OrderEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {}", self.seq, self.epoch)
     }
@@ -41,14 +41,14 @@ impl std::fmt::Display for End {
 
 /// The places where shards go on whose order does not go on at a trim, but at the end of a copy that came back. What
 /// lies behind, in any log or memory, is void.
-pub type Ends = BTreeMap<ShardId, End>;
+pub type Ends = BTreeMap<ShardId, OrderEnd>;
 
 /// A node's report of its copy of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldCopy {
     /// The end of the copy. A disk's log that ends in an epoch has a record of that epoch's view, so all of the epochs
     /// before it.
-    pub end: End,
+    pub end: OrderEnd,
     /// Whether it is the whole state at that place. Of a disk, that is an undamaged log, and the one that it always
     /// had; of a process that has not stopped, the state of a complete member.
     pub complete: bool,
@@ -75,14 +75,14 @@ pub struct Skipped {
     pub digest: u64,
 }
 
-impl Held {
+impl HeldCopy {
     /// Whether the copy has the messages that were acknowledged up to this version.
     pub(crate) fn has(&self, acknowledged: u64) -> bool {
         self.version.is_none_or(|version| version >= acknowledged.max(self.acknowledged))
     }
 
     /// Whether it is a disk's log that still has everything it ever had, and ends before this place.
-    pub(crate) fn never_reached(&self, place: End) -> bool {
+    pub(crate) fn never_reached(&self, place: OrderEnd) -> bool {
         self.version.is_some() && self.complete && !self.trusted && self.has(0) && self.end < place
     }
 }
@@ -106,7 +106,7 @@ pub struct Back {
     pub goes_on: bool,
     /// Its copies, by shard. A wedged member names all shards of which it is a member, with its final counts. For a
     /// suspended one it names its copy from before instead.
-    pub held: BTreeMap<ShardId, Held>,
+    pub held: BTreeMap<ShardId, HeldCopy>,
 }
 
 impl Back {
@@ -250,7 +250,7 @@ fn out_of(backs: &[Back]) -> Vec<Back> {
 }
 
 /// The place where a shard that is not suspended goes on, if any of these members has come back with its state.
-fn end(view: &View, shard: &ShardView, backs: &[Back], members: &[&Back]) -> Option<End> {
+fn end(view: &View, shard: &ShardView, backs: &[Back], members: &[&Back]) -> Option<OrderEnd> {
     let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(view));
     let reach = |back: &Back| reach(view, shard, backs, back);
     let longest = restarted.into_iter().filter_map(reach).max();
@@ -282,7 +282,7 @@ pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<I
 /// The place up to which a node's copy of a shard counts. Of a member that has not left the view in which the shard is
 /// held, that is all that it has. Else it is as [`counted_end`] says, of one of the last holders, or of a former one
 /// that is known to count.
-pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back) -> Option<End> {
+pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back) -> Option<OrderEnd> {
     let held = back.held.get(&shard.shard)?;
     if back.still_runs(view) && !shard.is_suspended() {
         return held.complete.then_some(held.end);
@@ -322,7 +322,13 @@ pub(crate) fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
 ///
 /// Records of earlier epochs beyond the place where that view began are void. Those of later epochs, in which the copy
 /// was not complete any more, were delivered.
-pub(crate) fn counted_end(last: Epoch, began: End, holder: &Holder, held: &Held, acknowledged: u64) -> Option<End> {
+pub(crate) fn counted_end(
+    last: Epoch,
+    began: OrderEnd,
+    holder: &Holder,
+    held: &HeldCopy,
+    acknowledged: u64,
+) -> Option<OrderEnd> {
     let has_all = match held.version {
         Some(_) => held.trusted || held.end >= holder.since && held.has(acknowledged),
         None => held.end >= began,

@@ -9,7 +9,7 @@ use crate::{
     active_view::ActiveView,
     input::{Effect, Settings},
     leases,
-    restart::{Back, End, Held, Skipped, alone_from_disk, restart},
+    restart::{Back, HeldCopy, OrderEnd, Skipped, alone_from_disk, restart},
     view::{Epoch, Incarnation, Member, ShardId, ShardView, View},
     view_log::Proposal,
 };
@@ -18,9 +18,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Returning {
     /// The copies on this node's disk, of shards that it does not work in. None if it has no disk to come back with.
-    held: Option<BTreeMap<ShardId, Held>>,
+    held: Option<BTreeMap<ShardId, HeldCopy>>,
     /// Copies of suspended shards in this process's memory.
-    kept: BTreeMap<ShardId, Held>,
+    kept: BTreeMap<ShardId, HeldCopy>,
     /// The time from which on no member reads any more because this process has vouched for it, in the view from which
     /// it was dropped. Until then the shards must not go on with what is kept.
     kept_from: Option<Time>,
@@ -28,7 +28,7 @@ pub(crate) struct Returning {
     last: Option<Proposal>,
     /// The reports of nodes that are back, in the order of ranks.
     backs: Vec<Back>,
-    said: Option<Said>,
+    said: Option<LastReport>,
     /// The view of which this node has logged why its copies don't count.
     logged: Option<Epoch>,
     waits_for: Vec<NodeId>,
@@ -42,7 +42,7 @@ pub(crate) struct Returning {
 
 /// The life, and the view, of a node's last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Said {
+struct LastReport {
     me: Incarnation,
     epoch: Epoch,
     goes_on: bool,
@@ -53,14 +53,14 @@ struct Said {
 impl Returning {
     /// Takes note of the copies on this node's disk. Of the shards of a view that it has installed, only copies of
     /// suspended ones stay as they are.
-    pub(crate) fn hold(&mut self, mut held: BTreeMap<ShardId, Held>, view: Option<&View>) {
+    pub(crate) fn hold(&mut self, mut held: BTreeMap<ShardId, HeldCopy>, view: Option<&View>) {
         held.retain(|shard, _| view.is_none_or(|view| is_suspended(view, *shard)));
         self.held = Some(held);
         (self.said, self.logged, self.wake) = (None, None, Time::ZERO);
     }
 
     /// Takes note of the copies in this node's memory, now that it vouches for no member's reads any more.
-    pub(crate) fn keep(&mut self, kept: BTreeMap<ShardId, Held>) {
+    pub(crate) fn keep(&mut self, kept: BTreeMap<ShardId, HeldCopy>) {
         self.kept.extend(kept);
         (self.said, self.kept_from) = (None, None);
     }
@@ -147,7 +147,7 @@ impl Returning {
         let kept = self.kept_from.is_some_and(|from| now >= from);
         let goes_on = active.is_some_and(ActiveView::is_open);
         self.log(active);
-        let says = Some(Said { me: me.incarnation, epoch, goes_on, kept });
+        let says = Some(LastReport { me: me.incarnation, epoch, goes_on, kept });
         if self.said != says
             && let Some(back) = self.back(kept, me, active)
         {
@@ -206,7 +206,7 @@ impl Returning {
         if self.logged.replace(epoch) == Some(epoch) {
             return;
         }
-        let held: BTreeMap<ShardId, Held> = held
+        let held: BTreeMap<ShardId, HeldCopy> = held
             .iter()
             .filter(|(shard, _)| is_suspended(&active.view, **shard))
             .map(|(&shard, &held)| (shard, held))
@@ -283,12 +283,12 @@ impl Returning {
 impl ActiveView {
     /// This member's report, if it is wedged and nothing can be decided.
     fn back(&self) -> Option<Back> {
-        let end = |seq| End { epoch: self.view.epoch, seq };
+        let end = |seq| OrderEnd { epoch: self.view.epoch, seq };
         let held = |(index, shard): (usize, ShardId)| {
             let end = end(*self.frozen.get(&shard)?);
             Some((
                 shard,
-                Held {
+                HeldCopy {
                     end,
                     complete: self.holds(self.me, index),
                     version: None,
@@ -320,8 +320,8 @@ mod tests {
 
     const SHARD: ShardId = ShardId(0);
 
-    fn place(epoch: u64, seq: u64) -> End {
-        End { epoch: Epoch(epoch), seq: Seq(seq) }
+    fn place(epoch: u64, seq: u64) -> OrderEnd {
+        OrderEnd { epoch: Epoch(epoch), seq: Seq(seq) }
     }
 
     /// Node 1 alone is a member of view 3. A shard is suspended, of which it has a former copy, and another is active.
@@ -330,7 +330,7 @@ mod tests {
         let holder = Holder { node: me.node, voter: me.voter, since: place(1, 5) };
         let suspended = ShardView {
             complete: Vec::new(),
-            former: vec![Former { holder, last: Epoch(1), began: End::START, counts: false }],
+            former: vec![Former { holder, last: Epoch(1), began: OrderEnd::START, counts: false }],
             state: ShardState::Suspended { after: Epoch(2), last_holders: Vec::new(), acknowledged: 0 },
             ..ShardView::whole(SHARD, vec![me.node], Vec::new())
         };
@@ -348,9 +348,9 @@ mod tests {
         (Proposal { by: me.node, view, restart: false, finals, trims, ends }, me)
     }
 
-    fn held() -> Held {
+    fn held() -> HeldCopy {
         let (end, skipped) = (place(1, 6), Skipped::default());
-        Held { end, complete: true, version: Some(6), acknowledged: 0, trusted: false, skipped }
+        HeldCopy { end, complete: true, version: Some(6), acknowledged: 0, trusted: false, skipped }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{Counts, GroupLayout, Layout},
     register::Refused,
-    restart::{End, Ends},
+    restart::{Ends, OrderEnd},
     view::{Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
@@ -73,7 +73,7 @@ pub(crate) fn following(
         let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
         let senders = complete.iter().copied().filter(may_send).collect();
         let state = state(group, &complete, holders.remove(&shard));
-        let trim = trims.get(&shard).map(|&seq| End { epoch: current.epoch, seq });
+        let trim = trims.get(&shard).map(|&seq| OrderEnd { epoch: current.epoch, seq });
         let ended = ends.get(&shard).copied().or(trim).filter(|_| group.counts == Counts::Received);
         let (began, since) = beginning(current.shard(shard), ended, &complete);
         let former = match group.counts {
@@ -95,9 +95,13 @@ pub(crate) fn following(
 
 /// The place where a shard's next view begins, if the one before `ended` there, and the places since which these
 /// members have been complete.
-fn beginning(before: Option<&ShardView>, ended: Option<End>, complete: &[NodeId]) -> (End, BTreeMap<NodeId, End>) {
+fn beginning(
+    before: Option<&ShardView>,
+    ended: Option<OrderEnd>,
+    complete: &[NodeId],
+) -> (OrderEnd, BTreeMap<NodeId, OrderEnd>) {
     // Where no member holds the state, the order has not ended.
-    let began = ended.or(before.map(|before| before.began)).unwrap_or(End::START);
+    let began = ended.or(before.map(|before| before.began)).unwrap_or(OrderEnd::START);
     let since = |node: &NodeId| match before.filter(|before| before.is_complete(*node)) {
         Some(before) => before.since.get(node).map(|&since| (*node, since)),
         None => Some((*node, began)),
@@ -165,7 +169,7 @@ fn last_holders(view: &View, shard: &ShardView, told: &[Final]) -> ShardState {
 
 /// The state of a shard that was held until this view, if these members held it.
 fn suspended<'a>(view: &View, shard: &ShardView, nodes: impl Iterator<Item = &'a NodeId>) -> ShardState {
-    let unknown = End { epoch: view.epoch, seq: Seq(u64::MAX) };
+    let unknown = OrderEnd { epoch: view.epoch, seq: Seq(u64::MAX) };
     let holder = |node: &NodeId| {
         let member = view.members.iter().find(|member| member.node == *node)?;
         let late = Holder { node: *node, voter: member.voter, since: unknown };

@@ -96,7 +96,7 @@ pub struct Waits {
 
 /// The members that are watched together: one is given up only while at most half of them stand still.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct WatchedMembers {
     /// The number of members.
     pub members: usize,
     /// The work of each member in each shard. A member that is missing has none.
@@ -117,7 +117,7 @@ pub struct Stall {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct StandstillObservation {
     waits_for: WaitsFor,
     at: u64,
     since: Time,
@@ -133,7 +133,7 @@ struct Seen {
 pub struct StallWatch {
     patience: Patience,
     looked: Option<Time>,
-    seen: BTreeMap<(ShardId, NodeId), Seen>,
+    seen: BTreeMap<(ShardId, NodeId), StandstillObservation>,
 }
 
 impl StallWatch {
@@ -160,8 +160,9 @@ impl StallWatch {
 
     /// The members that stand still, each for long enough to be told.
     pub fn stalls(&self, now: Time) -> impl Iterator<Item = Stall> + '_ {
-        let stands = move |seen: &&Seen| now.since(seen.since) >= self.patience.reports(seen.waits_for);
-        let stall = |&(shard, node): &(ShardId, NodeId), seen: &Seen| Stall {
+        let stands =
+            move |seen: &&StandstillObservation| now.since(seen.since) >= self.patience.reports(seen.waits_for);
+        let stall = |&(shard, node): &(ShardId, NodeId), seen: &StandstillObservation| Stall {
             shard,
             node,
             waits_for: seen.waits_for,
@@ -171,7 +172,7 @@ impl StallWatch {
     }
 
     /// Looks at all that are watched. Returns the ones that are to be given up.
-    pub fn look(&mut self, now: Time, watched: &[Watched]) -> Vec<Stall> {
+    pub fn look(&mut self, now: Time, watched: &[WatchedMembers]) -> Vec<Stall> {
         // This node stood still, and what it saw before is out of date.
         if self.looked.is_some_and(|looked| now.since(looked) > self.interval() * 4) {
             self.forget();
@@ -187,7 +188,7 @@ impl StallWatch {
     }
 
     /// The stalls among these of members that are watched together, and are to be given up.
-    fn late(&self, now: Time, watched: &Watched, stands: &[Stall]) -> Vec<Stall> {
+    fn late(&self, now: Time, watched: &WatchedMembers, stands: &[Stall]) -> Vec<Stall> {
         let is_watched = |stall: &Stall| {
             let is_it = |&(shard, node, _): &(ShardId, NodeId, _)| (shard, node) == (stall.shard, stall.node);
             watched.rows.iter().any(is_it)
@@ -204,9 +205,9 @@ impl StallWatch {
             self.seen.remove(&key);
             return;
         };
-        let is_same = |seen: &Seen| seen.waits_for == waits_for && seen.at == at;
+        let is_same = |seen: &StandstillObservation| seen.waits_for == waits_for && seen.at == at;
         if !self.seen.get(&key).is_some_and(is_same) {
-            self.seen.insert(key, Seen { waits_for, at, since: now, is_told: false });
+            self.seen.insert(key, StandstillObservation { waits_for, at, since: now, is_told: false });
         }
     }
 
@@ -252,7 +253,7 @@ mod tests {
         for ms in (from..=to).step_by(25) {
             let row = |(i, row): (usize, Progress)| (SHARD, NodeId(i as u32 + 1), row.waits());
             let rows: Vec<_> = of(ms).into_iter().enumerate().map(row).collect();
-            let watched = Watched { members: rows.len(), rows };
+            let watched = WatchedMembers { members: rows.len(), rows };
             late.extend(watch.look(at(ms), &[watched]).into_iter().map(|stall| (stall.node.0, ms)));
         }
         late

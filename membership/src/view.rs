@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
-use crate::{register::ClusterId, restart::End};
+use crate::{register::ClusterId, restart::OrderEnd};
 
 /// The number of a view. The first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ pub struct Holder {
     /// Its storage directory, or its process if it has none.
     pub voter: VoterId,
     /// The place from which on everything that was acknowledged is on this disk, as in [`ShardView::since`].
-    pub since: End,
+    pub since: OrderEnd,
 }
 
 impl Holder {
@@ -127,7 +127,7 @@ pub struct Former {
     /// The last view in which it was complete.
     pub last: Epoch,
     /// The place where the shard's order ended before that view.
-    pub began: End,
+    pub began: OrderEnd,
     /// Whether the log of a later holder tells that nothing was acknowledged after that view. Only of a suspended
     /// shard.
     pub counts: bool,
@@ -167,13 +167,13 @@ pub struct ShardView {
     pub complete: Vec<NodeId>,
     /// The place where the shard's order ended before this view. Of a suspended shard: before the last view in which it
     /// was held.
-    pub began: End,
+    pub began: OrderEnd,
     /// The place from which on each complete member has been complete without a break, with one disk: where the order
     /// ended before the first of these views. Members that are not listed have been so since the first view of all.
     ///
     /// Everything acknowledged behind that place is on the member's disk. So its log has all that was acknowledged if
     /// it reaches that place, and may lack something if it ends before.
-    pub since: BTreeMap<NodeId, End>,
+    pub since: BTreeMap<NodeId, OrderEnd>,
     /// The copies that were complete before, in the order in which they ceased to be. They are named until the disk of
     /// a complete member is known to reach the place from which on that member is complete. Up to then, what was
     /// acknowledged may be on no other disk. Of more than [`MAX_MEMBERS`] the oldest are forgotten.
@@ -185,7 +185,7 @@ pub struct ShardView {
 impl ShardView {
     /// A shard whose members all hold its state.
     pub fn whole(shard: ShardId, members: Vec<NodeId>, senders: Vec<NodeId>) -> ShardView {
-        let (began, since) = (End::START, BTreeMap::new());
+        let (began, since) = (OrderEnd::START, BTreeMap::new());
         let (complete, former, state) = (members.clone(), Vec::new(), ShardState::Active);
         ShardView { shard, members, senders, complete, began, since, former, state }
     }
@@ -196,7 +196,7 @@ impl ShardView {
             return last_holders.iter().find(|holder| holder.is(member)).copied();
         }
         let Member { node, voter, .. } = *member;
-        let since = || self.since.get(&node).copied().unwrap_or(End::START);
+        let since = || self.since.get(&node).copied().unwrap_or(OrderEnd::START);
         self.is_complete(node).then(|| Holder { node, voter, since: since() })
     }
 

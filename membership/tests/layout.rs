@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use proptest::{prelude::*, sample::Index};
 use squall_fabric::NodeId;
 use squall_membership::{
-    ClusterId, End, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, ShardState, ShardView, View,
-    VoterId,
+    ClusterId, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, OrderEnd, ShardState, ShardView,
+    View, VoterId,
 };
 
 fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
@@ -129,7 +129,7 @@ fn who_holds_the_state_stays_until_the_new_replica_holds_it() {
 fn the_last_holders_of_a_suspended_shard_are_its_members_when_they_return() {
     let layout = Layout { groups: vec![group("g", 1, Some(2))] };
     let mut lost = view(&layout, &plain([3, 4, 5]), None, |_, _| false);
-    let holder = |node| Holder { node: NodeId(node), voter: VoterId(0), since: End::START };
+    let holder = |node| Holder { node: NodeId(node), voter: VoterId(0), since: OrderEnd::START };
     lost.shards[0].state =
         ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(1), holder(2)], acknowledged: 0 };
     assert_eq!(places(&lost), [[3, 4]]);

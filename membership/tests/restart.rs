@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Back, ClusterId, Counts, End, Entry, Epoch, Final, Finals, GroupLayout, Held, Incarnation, Layout, Member,
-    Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, reopening, restart,
-    successor,
+    Applied, Back, ClusterId, Counts, Entry, Epoch, Final, Finals, GroupLayout, HeldCopy, Incarnation, Layout, Member,
+    OrderEnd, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, reopening,
+    restart, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -36,17 +36,18 @@ fn register() -> Register {
     register
 }
 
-fn end(epoch: u64, seq: u64) -> End {
-    End { epoch: Epoch(epoch), seq: Seq(seq) }
+fn end(epoch: u64, seq: u64) -> OrderEnd {
+    OrderEnd { epoch: Epoch(epoch), seq: Seq(seq) }
 }
 
 /// A copy that lacks nothing.
-fn whole(end: End) -> Held {
-    Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
+fn whole(end: OrderEnd) -> HeldCopy {
+    let (acknowledged, trusted, skipped) = (0, false, Skipped::default());
+    HeldCopy { end, complete: true, version: Some(end.seq.0), acknowledged, trusted, skipped }
 }
 
 /// A node's report of these shards, as one that was complete.
-fn back(member: Member, epoch: u64, held: &[(ShardId, End)]) -> Back {
+fn back(member: Member, epoch: u64, held: &[(ShardId, OrderEnd)]) -> Back {
     let held = held.iter().map(|&(shard, end)| (shard, whole(end))).collect();
     Back { member, epoch: Epoch(epoch), goes_on: false, held }
 }
@@ -153,7 +154,7 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
 #[test]
 fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_the_shard() {
     let mut register = register();
-    let short = |acknowledged, version| Held { version: Some(version), acknowledged, ..whole(end(1, version)) };
+    let short = |acknowledged, version| HeldCopy { version: Some(version), acknowledged, ..whole(end(1, version)) };
     // Node 1 knows that 9 messages were acknowledged, and lacks the last one. Node 2 has fewer, and does not know it.
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
         let mut back = back(life(node, 2), 1, &[]);
@@ -287,7 +288,7 @@ fn each_rule_for_a_restart_broken_in_one_way_is_refused() {
 
 #[test]
 fn each_rule_for_who_is_back_broken_in_one_way_is_refused() {
-    let runs = |held: &[(ShardId, End)]| back(life(1, 1), 1, held);
+    let runs = |held: &[(ShardId, OrderEnd)]| back(life(1, 1), 1, held);
     let table = [
         ("another view", back(life(1, 2), 2, &[])),
         ("was no member", back(life(4, 2), 1, &[])),
@@ -379,7 +380,7 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) ->
 }
 
 /// The report of a member that goes on, and has the second shard.
-fn reopen(node: u32, end: End) -> Back {
+fn reopen(node: u32, end: OrderEnd) -> Back {
     Back { goes_on: true, ..back(life(node, 2), 3, &[(PAIR, end)]) }
 }
 
@@ -422,19 +423,17 @@ fn of_two_last_holders_the_one_with_more_reopens_a_shard() {
 }
 
 /// The report of a copy in the memory of a process that has not stopped.
-fn in_memory(node: u32, end: End) -> Back {
-    let held = Held { version: None, ..whole(end) };
+fn in_memory(node: u32, end: OrderEnd) -> Back {
+    let held = HeldCopy { version: None, ..whole(end) };
     Back { held: [(PAIR, held)].into(), ..reopen(node, end) }
 }
 
 /// Nodes 1 and 2 are dropped from view 2, in which node 1 has become complete, and come back in view 4. View 1
 /// delivered 5 messages of the second shard.
 fn dropped() -> Register {
-    let mut layout = layout();
-    layout.groups[1].max_replicas = Some(2);
     let mut register = Register::default();
     let members = (1..=4).map(|node| life(node, 1)).collect();
-    register.apply(Entry::First { cluster: ClusterId(1), layout, members });
+    register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
     let next = |register: &Register, stay: &[u32], join: &[Member], counts: &[u64]| {
         let view = register.view().unwrap();
         let finals = |shard: &ShardView| {
@@ -487,7 +486,7 @@ fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_d
     assert!(refused(say(1, end(3, 0))).contains("suspended after epoch 2"));
     let process = Member { voter: VoterId(9), ..life(1, 2) };
     assert!(refused(Back { member: process, ..say(1, end(2, 3)) }).contains("no member"));
-    let incomplete = Held { complete: false, version: None, ..whole(end(2, 3)) };
+    let incomplete = HeldCopy { complete: false, version: None, ..whole(end(2, 3)) };
     assert!(!reopens(Back { held: [(PAIR, incomplete)].into(), ..say(1, end(2, 3)) }));
     assert!(refused(Back { member: life(3, 1), ..say(3, end(2, 3)) }).contains("last holders"));
 }
@@ -536,10 +535,10 @@ fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
     // Its new disk is empty; and node 2 held the shard from the first view on.
     let replaced = Member { voter: VoterId(9), ..life(2, 2) };
     let mut register = suspended_with(replaced.clone());
-    let empty = Back { member: replaced, ..reopen(2, End::START) };
+    let empty = Back { member: replaced, ..reopen(2, OrderEnd::START) };
     let refused = refusal(register.apply(Entry::Back(empty)));
     assert!(refused.contains("node 2 with the disk 9"), "{refused}");
-    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Back(reopen(2, End::START))));
+    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Back(reopen(2, OrderEnd::START))));
     assert!(refused.contains("no member"), "{refused}");
 }
 
@@ -578,14 +577,14 @@ fn a_joiner_s_log_counts_from_where_the_view_began_that_has_it_as_complete() {
     let register = joined();
     let since = &register.view().unwrap().shards[0].since;
     assert_eq!(*since, [(NodeId(2), end(5, 12)), (NodeId(3), end(5, 12))].into(), "node 1 always was");
-    let goes_on = |second: End, third: End| {
+    let goes_on = |second: OrderEnd, third: OrderEnd| {
         let mut register = register.clone();
         say(&mut register, back(life(2, 3), 6, &[(ALL, second)]));
         say(&mut register, back(life(3, 3), 6, &[(ALL, third)]));
         restarted(&register, 2).ends.get(&ALL).copied()
     };
     assert_eq!(goes_on(end(1, 5), end(1, 5)), None, "others may have acknowledged more");
-    assert_eq!(goes_on(end(5, 11), End::START), None);
+    assert_eq!(goes_on(end(5, 11), OrderEnd::START), None);
     assert_eq!(goes_on(end(5, 11), end(5, 12)), Some(end(5, 12)), "all of the view in which it became complete");
     assert_eq!(goes_on(end(6, 0), end(5, 20)), Some(end(6, 0)));
     assert_eq!(goes_on(end(5, 11), end(5, 20)), Some(end(5, 12)), "what lies beyond is void");
@@ -611,7 +610,7 @@ fn one_that_is_complete_without_a_break_counts_from_where_it_began_to_be() {
 #[test]
 fn one_whose_copy_does_not_count_tells_what_was_acknowledged_all_the_same() {
     let has = |node, version, acknowledged, complete| {
-        let held = Held { complete, acknowledged, ..whole(end(1, version)) };
+        let held = HeldCopy { complete, acknowledged, ..whole(end(1, version)) };
         Back { held: [(PAIR, held)].into(), ..reopen(node, held.end) }
     };
     let ends = |register: &Register| follow(register, &[1, 3, 2], &[], &register.backs()).ends;
@@ -662,7 +661,7 @@ fn handed_on(to: &[u32]) -> Register {
 
 /// A node returns alone, or to a view of a node that came before, and reports its disk. Returns whether it is complete
 /// then.
-fn come_back(register: &mut Register, node: u32, held: Held) -> bool {
+fn come_back(register: &mut Register, node: u32, held: HeldCopy) -> bool {
     let (view, member) = (register.view().unwrap().clone(), life(node, 9));
     let back = Back { member: member.clone(), epoch: view.epoch, goes_on: false, held: [(ALL, held)].into() };
     if view.rank_of(member.node).is_some() {
@@ -707,20 +706,20 @@ fn a_former_copy_counts_where_a_later_holder_s_disk_never_reached_its_first_view
 #[test]
 fn a_former_copy_counts_only_if_it_is_known_that_nothing_was_acknowledged_since() {
     let short = whole(end(2, 3));
-    let damaged = Held { complete: false, ..short };
-    let knows_of_more = Held { acknowledged: 4, ..short };
+    let damaged = HeldCopy { complete: false, ..short };
+    let knows_of_more = HeldCopy { acknowledged: 4, ..short };
     for told in [damaged, knows_of_more] {
         let mut register = handed_on(&[2]);
         assert!(!come_back(&mut register, 2, told));
         assert!(!come_back(&mut register, 1, whole(end(2, 4))), "{told:?}");
     }
-    let trusted = Held { trusted: true, ..short };
+    let trusted = HeldCopy { trusted: true, ..short };
     assert!(come_back(&mut handed_on(&[2]), 2, trusted));
     // The former holder lacks what it, or the later one, knows to have been acknowledged.
-    for (later, former) in [(Held { acknowledged: 3, ..short }, 2), (short, 2)] {
+    for (later, former) in [(HeldCopy { acknowledged: 3, ..short }, 2), (short, 2)] {
         let mut register = handed_on(&[2]);
         assert!(!come_back(&mut register, 2, later));
-        let held = Held { acknowledged: if later.acknowledged == 0 { 3 } else { 0 }, ..whole(end(2, former)) };
+        let held = HeldCopy { acknowledged: if later.acknowledged == 0 { 3 } else { 0 }, ..whole(end(2, former)) };
         assert!(!come_back(&mut register, 1, held), "{held:?}");
     }
 }

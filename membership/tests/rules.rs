@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Began, ClusterId, Counts, End, Entry, Epoch, Final, Finals, Former, GroupLayout, Holder, Incarnation,
-    Layout, MAX_MEMBERS, Member, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone, check,
-    successor,
+    Applied, Began, ClusterId, Counts, Entry, Epoch, Final, Finals, Former, GroupLayout, Holder, Incarnation, Layout,
+    MAX_MEMBERS, Member, OrderEnd, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone,
+    check, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -16,7 +16,7 @@ fn member(node: u32) -> Member {
     Member::new(NodeId(node), Incarnation(1))
 }
 
-fn holder(node: u32, since: End) -> Holder {
+fn holder(node: u32, since: OrderEnd) -> Holder {
     Holder { node: NodeId(node), voter: member(node).voter, since }
 }
 
@@ -108,7 +108,7 @@ fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &finals(&view, &[2, 3]));
     assert_eq!(next.trims.get(&ALL), None);
     let suspended =
-        ShardState::Suspended { after: Epoch(7), last_holders: vec![holder(1, End::START)], acknowledged: 0 };
+        ShardState::Suspended { after: Epoch(7), last_holders: vec![holder(1, OrderEnd::START)], acknowledged: 0 };
     assert_eq!(next.view.shards[0].state, suspended);
     let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
     assert_eq!(later.view.shards[0].state, suspended, "until one of them is back with it");
@@ -127,13 +127,13 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
         other => panic!("{other:?}"),
     };
     // No other member knows whether node 4 has all on its disk.
-    let unknown = End { epoch: view.epoch, seq: Seq(u64::MAX) };
-    let expected = vec![holder(1, End::START), holder(4, unknown)];
+    let unknown = OrderEnd { epoch: view.epoch, seq: Seq(u64::MAX) };
+    let expected = vec![holder(1, OrderEnd::START), holder(4, unknown)];
     assert_eq!(holders(&next), expected);
     assert_eq!(next.finals, finals(&view, &[2, 3]), "only who stays has a final count");
     let verdict = |holders: &[u32]| {
         let mut told = next.clone();
-        let late = |node: &u32| holder(*node, if *node == 1 { End::START } else { unknown });
+        let late = |node: &u32| holder(*node, if *node == 1 { OrderEnd::START } else { unknown });
         let last_holders = holders.iter().map(late).collect();
         edit(&mut told, |v| {
             v.shards[0].state = ShardState::Suspended { after: view.epoch, last_holders, acknowledged: 0 }
@@ -158,7 +158,7 @@ fn a_shard_that_counts_what_was_passed_ends_at_the_greatest_count_and_all_are_co
     let mut next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3]), &[member(5)], &ends);
     assert_eq!(next.trims[&PASSED], Seq(30), "node 4 does not stay");
     // There is no state to hold, so no member lacks any of it.
-    let since = [(NodeId(5), End::START)].into();
+    let since = [(NodeId(5), OrderEnd::START)].into();
     let expected = ShardView { since, ..ShardView::whole(PASSED, nodes(&[2, 3, 5]), nodes(&[2, 3, 5])) };
     assert_eq!(next.view.shards[2], expected);
     let verdict = |next: &Proposal| check(&view, &layout, &candidates(), next);
@@ -208,7 +208,7 @@ fn nobody_recreates_the_state_of_a_suspended_shard() {
     let mut view = current();
     view.shards[0].complete.clear();
     view.shards[0].state =
-        ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(9, End::START)], acknowledged: 0 };
+        ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(9, OrderEnd::START)], acknowledged: 0 };
     let mut ends = finals(&view, &[1, 2, 3]);
     ends.get_mut(&ALL).unwrap()[0].complete = true;
     let next = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2, 3]), &[], &ends);
@@ -316,12 +316,12 @@ fn former_holders_are_named_until_the_disk_of_one_that_stays_complete_has_all_of
         named.collect::<Vec<_>>()
     };
     let (first, second) = (current(), after(&current(), &[2, 3, 4], &[]));
-    let node_1 = (holder(1, End::START), Epoch(1), End::START);
+    let node_1 = (holder(1, OrderEnd::START), Epoch(1), OrderEnd::START);
     assert_eq!(former(&second), [node_1]);
     assert_eq!(former(&after(&first, &[2, 3, 4], &[3])), []);
     assert_eq!(former(&after(&first, &[2, 3, 4], &[4])), [node_1], "node 4 has become complete by nobody's word");
     let third = after(&second, &[2, 4], &[]);
-    let node_3 = (holder(3, End::START), Epoch(2), End { epoch: Epoch(1), seq: Seq(20) });
+    let node_3 = (holder(3, OrderEnd::START), Epoch(2), OrderEnd { epoch: Epoch(1), seq: Seq(20) });
     assert_eq!(former(&third), [node_1, node_3]);
     assert_eq!(former(&after(&third, &[2, 4], &[2])), []);
     let suspended = after(&third, &[4], &[]);
@@ -335,8 +335,8 @@ fn former_holders_are_named_until_the_disk_of_one_that_stays_complete_has_all_of
 fn of_too_many_former_holders_the_oldest_are_forgotten() {
     let layout = layout();
     let mut view = current();
-    let one = holder(9, End::START);
-    let former = |epoch| Former { holder: one, last: Epoch(epoch), began: End::START, counts: false };
+    let one = holder(9, OrderEnd::START);
+    let former = |epoch| Former { holder: one, last: Epoch(epoch), began: OrderEnd::START, counts: false };
     view.shards[0].former = (1..=MAX_MEMBERS as u64).map(former).collect();
     let next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3, 4]), &[], &finals(&view, &[2, 3, 4]));
     let named = &next.view.shards[0].former;

@@ -6,7 +6,7 @@ use crate::{Mode, ScatteringId};
 
 /// Something that happened to the group, or to a scattering of this rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PipeEvent {
     /// A rank that was to receive a message of a scattering has failed. A reliable scattering was delivered nowhere,
     /// and will not be. Of a best-effort one, the message to that rank may not have arrived; its others go on. The
     /// event comes again at each settlement that removes another of its receivers.

@@ -26,7 +26,7 @@
 //! A rank that fails holds up all barriers until a [`Controller`] has settled how far its reliable messages count. They
 //! count up to the greatest barrier that any rank had accepted (each has a [`Gate`] for these), so that each is
 //! delivered by all or by none. Senders recall reliable scatterings that a failed receiver had not acknowledged, and
-//! are [told](Event::Undeliverable). Their barriers pass only when all ranks that are left have carried that out.
+//! are [told](PipeEvent::Undeliverable). Their barriers pass only when all ranks that are left have carried that out.
 //!
 //! # Limits
 //!
@@ -105,7 +105,7 @@ pub use config::{OnePipeConfig, Topology};
 pub use controller::{Controller, Directive, Settlement};
 pub use driver::{FormError, Pipe, Unsettled, tag};
 pub use error::{CreateError, ScatterError};
-pub use event::Event;
+pub use event::PipeEvent;
 pub use gate::Gate;
 pub use message::{Delivery, Message, Mode, ScatteringId};
 pub use pipe::{OneMode, OnePipe};

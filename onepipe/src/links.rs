@@ -16,7 +16,7 @@ use crate::{
 
 /// A peer that is connected.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct PeerLink {
     pub(crate) endpoint: EndpointId,
     /// This rank's region in the peer's memory.
     pub(crate) region: RegionKey,
@@ -28,7 +28,7 @@ pub(crate) struct Misbehaved;
 
 /// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PeerState {
     /// It is connected, or will be.
     Live,
     /// It is not heard any more, but counts until it is removed.
@@ -39,12 +39,12 @@ pub(crate) enum State {
 
 /// One other rank; or this rank itself, which has no link.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct RankPeer {
     /// The region that the peer writes into.
     pub(crate) region: Region,
     /// None while it can't be reached.
-    pub(crate) link: Option<Link>,
-    pub(crate) state: State,
+    pub(crate) link: Option<PeerLink>,
+    pub(crate) state: PeerState,
     /// Whether there was a link.
     was_reached: bool,
     /// The reason why there never was a link, if there can't be one.
@@ -57,16 +57,16 @@ pub(crate) struct Peer {
     pub(crate) seen: Words,
 }
 
-impl Peer {
+impl RankPeer {
     /// Whether the peer's writes count.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.state == State::Live
+        self.state == PeerState::Live
     }
 
     /// The reason why there never was nor will be a link to the peer, if that is so and the peer still counts.
     pub(crate) fn refused(&self) -> Option<&str> {
-        self.refused.as_deref().filter(|_| self.state == State::Broken)
+        self.refused.as_deref().filter(|_| self.state == PeerState::Broken)
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Links {
     pub(crate) layout: Layout,
     mesh: Mesh,
     /// Indexed by rank.
-    pub(crate) peers: Vec<Peer>,
+    pub(crate) peers: Vec<RankPeer>,
 }
 
 impl Links {
@@ -109,10 +109,10 @@ impl Links {
                     Mirror::new(Ring::new(copies.clone(), base, layout.ring_bytes))
                 });
                 let (status, seen) = (Status::new(), [0; Status::WORDS]);
-                Ok(Peer {
+                Ok(RankPeer {
                     region,
                     link: None,
-                    state: State::Live,
+                    state: PeerState::Live,
                     was_reached: false,
                     refused: None,
                     out,
@@ -120,7 +120,7 @@ impl Links {
                     seen,
                 })
             })
-            .collect::<Result<Vec<Peer>, RegisterError>>()?;
+            .collect::<Result<Vec<RankPeer>, RegisterError>>()?;
         let hello = config.fingerprint(protocol).to_le_bytes();
         let mesh =
             Mesh::connect(fabric, &config.nodes, me, config.tag, &hello, |rank| vec![peers[rank].region.clone()]);
@@ -130,7 +130,7 @@ impl Links {
     /// The rings of a mode from all ranks.
     pub(crate) fn inbound(&self, mode: Mode) -> Vec<Inbound> {
         let layout = self.layout;
-        let ring = |peer: &Peer| Ring::new(peer.region.clone(), layout.ring(mode), layout.ring_bytes);
+        let ring = |peer: &RankPeer| Ring::new(peer.region.clone(), layout.ring(mode), layout.ring_bytes);
         self.peers.iter().map(|peer| Inbound::new(ring(peer))).collect()
     }
 
@@ -146,7 +146,7 @@ impl Links {
                 match remote {
                     &[region] if (region.kind, region.bytes) == (RegionKind::Polled, self.layout.region_bytes()) => {
                         let peer = &mut self.peers[rank];
-                        peer.link = Some(Link { endpoint, region: region.key });
+                        peer.link = Some(PeerLink { endpoint, region: region.key });
                         peer.was_reached = true;
                         Some(LinkEvent::Up)
                     }
@@ -166,7 +166,7 @@ impl Links {
         if !peer.is_live() {
             return None;
         }
-        peer.state = State::Broken;
+        peer.state = PeerState::Broken;
         if let (false, BreakReason::Refused(why)) = (peer.was_reached, &reason) {
             peer.refused = Some(why.clone());
         }
@@ -177,7 +177,7 @@ impl Links {
     pub(crate) fn remove(&mut self, fabric: &mut impl Fabric, rank: usize) {
         self.lose(fabric, rank, BreakReason::PeerClosed);
         let peer = &mut self.peers[rank];
-        peer.state = State::Removed;
+        peer.state = PeerState::Removed;
         peer.out.iter_mut().for_each(Mirror::abandon);
     }
 
@@ -198,7 +198,7 @@ impl Links {
 
     /// Whether all ranks that were not removed are reached.
     pub(crate) fn is_connected(&self) -> bool {
-        let is_there = |(rank, peer): (usize, &Peer)| peer.state == State::Removed || self.is_reached(rank);
+        let is_there = |(rank, peer): (usize, &RankPeer)| peer.state == PeerState::Removed || self.is_reached(rank);
         self.peers.iter().enumerate().all(is_there)
     }
 
@@ -208,7 +208,7 @@ impl Links {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             peer.link = None;
             if rank != self.me {
-                peer.state = State::Removed;
+                peer.state = PeerState::Removed;
             }
         }
     }

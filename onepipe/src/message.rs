@@ -6,7 +6,7 @@ pub enum Mode {
     /// One phase. When a rank fails, messages from it and to it may be lost.
     BestEffort,
     /// Two phases: a scattering is delivered by all its receivers that don't fail, or by none; one that none will
-    /// deliver is [given back](crate::Event::Undeliverable) to its sender.
+    /// deliver is [given back](crate::PipeEvent::Undeliverable) to its sender.
     Reliable,
 }
 

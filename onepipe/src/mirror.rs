@@ -5,7 +5,7 @@ use squall_fabric::{Fabric, Op, Slice, Source, Target, Token};
 use crate::{
     Mode,
     layout::Layout,
-    links::{Link, Misbehaved, is_posted},
+    links::{Misbehaved, PeerLink, is_posted},
     record::{Header, Label, record_bytes},
     ring::Ring,
     timestamp::Timestamp,
@@ -79,7 +79,7 @@ impl Mirror {
     /// Posts the records written since the last push, in one piece or two, and behind them the ring's new tail. The
     /// rest goes with the next push if it can't be posted now. Returns whether there was anything.
     #[inline]
-    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, link: &Link, layout: Layout, mode: Mode) -> bool {
+    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, link: &PeerLink, layout: Layout, mode: Mode) -> bool {
         if self.is_posted() {
             return false;
         }

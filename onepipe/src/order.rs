@@ -6,7 +6,7 @@
 use crate::{Delivery, Mode, inbound::Inbound, links::Misbehaved, tournament::Tournament};
 
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct DeliveryOrder {
     mode: Mode,
     /// Indexed by sender.
     pub(crate) rings: Vec<Inbound>,
@@ -23,11 +23,11 @@ pub(crate) struct Order {
     misbehaved: Vec<usize>,
 }
 
-impl Order {
-    pub(crate) fn new(mode: Mode, rings: Vec<Inbound>) -> Order {
+impl DeliveryOrder {
+    pub(crate) fn new(mode: Mode, rings: Vec<Inbound>) -> DeliveryOrder {
         let heads = Tournament::new(rings.len(), u64::MAX);
         let (payload, misbehaved) = (Vec::new(), Vec::new());
-        Order { mode, rings, heads, barrier: 0, near: 0, last: None, payload, misbehaved }
+        DeliveryOrder { mode, rings, heads, barrier: 0, near: 0, last: None, payload, misbehaved }
     }
 
     #[inline]
@@ -125,27 +125,28 @@ mod tests {
     const BYTES: usize = 1024;
 
     /// Rings in this process, and their writers.
-    fn order(senders: usize) -> (Order, Vec<Mirror>, Vec<Region>) {
+    fn order(senders: usize) -> (DeliveryOrder, Vec<Mirror>, Vec<Region>) {
         let region = |sender: usize| Region::heap(RegionKind::Polled, RegionKey(sender as u64), BYTES);
         let regions: Vec<Region> = (0..senders).map(region).collect();
         let ring = |region: &Region| Ring::new(region.clone(), 0, BYTES);
-        let order = Order::new(Mode::BestEffort, regions.iter().map(|region| Inbound::new(ring(region))).collect());
+        let order =
+            DeliveryOrder::new(Mode::BestEffort, regions.iter().map(|region| Inbound::new(ring(region))).collect());
         (order, regions.iter().map(|region| Mirror::new(ring(region))).collect(), regions)
     }
 
-    fn send(order: &mut Order, mirrors: &mut [Mirror], from: usize, stamp: u64, bytes: &[u8]) {
+    fn send(order: &mut DeliveryOrder, mirrors: &mut [Mirror], from: usize, stamp: u64, bytes: &[u8]) {
         mirrors[from].write(stamp, 0, bytes);
         order.arrive(from, mirrors[from].written()).expect("a sound record");
     }
 
-    fn delivered(order: &mut Order, max: usize) -> Vec<(u64, usize, Vec<u8>)> {
+    fn delivered(order: &mut DeliveryOrder, max: usize) -> Vec<(u64, usize, Vec<u8>)> {
         let mut delivered = Vec::new();
         let (count, _) = order.deliver(max, &mut |d| delivered.push((d.stamp, d.sender, d.bytes.to_vec())));
         assert_eq!(count, delivered.len());
         delivered
     }
 
-    fn stamps(order: &mut Order) -> Vec<(u64, usize)> {
+    fn stamps(order: &mut DeliveryOrder) -> Vec<(u64, usize)> {
         delivered(order, usize::MAX).into_iter().map(|(stamp, sender, _)| (stamp, sender)).collect()
     }
 
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_no_correct_sender_writes_is_found_and_others_go_on() {
-        type Wrong = fn(&mut Order, &mut [Mirror], &[Region]);
+        type Wrong = fn(&mut DeliveryOrder, &mut [Mirror], &[Region]);
         let wrongs: [(&str, Wrong); 4] = [
             ("no record", |_, _, regions| regions[0].store(0, u64::MAX)),
             ("longer than what has come", |_, _, regions| regions[0].store(8, 200)),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{
-    Clock, Controller, CreateError, Delivery, Event, Gate, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
-    baseline::TotalOrder, engine::Engine, stamps::Clocked,
+    Clock, Controller, CreateError, Delivery, Gate, Message, Mode, OnePipeConfig, PipeEvent, ScatterError,
+    ScatteringId, baseline::TotalOrder, engine::Engine, stamps::Clocked,
 };
 
 /// One rank's part in a group whose scatterings all ranks deliver in the order of their timestamps.
@@ -122,7 +122,7 @@ impl<C: Clock> OnePipe<C> {
     }
 
     /// The next event that was not returned yet.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<PipeEvent> {
         self.engine.next_event()
     }
 

@@ -11,7 +11,7 @@ use squall_fabric::{Fabric, INLINE_BYTES, Op, Region, Source, Target, Token};
 use crate::{
     ScatteringId,
     layout::{RECALL_BATCH, RECALL_NUMBER},
-    links::{Link, Misbehaved, is_posted},
+    links::{Misbehaved, PeerLink, is_posted},
     timestamp::Timestamp,
 };
 
@@ -121,7 +121,7 @@ impl Recalls {
 
     /// Posts the next batch for a receiver, if there is one and the last was carried out.
     #[inline]
-    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, rank: usize, link: &Link) {
+    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, rank: usize, link: &PeerLink) {
         let to = &mut self.to[rank];
         if !to.batch.is_empty() || !to.later.is_empty() {
             to.post(fabric, link);
@@ -131,7 +131,7 @@ impl Recalls {
 
 impl Outgoing {
     #[cold]
-    fn post(&mut self, fabric: &mut impl Fabric, link: &Link) {
+    fn post(&mut self, fabric: &mut impl Fabric, link: &PeerLink) {
         if self.batch.is_empty() {
             self.batch.extend(self.later.drain(..self.later.len().min(BATCH)));
             self.number += 1;

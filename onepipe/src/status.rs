@@ -5,13 +5,13 @@ use squall_fabric::{Fabric, Op, Region, Source, Target, Token};
 use crate::{
     Mode,
     layout::STATUS,
-    links::{Link, is_posted},
+    links::{PeerLink, is_posted},
     timestamp::Timestamp,
 };
 
 /// A word of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum StatusWord {
     /// The writer's barrier; in a hierarchy, that of all ranks that tell theirs through it.
     Barrier(Mode),
     /// The barrier of all ranks, on its way down the hierarchy.
@@ -26,17 +26,17 @@ pub(crate) enum Word {
     Freed(Mode),
 }
 
-impl Word {
+impl StatusWord {
     /// The word's index: barriers first, beside the tails, acknowledgements in the next cache line.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         match self {
-            Word::Barrier(mode) => mode as usize,
-            Word::Down(mode) => 2 + mode as usize,
-            Word::Want(mode) => 4 + mode as usize,
-            Word::Recalled => 6,
-            Word::Arrived(mode) => 7 + mode as usize,
-            Word::Freed(mode) => 9 + mode as usize,
+            StatusWord::Barrier(mode) => mode as usize,
+            StatusWord::Down(mode) => 2 + mode as usize,
+            StatusWord::Want(mode) => 4 + mode as usize,
+            StatusWord::Recalled => 6,
+            StatusWord::Arrived(mode) => 7 + mode as usize,
+            StatusWord::Freed(mode) => 9 + mode as usize,
         }
     }
 }
@@ -60,7 +60,7 @@ impl Status {
     }
 
     #[inline]
-    pub(crate) fn set(&mut self, word: Word, value: u64) {
+    pub(crate) fn set(&mut self, word: StatusWord, value: u64) {
         self.words[word.index()] = value;
     }
 
@@ -73,7 +73,7 @@ impl Status {
     /// Posts the words from the first to the last that has changed. If that can't be done now, they go with the next
     /// post.
     #[inline]
-    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, link: &Link) {
+    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, link: &PeerLink) {
         let differs = |&at: &usize| self.words[at] != self.posted[at];
         let Some(first) = (0..Status::WORDS).find(differs) else { return };
         let last = (first..Status::WORDS).rfind(differs).unwrap_or(first);
@@ -118,14 +118,17 @@ mod tests {
 
     #[test]
     fn every_word_has_a_place_of_its_own() {
-        let mut words = vec![Word::Recalled];
+        let mut words = vec![StatusWord::Recalled];
         for mode in Mode::ALL {
-            words.extend([Word::Barrier, Word::Down, Word::Want, Word::Arrived, Word::Freed].map(|word| word(mode)));
+            words.extend(
+                [StatusWord::Barrier, StatusWord::Down, StatusWord::Want, StatusWord::Arrived, StatusWord::Freed]
+                    .map(|word| word(mode)),
+            );
         }
-        let mut places: Vec<usize> = words.into_iter().map(Word::index).collect();
+        let mut places: Vec<usize> = words.into_iter().map(StatusWord::index).collect();
         places.sort_unstable();
         assert!(places.into_iter().eq(0..Status::WORDS));
-        assert_eq!((STATUS + 8 * Word::Recalled.index()) % 64, 0, "acknowledgements begin a cache line");
+        assert_eq!((STATUS + 8 * StatusWord::Recalled.index()) % 64, 0, "acknowledgements begin a cache line");
     }
 
     #[test]

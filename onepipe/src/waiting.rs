@@ -13,7 +13,7 @@ use crate::{Message, Mode, ScatteringId, mirror::Mirror, record::record_bytes};
 pub(crate) struct Scattering {
     pub(crate) id: ScatteringId,
     pub(crate) mode: Mode,
-    parts: Vec<Part>,
+    parts: Vec<ScatteringPart>,
     bytes: Vec<u8>,
     /// The number of parts that have no room yet.
     missing: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Scattering {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ScatteringPart {
     to: usize,
     bytes: usize,
     has_room: bool,
@@ -46,7 +46,7 @@ impl Scattering {
 
 /// All waiting scatterings, in both modes.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingScatterings {
     /// The slots of scatterings, kept with their memory for later ones.
     slots: Vec<Scattering>,
     unused: Vec<usize>,
@@ -58,10 +58,10 @@ pub(crate) struct Waiting {
     bytes: [usize; 2],
 }
 
-impl Waiting {
-    pub(crate) fn new(ranks: usize) -> Waiting {
+impl WaitingScatterings {
+    pub(crate) fn new(ranks: usize) -> WaitingScatterings {
         let queues = Mode::ALL.map(|_| vec![VecDeque::new(); ranks]);
-        Waiting { slots: Vec::new(), unused: Vec::new(), queues, ready: VecDeque::new(), bytes: [0; 2] }
+        WaitingScatterings { slots: Vec::new(), unused: Vec::new(), queues, ready: VecDeque::new(), bytes: [0; 2] }
     }
 
     /// The bytes of records that wait in a mode.
@@ -112,7 +112,7 @@ impl Waiting {
                 queue.push_back((slot, part));
                 scattering.missing += 1;
             }
-            scattering.parts.push(Part { to: message.to, bytes: message.bytes.len(), has_room });
+            scattering.parts.push(ScatteringPart { to: message.to, bytes: message.bytes.len(), has_room });
             scattering.bytes.extend_from_slice(message.bytes);
         }
         self.bytes[mode.index()] += scattering.record_bytes();
@@ -209,14 +209,14 @@ mod tests {
         used.into_iter().map(mirror).collect()
     }
 
-    fn add(waiting: &mut Waiting, mirrors: &mut [Mirror], id: u64, messages: &[(usize, usize)]) {
+    fn add(waiting: &mut WaitingScatterings, mirrors: &mut [Mirror], id: u64, messages: &[(usize, usize)]) {
         let bytes = [7; 256];
         let messages: Vec<Message<'_>> =
             messages.iter().map(|&(to, record)| Message { to, bytes: &bytes[..record - 16] }).collect();
         waiting.add(ScatteringId(id), MODE, &messages, |to, bytes| mirrors[to].hold(bytes));
     }
 
-    fn ready(waiting: &mut Waiting) -> Vec<u64> {
+    fn ready(waiting: &mut WaitingScatterings) -> Vec<u64> {
         let mut ready = Vec::new();
         while let Some(first) = waiting.first_ready() {
             ready.push(first.id.0);
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_large_scattering_is_not_starved_by_small_ones() {
         let mut mirrors = mirrors([0, 1000]);
-        let mut waiting = Waiting::new(2);
+        let mut waiting = WaitingScatterings::new(2);
         add(&mut waiting, &mut mirrors, 0, &[(0, 256), (1, 256)]);
         assert_eq!(mirrors[0].room(), 1024 - 256, "it keeps what it has got");
         for id in 1..10 {
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn who_needs_no_room_that_others_wait_for_overtakes() {
         let mut mirrors = mirrors([0, 1000]);
-        let mut waiting = Waiting::new(2);
+        let mut waiting = WaitingScatterings::new(2);
         add(&mut waiting, &mut mirrors, 0, &[(1, 256), (0, 256)]);
         add(&mut waiting, &mut mirrors, 1, &[(0, 256)]);
         assert_eq!(ready(&mut waiting), [1]);
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn two_that_need_each_others_room_do_not_block_each_other() {
         let mut mirrors = mirrors([824, 824]);
-        let mut waiting = Waiting::new(2);
+        let mut waiting = WaitingScatterings::new(2);
         add(&mut waiting, &mut mirrors, 0, &[(0, 200), (1, 208)]);
         add(&mut waiting, &mut mirrors, 1, &[(1, 200), (0, 208)]);
         assert_eq!(mirrors[1].room(), 200, "the later one does not take what the earlier one waits for");
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn those_to_a_removed_rank_are_dropped_with_what_they_hold() {
         let mut mirrors = mirrors([0, 1000, 0]);
-        let mut waiting = Waiting::new(3);
+        let mut waiting = WaitingScatterings::new(3);
         add(&mut waiting, &mut mirrors, 0, &[(0, 256), (1, 256)]);
         add(&mut waiting, &mut mirrors, 1, &[(1, 256), (2, 64)]);
         add(&mut waiting, &mut mirrors, 2, &[(2, 64)]);

@@ -80,7 +80,7 @@ pub use persisted::Persisted;
 pub use progress::Progress;
 pub use shard::{Row, Shard, Stepped, Undelivered};
 pub use squall_sst::ring::Tag;
-pub use submitter::{Place, SubmitRefused, Submitter};
+pub use submitter::{OrderPosition, SubmitRefused, Submitter};
 
 /// The reasons for which a shard could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,7 +142,7 @@ pub fn create<F: Fabric>(
     let progress = Arc::new(Progress::new(members.senders.len()));
     let mut shard =
         Shard::connect(fabric, view.epoch, members, me, config, &rings, own.clone(), Arc::clone(&progress))?;
-    let bulk::Parts { bulk, queue, arrivals } = bulk::reserve(fabric, view.epoch, members, config, own.as_ref())?;
+    let bulk::BulkParts { bulk, queue, arrivals } = bulk::reserve(fabric, view.epoch, members, config, own.as_ref())?;
     shard.add_bulk(bulk);
     let inboxes = deliverer::Inboxes { rings: &rings, own: own.clone(), bulk: arrivals };
     let deliverer = Deliverer::new(view.epoch, members, config.mode, inboxes, Arc::clone(&progress));

@@ -4,10 +4,10 @@ use squall_sst::ring;
 
 /// A message's bytes, where they were received: read them, or copy them out, before the message counts as delivered.
 #[derive(Clone, Copy, Debug)]
-pub struct Payload<'a>(Place<'a>);
+pub struct Payload<'a>(PayloadSource<'a>);
 
 #[derive(Clone, Copy, Debug)]
-enum Place<'a> {
+enum PayloadSource<'a> {
     Ring(ring::Payload<'a>),
     Bulk(&'a [u8]),
     Kept(&'a [u8]),
@@ -16,30 +16,30 @@ enum Place<'a> {
 impl<'a> Payload<'a> {
     #[inline]
     pub(crate) fn in_ring(payload: ring::Payload<'a>) -> Payload<'a> {
-        Payload(Place::Ring(payload))
+        Payload(PayloadSource::Ring(payload))
     }
 
     pub(crate) fn bulk(bytes: &'a [u8]) -> Payload<'a> {
-        Payload(Place::Bulk(bytes))
+        Payload(PayloadSource::Bulk(bytes))
     }
 
     /// Makes a payload of bytes that were copied out, to memory that is aligned to 16 and that nothing else can change.
     pub fn settled(bytes: &'a [u8]) -> Payload<'a> {
-        Payload(Place::Bulk(bytes))
+        Payload(PayloadSource::Bulk(bytes))
     }
 
     /// Makes a payload of bytes that were copied out when they were received, for a later delivery. They need not be
     /// aligned.
     pub fn kept(bytes: &'a [u8]) -> Payload<'a> {
-        Payload(Place::Kept(bytes))
+        Payload(PayloadSource::Kept(bytes))
     }
 
     /// Returns the payload's length, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Place::Ring(payload) => payload.len(),
-            Place::Bulk(bytes) | Place::Kept(bytes) => bytes.len(),
+            PayloadSource::Ring(payload) => payload.len(),
+            PayloadSource::Bulk(bytes) | PayloadSource::Kept(bytes) => bytes.len(),
         }
     }
 
@@ -54,8 +54,8 @@ impl<'a> Payload<'a> {
     #[inline]
     pub fn as_slice(&self) -> Option<&'a [u8]> {
         match self.0 {
-            Place::Ring(_) | Place::Kept(_) => None,
-            Place::Bulk(bytes) => Some(bytes),
+            PayloadSource::Ring(_) | PayloadSource::Kept(_) => None,
+            PayloadSource::Bulk(bytes) => Some(bytes),
         }
     }
 
@@ -67,8 +67,8 @@ impl<'a> Payload<'a> {
     #[inline]
     pub fn word(&self, index: usize) -> u64 {
         match &self.0 {
-            Place::Ring(payload) => payload.word(index),
-            Place::Bulk(bytes) | Place::Kept(bytes) => {
+            PayloadSource::Ring(payload) => payload.word(index),
+            PayloadSource::Bulk(bytes) | PayloadSource::Kept(bytes) => {
                 let rest = &bytes[index * 8..];
                 assert!(!rest.is_empty(), "word {index} of a payload of {} bytes", bytes.len());
                 let mut word = [0; 8];
@@ -87,8 +87,8 @@ impl<'a> Payload<'a> {
     #[inline]
     pub fn read(&self, into: &mut [u8]) {
         match &self.0 {
-            Place::Ring(payload) => payload.read(into),
-            Place::Bulk(bytes) | Place::Kept(bytes) => into.copy_from_slice(bytes),
+            PayloadSource::Ring(payload) => payload.read(into),
+            PayloadSource::Bulk(bytes) | PayloadSource::Kept(bytes) => into.copy_from_slice(bytes),
         }
     }
 
@@ -96,8 +96,8 @@ impl<'a> Payload<'a> {
     #[inline]
     pub fn copy_to(&self, into: &mut Vec<u8>) {
         match &self.0 {
-            Place::Ring(payload) => payload.copy_to(into),
-            Place::Bulk(bytes) | Place::Kept(bytes) => {
+            PayloadSource::Ring(payload) => payload.copy_to(into),
+            PayloadSource::Bulk(bytes) | PayloadSource::Kept(bytes) => {
                 into.clear();
                 into.extend_from_slice(bytes);
             }

@@ -18,7 +18,7 @@ use squall_sst::{
 use self::durable::Durable;
 pub use self::ending::Undelivered;
 use crate::{
-    bulk::Bulk,
+    bulk::ShardBulk,
     config::{Mode, ShardConfig},
     order,
     progress::Progress,
@@ -44,7 +44,7 @@ pub struct Stepped {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ShardPhase {
     Running,
     /// It neither sends nor receives any more, and goes on delivering stable messages.
     Wedged,
@@ -62,7 +62,7 @@ enum State {
 pub struct Shard {
     id: ShardId,
     mode: Mode,
-    state: State,
+    state: ShardPhase,
     mesh: Mesh,
     table: Table,
     columns: Columns,
@@ -71,10 +71,10 @@ pub struct Shard {
     /// This node's part as a sender, if it is one.
     own: Option<Own>,
     /// The regions in which each member keeps its copies of this node's memory.
-    remote: Vec<Option<Remote>>,
+    remote: Vec<Option<RemoteRegions>>,
     /// The senders' rings, by rank among senders.
     rings: Vec<Region>,
-    bulk: Bulk,
+    bulk: ShardBulk,
     /// The members that broke the protocol of bulk messages, until [`take_faulty`](Shard::take_faulty) returns them.
     faulty: Vec<(NodeId, String)>,
     progress: Arc<Progress>,
@@ -94,7 +94,7 @@ struct Own {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Remote {
+struct RemoteRegions {
     table: RegionKey,
     ring: Option<RegionKey>,
 }
@@ -202,7 +202,7 @@ impl Shard {
         Ok(Shard {
             id: members.shard,
             mode: config.mode,
-            state: State::Running,
+            state: ShardPhase::Running,
             mesh,
             table,
             columns,
@@ -210,7 +210,7 @@ impl Shard {
             own,
             remote: vec![None; rows],
             rings: rings.to_vec(),
-            bulk: Bulk::empty(),
+            bulk: ShardBulk::empty(),
             faulty: Vec::new(),
             progress,
             durable,
@@ -222,7 +222,7 @@ impl Shard {
     }
 
     /// Adds the shard's part for bulk messages, once.
-    pub(crate) fn add_bulk(&mut self, bulk: Bulk) {
+    pub(crate) fn add_bulk(&mut self, bulk: ShardBulk) {
         self.bulk = bulk;
     }
 
@@ -239,7 +239,7 @@ impl Shard {
     /// Returns whether all other members are connected, with memory that fits. The endpoints for bulk messages do not
     /// count: they are connected when a sender sends its first one.
     pub fn is_complete(&self) -> bool {
-        let fit = |(peer, remote): (usize, &Option<Remote>)| peer == self.mesh.me() || remote.is_some();
+        let fit = |(peer, remote): (usize, &Option<RemoteRegions>)| peer == self.mesh.me() || remote.is_some();
         self.mesh.is_complete() && self.remote.iter().enumerate().all(fit)
     }
 
@@ -276,17 +276,17 @@ impl Shard {
     }
 
     /// Returns the regions that a peer exposed, if they are those that a member of this shard exposes to this node.
-    fn remote_of(&self, peer: usize) -> Option<Remote> {
+    fn remote_of(&self, peer: usize) -> Option<RemoteRegions> {
         let (_, remote) = self.mesh.link(peer)?;
         let fits = |region: &RemoteRegion, like: &Region| {
             (region.kind == RegionKind::Polled && region.bytes == like.len()).then_some(region.key)
         };
         match (remote, &self.own) {
-            ([table, ring], Some(own)) => Some(Remote {
+            ([table, ring], Some(own)) => Some(RemoteRegions {
                 table: fits(table, self.table.region())?,
                 ring: Some(fits(ring, &self.rings[own.rank])?),
             }),
-            ([table], None) => Some(Remote { table: fits(table, self.table.region())?, ring: None }),
+            ([table], None) => Some(RemoteRegions { table: fits(table, self.table.region())?, ring: None }),
             _ => None,
         }
     }
@@ -296,7 +296,7 @@ impl Shard {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> Stepped {
         let mut stepped = Stepped::default();
         self.table.refresh();
-        if self.state == State::Running && !self.bulk.is_empty() {
+        if self.state == ShardPhase::Running && !self.bulk.is_empty() {
             stepped.busy |= self.bulk.step(fabric, now, &mut self.table, self.columns.bulk, &mut self.faulty);
             stepped.connecting = self.bulk.has_new_endpoints();
         }
@@ -358,7 +358,7 @@ impl Shard {
         let asked = self.progress.asked();
         stepped.busy |= asked != self.asked;
         let before = std::mem::replace(&mut self.asked, asked);
-        if self.state == State::Running {
+        if self.state == ShardPhase::Running {
             self.send();
             let prefix = order::prefix(self.senders.len(), |s| self.turns(s));
             self.table.set(received, prefix);
@@ -378,16 +378,16 @@ impl Shard {
             self.progress.set_lease(self.reads.lease_until(), self.reads.renew_at());
         }
         let limit = match self.state {
-            State::Running | State::Wedged => self.table.min(received),
-            State::CleaningUp { to, .. } => to.0,
-            State::Abandoned => 0,
+            ShardPhase::Running | ShardPhase::Wedged => self.table.min(received),
+            ShardPhase::CleaningUp { to, .. } => to.0,
+            ShardPhase::Abandoned => 0,
         };
         if limit > self.progress.limit(0) {
             self.progress.set_limit(0, limit);
             stepped.deliver = true;
         }
         // No member delivered anything beyond the trim, so the state at the trim answers every confirmed read.
-        let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_ended();
+        let cleaned_up = matches!(self.state, ShardPhase::CleaningUp { short: false, .. }) && self.is_ended();
         let reached = if cleaned_up { u64::MAX } else { self.delivered };
         if let Some(upto) = self.reads.answerable(reached) {
             self.progress.set_answerable(upto);
@@ -404,14 +404,14 @@ impl Shard {
             let delivered = self.progress.delivered(sender);
             self.table.set(taken.nth(sender), delivered);
         }
-        if self.state == State::Running {
+        if self.state == ShardPhase::Running {
             self.send();
             for sender in 0..self.senders.len() {
                 let turns = self.turns(sender);
                 self.table.set(held.nth(sender), turns);
             }
         }
-        for sender in (0..self.senders.len()).filter(|_| self.state != State::Abandoned) {
+        for sender in (0..self.senders.len()).filter(|_| self.state != ShardPhase::Abandoned) {
             let own = self.own.as_ref().is_some_and(|own| own.rank == sender);
             let limit =
                 if own { self.table.min(held.nth(sender)) } else { self.table.get(self.table.me(), held.nth(sender)) };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use squall_fabric::Time;
 use squall_sst::ring::{PushError, Ring, Tag};
 
-use crate::{bulk::Queue, progress::Progress};
+use crate::{bulk::BulkQueue, progress::Progress};
 
 /// The reasons for which a message was not accepted. Nothing of it will be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,7 @@ impl From<PushError> for SubmitRefused {
 pub struct Submitter {
     ring: Option<Arc<Ring>>,
     /// None if there are no bulk messages.
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<BulkQueue>>,
     /// The length of the longest message that is not a bulk message, in bytes.
     inline_bytes: usize,
     progress: Arc<Progress>,
@@ -59,7 +59,7 @@ pub struct Submitter {
 impl Submitter {
     pub(crate) fn new(
         ring: Option<Arc<Ring>>,
-        queue: Option<Arc<Queue>>,
+        queue: Option<Arc<BulkQueue>>,
         inline_bytes: usize,
         progress: Arc<Progress>,
     ) -> Submitter {
@@ -116,12 +116,12 @@ impl Submitter {
     /// itself. `now` is a clock that was read after the read came in.
     ///
     /// None where the read must be [asked for](Submitter::ask_read): the lease has lapsed, or there is none.
-    pub fn lease(&self, now: Time) -> Option<Place> {
-        (now < self.progress.lease_until()).then(|| Place(self.progress.received()))
+    pub fn lease(&self, now: Time) -> Option<OrderPosition> {
+        (now < self.progress.lease_until()).then(|| OrderPosition(self.progress.received()))
     }
 
     /// Returns whether the deliverer has come to a place.
-    pub fn has_reached(&self, place: Place) -> bool {
+    pub fn has_reached(&self, place: OrderPosition) -> bool {
         self.progress.delivered(0) >= place.0
     }
 
@@ -156,4 +156,4 @@ impl Submitter {
 
 /// A place in a shard's order: a count of its first messages and nulls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(u64);
+pub struct OrderPosition(u64);

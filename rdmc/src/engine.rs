@@ -21,7 +21,7 @@ use crate::{
     control::Control,
     course::Course,
     events::{Event, Interrupted, Progress},
-    link::{Awaited, Link, link_to},
+    link::{Awaited, BlockLink, link_to},
     message::{Message, Parked, is_block_len},
 };
 
@@ -32,12 +32,12 @@ struct Lane {
     message: u64,
     step: u64,
     /// Sends that were found and not posted, oldest first.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingSend>,
     in_flight: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingSend {
     message: u64,
     step: u64,
     link: usize,
@@ -103,7 +103,7 @@ const SEARCH_STEPS: usize = 4096;
 pub(crate) struct Engine {
     limits: Limits,
     course: Course,
-    links: Vec<Link>,
+    links: Vec<BlockLink>,
     lanes: Vec<Lane>,
     /// The messages that this member knows of and is not done with; the number of the first is `base`.
     messages: VecDeque<Message>,
@@ -124,7 +124,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine for messages from number 0 on. A receiver has `scratch`, of a block's size, or waits for memory that
     /// is provided.
-    pub(crate) fn new(limits: Limits, course: Course, links: Vec<Link>, scratch: Option<Buffer>) -> Engine {
+    pub(crate) fn new(limits: Limits, course: Course, links: Vec<BlockLink>, scratch: Option<Buffer>) -> Engine {
         let lanes = (0..course.parts()).map(|_| Lane::default()).collect();
         let reports = course.receiving().is_some();
         Engine {
@@ -146,7 +146,7 @@ impl Engine {
     }
 
     /// An engine that completes one message.
-    pub(crate) fn completing(limits: Limits, course: Course, links: Vec<Link>, what: Interrupted) -> Engine {
+    pub(crate) fn completing(limits: Limits, course: Course, links: Vec<BlockLink>, what: Interrupted) -> Engine {
         let mut engine = Engine::new(limits, course, links, None);
         let message = Message { len: what.len, held: what.held, buffer: what.buffer, ..Message::new(what.blocks, 1) };
         (engine.base, engine.reported, engine.receiving) = (what.message, what.message, (what.message, 0));
@@ -155,7 +155,7 @@ impl Engine {
         engine
     }
 
-    pub(crate) fn links(&self) -> &[Link] {
+    pub(crate) fn links(&self) -> &[BlockLink] {
         &self.links
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     pub(crate) fn is_idle(&self) -> bool {
         let cannot = self.course.first_block().is_none() || self.scratch.is_none() && self.provided.is_empty();
         let waits = self.first.is_some() || cannot;
-        let told = |link: &Link| link.published == link.posted || link.control.is_none();
+        let told = |link: &BlockLink| link.published == link.posted || link.control.is_none();
         self.messages.is_empty() && waits && self.links.iter().all(told)
     }
 
@@ -350,7 +350,7 @@ impl Engine {
             }
             if let Some(send) = self.course.at(lane, message.blocks, at.step).send {
                 let link = link_to(&self.links, send.peer);
-                at.pending.push_back(Pending { message: at.message, step: at.step, link, block: send.block });
+                at.pending.push_back(PendingSend { message: at.message, step: at.step, link, block: send.block });
                 message.queued += 1;
             }
             at.step += 1;
@@ -409,7 +409,7 @@ impl Engine {
     }
 
     /// Whether a send is no further ahead of this member's receives than it may be.
-    fn may_send(&mut self, part: usize, send: Pending) -> bool {
+    fn may_send(&mut self, part: usize, send: PendingSend) -> bool {
         let message = &mut self.messages[(send.message - self.base) as usize];
         while message.arrived < send.step {
             let receive = self.course.at(part, message.blocks, message.arrived).receive;

@@ -11,7 +11,7 @@ use crate::{
     course::Course,
     engine::{AcceptError, Engine, Limits},
     events::{Event, Failure, Interrupted, Progress},
-    link::Link,
+    link::BlockLink,
     plan::Plan,
     resume::Exchange,
     schedule::Rank,
@@ -51,7 +51,7 @@ pub enum SendError {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+enum GroupPhase {
     Running,
     /// A member failed; its name is still to come: from the root, or at the root from another member.
     Failing,
@@ -93,7 +93,7 @@ pub struct Group {
     exchange: Option<Exchange>,
     /// The number of regions that members expose to the root, and the root to them.
     regions: usize,
-    state: State,
+    state: GroupPhase,
     /// The notice that this member sends.
     own: Notice,
     /// At the root: no more messages will be sent.
@@ -137,7 +137,7 @@ impl Group {
             engine: None,
             regions: 1 + usize::from(exchange.is_some()),
             exchange,
-            state: State::Running,
+            state: GroupPhase::Running,
             own: Notice::default(),
             closing: false,
             connected: false,
@@ -154,12 +154,12 @@ impl Group {
         group
     }
 
-    fn connect_links(&self, fabric: &mut impl Fabric, course: &Course) -> Vec<Link> {
+    fn connect_links(&self, fabric: &mut impl Fabric, course: &Course) -> Vec<BlockLink> {
         let control = [self.control.region().clone()];
         let connect = |rank| {
             let mut to = |layer, expose| fabric.connect(self.node(rank), self.tag(layer), expose, &self.hello);
             let blocks = to(BLOCKS, &[]);
-            Link::new(rank, blocks, to(READY, &control))
+            BlockLink::new(rank, blocks, to(READY, &control))
         };
         course.peers().into_iter().map(connect).collect()
     }
@@ -200,7 +200,7 @@ impl Group {
     /// The endpoints whose completions belong to this group. A group that resumes has more of them later: look again
     /// after each step.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
-        let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(Link::endpoints));
+        let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(BlockLink::endpoints));
         self.lines.iter().map(|line| line.endpoint).chain(links)
     }
 
@@ -219,7 +219,7 @@ impl Group {
         let block_bytes = self.config.block_bytes;
         let blocks = self.config.blocks(len).ok_or(SendError::TooManyBlocks { len, block_bytes })?;
         match &mut self.engine {
-            Some(engine) if self.state == State::Running && !self.closing && engine.takes_more() => {
+            Some(engine) if self.state == GroupPhase::Running && !self.closing && engine.takes_more() => {
                 Ok(engine.send(message, len, blocks))
             }
             _ => Err(SendError::Closed),
@@ -246,7 +246,7 @@ impl Group {
     /// Its capacity must be the message's [`max_bytes`](Event::Incoming), or its length where the application knows it:
     /// a longer message would break the group.
     pub fn accept(&mut self, message: u64, buffer: Buffer) -> Result<(), AcceptError> {
-        let engine = self.engine.as_mut().filter(|_| self.state == State::Running);
+        let engine = self.engine.as_mut().filter(|_| self.state == GroupPhase::Running);
         engine.ok_or(AcceptError::NotWaiting(message))?.accept(message, buffer)
     }
 
@@ -267,7 +267,7 @@ impl Group {
 
     /// Whether the group has failed or is destroyed.
     pub fn is_ended(&self) -> bool {
-        matches!(self.state, State::Failed | State::Destroyed)
+        matches!(self.state, GroupPhase::Failed | GroupPhase::Destroyed)
     }
 
     /// Whether no member has to hear of this one any more, so that it may be dropped without making others guess.
@@ -279,7 +279,7 @@ impl Group {
         // Where the message is lost, no member failed, and all find that by themselves.
         let finds = |rank| self.own.failed.is_none() && self.control.is_done(rank);
         let knows = |line: &Line| line.gone || named(line.rank) || finds(line.rank) || self.control.is_closed();
-        self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
+        self.state == GroupPhase::Destroyed || self.state == GroupPhase::Failed && self.lines.iter().all(knows)
     }
 
     /// Whether another step would do nothing until a completion is reported, or something is asked of the group.
@@ -314,7 +314,7 @@ impl Group {
     pub fn step(&mut self, fabric: &mut impl Fabric, out: &mut Vec<Event>) -> bool {
         let mut busy = self.hear(fabric);
         self.note_connected();
-        if self.state == State::Running {
+        if self.state == GroupPhase::Running {
             if self.exchange.is_some() {
                 busy |= self.exchange(fabric);
             }
@@ -335,19 +335,19 @@ impl Group {
     /// Reads the notices of the others.
     fn hear(&mut self, fabric: &mut impl Fabric) -> bool {
         // Once all are done, a member that leaves harms no other.
-        if self.is_ended() || self.state == State::Closed {
+        if self.is_ended() || self.state == GroupPhase::Closed {
             return false;
         }
         for at in 0..self.lines.len() {
             let rank = self.lines[at].rank;
             if let Some(suspect) = self.control.failed(rank)
-                && (self.state == State::Running || suspect != Suspect::Unknown)
+                && (self.state == GroupPhase::Running || suspect != Suspect::Unknown)
             {
                 self.fail(fabric, suspect, format!("{} says so", self.node(rank)));
                 return true;
             }
             if self.own.done && self.control.is_closed() {
-                self.state = State::Destroyed;
+                self.state = GroupPhase::Destroyed;
                 self.events.push(Event::Destroyed);
                 self.disconnect(fabric);
                 return true;
@@ -390,14 +390,14 @@ impl Group {
 
     /// Runs the closing handshake. Returns whether anything changed.
     fn close(&mut self) -> bool {
-        let Some(engine) = self.engine.as_ref().filter(|_| self.state == State::Running) else { return false };
+        let Some(engine) = self.engine.as_ref().filter(|_| self.state == GroupPhase::Running) else { return false };
         let before = (self.own, self.closing);
         if self.me == Rank::ROOT {
             if self.closing {
                 self.own.total = Some(engine.next());
                 if engine.is_done() && self.lines.iter().all(|line| self.control.is_done(line.rank)) {
                     self.own.closed = true;
-                    self.state = State::Closed;
+                    self.state = GroupPhase::Closed;
                     self.end_if_alone();
                 }
             }
@@ -409,8 +409,8 @@ impl Group {
 
     /// Ends the group at the root once all members have closed their connections: they know then.
     fn end_if_alone(&mut self) {
-        if self.state == State::Closed && self.lines.iter().all(|line| line.gone) {
-            self.state = State::Destroyed;
+        if self.state == GroupPhase::Closed && self.lines.iter().all(|line| line.gone) {
+            self.state = GroupPhase::Destroyed;
             self.events.push(Event::Destroyed);
         }
     }
@@ -430,10 +430,10 @@ impl Group {
     }
 
     fn note_connected(&mut self) {
-        if self.connected || self.state != State::Running {
+        if self.connected || self.state != GroupPhase::Running {
             return;
         }
-        let up = |engine: &Engine| engine.links().iter().all(Link::is_up);
+        let up = |engine: &Engine| engine.links().iter().all(BlockLink::is_up);
         if self.engine.as_ref().is_some_and(up) && self.lines.iter().all(|line| line.remote.is_some()) {
             self.connected = true;
             self.events.push(Event::Connected);
@@ -447,9 +447,9 @@ impl Group {
             return self.on_line(fabric, at, completion);
         }
         // A completion that was reported together with the end of the group comes after it.
-        let Some(engine) = self.engine.as_mut().filter(|_| self.state == State::Running) else { return };
+        let Some(engine) = self.engine.as_mut().filter(|_| self.state == GroupPhase::Running) else { return };
         let Some(at) = engine.links().iter().position(|link| link.endpoints().contains(&endpoint)) else { return };
-        let Link { rank, blocks, .. } = engine.links()[at];
+        let BlockLink { rank, blocks, .. } = engine.links()[at];
         let carries_blocks = endpoint == blocks;
         match completion {
             Completion::Connected { hello, .. } if carries_blocks && *hello == self.hello => {
@@ -490,7 +490,7 @@ impl Group {
             Completion::Broken { reason, .. } => {
                 self.lines[at].gone = true;
                 self.end_if_alone();
-                if self.state != State::Closed && !self.is_ended() {
+                if self.state != GroupPhase::Closed && !self.is_ended() {
                     self.fail(fabric, Suspect::Rank(rank), reason.to_string());
                 }
             }
@@ -519,14 +519,14 @@ impl Group {
     /// Starts the end after a failure: nothing more is sent or received. The application hears of it once the failed
     /// member is known.
     fn fail(&mut self, fabric: &mut impl Fabric, suspect: Suspect, reason: String) {
-        if self.is_ended() || self.state == State::Closed {
+        if self.is_ended() || self.state == GroupPhase::Closed {
             return;
         }
-        if self.state == State::Running {
+        if self.state == GroupPhase::Running {
             tracing::debug!(group = ?self.config.id, ?suspect, reason, "a group fails");
-            self.state = State::Failing;
+            self.state = GroupPhase::Failing;
             // From here on nothing lands in memory that the application gets back.
-            let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(Link::endpoints));
+            let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(BlockLink::endpoints));
             for endpoint in links.collect::<Vec<_>>() {
                 fabric.disconnect(endpoint);
             }
@@ -540,7 +540,7 @@ impl Group {
     }
 
     fn end_as_failed(&mut self, suspect: Option<Rank>, reason: String, resuming: Option<Interrupted>) {
-        self.state = State::Failed;
+        self.state = GroupPhase::Failed;
         let moved = self.engine.as_mut().map(Engine::interrupted).unwrap_or_default();
         let interrupted = resuming.into_iter().chain(moved).collect();
         let suspect = suspect.map(|rank| self.node(rank));

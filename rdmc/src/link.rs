@@ -8,7 +8,7 @@ use crate::schedule::Rank;
 
 /// The connection to one peer that carries blocks.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct BlockLink {
     pub(crate) rank: Rank,
     /// The endpoint that carries blocks.
     pub(crate) blocks: EndpointId,
@@ -41,9 +41,9 @@ pub(crate) enum Awaited {
     },
 }
 
-impl Link {
-    pub(crate) fn new(rank: Rank, blocks: EndpointId, ready: EndpointId) -> Link {
-        Link {
+impl BlockLink {
+    pub(crate) fn new(rank: Rank, blocks: EndpointId, ready: EndpointId) -> BlockLink {
+        BlockLink {
             rank,
             blocks,
             ready,
@@ -68,6 +68,6 @@ impl Link {
 }
 
 /// Links are in order of ranks, and the course names no others.
-pub(crate) fn link_to(links: &[Link], rank: Rank) -> usize {
+pub(crate) fn link_to(links: &[BlockLink], rank: Rank) -> usize {
     links.binary_search_by_key(&rank, |link| link.rank).expect("a peer of the schedule has a link")
 }

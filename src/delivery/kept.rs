@@ -1,6 +1,6 @@
 //! A dropped node's copy, in memory, of a shard that is suspended: the shard may go on with it.
 
-use squall_membership::{End, Seq};
+use squall_membership::{OrderEnd, Seq};
 use squall_ordered::{Deliver, DeliverError, Message};
 
 use super::{
@@ -45,7 +45,7 @@ impl Kept {
     }
 
     /// The same up to the place from which the shard goes on; None if it lacks something of that.
-    pub(super) fn up_to(self, began: End) -> Option<Kept> {
+    pub(super) fn up_to(self, began: OrderEnd) -> Option<Kept> {
         let reaches = began.epoch == self.part.epoch && began.seq <= self.to;
         reaches.then_some(Kept { to: began.seq, ..self })
     }

@@ -232,7 +232,7 @@ impl<S: Service> ReplicaControl for Control<S> {
         &self.history
     }
 
-    fn held(&self) -> Option<membership::Held> {
+    fn held(&self) -> Option<membership::HeldCopy> {
         self.installer()?.held()
     }
 
@@ -240,7 +240,7 @@ impl<S: Service> ReplicaControl for Control<S> {
         self.installer().map_or(Ok(None), |installer| installer.prepare(repair))
     }
 
-    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+    fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError> {
         self.installer().map_or(Ok(()), |installer| installer.cut(to, rebuilds))
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{End, Held, ShardId};
+use squall_membership::{HeldCopy, OrderEnd, ShardId};
 
 use super::engine::GroupSlot;
 use crate::group::control::GroupControl;
@@ -17,7 +17,7 @@ use crate::group::control::GroupControl;
 #[derive(Debug)]
 pub(crate) enum Done {
     /// The contents of the logs, once nothing was on its way to them.
-    Held(BTreeMap<ShardId, Held>),
+    Held(BTreeMap<ShardId, HeldCopy>),
     /// A log is cut, or could not be cut for this reason.
     Cut(ShardId, Result<(), String>),
 }
@@ -26,7 +26,7 @@ pub(crate) enum Done {
 #[derive(Debug)]
 enum Job {
     Gather,
-    Cut { shard: ShardId, end: End, rebuilds: bool },
+    Cut { shard: ShardId, end: OrderEnd, rebuilds: bool },
 }
 
 /// A node's part in a restart, as far as its logs are concerned.
@@ -61,7 +61,7 @@ impl Returning {
     }
 
     /// Asks for a cut of a shard's log. Its replica is taken back to there at once if `rebuilds`.
-    pub(super) fn cut(&mut self, shard: ShardId, end: End, rebuilds: bool) {
+    pub(super) fn cut(&mut self, shard: ShardId, end: OrderEnd, rebuilds: bool) {
         self.jobs.push_back(Job::Cut { shard, end, rebuilds });
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
-use squall_membership::{End, EndReason, Held, Member, ShardId, View, ViewLog};
+use squall_membership::{EndReason, HeldCopy, Member, OrderEnd, ShardId, View, ViewLog};
 use squall_ordered::log::Hlc;
 
 use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
@@ -123,7 +123,7 @@ pub(super) struct Home {
     /// The scrubber that looks after its log.
     pub(super) scrubbing: Option<Scrubbing>,
     /// The place at which its log is to be cut, and whether its replica must then be rebuilt from what is left.
-    pub(super) cut: Option<(End, bool)>,
+    pub(super) cut: Option<(OrderEnd, bool)>,
     /// Whether the cut is on the agenda.
     pub(super) cuts: bool,
 }
@@ -148,7 +148,7 @@ pub(super) struct Found {
     pub(super) log: DiskLog,
     pub(super) is_kept: bool,
     pub(super) rebuilt: Rebuilt,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldCopy>,
 }
 
 /// The parts that a node is launched with.

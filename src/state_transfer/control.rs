@@ -44,11 +44,11 @@ pub(crate) trait ReplicaControl: Send + Sync {
     /// In a durable group, removes from the log all that lies behind a place. Takes the replica back to there if
     /// `rebuilds`; else that is left to a later [`prepare`](ReplicaControl::prepare). Blocks. Nothing may be delivered
     /// meanwhile.
-    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError>;
+    fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError>;
 
     /// In a durable group, returns what this node can report in a restart as its own, once all that was appended is on
     /// disk. Blocks. None if the log has failed. Nothing may be delivered meanwhile.
-    fn held(&self) -> Option<membership::Held>;
+    fn held(&self) -> Option<membership::HeldCopy>;
 
     /// Replaces the replica's state by one that [`Captured::write`](crate::capture::state::Captured::write)
     /// wrote, or takes it further by another log's records, while the replica's

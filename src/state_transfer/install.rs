@@ -183,7 +183,7 @@ impl<S: Service> Installer<'_, S> {
     }
 
     /// Returns this node's report of its copy, once everything that was appended is on disk.
-    pub(crate) fn held(&self) -> Option<membership::Held> {
+    pub(crate) fn held(&self) -> Option<membership::HeldCopy> {
         let told = ask(self.log_writer, |log| {
             let end = log.persisted();
             let skipped = crate::durable::recovery::skipped(log.skips(), end.position);
@@ -192,13 +192,13 @@ impl<S: Service> Installer<'_, S> {
         let (end, acknowledged, trusted, doubtful, skipped) = told.ok()?;
         let complete = (trusted || !self.log_writer.is_anew()) && !doubtful && !self.log_writer.is_stale();
         let (end, version) = (crate::durable::recovery::place(end.position), Some(end.version));
-        Some(membership::Held { end, complete, version, acknowledged, trusted, skipped })
+        Some(membership::HeldCopy { end, complete, version, acknowledged, trusted, skipped })
     }
 
     /// Cuts the log, and takes the replica back to its end if `rebuilds`; else the replica is stale if it went further.
     /// The replica is borrowed meanwhile. A fetch that is under way comes before or after, and the state that it gave
     /// before is void.
-    pub(crate) fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+    pub(crate) fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError> {
         let guard = self.borrow()?;
         self.exchange.forget();
         self.cut_log(to)?;
@@ -213,7 +213,7 @@ impl<S: Service> Installer<'_, S> {
     }
 
     /// Cuts the log, and marks the replica as stale if it went further. The caller holds the replica.
-    fn cut_log(&self, to: membership::End) -> Result<(), RestoreError> {
+    fn cut_log(&self, to: membership::OrderEnd) -> Result<(), RestoreError> {
         let (was, to) = (self.log_writer.end(), position(to));
         if was.position > to {
             self.log_writer.set_stale(true);

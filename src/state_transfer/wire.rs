@@ -30,7 +30,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use squall_membership::{ClusterId, End, Epoch, Seq, ShardId};
+use squall_membership::{ClusterId, Epoch, OrderEnd, Seq, ShardId};
 use squall_ordered::log;
 
 use squall_services::{
@@ -69,7 +69,7 @@ pub(crate) enum RequestedPart {
     /// which ends at `have`.
     State { epoch: Epoch, have: Option<LogEnd> },
     /// The log's records that take it from one place to another.
-    Records { from: End, to: End },
+    Records { from: OrderEnd, to: OrderEnd },
 }
 
 /// The end of a log, and the life of the group that its last view is of. Places of two lives have nothing in common
@@ -79,13 +79,13 @@ pub(crate) struct LogEnd {
     /// The life; 0 for an empty log.
     pub(crate) life: ClusterId,
     /// The end's place.
-    pub(crate) end: End,
+    pub(crate) end: OrderEnd,
 }
 
 impl LogEnd {
     pub(crate) fn new(life: ClusterId, end: log::End) -> LogEnd {
         let log::Position { epoch, seq } = end.position;
-        LogEnd { life, end: End { epoch, seq } }
+        LogEnd { life, end: OrderEnd { epoch, seq } }
     }
 }
 
@@ -105,7 +105,7 @@ pub(crate) enum Offer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Divergence {
     /// The place. Records behind it in the shorter log are void.
-    pub(crate) at: End,
+    pub(crate) at: OrderEnd,
     /// The last message's number there.
     pub(crate) version: u64,
     /// The last record's time there, in nanoseconds.

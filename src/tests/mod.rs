@@ -27,7 +27,8 @@ use squall_fabric::{
     Time, Token, Waker,
 };
 use squall_membership::{
-    ClusterId, End, EndReason, Epoch, Holder, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View, VoterId,
+    ClusterId, EndReason, Epoch, Holder, Incarnation, Member, OrderEnd, Seq, ShardId, ShardState, ShardView, View,
+    VoterId,
 };
 use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimStorage};
 

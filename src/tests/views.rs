@@ -246,7 +246,7 @@ fn a_shard_that_is_inadequate_or_suspended_refuses_new_work_by_name() {
     let last_holders = vec![NodeId(4), NodeId(5)];
     let undelivered = solo.end_view();
     solo.install_next(undelivered, |view| {
-        let since = End::START;
+        let since = OrderEnd::START;
         let holders = last_holders.iter().map(|&node| Holder { node, voter: VoterId(node.0.into()), since });
         view.shards[0].state =
             ShardState::Suspended { after: Epoch(2), last_holders: holders.collect(), acknowledged: 0 };

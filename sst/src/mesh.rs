@@ -18,19 +18,19 @@ pub enum MeshEvent {
 pub struct Mesh {
     me: usize,
     hello: Vec<u8>,
-    links: Vec<Link>,
+    links: Vec<MeshLink>,
 }
 
 #[derive(Debug)]
-struct Link {
+struct MeshLink {
     node: NodeId,
     /// None for this node itself.
     endpoint: Option<EndpointId>,
-    state: State,
+    state: LinkState,
 }
 
 #[derive(Debug)]
-enum State {
+enum LinkState {
     Connecting,
     Up(Vec<RemoteRegion>),
     Down,
@@ -59,7 +59,11 @@ impl Mesh {
             .enumerate()
             .map(|(i, &node)| {
                 let endpoint = (i != me).then(|| fabric.connect(node, tag, &expose(i), hello));
-                Link { node, endpoint, state: if i == me { State::Up(Vec::new()) } else { State::Connecting } }
+                MeshLink {
+                    node,
+                    endpoint,
+                    state: if i == me { LinkState::Up(Vec::new()) } else { LinkState::Connecting },
+                }
             })
             .collect();
         Mesh { me, hello: hello.to_vec(), links }
@@ -94,14 +98,14 @@ impl Mesh {
     pub fn link(&self, index: usize) -> Option<(EndpointId, &[RemoteRegion])> {
         let link = &self.links[index];
         match (&link.state, link.endpoint) {
-            (State::Up(remote), Some(endpoint)) => Some((endpoint, remote)),
+            (LinkState::Up(remote), Some(endpoint)) => Some((endpoint, remote)),
             _ => None,
         }
     }
 
     /// Whether every other member was reached and none is lost.
     pub fn is_complete(&self) -> bool {
-        self.links.iter().all(|link| matches!(link.state, State::Up(_)))
+        self.links.iter().all(|link| matches!(link.state, LinkState::Up(_)))
     }
 
     /// Takes note of a completion of one of this mesh's endpoints.
@@ -112,17 +116,17 @@ impl Mesh {
             Completion::Connected { remote, hello, .. } => {
                 if *hello != self.hello {
                     fabric.disconnect(of);
-                    self.links[index].state = State::Down;
+                    self.links[index].state = LinkState::Down;
                     let why =
                         "its configuration differs from this node's (members, groups, senders, modes or ring sizes)";
                     return Some(MeshEvent::Down(index, BreakReason::Refused(why.into())));
                 }
-                self.links[index].state = State::Up(remote.clone());
+                self.links[index].state = LinkState::Up(remote.clone());
                 Some(MeshEvent::Up(index))
             }
             Completion::Room { .. } => Some(MeshEvent::Room(index)),
             Completion::Broken { reason, .. } => {
-                self.links[index].state = State::Down;
+                self.links[index].state = LinkState::Down;
                 Some(MeshEvent::Down(index, reason.clone()))
             }
             Completion::Done { .. } | Completion::Received { .. } | Completion::GraphDone { .. } => None,
@@ -132,9 +136,9 @@ impl Mesh {
     /// Closes the endpoint to one member, if it is not closed.
     pub fn disconnect_member(&mut self, fabric: &mut impl Fabric, index: usize) {
         let link = &mut self.links[index];
-        if let (Some(endpoint), State::Connecting | State::Up(_)) = (link.endpoint, &link.state) {
+        if let (Some(endpoint), LinkState::Connecting | LinkState::Up(_)) = (link.endpoint, &link.state) {
             fabric.disconnect(endpoint);
-            link.state = State::Down;
+            link.state = LinkState::Down;
         }
     }
 

@@ -21,12 +21,12 @@ pub enum When {
 /// last evaluation. An action is a value that the caller acts on, so a predicate has no state and no effects of its
 /// own.
 pub struct Predicates<A> {
-    entries: Vec<Entry<A>>,
+    entries: Vec<RegisteredPredicate<A>>,
     /// The number registered since the last evaluation: these are due whatever changed.
     fresh: usize,
 }
 
-struct Entry<A> {
+struct RegisteredPredicate<A> {
     columns: ColumnSet,
     when: When,
     held: bool,
@@ -49,7 +49,7 @@ impl<A: Clone> Predicates<A> {
         action: A,
         condition: impl Fn(&Table) -> bool + Send + 'static,
     ) {
-        self.entries.push(Entry { columns, when, held: false, condition: Box::new(condition), action });
+        self.entries.push(RegisteredPredicate { columns, when, held: false, condition: Box::new(condition), action });
         self.fresh += 1;
     }
 
@@ -92,20 +92,20 @@ mod tests {
     use crate::layout::{Counter, Layout};
 
     /// A member's table of one row, with counters to set.
-    struct World {
+    struct SingleRow {
         table: Table,
         a: Counter,
         b: Counter,
         predicates: Predicates<&'static str>,
     }
 
-    impl World {
-        fn new() -> World {
+    impl SingleRow {
+        fn new() -> SingleRow {
             let mut layout = Layout::builder();
             let (a, b) = (layout.counter("a"), layout.counter("b"));
             let layout = layout.build();
             let region = Region::heap(RegionKind::Polled, RegionKey(0), Table::bytes(&layout, 1));
-            World { table: Table::new(layout, region, 1, 0), a, b, predicates: Predicates::default() }
+            SingleRow { table: Table::new(layout, region, 1, 0), a, b, predicates: Predicates::default() }
         }
 
         fn register(
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn once_always_and_becomes_differ_in_how_often_they_fire() {
-        let mut world = World::new();
+        let mut world = SingleRow::new();
         let a = world.a;
         let even = |value: u64| value.is_multiple_of(2);
         world.register(a, When::Once, "once", even);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn once_waits_for_its_first_time() {
-        let mut world = World::new();
+        let mut world = SingleRow::new();
         let a = world.a;
         world.register(a, When::Once, "once", |value| value > 1);
         assert!(world.evaluate().is_empty());
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_predicate_is_evaluated_only_if_its_columns_changed() {
-        let mut world = World::new();
+        let mut world = SingleRow::new();
         let (a, b) = (world.a, world.b);
         let evaluated = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&evaluated);

@@ -14,7 +14,7 @@ use squall::{
     Applied, Config, EndReason, Node, NodeId, Replicated, Spin, Time,
     config::Backend,
     onepipe::{
-        Controller, Directive, Event, FormError, HostClock, Message, Mode, OnePipeConfig, Pipe, ScatterError,
+        Controller, Directive, FormError, HostClock, Message, Mode, OnePipeConfig, Pipe, PipeEvent, ScatterError,
         Settlement, TakeError, Unsettled, tag,
     },
 };
@@ -113,16 +113,16 @@ fn node() {
         }
         while let Some(event) = pipe.next_event() {
             match event {
-                Event::Undeliverable { id, .. } => back.extend(sent.get(&id).map(u64::to_string)),
-                Event::Removed { rank, .. } => {
+                PipeEvent::Undeliverable { id, .. } => back.extend(sent.get(&id).map(u64::to_string)),
+                PipeEvent::Removed { rank, .. } => {
                     there.remove(&rank);
                     process::say(&format!("removed {rank}")).expect("the test listens");
                 }
-                Event::Ended => {
+                PipeEvent::Ended => {
                     sends = false;
                     process::say("ended").expect("the test listens");
                 }
-                Event::Broken { .. } => {}
+                PipeEvent::Broken { .. } => {}
             }
         }
         if fences == there.len() {

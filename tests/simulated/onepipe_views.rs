@@ -12,8 +12,8 @@ use fastrand::Rng;
 use squall::{
     Config, NodeId, Time,
     onepipe::{
-        Controller, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig, OnePipeHandle, ScatterError, ScatteringId,
-        ViewController,
+        Controller, HostClock, Message, Mode, OnePipe, OnePipeConfig, OnePipeHandle, PipeEvent, ScatterError,
+        ScatteringId, ViewController,
     },
     sim::{Cluster, Options, SimConfig, SimNet},
 };
@@ -101,10 +101,10 @@ impl Rank {
         self.pipe.attend(&mut self.fabric, now, &mut self.controller);
         while let Some(event) = self.pipe.next_event() {
             match event {
-                Event::Undeliverable { id, .. } => _ = self.back.insert(self.ids[&id]),
-                Event::Removed { rank, .. } => _ = self.removed.insert(rank),
-                Event::Ended => (self.ended, self.at_end) = (true, log.len()),
-                Event::Broken { .. } => {}
+                PipeEvent::Undeliverable { id, .. } => _ = self.back.insert(self.ids[&id]),
+                PipeEvent::Removed { rank, .. } => _ = self.removed.insert(rank),
+                PipeEvent::Ended => (self.ended, self.at_end) = (true, log.len()),
+                PipeEvent::Broken { .. } => {}
             }
         }
     }

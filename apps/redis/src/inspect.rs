@@ -4,7 +4,7 @@ use sha1::{Digest as _, Sha1};
 
 use crate::{
     Text,
-    keyspace::{Entry, View},
+    keyspace::{KeyEntry, View},
     number,
     value::Value,
 };
@@ -76,13 +76,13 @@ impl Digest {
     }
 
     /// The digest of one key's value and expiry.
-    pub fn of_entry(entry: &Entry) -> Digest {
+    pub fn of_entry(entry: &KeyEntry) -> Digest {
         let mut one = Digest::default();
         one.follow_entry(entry);
         one
     }
 
-    fn follow_entry(&mut self, entry: &Entry) {
+    fn follow_entry(&mut self, entry: &KeyEntry) {
         let kind: u32 = match entry.value {
             Value::Text(_) => 0,
             Value::List(_) => 1,

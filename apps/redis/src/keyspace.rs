@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, fmt, io, num::NonZeroU64, sync::Arc};
 use self::rows::Rows;
 use crate::{
     Error, inspect,
-    saved::{Reader, Writer, damaged},
+    saved::{StateReader, StateWriter, damaged},
     value::{Typed, Value},
 };
 
@@ -35,14 +35,14 @@ pub struct Keyspace {
 
 /// A key's value, with its version and expiry.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct KeyEntry {
     /// The value.
     pub value: Value,
     version: u64,
     expires_ms: Option<NonZeroU64>,
 }
 
-impl Entry {
+impl KeyEntry {
     /// The time when the key expires, in milliseconds since 1970.
     pub fn expires_ms(&self) -> Option<u64> {
         self.expires_ms.map(NonZeroU64::get)
@@ -51,7 +51,7 @@ impl Entry {
     /// The bytes of memory that the key of this name takes, its value included; an estimate.
     pub fn memory_bytes(&self, key: &[u8]) -> usize {
         // The row holds these three. The table of places holds two numbers for each, since it is never full.
-        let row = size_of::<u64>() + size_of::<Box<[u8]>>() + size_of::<Entry>() + 2 * size_of::<usize>();
+        let row = size_of::<u64>() + size_of::<Box<[u8]>>() + size_of::<KeyEntry>() + 2 * size_of::<usize>();
         let expiry = self.expires_ms.map_or(0, |_| size_of::<(u64, Box<[u8]>)>() + key.len());
         row + key.len() + expiry + inspect::heap_bytes(&self.value)
     }
@@ -102,8 +102,8 @@ impl Keyspace {
 
     /// Changes keys at a time, which never goes back. `seed` determines random choices, which must be the same at all
     /// replicas.
-    pub fn change(&mut self, now_ms: u64, seed: u64) -> Change<'_> {
-        Change { keys: self, now_ms, seed }
+    pub fn change(&mut self, now_ms: u64, seed: u64) -> KeyspaceMut<'_> {
+        KeyspaceMut { keys: self, now_ms, seed }
     }
 
     /// Removes keys that have expired, until their values had `max` elements. Returns the number of keys.
@@ -148,7 +148,7 @@ impl Keyspace {
     }
 
     /// Replaces the keys by those that were written.
-    pub(crate) fn load(&mut self, from: &mut Reader<'_>) -> io::Result<()> {
+    pub(crate) fn load(&mut self, from: &mut StateReader<'_>) -> io::Result<()> {
         let mut new = Keyspace { version: from.number()?, publisher: self.publisher.clone(), ..Keyspace::default() };
         for _ in 0..from.number()? {
             let class = usize::try_from(from.number()?).ok();
@@ -159,7 +159,7 @@ impl Keyspace {
         for _ in 0..from.number()? {
             let key = from.bytes()?;
             let (version, expires_ms) = (from.number()?, NonZeroU64::new(from.number()?));
-            let entry = Entry { value: from.value()?, version, expires_ms };
+            let entry = KeyEntry { value: from.value()?, version, expires_ms };
             if new.entries.get(&key).is_some() {
                 return Err(damaged("it has a key twice"));
             }
@@ -186,7 +186,7 @@ pub(crate) struct Frozen {
 
 impl Frozen {
     /// Writes the keys, behind the bytes that are in `out` already.
-    pub(crate) fn write(self, mut out: Writer, to: &mut dyn io::Write) -> io::Result<()> {
+    pub(crate) fn write(self, mut out: StateWriter, to: &mut dyn io::Write) -> io::Result<()> {
         out.number(self.version);
         let births = || self.births.iter().enumerate().filter(|(_, version)| **version > 0);
         out.number(births().count() as u64);
@@ -248,7 +248,7 @@ impl<'a> View<'a> {
     }
 
     /// A key's value, with its version and expiry.
-    pub fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
+    pub fn entry(&self, key: &[u8]) -> Option<&'a KeyEntry> {
         self.keys.entries.get(key).filter(|entry| entry.is_alive(self.now_ms))
     }
 
@@ -268,7 +268,7 @@ impl<'a> View<'a> {
     }
 
     /// All keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a Entry)> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a KeyEntry)> + use<'a> {
         let now_ms = self.now_ms;
         self.keys.entries.iter().filter(move |(_, entry)| entry.is_alive(now_ms))
     }
@@ -279,7 +279,7 @@ impl<'a> View<'a> {
     }
 
     /// The key and entry at a place. `None` if the place is empty, or the key has expired.
-    pub fn at(&self, place: usize) -> Option<(&'a [u8], &'a Entry)> {
+    pub fn at(&self, place: usize) -> Option<(&'a [u8], &'a KeyEntry)> {
         let (key, entry) = self.keys.entries.at(place)?;
         entry.is_alive(self.now_ms).then_some((key, entry))
     }
@@ -317,13 +317,13 @@ impl<T> Edited<T> {
 
 /// The keys, open to changes at a moment.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct KeyspaceMut<'a> {
     keys: &'a mut Keyspace,
     now_ms: u64,
     seed: u64,
 }
 
-impl Change<'_> {
+impl KeyspaceMut<'_> {
     /// The moment, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
@@ -341,7 +341,7 @@ impl Change<'_> {
 
     /// Sets a key to a value, which keeps the expiry of the old one.
     pub fn put_keeping_expiry(&mut self, key: &[u8], value: impl Typed) {
-        let expires_ms = self.view().entry(key).and_then(Entry::expires_ms);
+        let expires_ms = self.view().entry(key).and_then(KeyEntry::expires_ms);
         self.put_until(key, value.into_value(), expires_ms);
     }
 
@@ -362,7 +362,7 @@ impl Change<'_> {
         }
         let expires_ms = expires_ms.and_then(NonZeroU64::new);
         self.keys.version += 1;
-        let entry = Entry { value, version: self.keys.version, expires_ms };
+        let entry = KeyEntry { value, version: self.keys.version, expires_ms };
         let old_expiry = match self.keys.entries.get_mut(key) {
             Some(old) => {
                 let was_alive = old.is_alive(self.now_ms);
@@ -393,8 +393,8 @@ impl Change<'_> {
         self.edit_or(key, T::default, edit)
     }
 
-    /// Changes a key's value as [`edit`](Change::edit) does; an absent value begins with the given one instead of the
-    /// type's default.
+    /// Changes a key's value as [`edit`](KeyspaceMut::edit) does; an absent value begins with the given one instead of
+    /// the type's default.
     pub fn edit_or<T: Typed, R>(
         &mut self,
         key: &[u8],

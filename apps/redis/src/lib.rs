@@ -4,8 +4,8 @@
 //! randomness of its own. So a test or a simulated cluster drives the very store that the servers run.
 //!
 //! The [`words`] of a request are looked up among the [`command`]s. A request that changes the state becomes a
-//! [`message::Command`], which every replica applies in the same order. A request that only looks is answered by one
-//! replica, by [`Store::look`]. Time is an argument of both.
+//! [`message::StoreCommand`], which every replica applies in the same order. A request that only looks is answered by
+//! one replica, by [`Store::look`]. Time is an argument of both.
 
 pub mod command;
 pub mod encode;

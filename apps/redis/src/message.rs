@@ -10,7 +10,7 @@ use crate::Reply;
 /// A message of the group. Times are the sender's clock, in milliseconds since 1970; the state's time is the
 /// latest that was applied.
 #[derive(Archive, Serialize, Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum StoreCommand {
     /// One request.
     Run {
         /// The time of sending.
@@ -25,7 +25,7 @@ pub enum Command {
         /// The time of sending.
         at_ms: u64,
         /// The keys that are watched.
-        watched: Vec<Watched>,
+        watched: Vec<WatchedKey>,
         /// The words of each request.
         requests: Vec<Vec<u8>>,
         /// The replicas that answer the requests that only look.
@@ -38,16 +38,16 @@ pub enum Command {
     },
 }
 
-impl Command {
+impl StoreCommand {
     /// The bytes of the requests and keys in it.
     pub fn bytes(&self) -> usize {
         match self {
-            Command::Run { request, .. } => request.len(),
-            Command::Transaction { watched, requests, .. } => {
+            StoreCommand::Run { request, .. } => request.len(),
+            StoreCommand::Transaction { watched, requests, .. } => {
                 let keys = watched.iter().map(|watched| watched.key.len());
                 requests.iter().map(Vec::len).chain(keys).sum()
             }
-            Command::Tick { .. } => 0,
+            StoreCommand::Tick { .. } => 0,
         }
     }
 }
@@ -82,16 +82,16 @@ pub enum Query {
 
 /// A replica's answer to a [`Query`].
 #[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum QueryAnswer {
     /// The first of the answers: where they are long, the rest must be asked for again.
     Looked(Vec<Reply>),
     /// The keys, in the order in which they were asked for.
-    Watched(Vec<Watched>),
+    Watched(Vec<WatchedKey>),
 }
 
 /// A key that a transaction watches.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchedKey {
     /// The key.
     pub key: Vec<u8>,
     /// Whether the key was there.

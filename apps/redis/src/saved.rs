@@ -22,9 +22,9 @@ const AT_ONCE: usize = 1 << 20;
 
 /// Writes a state.
 #[derive(Debug, Default)]
-pub(crate) struct Writer(pub(crate) Vec<u8>);
+pub(crate) struct StateWriter(pub(crate) Vec<u8>);
 
-impl Writer {
+impl StateWriter {
     /// Hands on the bytes so far, if there are many.
     pub(crate) fn spill(&mut self, to: &mut dyn Write) -> io::Result<()> {
         if self.0.len() < AT_ONCE {
@@ -115,9 +115,9 @@ impl Writer {
 }
 
 /// Reads a state.
-pub(crate) struct Reader<'a>(pub(crate) &'a mut dyn Read);
+pub(crate) struct StateReader<'a>(pub(crate) &'a mut dyn Read);
 
-impl Reader<'_> {
+impl StateReader<'_> {
     fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes)?;

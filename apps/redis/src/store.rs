@@ -10,10 +10,10 @@ use squall::{Applied, Epoch, NodeId, QueryService, Replicated, Schema, Seq, Snap
 
 use crate::{
     Error, Reply,
-    command::{self, Run},
+    command::{self, CommandFn},
     keyspace::{Keyspace, Publish, Watch},
-    message::{Answer, AnsweredBy, Command, Query, Watched},
-    saved::{MAGIC, Reader, Writer},
+    message::{AnsweredBy, Query, QueryAnswer, StoreCommand, WatchedKey},
+    saved::{MAGIC, StateReader, StateWriter},
     words,
 };
 
@@ -23,7 +23,7 @@ pub const MAX_VALUE_BYTES: usize = 512 << 20;
 /// The most elements of expired keys that a command removes besides its own work, so that no command takes long.
 const EXPIRE_AT_ONCE: usize = 32;
 
-/// The most elements that a [`Command::Tick`] removes, which does nothing else.
+/// The most elements that a [`StoreCommand::Tick`] removes, which does nothing else.
 const EXPIRE_AT_TICK: usize = 1000;
 
 /// The memory of a transaction's answers, in bytes, beyond which its other requests that only look are refused. A few
@@ -77,18 +77,18 @@ impl Store {
             Err(error) => return Reply::Error(error),
         };
         match spec.run {
-            Run::Read(read) => read(&self.keys.view(self.time_ms(clock_ms)), &words).into(),
-            Run::Write(_) | Run::Local => Reply::Error(malformed()),
+            CommandFn::Read(read) => read(&self.keys.view(self.time_ms(clock_ms)), &words).into(),
+            CommandFn::Write(_) | CommandFn::Local => Reply::Error(malformed()),
         }
     }
 
     /// Notes the state of a key for a transaction.
-    pub fn watch(&self, key: &[u8], clock_ms: u64) -> Watched {
+    pub fn watch(&self, key: &[u8], clock_ms: u64) -> WatchedKey {
         let (present, version) = match self.keys.view(self.time_ms(clock_ms)).watch(key) {
             Watch::Present(version) => (true, version),
             Watch::Absent(version) => (false, version),
         };
-        Watched { key: key.to_vec(), present, version }
+        WatchedKey { key: key.to_vec(), present, version }
     }
 
     /// The state as bytes, for another replica to [load](Store::load).
@@ -99,8 +99,8 @@ impl Store {
     }
 
     /// The saved bytes that precede the keys.
-    fn head(&self) -> Writer {
-        let mut out = Writer(MAGIC.to_vec());
+    fn head(&self) -> StateWriter {
+        let mut out = StateWriter(MAGIC.to_vec());
         out.number(self.now_ms);
         let (epoch, seq) = self.applied.unwrap_or((Epoch(0), Seq(0)));
         [epoch.0, seq.0].into_iter().for_each(|number| out.number(number));
@@ -109,7 +109,7 @@ impl Store {
 
     /// Replaces the state by one that another replica saved. After an error, the state is unchanged.
     pub fn load(&mut self, from: &mut dyn Read) -> io::Result<()> {
-        let mut from = Reader(from);
+        let mut from = StateReader(from);
         from.magic()?;
         let now_ms = from.number()?;
         let (epoch, seq) = (Epoch(from.number()?), Seq(from.number()?));
@@ -126,13 +126,13 @@ impl Store {
             Err(error) => return Reply::Error(error),
         };
         match spec.run {
-            Run::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words).into(),
-            Run::Read(read) => match looks {
+            CommandFn::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words).into(),
+            CommandFn::Read(read) => match looks {
                 Looks::Answered => read(&self.keys.view(self.now_ms), &words).into(),
                 Looks::Refused => Reply::Error(Error::fixed("ERR this transaction's answers are too large already")),
                 Looks::Skipped => Reply::Null,
             },
-            Run::Local => Reply::Error(malformed()),
+            CommandFn::Local => Reply::Error(malformed()),
         }
     }
 }
@@ -147,18 +147,18 @@ enum Looks {
 }
 
 impl Replicated for Store {
-    type Command = Command;
+    type Command = StoreCommand;
     type Reply = Reply;
 
     const SCHEMA: Schema = Schema::new("squall-kv", 2);
 
-    fn apply(&mut self, command: &Archived<Command>, at: &Applied) -> Reply {
-        let (Archived::<Command>::Run { at_ms, .. }
-        | Archived::<Command>::Transaction { at_ms, .. }
-        | Archived::<Command>::Tick { at_ms }) = command;
+    fn apply(&mut self, command: &Archived<StoreCommand>, at: &Applied) -> Reply {
+        let (Archived::<StoreCommand>::Run { at_ms, .. }
+        | Archived::<StoreCommand>::Transaction { at_ms, .. }
+        | Archived::<StoreCommand>::Tick { at_ms }) = command;
         self.now_ms = self.now_ms.max(at_ms.to_native());
         self.applied = Some((at.epoch, at.seq));
-        let is_tick = matches!(command, Archived::<Command>::Tick { .. });
+        let is_tick = matches!(command, Archived::<StoreCommand>::Tick { .. });
         self.keys.expire(self.now_ms, if is_tick { EXPIRE_AT_TICK } else { EXPIRE_AT_ONCE });
         // The place in the order is the same at all replicas, and no two commands have the same.
         let seed = at.seq.0 ^ at.epoch.0.rotate_left(48);
@@ -167,11 +167,11 @@ impl Replicated for Store {
             Archived::<AnsweredBy>::Sender | Archived::<AnsweredBy>::All => Looks::Answered,
         };
         match command {
-            Archived::<Command>::Run { request, answered_by, .. } => {
+            Archived::<StoreCommand>::Run { request, answered_by, .. } => {
                 let looks = looks(answered_by);
                 self.run(request, seed, looks)
             }
-            Archived::<Command>::Transaction { watched, requests, answered_by, .. } => {
+            Archived::<StoreCommand>::Transaction { watched, requests, answered_by, .. } => {
                 let looks = looks(answered_by);
                 let view = self.keys.view(self.now_ms);
                 let unchanged = watched.iter().all(|watched| {
@@ -194,7 +194,7 @@ impl Replicated for Store {
                 };
                 Reply::Array(requests.iter().zip(seeds).map(answer).collect())
             }
-            Archived::<Command>::Tick { .. } => Reply::OK,
+            Archived::<StoreCommand>::Tick { .. } => Reply::OK,
         }
     }
 
@@ -212,9 +212,9 @@ impl Replicated for Store {
 
 impl QueryService for Store {
     type Query = Query;
-    type Answer = Answer;
+    type Answer = QueryAnswer;
 
-    fn answer(&self, query: &Archived<Query>) -> Answer {
+    fn answer(&self, query: &Archived<Query>) -> QueryAnswer {
         match query {
             Archived::<Query>::Look { clock_ms, requests } => {
                 let mut bytes = 0;
@@ -226,10 +226,10 @@ impl QueryService for Store {
                         reply
                     })
                 };
-                Answer::Looked(requests.iter().map_while(look).collect())
+                QueryAnswer::Looked(requests.iter().map_while(look).collect())
             }
             Archived::<Query>::Watch { clock_ms, keys } => {
-                Answer::Watched(keys.iter().map(|key| self.watch(key, clock_ms.to_native())).collect())
+                QueryAnswer::Watched(keys.iter().map(|key| self.watch(key, clock_ms.to_native())).collect())
             }
         }
     }
@@ -248,7 +248,7 @@ mod tests {
     fn transaction(shell: &mut Shell, lines: &[String]) -> Vec<Reply> {
         let requests = lines.iter().map(|line| words::join(line.split(' '))).collect();
         let answered_by = AnsweredBy::Sender;
-        let command = Command::Transaction { at_ms: shell.now_ms, watched: Vec::new(), requests, answered_by };
+        let command = StoreCommand::Transaction { at_ms: shell.now_ms, watched: Vec::new(), requests, answered_by };
         let Reply::Array(replies) = shell.apply(&command) else { panic!("nothing is watched") };
         replies
     }
@@ -352,7 +352,7 @@ mod tests {
         let mut shell = Shell::new();
         (0..1000).for_each(|key| _ = shell.ask(&format!("set {key} v px 1")));
         shell.now_ms += 1;
-        assert_eq!(show(&shell.apply(&Command::Tick { at_ms: shell.now_ms })), "OK");
+        assert_eq!(show(&shell.apply(&StoreCommand::Tick { at_ms: shell.now_ms })), "OK");
         assert!(shell.store.keys().is_empty());
     }
 }

@@ -5,8 +5,8 @@ use squall::{Applied, Epoch, Hlc, NodeId, Replicated, Seq};
 
 use crate::{
     Reply, Store,
-    command::{self, Run},
-    message::{AnsweredBy, Command},
+    command::{self, CommandFn},
+    message::{AnsweredBy, StoreCommand},
     words,
 };
 
@@ -39,21 +39,22 @@ impl Shell {
         };
         let reply = match run {
             Err(error) => Reply::Error(error),
-            Ok(Run::Read(_)) => self.store.look(&request, self.now_ms),
-            Ok(Run::Write(_)) => {
-                self.apply(&Command::Run { at_ms: self.now_ms, request, answered_by: AnsweredBy::Sender })
+            Ok(CommandFn::Read(_)) => self.store.look(&request, self.now_ms),
+            Ok(CommandFn::Write(_)) => {
+                self.apply(&StoreCommand::Run { at_ms: self.now_ms, request, answered_by: AnsweredBy::Sender })
             }
-            Ok(Run::Local) => panic!("the server answers this, not the store"),
+            Ok(CommandFn::Local) => panic!("the server answers this, not the store"),
         };
         show(&reply)
     }
 
     /// Applies a message, as a replica does.
-    pub(crate) fn apply(&mut self, command: &Command) -> Reply {
+    pub(crate) fn apply(&mut self, command: &StoreCommand) -> Reply {
         self.applied += 1;
         let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), time: Hlc(0), version: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
-        let archived = rkyv::access::<rkyv::Archived<Command>, rancor::Error>(&bytes).expect("it was just archived");
+        let archived =
+            rkyv::access::<rkyv::Archived<StoreCommand>, rancor::Error>(&bytes).expect("it was just archived");
         self.store.apply(archived, &at)
     }
 }

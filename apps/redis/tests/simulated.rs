@@ -21,8 +21,8 @@ use squall::{
 };
 use squall_redis::{
     Reply, Store,
-    command::{self, Run},
-    message::{AnsweredBy, Command, Watched},
+    command::{self, CommandFn},
+    message::{AnsweredBy, StoreCommand, WatchedKey},
     words,
 };
 
@@ -220,21 +220,21 @@ impl Server {
         let (at_ms, request) = (self.clock_ms(), words::join(&words));
         let spec = command::check(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
         match spec.run {
-            Run::Write(_) => self
+            CommandFn::Write(_) => self
                 .group
-                .submit(&Command::Run { at_ms, request, answered_by: AnsweredBy::Sender })
+                .submit(&StoreCommand::Run { at_ms, request, answered_by: AnsweredBy::Sender })
                 .await
                 .expect("nodes live"),
-            Run::Read(_) => self.group.read(move |store| store.look(&request, at_ms)).await.expect("nodes live"),
-            Run::Local => panic!("{line}: no replica is asked this"),
+            CommandFn::Read(_) => self.group.read(move |store| store.look(&request, at_ms)).await.expect("nodes live"),
+            CommandFn::Local => panic!("{line}: no replica is asked this"),
         }
     }
 
     /// Carries out requests at one moment unless a key has changed since it was watched. `None` if it has.
-    async fn transaction(&self, watched: Vec<Watched>, lines: &[&str]) -> Option<Vec<Reply>> {
+    async fn transaction(&self, watched: Vec<WatchedKey>, lines: &[&str]) -> Option<Vec<Reply>> {
         let requests = lines.iter().map(|line| words::join(line.split(' '))).collect();
         let transaction =
-            Command::Transaction { at_ms: self.clock_ms(), watched, requests, answered_by: AnsweredBy::Sender };
+            StoreCommand::Transaction { at_ms: self.clock_ms(), watched, requests, answered_by: AnsweredBy::Sender };
         match self.group.submit(&transaction).await.expect("nodes live") {
             Reply::Array(replies) => Some(replies),
             Reply::NullArray => None,
@@ -242,7 +242,7 @@ impl Server {
         }
     }
 
-    async fn watch(&self, key: &str) -> Watched {
+    async fn watch(&self, key: &str) -> WatchedKey {
         let (key, clock_ms) = (key.as_bytes().to_vec(), self.clock_ms());
         self.group.read(move |store| store.watch(&key, clock_ms)).await.expect("nodes live")
     }
@@ -290,7 +290,7 @@ impl Server {
                 self.transaction(vec![watched], &lines).await;
             }
             1 => {
-                self.group.submit(&Command::Tick { at_ms: self.clock_ms() }).await.expect("nodes live");
+                self.group.submit(&StoreCommand::Tick { at_ms: self.clock_ms() }).await.expect("nodes live");
             }
             _ => {
                 self.ask(lines[0]).await;
@@ -486,7 +486,7 @@ fn whatever_changes_the_state_is_simulated() {
     let is_simulated = |name: &str| CHANGES.iter().any(|line| line.split(' ').next() == Some(name));
     // One changes nothing, and the others would remove the keys whose history is checked.
     let is_apart = |name| ["publish", "flushdb", "flushall"].contains(&name);
-    let changes = command::all().filter(|spec| matches!(spec.run, Run::Write(_)) && !is_apart(spec.name));
+    let changes = command::all().filter(|spec| matches!(spec.run, CommandFn::Write(_)) && !is_apart(spec.name));
     let missing: Vec<_> = changes.map(|spec| spec.name).filter(|name| !is_simulated(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

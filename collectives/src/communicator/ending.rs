@@ -3,7 +3,7 @@
 use squall_fabric::{BreakReason, Fabric, Time};
 
 use super::{Communicator, Ended};
-use crate::{channel::post_word, lane::Status, layout::ABORT};
+use crate::{channel::post_word, lane::LaneStatus, layout::ABORT};
 
 impl Communicator {
     pub(super) fn lose(&mut self, fabric: &mut impl Fabric, now: Time, rank: usize, reason: &BreakReason) {
@@ -73,8 +73,8 @@ impl Communicator {
         self.ended = Some(ended);
         self.suspect = None;
         for lane in &mut self.lanes {
-            if lane.status == Status::UnderWay {
-                lane.status = Status::Ended;
+            if lane.status == LaneStatus::UnderWay {
+                lane.status = LaneStatus::Ended;
             }
         }
     }
@@ -113,7 +113,7 @@ impl Communicator {
     }
 
     fn is_idle(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.status != Status::UnderWay)
+        self.lanes.iter().all(|lane| lane.status != LaneStatus::UnderWay)
             && (self.ended.is_some() || self.bulk.as_ref().is_none_or(|bulk| bulk.is_idle()))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, NodeList, Time, Wait};
 
 use super::{Collectives, CommunicatorId, Member};
-use crate::{CollectiveError, Communicator, CommunicatorConfig, CreateError};
+use crate::{CollectiveError, Communicator, CommunicatorConfig, CreateCommunicatorError};
 
 /// The reason why a communicator was not formed. Nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ use crate::{CollectiveError, Communicator, CommunicatorConfig, CreateError};
 pub enum FormError {
     /// The communicator could not be made.
     #[error(transparent)]
-    Create(#[from] CreateError),
+    Create(#[from] CreateCommunicatorError),
     /// Some ranks did not appear.
     #[error(
         "{} did not appear within {limit:?}: look whether they run, and form a communicator of the same nodes in the same \

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Action, Place, Schedule};
+use super::{Action, ChunkTarget, Schedule};
 
 /// Takes n − 1 steps around a ring: in each, a rank passes on the block that it got last. `block` gives a block's
 /// range.
@@ -13,7 +13,7 @@ pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, block: impl Fn
         let got = (left + ranks - step) % ranks;
         out.phase(vec![
             Action::Send { to: right, range: block(given) },
-            Action::Recv { from: left, range: block(got), into: Place::Vector },
+            Action::Recv { from: left, range: block(got), into: ChunkTarget::Vector },
         ]);
     }
 }
@@ -30,7 +30,7 @@ pub(crate) fn dissemination(out: &mut Schedule, ranks: usize, rank: usize, bytes
         actions.extend(last_blocks(ranks, from, count, bytes).into_iter().map(|range| Action::Recv {
             from,
             range,
-            into: Place::Vector,
+            into: ChunkTarget::Vector,
         }));
         out.phase(actions);
         held += count;
@@ -49,6 +49,6 @@ pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) 
     let others = || (1..ranks).map(|step| (rank + step) % ranks);
     let block = |of: usize| of * bytes..(of + 1) * bytes;
     let mut actions: Vec<Action> = others().map(|to| Action::Send { to, range: block(rank) }).collect();
-    actions.extend(others().map(|from| Action::Recv { from, range: block(from), into: Place::Vector }));
+    actions.extend(others().map(|from| Action::Recv { from, range: block(from), into: ChunkTarget::Vector }));
     out.phase(actions);
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Action, Order, Place, Schedule, allgather,
-    fold::{Folding, Part},
+    Action, ChunkTarget, OperandOrder, Schedule, allgather,
+    fold::{FoldRole, Folding},
 };
 
 /// Lets the active ranks run `body`, between folding the excess ranks in and giving them the result.
@@ -16,12 +16,12 @@ fn folded(
     body: impl FnOnce(&mut Schedule, usize),
 ) {
     match Folding::new(ranks).part(rank) {
-        Part::Excess { behind } => {
+        FoldRole::Excess { behind } => {
             out.phase(vec![Action::Send { to: behind, range: range.clone() }]);
-            out.phase(vec![Action::Recv { from: behind, range: range.clone(), into: Place::Vector }]);
+            out.phase(vec![Action::Recv { from: behind, range: range.clone(), into: ChunkTarget::Vector }]);
         }
-        Part::Active { number, stands_for } => {
-            let (into, order) = (Place::Vector, Order::MineFirst);
+        FoldRole::Active { number, stands_for } => {
+            let (into, order) = (ChunkTarget::Vector, OperandOrder::MineFirst);
             if let Some(from) = stands_for {
                 out.phase(vec![Action::Combine { from, range: range.clone(), into, order }]);
             }
@@ -33,8 +33,8 @@ fn folded(
     }
 }
 
-fn order(number: usize, partner: usize) -> Order {
-    if partner < number { Order::TheirsFirst } else { Order::MineFirst }
+fn order(number: usize, partner: usize) -> OperandOrder {
+    if partner < number { OperandOrder::TheirsFirst } else { OperandOrder::MineFirst }
 }
 
 /// Recursive doubling: in each step a rank exchanges all it has with a partner. It has the fewest steps, for short
@@ -51,7 +51,7 @@ pub(crate) fn exchange(out: &mut Schedule, ranks: usize, rank: usize, range: Ran
                 Action::Combine {
                     from: peer,
                     range: range.clone(),
-                    into: Place::Vector,
+                    into: ChunkTarget::Vector,
                     order: order(number, partner),
                 },
             ]);
@@ -77,7 +77,12 @@ pub(crate) fn halving(out: &mut Schedule, ranks: usize, rank: usize, range: Rang
             let peer = folding.rank(partner);
             out.phase(vec![
                 Action::Send { to: peer, range: give.clone() },
-                Action::Combine { from: peer, range: keep.clone(), into: Place::Vector, order: order(number, partner) },
+                Action::Combine {
+                    from: peer,
+                    range: keep.clone(),
+                    into: ChunkTarget::Vector,
+                    order: order(number, partner),
+                },
             ]);
             halves.push((peer, keep.clone(), give));
             mine = keep;
@@ -86,7 +91,7 @@ pub(crate) fn halving(out: &mut Schedule, ranks: usize, rank: usize, range: Rang
         for (peer, keep, give) in halves.into_iter().rev() {
             out.phase(vec![
                 Action::Send { to: peer, range: keep },
-                Action::Recv { from: peer, range: give, into: Place::Vector },
+                Action::Recv { from: peer, range: give, into: ChunkTarget::Vector },
             ]);
         }
     });
@@ -110,7 +115,7 @@ pub(crate) fn direct(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize
     collect(&mut actions, ranks, rank, &block(rank));
     out.phase(actions);
     let mut actions: Vec<Action> = others().map(|to| Action::Send { to, range: block(rank) }).collect();
-    actions.extend(others().map(|from| Action::Recv { from, range: block(from), into: Place::Vector }));
+    actions.extend(others().map(|from| Action::Recv { from, range: block(from), into: ChunkTarget::Vector }));
     out.phase(actions);
 }
 
@@ -127,7 +132,7 @@ pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, range: Range<u
 fn collect(actions: &mut Vec<Action>, ranks: usize, rank: usize, range: &Range<usize>) {
     let folding = Folding::new(ranks);
     let numbers: Vec<Vec<usize>> = (0..folding.size).map(|number| folding.stands_for(number)).collect();
-    gather(actions, &numbers, rank, Place::Vector, 0, range);
+    gather(actions, &numbers, rank, ChunkTarget::Vector, 0, range);
 }
 
 /// Combines the values of all ranks under these numbers into one place, by the tree of all reductions. The value of
@@ -136,7 +141,7 @@ fn gather(
     actions: &mut Vec<Action>,
     numbers: &[Vec<usize>],
     me: usize,
-    into: Place,
+    into: ChunkTarget,
     free_temp: usize,
     range: &Range<usize>,
 ) {
@@ -154,8 +159,8 @@ fn gather(
     };
     // This rank's own value stays where it is; a value before it in rank order is combined as the first operand.
     let (base, other, order) = match is_mine(&second) {
-        true => (second, first, Order::TheirsFirst),
-        false => (first, second, Order::MineFirst),
+        true => (second, first, OperandOrder::TheirsFirst),
+        false => (first, second, OperandOrder::MineFirst),
     };
     gather(actions, &base, me, into, free_temp, range);
     if let [one] = &other[..]
@@ -163,7 +168,7 @@ fn gather(
     {
         actions.push(Action::Combine { from, range: range.clone(), into, order });
     } else {
-        gather(actions, &other, me, Place::Temp(free_temp), free_temp + 1, range);
+        gather(actions, &other, me, ChunkTarget::Temp(free_temp), free_temp + 1, range);
         actions.push(Action::Merge { temp: free_temp, range: range.clone(), into, order });
     }
 }
@@ -173,7 +178,7 @@ pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) 
     let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
     let block = |index: usize| block_of(bytes, ranks, index % ranks);
     for step in 1..ranks {
-        let (into, order) = (Place::Vector, Order::TheirsFirst);
+        let (into, order) = (ChunkTarget::Vector, OperandOrder::TheirsFirst);
         out.phase(vec![
             Action::Send { to: right, range: block(rank + ranks - step) },
             Action::Combine { from: left, range: block(rank + 2 * ranks - step - 1), into, order },

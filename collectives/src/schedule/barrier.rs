@@ -2,7 +2,7 @@
 
 use super::{
     Action, Schedule,
-    fold::{Folding, Part},
+    fold::{FoldRole, Folding},
 };
 
 /// Takes ⌈log₂ n⌉ steps; in step i each rank signals the one 2^i further on.
@@ -28,10 +28,10 @@ pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize) {
 pub(crate) fn exchange(out: &mut Schedule, ranks: usize, rank: usize) {
     let folding = Folding::new(ranks);
     let (number, stands_for) = match folding.part(rank) {
-        Part::Excess { behind } => {
+        FoldRole::Excess { behind } => {
             return out.phase(vec![Action::Signal { to: behind }, Action::Await { from: behind }]);
         }
-        Part::Active { number, stands_for } => (number, stands_for),
+        FoldRole::Active { number, stands_for } => (number, stands_for),
     };
     if let Some(from) = stands_for {
         out.phase(vec![Action::Await { from }]);

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Action, Place, Schedule,
-    fold::{Folding, Part},
+    Action, ChunkTarget, Schedule,
+    fold::{FoldRole, Folding},
 };
 
 fn block(rank: usize, bytes: usize) -> Range<usize> {
@@ -17,13 +17,13 @@ pub(crate) fn gather(out: &mut Schedule, ranks: usize, rank: usize, root: usize,
         return out.phase(vec![Action::Send { to: root, range: 0..bytes }]);
     }
     let others = (0..ranks).filter(|&from| from != root);
-    out.phase(others.map(|from| Action::Recv { from, range: block(from, bytes), into: Place::Vector }).collect());
+    out.phase(others.map(|from| Action::Recv { from, range: block(from, bytes), into: ChunkTarget::Vector }).collect());
 }
 
 /// The reverse of [`gather`].
 pub(crate) fn scatter(out: &mut Schedule, ranks: usize, rank: usize, root: usize, bytes: usize) {
     if rank != root {
-        return out.phase(vec![Action::Recv { from: root, range: 0..bytes, into: Place::Vector }]);
+        return out.phase(vec![Action::Recv { from: root, range: 0..bytes, into: ChunkTarget::Vector }]);
     }
     let others = (0..ranks).filter(|&to| to != root);
     out.phase(others.map(|to| Action::Send { to, range: block(to, bytes) }).collect());
@@ -36,7 +36,7 @@ pub(crate) fn all_to_all(out: &mut Schedule, ranks: usize, rank: usize, bytes: u
         if peer != rank {
             out.phase(vec![
                 Action::Send { to: peer, range: block(peer, bytes) },
-                Action::Recv { from: peer, range: block(peer, bytes), into: Place::Vector },
+                Action::Recv { from: peer, range: block(peer, bytes), into: ChunkTarget::Vector },
             ]);
         }
     }
@@ -47,7 +47,7 @@ pub(crate) fn fold(out: &mut Schedule, ranks: usize, bytes: usize) {
     let folding = Folding::new(ranks);
     let mut actions = Vec::new();
     for rank in 0..ranks {
-        if let Part::Excess { behind } = folding.part(rank) {
+        if let FoldRole::Excess { behind } = folding.part(rank) {
             actions.push(Action::Fold { into: block(behind, bytes), with: block(rank, bytes) });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Action, Place, Schedule};
+use super::{Action, ChunkTarget, Schedule};
 
 /// The binomial tree of the thesis (§5.2): ⌈log₂ n⌉ levels, the furthest child first.
 pub(crate) fn binomial(out: &mut Schedule, ranks: usize, rank: usize, root: usize, range: Range<usize>) {
@@ -13,7 +13,7 @@ pub(crate) fn binomial(out: &mut Schedule, ranks: usize, rank: usize, root: usiz
     let mut bit = ranks.next_power_of_two();
     if number > 0 {
         bit = 1 << number.trailing_zeros();
-        actions.push(Action::Recv { from: actual(number - bit), range: range.clone(), into: Place::Vector });
+        actions.push(Action::Recv { from: actual(number - bit), range: range.clone(), into: ChunkTarget::Vector });
     }
     while bit > 1 {
         bit /= 2;
@@ -27,7 +27,7 @@ pub(crate) fn binomial(out: &mut Schedule, ranks: usize, rank: usize, root: usiz
 /// The root sends to each other rank.
 pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, root: usize, range: Range<usize>) {
     if rank != root {
-        return out.phase(vec![Action::Recv { from: root, range, into: Place::Vector }]);
+        return out.phase(vec![Action::Recv { from: root, range, into: ChunkTarget::Vector }]);
     }
     let others = (1..ranks).map(|step| (root + step) % ranks);
     out.phase(others.map(|to| Action::Send { to, range: range.clone() }).collect());
@@ -37,7 +37,11 @@ pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, root: usize, r
 pub(crate) fn chain(out: &mut Schedule, ranks: usize, rank: usize, root: usize, range: Range<usize>) {
     let mut actions = Vec::new();
     if rank != root {
-        actions.push(Action::Recv { from: (rank + ranks - 1) % ranks, range: range.clone(), into: Place::Vector });
+        actions.push(Action::Recv {
+            from: (rank + ranks - 1) % ranks,
+            range: range.clone(),
+            into: ChunkTarget::Vector,
+        });
     }
     let next = (rank + 1) % ranks;
     if next != root {

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::VecDeque, ops::Range, rc::Rc};
 
-use super::{Action, Call, Cursor, Port, Schedule, plan};
+use super::{Action, CollectiveCall, Cursor, Port, Schedule, plan};
 use crate::{
     Algorithm, Builtin, Collective, Element, Reduction,
     element::Vector,
@@ -29,7 +29,7 @@ struct Channels {
     signals: Vec<usize>,
 }
 
-struct Rank {
+struct ExecutedRank {
     me: usize,
     channels: Rc<RefCell<Channels>>,
     vector: Vector,
@@ -37,7 +37,7 @@ struct Rank {
     operator: Option<Operator>,
 }
 
-impl Port for Rank {
+impl Port for ExecutedRank {
     fn attempt(&mut self, action: &Action, chunk: Range<usize>) -> bool {
         let mut channels = self.channels.borrow_mut();
         let n = channels.ranks;
@@ -84,7 +84,7 @@ impl Port for Rank {
 
 /// Carries out `call` on all ranks, in a random order, and returns their results.
 fn execute<T: Element>(
-    call: Call,
+    call: CollectiveCall,
     limit: Limit,
     inputs: &[Vec<T>],
     reduction: Option<&Reduction<T>>,
@@ -93,14 +93,14 @@ fn execute<T: Element>(
     let n = call.ranks;
     let channels = Channels { ranks: n, limit, messages: vec![VecDeque::new(); n * n], signals: vec![0; n * n] };
     let channels = Rc::new(RefCell::new(channels));
-    let mut ranks: Vec<(Schedule, Cursor, Rank)> = (0..n)
+    let mut ranks: Vec<(Schedule, Cursor, ExecutedRank)> = (0..n)
         .map(|me| {
-            let schedule = plan(&Call { rank: me, ..call }).expect("a sound call");
+            let schedule = plan(&CollectiveCall { rank: me, ..call }).expect("a sound call");
             let mut temps = Temps::new(CHUNK_BYTES);
             temps.reserve(schedule.temps);
             let operator = reduction.map(|reduction| reduction.operator().expect("defined"));
             let vector = T::wrap(inputs[me].clone());
-            (schedule, Cursor::default(), Rank { me, channels: Rc::clone(&channels), vector, temps, operator })
+            (schedule, Cursor::default(), ExecutedRank { me, channels: Rc::clone(&channels), vector, temps, operator })
         })
         .collect();
     let mut under_way: Vec<usize> = (0..n).collect();
@@ -133,8 +133,8 @@ fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-fn call(collective: Collective, algorithm: Algorithm, ranks: usize, root: usize, bytes: usize) -> Call {
-    Call { collective, algorithm, ranks, rank: 0, root, bytes }
+fn call(collective: Collective, algorithm: Algorithm, ranks: usize, root: usize, bytes: usize) -> CollectiveCall {
+    CollectiveCall { collective, algorithm, ranks, rank: 0, root, bytes }
 }
 
 /// Numbers that differ between ranks and places.
@@ -158,12 +158,12 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
                     signals: vec![0; n * n],
                 };
                 let channels = Rc::new(RefCell::new(channels));
-                let mut ranks: Vec<(Schedule, Cursor, Rank)> = (0..n)
+                let mut ranks: Vec<(Schedule, Cursor, ExecutedRank)> = (0..n)
                     .map(|me| {
-                        let call = Call { rank: me, ..call(Collective::Barrier, algorithm, n, 0, 0) };
+                        let call = CollectiveCall { rank: me, ..call(Collective::Barrier, algorithm, n, 0, 0) };
                         let (vector, temps) = (u8::wrap(Vec::new()), Temps::new(CHUNK_BYTES));
                         let channels = Rc::clone(&channels);
-                        let rank = Rank { me, channels, vector, temps, operator: None };
+                        let rank = ExecutedRank { me, channels, vector, temps, operator: None };
                         (plan(&call).expect("a sound call"), Cursor::default(), rank)
                     })
                     .collect();
@@ -185,7 +185,7 @@ fn a_barrier_takes_as_many_steps_as_is_said() {
     let steps = |algorithm, n| {
         (0..n)
             .map(|rank| {
-                let call = Call { rank, ..call(Collective::Barrier, algorithm, n, 0, 0) };
+                let call = CollectiveCall { rank, ..call(Collective::Barrier, algorithm, n, 0, 0) };
                 let schedule = plan(&call).expect("a sound call");
                 schedule.actions().filter(|action| matches!(action, Action::Await { .. })).count()
             })

@@ -13,7 +13,7 @@ pub(crate) struct Folding {
 
 /// The part of a rank in a [`Folding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FoldRole {
     /// The rank takes part, under this number, and stands for that neighbour if it has one.
     Active { number: usize, stands_for: Option<usize> },
     /// The rank `behind` stands for this one.
@@ -26,13 +26,13 @@ impl Folding {
         Folding { size, pairs: ranks - size }
     }
 
-    pub(crate) fn part(self, rank: usize) -> Part {
+    pub(crate) fn part(self, rank: usize) -> FoldRole {
         if rank >= 2 * self.pairs {
-            Part::Active { number: rank - self.pairs, stands_for: None }
+            FoldRole::Active { number: rank - self.pairs, stands_for: None }
         } else if rank.is_multiple_of(2) {
-            Part::Active { number: rank / 2, stands_for: Some(rank + 1) }
+            FoldRole::Active { number: rank / 2, stands_for: Some(rank + 1) }
         } else {
-            Part::Excess { behind: rank - 1 }
+            FoldRole::Excess { behind: rank - 1 }
         }
     }
 

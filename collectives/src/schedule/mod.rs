@@ -19,7 +19,7 @@ pub(crate) use cursor::{Cursor, Port};
 
 /// Everything that decides a rank's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct CollectiveCall {
     pub(crate) collective: Collective,
     pub(crate) algorithm: Algorithm,
     pub(crate) ranks: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Call {
 
 /// The target of a received chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ChunkTarget {
     /// The vector, at the action's range.
     Vector,
     /// A chunk-sized temporary.
@@ -41,7 +41,7 @@ pub(crate) enum Place {
 
 /// The operand that comes first when a received chunk is combined: operands stand in rank order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum OperandOrder {
     MineFirst,
     TheirsFirst,
 }
@@ -64,20 +64,20 @@ pub(crate) enum Action {
     Recv {
         from: usize,
         range: Range<usize>,
-        into: Place,
+        into: ChunkTarget,
     },
     Combine {
         from: usize,
         range: Range<usize>,
-        into: Place,
-        order: Order,
+        into: ChunkTarget,
+        order: OperandOrder,
     },
     /// Combines a temporary into another place.
     Merge {
         temp: usize,
         range: Range<usize>,
-        into: Place,
-        order: Order,
+        into: ChunkTarget,
+        order: OperandOrder,
     },
     /// Combines a later block of the vector into an earlier one of the same length.
     Fold {
@@ -104,8 +104,8 @@ impl Action {
 
     fn temp(&self) -> Option<usize> {
         match self {
-            Action::Recv { into: Place::Temp(temp), .. }
-            | Action::Combine { into: Place::Temp(temp), .. }
+            Action::Recv { into: ChunkTarget::Temp(temp), .. }
+            | Action::Combine { into: ChunkTarget::Temp(temp), .. }
             | Action::Merge { temp, .. } => Some(*temp),
             _ => None,
         }
@@ -163,8 +163,8 @@ impl Schedule {
 /// The steps of `call.rank`.
 ///
 /// Fails when the algorithm does not carry out the operation.
-pub(crate) fn plan(call: &Call) -> Result<Schedule, CollectiveError> {
-    let &Call { collective, algorithm, ranks, rank, root, bytes } = call;
+pub(crate) fn plan(call: &CollectiveCall) -> Result<Schedule, CollectiveError> {
+    let &CollectiveCall { collective, algorithm, ranks, rank, root, bytes } = call;
     let whole = 0..bytes;
     let mut schedule = Schedule::new(match collective {
         Collective::Barrier => 0..0,

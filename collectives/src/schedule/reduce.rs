@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use super::{
-    Action, Order, Place, Schedule,
-    fold::{Folding, Part},
+    Action, ChunkTarget, OperandOrder, Schedule,
+    fold::{FoldRole, Folding},
 };
 
 /// Reduces to rank 0; a rank receives from at most `degree` = 2^i − 1 others in each of its steps.
@@ -16,10 +16,10 @@ pub(crate) fn tree(out: &mut Schedule, ranks: usize, rank: usize, degree: usize,
     let folding = Folding::new(ranks);
     let mut actions = Vec::new();
     match folding.part(rank) {
-        Part::Excess { behind } => actions.push(Action::Send { to: behind, range }),
-        Part::Active { number, stands_for } => {
+        FoldRole::Excess { behind } => actions.push(Action::Send { to: behind, range }),
+        FoldRole::Active { number, stands_for } => {
             if let Some(from) = stands_for {
-                let (into, order) = (Place::Vector, Order::MineFirst);
+                let (into, order) = (ChunkTarget::Vector, OperandOrder::MineFirst);
                 actions.push(Action::Combine { from, range: range.clone(), into, order });
             }
             let mut span = 1;
@@ -31,7 +31,7 @@ pub(crate) fn tree(out: &mut Schedule, ranks: usize, rank: usize, degree: usize,
                     break;
                 }
                 let children: Vec<usize> = (0..width).map(|child| folding.rank(number + child * span)).collect();
-                collect(&mut actions, &children, true, Place::Vector, 0, &range);
+                collect(&mut actions, &children, true, ChunkTarget::Vector, 0, &range);
                 span *= width;
             }
         }
@@ -40,7 +40,14 @@ pub(crate) fn tree(out: &mut Schedule, ranks: usize, rank: usize, degree: usize,
 }
 
 /// Brings the values of `from`, a power of two of them, into one place; the first is there already if it is `mine`.
-fn collect(actions: &mut Vec<Action>, from: &[usize], mine: bool, into: Place, free_temp: usize, range: &Range<usize>) {
+fn collect(
+    actions: &mut Vec<Action>,
+    from: &[usize],
+    mine: bool,
+    into: ChunkTarget,
+    free_temp: usize,
+    range: &Range<usize>,
+) {
     if let [from] = *from {
         if !mine {
             actions.push(Action::Recv { from, range: range.clone(), into });
@@ -50,10 +57,10 @@ fn collect(actions: &mut Vec<Action>, from: &[usize], mine: bool, into: Place, f
     let (first, second) = from.split_at(from.len() / 2);
     collect(actions, first, mine, into, free_temp, range);
     if let [from] = *second {
-        actions.push(Action::Combine { from, range: range.clone(), into, order: Order::MineFirst });
+        actions.push(Action::Combine { from, range: range.clone(), into, order: OperandOrder::MineFirst });
     } else {
-        collect(actions, second, false, Place::Temp(free_temp), free_temp + 1, range);
-        actions.push(Action::Merge { temp: free_temp, range: range.clone(), into, order: Order::MineFirst });
+        collect(actions, second, false, ChunkTarget::Temp(free_temp), free_temp + 1, range);
+        actions.push(Action::Merge { temp: free_temp, range: range.clone(), into, order: OperandOrder::MineFirst });
     }
 }
 
@@ -65,6 +72,6 @@ pub(crate) fn forward(out: &mut Schedule, rank: usize, root: usize, range: Range
     if rank == 0 {
         out.phase(vec![Action::Send { to: root, range }]);
     } else if rank == root {
-        out.phase(vec![Action::Recv { from: 0, range, into: Place::Vector }]);
+        out.phase(vec![Action::Recv { from: 0, range, into: ChunkTarget::Vector }]);
     }
 }

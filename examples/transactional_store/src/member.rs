@@ -1,7 +1,7 @@
 //! A store and its pipe, as one state machine.
 
 use squall_fabric::{Completion, Fabric, Time};
-use squall_onepipe::{Clock, Controller, Event, Message, Mode, OnePipe, ScatterError};
+use squall_onepipe::{Clock, Controller, Message, Mode, OnePipe, PipeEvent, ScatterError};
 
 use crate::{Store, StoreConfig};
 
@@ -97,9 +97,9 @@ impl<C: Clock> Member<C> {
         while let Some(event) = self.pipe.next_event() {
             heard = true;
             match event {
-                Event::Undeliverable { id, mode, .. } => self.store.on_undeliverable(mode, id),
-                Event::Removed { rank, .. } => removed.push(rank),
-                Event::Ended => self.store.on_ended(),
+                PipeEvent::Undeliverable { id, mode, .. } => self.store.on_undeliverable(mode, id),
+                PipeEvent::Removed { rank, .. } => removed.push(rank),
+                PipeEvent::Ended => self.store.on_ended(),
                 _ => {}
             }
         }

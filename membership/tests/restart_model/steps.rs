@@ -1,7 +1,8 @@
 //! The steps of the model, one at a time, and the properties that must hold.
 
 use squall_membership::{
-    Applied, Back, End, Entry, Epoch, Final, Finals, Held, Member, Seq, ShardState, Skipped, View, reopening, restart,
+    Applied, Back, Entry, Epoch, Final, Finals, HeldCopy, Member, OrderEnd, Seq, ShardState, Skipped, View, reopening,
+    restart,
 };
 use stateright::{Model, Property};
 
@@ -241,8 +242,8 @@ impl Group {
                 let runs = || {
                     let bug = self.has(Bug::SaysWhatItDelivered);
                     let seq = Seq(if bug { node.delivered } else { world.has_received(n) });
-                    Held {
-                        end: End { epoch: Epoch(node.epoch), seq },
+                    HeldCopy {
+                        end: OrderEnd { epoch: Epoch(node.epoch), seq },
                         complete: node.complete,
                         version: None,
                         acknowledged: 0,
@@ -339,7 +340,7 @@ impl Group {
         };
         let node = &mut world.nodes[n];
         if self.in_memory && node.complete && holds {
-            node.kept = Some(End { epoch: Epoch(node.epoch), seq: Seq(received) });
+            node.kept = Some(OrderEnd { epoch: Epoch(node.epoch), seq: Seq(received) });
         }
         (node.epoch, node.wedged, node.delivered) = (0, false, 0);
         (node.whole, node.complete) = (false, false);
@@ -353,8 +354,8 @@ impl Group {
 }
 
 /// A copy in the memory of a process that was dropped.
-fn in_memory(end: End) -> Held {
-    Held { end, complete: true, version: None, acknowledged: 0, trusted: false, skipped: Skipped::default() }
+fn in_memory(end: OrderEnd) -> HeldCopy {
+    HeldCopy { end, complete: true, version: None, acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }
 
 fn says(step: &Step) -> bool {

@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, ClusterId, End, Entry, Epoch, Final, Finals, Former, Held, Incarnation, Layout, Member, Proposal,
+    Applied, ClusterId, Entry, Epoch, Final, Finals, Former, HeldCopy, Incarnation, Layout, Member, OrderEnd, Proposal,
     Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
 };
 
@@ -43,7 +43,7 @@ pub(crate) fn common(log: &[Segment], other: &[Segment]) -> Vec<Segment> {
     common
 }
 
-pub(crate) fn cut(log: &mut Vec<Segment>, end: End) {
+pub(crate) fn cut(log: &mut Vec<Segment>, end: OrderEnd) {
     log.retain(|segment| segment.epoch <= end.epoch.0);
     if let Some(last) = log.last_mut().filter(|last| last.epoch == end.epoch.0) {
         last.count = last.count.min(end.seq.0);
@@ -71,7 +71,7 @@ pub(crate) struct Node {
     pub(crate) anew: bool,
     /// The end of its copy in memory, of a suspended shard, in a group without disks: the place up to which it had
     /// received when it was dropped.
-    pub(crate) kept: Option<End>,
+    pub(crate) kept: Option<OrderEnd>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -258,9 +258,17 @@ impl World {
 }
 
 /// A node's report of its disk's log.
-pub(crate) fn held(node: &Node) -> Held {
-    let end = node.disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
-    Held { end, complete: !node.anew, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
+pub(crate) fn held(node: &Node) -> HeldCopy {
+    let end =
+        node.disk.last().map_or(OrderEnd::START, |last| OrderEnd { epoch: Epoch(last.epoch), seq: Seq(last.count) });
+    HeldCopy {
+        end,
+        complete: !node.anew,
+        version: Some(0),
+        acknowledged: 0,
+        trusted: false,
+        skipped: Skipped::default(),
+    }
 }
 
 pub(crate) fn id(n: usize) -> NodeId {

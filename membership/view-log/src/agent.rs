@@ -36,11 +36,11 @@ pub(crate) use self::{force::Forcing, formation::Founders};
 use crate::{
     leader::Leading,
     machine::Machine,
-    network::Network,
+    network::LogNetwork,
     settings::{Failure, Settings, Start},
-    shared::{Room, Shared},
-    store::Store,
-    types::{Peer, Reply, Snapshot, Types},
+    shared::{OwnerMailbox, QueuedBytes},
+    store::LogStore,
+    types::{AppResponse, LogNode, Snapshot, Types},
     wire::{Answer, Body, Call, Contact, Envelope, Here, Wants},
 };
 
@@ -56,7 +56,7 @@ const MANY: usize = 1024;
 /// An event at a node's log.
 pub(crate) enum Input {
     /// A message, with the room that it takes while it waits.
-    Message(NodeId, Vec<u8>, Option<Room>),
+    Message(NodeId, Vec<u8>, Option<QueuedBytes>),
     Propose(Proposal),
     Join(Member),
     Report(Vec<Member>, Report),
@@ -70,7 +70,7 @@ pub(crate) enum Input {
     /// The leader or the voters have changed.
     Raft,
     /// The outcome of a proposal that was written.
-    Written(Proposal, Result<Reply, String>),
+    Written(Proposal, Result<AppResponse, String>),
     /// A change of voters and learners has ended; whether it took place.
     Changed(bool),
     /// Whether a voter agrees that this node leads, as it was asked at this time.
@@ -82,12 +82,12 @@ pub(crate) enum Input {
 
 pub(crate) struct Agent<C: Types> {
     pub(crate) settings: Settings,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) network: Arc<Network>,
+    pub(crate) shared: Arc<OwnerMailbox>,
+    pub(crate) network: Arc<LogNetwork>,
     pub(crate) raft: Raft<C, Machine>,
     config: Arc<Config>,
     pub(crate) machine: Machine,
-    pub(crate) store: Store,
+    pub(crate) store: LogStore,
     pub(crate) inbox: UnboundedSender<Input>,
     pub(crate) rng: fastrand::Rng,
     /// The time since the start.
@@ -145,10 +145,10 @@ pub(crate) struct Agent<C: Types> {
 impl<C: Types> Agent<C> {
     pub(crate) fn new(
         settings: Settings,
-        shared: Arc<Shared>,
-        network: Arc<Network>,
+        shared: Arc<OwnerMailbox>,
+        network: Arc<LogNetwork>,
         (raft, config): (Raft<C, Machine>, Arc<Config>),
-        (machine, store, directory): (Machine, Store, Option<String>),
+        (machine, store, directory): (Machine, LogStore, Option<String>),
         inbox: UnboundedSender<Input>,
         rng: fastrand::Rng,
     ) -> Agent<C> {
@@ -365,7 +365,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// All nodes in the log, and the voters among them.
-    pub(crate) fn peers(&self) -> (BTreeMap<u64, Peer>, BTreeSet<u64>) {
+    pub(crate) fn peers(&self) -> (BTreeMap<u64, LogNode>, BTreeSet<u64>) {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let peers = metrics.membership_config.nodes().map(|(&voter, peer)| (voter, peer.clone())).collect();

@@ -15,7 +15,7 @@ use squall_membership::{ClusterId, VoterId};
 
 use crate::{
     log::{self, Opened},
-    store::{Change, Disk, Image, Key, Store, decode, encode},
+    store::{Disk, Image, Key, LogStore, StoreChange, decode, encode},
 };
 
 /// The file's name, in the node's directory.
@@ -188,7 +188,7 @@ fn with_database(
     };
     let life = image.values.get(&Key::Cluster).map(|bytes| decode::<u64>(bytes)).transpose();
     let life = life.map_err(|e| damaged(e.to_string()))?.map(ClusterId);
-    let store = Store::on_disk(&image, Box::new(disk)).map_err(|e| damaged(e.to_string()))?;
+    let store = LogStore::on_disk(&image, Box::new(disk)).map_err(|e| damaged(e.to_string()))?;
     Ok(Opened { voter, store, cluster: life, directory: Some(parent(path)) })
 }
 
@@ -291,7 +291,7 @@ impl Redb {
 }
 
 impl Disk for Redb {
-    fn write(&mut self, changes: &[Change]) -> io::Result<()> {
+    fn write(&mut self, changes: &[StoreChange]) -> io::Result<()> {
         // Redb's default durability is immediate: a commit returns when it is on the disk.
         let transaction = self.0.begin_write().map_err(other)?;
         {
@@ -299,16 +299,16 @@ impl Disk for Redb {
             let mut log = transaction.open_table(LOG).map_err(other)?;
             for change in changes {
                 match change {
-                    Change::Set(key, bytes) => drop(values.insert(name(*key), bytes.as_slice()).map_err(other)?),
-                    Change::Clear => {
+                    StoreChange::Set(key, bytes) => drop(values.insert(name(*key), bytes.as_slice()).map_err(other)?),
+                    StoreChange::Clear => {
                         for key in KEYS.into_iter().filter(|key| !key.outlives_clear()) {
                             values.remove(name(key)).map_err(other)?;
                         }
                         log.retain(|_, _| false).map_err(other)?;
                     }
-                    Change::Append(index, bytes) => drop(log.insert(index, bytes.as_slice()).map_err(other)?),
-                    Change::Truncate(first) => log.retain_in::<u64, _>(first.., |_, _| false).map_err(other)?,
-                    Change::Purge(last) => log.retain_in::<u64, _>(..=last, |_, _| false).map_err(other)?,
+                    StoreChange::Append(index, bytes) => drop(log.insert(index, bytes.as_slice()).map_err(other)?),
+                    StoreChange::Truncate(first) => log.retain_in::<u64, _>(first.., |_, _| false).map_err(other)?,
+                    StoreChange::Purge(last) => log.retain_in::<u64, _>(..=last, |_, _| false).map_err(other)?,
                 }
             }
         }

@@ -11,7 +11,7 @@ use squall_membership::{Entry, Member, Proposal};
 
 use crate::{
     agent::{Agent, Founders, Input, is_same},
-    types::{Peer, Reply, Request, Types},
+    types::{AppRequest, AppResponse, LogNode, Types},
     voters::{self, Situation},
     wire::{Body, Contact},
 };
@@ -30,7 +30,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// A node that asked for a place.
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
-    pub(crate) peer: Peer,
+    pub(crate) peer: LogNode,
     /// Whether it is in no group yet, and among the founders of one.
     pub(crate) founds: bool,
     pub(crate) heard: Duration,
@@ -117,7 +117,7 @@ impl<C: Types> Agent<C> {
 
     /// Writes the first view: once all founders are in the log, or after a while without those that don't come, if they
     /// are not more than half. A witness that leads knows the founders from their own words.
-    fn write_first(&mut self, peers: &BTreeMap<u64, Peer>) {
+    fn write_first(&mut self, peers: &BTreeMap<u64, LogNode>) {
         let Some(Founders { layout, members, witnesses }) = self.founders() else { return };
         let Some(cluster) = self.network.cluster() else { return };
         if self.leading.changing {
@@ -135,7 +135,7 @@ impl<C: Types> Agent<C> {
             // A part that is in the log stays as it was written there.
             (is_newer && !peers.contains_key(&peer.member.voter.0)).then_some((peer.member.voter.0, peer))
         };
-        let found: BTreeMap<u64, Peer> = members.iter().chain(&witnesses).filter_map(place).collect();
+        let found: BTreeMap<u64, LogNode> = members.iter().chain(&witnesses).filter_map(place).collect();
         if !found.is_empty() {
             return self.change(ChangeMembers::AddNodes(found));
         }
@@ -150,7 +150,7 @@ impl<C: Types> Agent<C> {
 
     /// Gives nodes that ask their place: first in the log, then among the candidates. Returns whether it changes the
     /// nodes in the log.
-    fn admit(&mut self, peers: &BTreeMap<u64, Peer>) -> bool {
+    fn admit(&mut self, peers: &BTreeMap<u64, LogNode>) -> bool {
         let candidates = self.machine.read(|register| register.candidates().to_vec());
         let now = self.now;
         self.leading.asking.retain(|_, asking| now - asking.heard < RECENT);
@@ -161,8 +161,8 @@ impl<C: Types> Agent<C> {
         };
         // The members tell other nodes why they may not join.
         let may_join =
-            |peer: &Peer| peer.witness || self.view().is_none_or(|view| view.has_fingerprint_of(&peer.member));
-        let asking: Vec<Peer> =
+            |peer: &LogNode| peer.witness || self.view().is_none_or(|view| view.has_fingerprint_of(&peer.member));
+        let asking: Vec<LogNode> =
             self.leading.asking.values().map(|asking| asking.peer.clone()).filter(may_join).collect();
         let newcomers = asking.iter().filter(|peer| {
             let is_new = !peers.contains_key(&peer.member.voter.0);
@@ -171,7 +171,7 @@ impl<C: Types> Agent<C> {
                     || !is_known(&peer.member)
                     || candidates.iter().any(|asks| is_same(asks, &peer.member)))
         });
-        let newcomers: BTreeMap<u64, Peer> = newcomers.map(|peer| (peer.member.voter.0, peer.clone())).collect();
+        let newcomers: BTreeMap<u64, LogNode> = newcomers.map(|peer| (peer.member.voter.0, peer.clone())).collect();
         for peer in &asking {
             let member = &peer.member;
             let has_log = peers.contains_key(&member.voter.0) && self.caught_up(member.voter.0);
@@ -219,7 +219,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// One step towards the voters and learners that there should be.
-    fn reconcile(&mut self, peers: &BTreeMap<u64, Peer>, voters: &BTreeSet<u64>) {
+    fn reconcile(&mut self, peers: &BTreeMap<u64, LogNode>, voters: &BTreeSet<u64>) {
         let Some(view) = self.view() else { return };
         let caught_up = |voter| self.caught_up(voter);
         let situation =
@@ -230,7 +230,7 @@ impl<C: Types> Agent<C> {
             return;
         }
         let candidates = self.machine.read(|register| register.candidates().to_vec());
-        let has_place = |voter: u64, peer: &Peer| {
+        let has_place = |voter: u64, peer: &LogNode| {
             let member = &peer.member;
             let asks = self.leading.asking.get(&member.node).is_some_and(|asking| asking.peer.member.voter.0 == voter);
             let is_member = view.members.iter().chain(&candidates).any(|other| other.voter.0 == voter);
@@ -262,7 +262,7 @@ impl<C: Types> Agent<C> {
         node == self.me().node || self.heard.get(&node).is_some_and(|heard| self.now - *heard < FAREWELL)
     }
 
-    fn change(&mut self, change: ChangeMembers<u64, Peer>) {
+    fn change(&mut self, change: ChangeMembers<u64, LogNode>) {
         self.leading.changing = true;
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
@@ -280,8 +280,8 @@ impl<C: Types> Agent<C> {
     pub(crate) fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
-            let written = raft.client_write(Request(entry)).await;
-            let done = written.is_ok_and(|response| response.data == Reply::Taken);
+            let written = raft.client_write(AppRequest(entry)).await;
+            let done = written.is_ok_and(|response| response.data == AppResponse::Taken);
             // The agent may have ended.
             let _ = inbox.send(then(done));
         }));
@@ -318,18 +318,18 @@ impl<C: Types> Agent<C> {
         self.leading.writing.push(proposal.clone());
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
-            let written = raft.client_write(Request(Entry::Successor(proposal.clone()))).await;
+            let written = raft.client_write(AppRequest(Entry::Successor(proposal.clone()))).await;
             let result = written.map(|response| response.data).map_err(|e| e.to_string());
             // The agent may have ended.
             let _ = inbox.send(Input::Written(proposal, result));
         }));
     }
 
-    pub(crate) fn on_written(&mut self, proposal: Proposal, result: Result<Reply, String>) {
+    pub(crate) fn on_written(&mut self, proposal: Proposal, result: Result<AppResponse, String>) {
         self.leading.writing.retain(|other| *other != proposal);
         match result {
-            Ok(Reply::Taken) => {}
-            Ok(Reply::Refused(why)) => {
+            Ok(AppResponse::Taken) => {}
+            Ok(AppResponse::Refused(why)) => {
                 let why = why.to_string();
                 self.leading.refused = Some((proposal.clone(), why.clone()));
                 let by =

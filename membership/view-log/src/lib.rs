@@ -41,7 +41,7 @@ mod wire;
 pub use disk::{Directory, StorageError};
 pub use log::{Inlet, Log, Monitor};
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
-pub use shared::Status;
+pub use shared::ViewLogStatus;
 #[cfg(feature = "sim")]
 pub use sim::{SimDisk, SimLog, Standing};
 pub use wire::{Contact, MAX_MESSAGE, Transport};

@@ -15,17 +15,17 @@ use crate::{
     agent::{Agent, Forcing, Input},
     disk::Directory,
     machine::Machine,
-    network::{Clients, Network},
+    network::{Clients, LogNetwork},
     settings::{Failure, NotForced, Settings, Start, StartError, Timing},
-    shared::{Shared, Status},
-    store::Store,
+    shared::{OwnerMailbox, ViewLogStatus},
+    store::LogStore,
     types::{Real, Types},
     wire::Transport,
 };
 
 /// A node's view log, on a thread of its own. Dropping it stops the thread and waits for it.
 pub struct Log {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerMailbox>,
     inbox: UnboundedSender<Input>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -33,7 +33,7 @@ pub struct Log {
 /// The entry for messages to a node's log.
 #[derive(Clone)]
 pub struct Inlet {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerMailbox>,
     inbox: UnboundedSender<Input>,
 }
 
@@ -53,7 +53,7 @@ impl Inlet {
 /// A view of a node's log for others than its owner. It stays as it was when the log has stopped.
 #[derive(Clone)]
 pub struct Monitor {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerMailbox>,
     inbox: UnboundedSender<Input>,
 }
 
@@ -64,7 +64,7 @@ impl Monitor {
     }
 
     /// The state of the log.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ViewLogStatus {
         self.shared.lock().status.clone()
     }
 
@@ -116,14 +116,14 @@ impl Log {
         let name = format!("squall-viewlog-{}", settings.me.node.0);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Thread)?;
-        let Parts { me, config } = Parts::new(&settings, &opened)?;
-        let shared = Arc::new(Shared::new(me.clone(), wake));
+        let DerivedSettings { me, config } = DerivedSettings::new(&settings, &opened)?;
+        let shared = Arc::new(OwnerMailbox::new(me.clone(), wake));
         let (inbox, inputs) = unbounded_channel();
         let (task_shared, task_inbox) = (Arc::clone(&shared), inbox.clone());
         let body = move || {
             let _guard = Guard(Arc::clone(&task_shared));
             runtime.block_on(async move {
-                let network = Arc::new(Network::new(transport, me));
+                let network = Arc::new(LogNetwork::new(transport, me));
                 match start::<Real>(settings, Arc::clone(&task_shared), network, config, opened, task_inbox, rng).await
                 {
                     Ok(agent) => agent.run(inputs).await,
@@ -190,7 +190,7 @@ impl ViewLog for Log {
 
 /// A guard that stops the node's log if its thread panics: a node must not go on without its log, not even if that is
 /// this crate's fault.
-struct Guard(Arc<Shared>);
+struct Guard(Arc<OwnerMailbox>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -210,7 +210,7 @@ pub(crate) fn random() -> fastrand::Rng {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) voter: VoterId,
-    pub(crate) store: Store,
+    pub(crate) store: LogStore,
     /// The life of the cluster, if it is known.
     pub(crate) cluster: Option<ClusterId>,
     /// The place where it is kept, in words, if it outlives its process.
@@ -219,18 +219,18 @@ pub(crate) struct Opened {
 
 impl Opened {
     pub(crate) fn in_memory(rng: &mut fastrand::Rng) -> Opened {
-        Opened { voter: VoterId(rng.u64(1..)), store: Store::in_memory(), cluster: None, directory: None }
+        Opened { voter: VoterId(rng.u64(1..)), store: LogStore::in_memory(), cluster: None, directory: None }
     }
 }
 
 /// The values that follow from the settings.
-pub(crate) struct Parts {
+pub(crate) struct DerivedSettings {
     pub(crate) me: Member,
     pub(crate) config: Arc<Config>,
 }
 
-impl Parts {
-    pub(crate) fn new(settings: &Settings, opened: &Opened) -> Result<Parts, StartError> {
+impl DerivedSettings {
+    pub(crate) fn new(settings: &Settings, opened: &Opened) -> Result<DerivedSettings, StartError> {
         if let Start::List { members, .. } = &settings.start {
             let members: Vec<NodeId> = members.iter().filter_map(|contact| contact.node).collect();
             if !members.contains(&settings.me.node) {
@@ -258,15 +258,15 @@ impl Parts {
         let incarnation = opened.store.begin_life(settings.me.incarnation).map_err(StartError::NotStored)?;
         let fingerprint = settings.parameters.fingerprint();
         let me = Member { voter: opened.voter, incarnation, fingerprint, ..settings.me.clone() };
-        Ok(Parts { me, config: Arc::new(config) })
+        Ok(DerivedSettings { me, config: Arc::new(config) })
     }
 }
 
 /// Starts a raft and its agent, within a runtime.
 pub(crate) async fn start<C: Types>(
     settings: Settings,
-    shared: Arc<Shared>,
-    network: Arc<Network>,
+    shared: Arc<OwnerMailbox>,
+    network: Arc<LogNetwork>,
     config: Arc<Config>,
     opened: Opened,
     inbox: UnboundedSender<Input>,

@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use squall_membership::{Applied, ClusterId, Entry, Register};
 
 use crate::{
-    store::{Store, decode, encode},
-    types::{LogId, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
+    store::{LogStore, decode, encode},
+    types::{AppResponse, LogId, Snapshot, SnapshotMeta, StoredMembership, Types},
 };
 
 /// A register, and the last entry of the log that it has.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct State {
+struct MachineState {
     register: Register,
     applied: Option<LogId>,
     membership: StoredMembership,
@@ -32,14 +32,14 @@ pub(crate) type Observer = Arc<dyn Fn(Applied) + Send + Sync>;
 /// The state machine. Clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Machine {
-    state: Arc<Mutex<State>>,
-    store: Store,
+    state: Arc<Mutex<MachineState>>,
+    store: LogStore,
     observer: Observer,
 }
 
 impl Machine {
     /// The state machine of the store's last snapshot. `observer` is told of every entry that is applied.
-    pub(crate) fn new(store: Store, observer: Observer) -> io::Result<Machine> {
+    pub(crate) fn new(store: LogStore, observer: Observer) -> io::Result<Machine> {
         let state = store.snapshot().map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
         Ok(Machine { state: Arc::new(Mutex::new(state)), store, observer })
     }
@@ -48,11 +48,11 @@ impl Machine {
     /// it. Nothing else may use the store at that time.
     pub(crate) fn begin_anew(&self, cluster: ClusterId, first: Option<&Entry>) -> io::Result<()> {
         self.store.begin_anew(cluster, first)?;
-        *self.lock() = State::default();
+        *self.lock() = MachineState::default();
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MachineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,7 +67,7 @@ impl Machine {
         self.lock().membership.membership().clone()
     }
 
-    fn snapshot_of(state: &State, bytes: Vec<u8>) -> Snapshot {
+    fn snapshot_of(state: &MachineState, bytes: Vec<u8>) -> Snapshot {
         let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone() };
         Snapshot { meta, snapshot: bytes }
     }
@@ -103,14 +103,14 @@ impl<C: Types> RaftStateMachine<C> for Machine {
                 let mut state = self.lock();
                 state.applied = Some(entry.log_id);
                 match entry.payload {
-                    EntryPayload::Blank => (Reply::Taken, None),
+                    EntryPayload::Blank => (AppResponse::Taken, None),
                     EntryPayload::Normal(request) => {
                         let applied = state.register.apply(request.0);
-                        (Reply::from(&applied), Some(applied))
+                        (AppResponse::from(&applied), Some(applied))
                     }
                     EntryPayload::Membership(membership) => {
                         state.membership = StoredMembership::new(Some(entry.log_id), membership);
-                        (Reply::Taken, None)
+                        (AppResponse::Taken, None)
                     }
                 }
             };
@@ -129,7 +129,7 @@ impl<C: Types> RaftStateMachine<C> for Machine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Vec<u8>) -> io::Result<()> {
-        let mut state: State = decode(&snapshot)?;
+        let mut state: MachineState = decode(&snapshot)?;
         (state.applied, state.membership) = (meta.last_log_id, meta.last_membership.clone());
         let last = state.register.last().cloned();
         self.store.set_snapshot(encode(&state)?)?;
@@ -143,7 +143,7 @@ impl<C: Types> RaftStateMachine<C> for Machine {
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         let Some(bytes) = self.store.snapshot() else { return Ok(None) };
-        let state: State = decode(&bytes)?;
+        let state: MachineState = decode(&bytes)?;
         Ok(Some(Machine::snapshot_of(&state, bytes)))
     }
 }

@@ -20,17 +20,17 @@ use squall_membership::{ClusterId, Incarnation, Member, VoterId};
 use tokio::sync::oneshot;
 
 use crate::{
-    types::{LogId, Peer, Snapshot, Types, Vote},
+    types::{LogId, LogNode, Snapshot, Types, Vote},
     wire::{Answer, Body, Call, Contact, Envelope, Transport},
 };
 
 /// The way out for this node's messages, with the calls that wait for an answer.
-pub(crate) struct Network {
+pub(crate) struct LogNetwork {
     transport: Arc<dyn Transport>,
-    state: Mutex<State>,
+    state: Mutex<LogNetworkState>,
 }
 
-struct State {
+struct LogNetworkState {
     cluster: Option<ClusterId>,
     me: Member,
     /// The lives that this node's storage remembers.
@@ -38,13 +38,13 @@ struct State {
     addresses: BTreeMap<NodeId, Vec<String>>,
     next_call: u64,
     /// The calls whose answers are waited for.
-    calls: BTreeMap<u64, Waiting>,
+    calls: BTreeMap<u64, PendingCall>,
     /// By part, the last entry up to which its log is known to match this node's, while this node led by that vote.
     matched: BTreeMap<VoterId, (Vote, LogId)>,
 }
 
 /// A call whose answer is waited for.
-struct Waiting {
+struct PendingCall {
     node: NodeId,
     voter: VoterId,
     waiter: oneshot::Sender<Result<Answer, String>>,
@@ -54,14 +54,14 @@ struct Waiting {
     is_known: bool,
 }
 
-impl Network {
-    pub(crate) fn new(transport: Arc<dyn Transport>, me: Member) -> Network {
+impl LogNetwork {
+    pub(crate) fn new(transport: Arc<dyn Transport>, me: Member) -> LogNetwork {
         let (addresses, calls, matched) = Default::default();
-        let state = State { cluster: None, me, lives: Vec::new(), addresses, next_call: 0, calls, matched };
-        Network { transport, state: Mutex::new(state) }
+        let state = LogNetworkState { cluster: None, me, lives: Vec::new(), addresses, next_call: 0, calls, matched };
+        LogNetwork { transport, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogNetworkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,7 +128,7 @@ impl Network {
         if state.calls.get(&id).is_none_or(|waiting| waiting.node != from) {
             return true;
         }
-        let Some(Waiting { voter, waiter, reaches, is_known, .. }) = state.calls.remove(&id) else { return true };
+        let Some(PendingCall { voter, waiter, reaches, is_known, .. }) = state.calls.remove(&id) else { return true };
         let matched = match &answer {
             Ok(Answer::Conflict) if is_known => return false,
             Ok(Answer::Appended) => reaches,
@@ -146,29 +146,29 @@ impl Network {
 }
 
 /// The factory of clients for the parts in the log.
-pub(crate) struct Clients(pub(crate) Arc<Network>);
+pub(crate) struct Clients(pub(crate) Arc<LogNetwork>);
 
 /// A client of one part in the log.
-pub(crate) struct Client {
-    network: Arc<Network>,
+pub(crate) struct LogNetworkClient {
+    network: Arc<LogNetwork>,
     node: NodeId,
     to: Contact,
     voter: VoterId,
 }
 
 /// A call that waits; dropping it forgets the call.
-struct Pending<'a>(&'a Network, u64);
+struct CallGuard<'a>(&'a LogNetwork, u64);
 
-impl Drop for Pending<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().calls.remove(&self.1);
     }
 }
 
-impl Client {
-    pub(crate) fn new(network: &Arc<Network>, voter: u64, peer: &Peer) -> Client {
+impl LogNetworkClient {
+    pub(crate) fn new(network: &Arc<LogNetwork>, voter: u64, peer: &LogNode) -> LogNetworkClient {
         let (node, to) = (peer.member.node, Contact::from(&peer.member));
-        Client { network: Arc::clone(network), node, to, voter: VoterId(voter) }
+        LogNetworkClient { network: Arc::clone(network), node, to, voter: VoterId(voter) }
     }
 
     /// Asks whether this node, whose log ends here, may lead. None: no answer.
@@ -191,10 +191,12 @@ impl Client {
                 let matched = state.matched.get(&self.voter).filter(|(of, _)| of == vote);
                 is_known = matched.is_some_and(|(_, last)| *previous <= Some(*last));
             }
-            state.calls.insert(id, Waiting { node: self.node, voter: self.voter, waiter: answer, reaches, is_known });
+            state
+                .calls
+                .insert(id, PendingCall { node: self.node, voter: self.voter, waiter: answer, reaches, is_known });
             id
         };
-        let _pending = Pending(&self.network, id);
+        let _pending = CallGuard(&self.network, id);
         self.network.send(&self.to, Body::Call { id, to: self.voter, call });
         match C::timeout(option.hard_ttl(), answered).await {
             Ok(Ok(Ok(answer))) => Ok(answer),
@@ -208,7 +210,7 @@ impl Client {
     }
 }
 
-impl<C: Types> RaftNetworkV2<C> for Client {
+impl<C: Types> RaftNetworkV2<C> for LogNetworkClient {
     type SnapshotData = Vec<u8>;
 
     async fn append_entries(
@@ -243,10 +245,10 @@ impl<C: Types> RaftNetworkV2<C> for Client {
 }
 
 impl<C: Types> RaftNetworkFactory<C> for Clients {
-    type Network = Client;
+    type Network = LogNetworkClient;
 
-    async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
-        Client::new(&self.0, target, peer)
+    async fn new_client(&mut self, target: u64, peer: &LogNode) -> LogNetworkClient {
+        LogNetworkClient::new(&self.0, target, peer)
     }
 }
 
@@ -262,10 +264,10 @@ mod tests {
 
     #[test]
     fn an_answer_counts_only_from_whom_it_was_asked() {
-        let network = Network::new(Arc::new(Nowhere), Member::new(NodeId(1), Incarnation(1)));
+        let network = LogNetwork::new(Arc::new(Nowhere), Member::new(NodeId(1), Incarnation(1)));
         let (answer, mut answered) = oneshot::channel();
         let (node, voter) = (NodeId(2), VoterId(2));
-        network.lock().calls.insert(7, Waiting { node, voter, waiter: answer, reaches: None, is_known: false });
+        network.lock().calls.insert(7, PendingCall { node, voter, waiter: answer, reaches: None, is_known: false });
         assert!(network.answer(NodeId(3), 7, Ok(Answer::Appended)));
         assert!(network.answer(NodeId(2), 8, Ok(Answer::Appended)));
         assert!(answered.try_recv().is_err());

@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 32 << 20;
 
 /// The state of a node's log, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct ViewLogStatus {
     /// The cluster's life, once it is known.
     pub cluster: Option<ClusterId>,
     /// The current view's epoch, as far as this node knows.
@@ -52,8 +52,8 @@ pub struct Status {
 }
 
 /// The news that the log's task leaves for its owner.
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct OwnerMailbox {
+    state: Mutex<MailboxState>,
     /// Whether there may be an event: the owner looks millions of times a second.
     has_events: AtomicBool,
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -62,38 +62,48 @@ pub(crate) struct Shared {
 }
 
 /// The bytes that a message takes up while it waits for the log's task.
-pub(crate) struct Room(Arc<Shared>, usize);
+pub(crate) struct QueuedBytes(Arc<OwnerMailbox>, usize);
 
-impl Drop for Room {
+impl Drop for QueuedBytes {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
-pub(crate) struct State {
+pub(crate) struct MailboxState {
     pub(crate) events: VecDeque<ViewEvent>,
     pub(crate) me: Member,
-    pub(crate) status: Status,
+    pub(crate) status: ViewLogStatus,
     pub(crate) failure: Option<Failure>,
     /// The time of the next look of the log's task, since its start.
     pub(crate) next_tick: Duration,
 }
 
-impl Shared {
-    pub(crate) fn new(me: Member, wake: Arc<dyn Fn() + Send + Sync>) -> Shared {
-        let state =
-            State { events: VecDeque::new(), me, status: Status::default(), failure: None, next_tick: Duration::ZERO };
-        Shared { state: Mutex::new(state), has_events: AtomicBool::new(false), wake, waiting: AtomicUsize::new(0) }
+impl OwnerMailbox {
+    pub(crate) fn new(me: Member, wake: Arc<dyn Fn() + Send + Sync>) -> OwnerMailbox {
+        let state = MailboxState {
+            events: VecDeque::new(),
+            me,
+            status: ViewLogStatus::default(),
+            failure: None,
+            next_tick: Duration::ZERO,
+        };
+        OwnerMailbox {
+            state: Mutex::new(state),
+            has_events: AtomicBool::new(false),
+            wake,
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     /// Room for a message of this many bytes. None if too many wait: the message is lost, as messages may be.
-    pub(crate) fn room(self: &Arc<Self>, bytes: usize) -> Option<Room> {
+    pub(crate) fn room(self: &Arc<Self>, bytes: usize) -> Option<QueuedBytes> {
         let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        let room = Room(Arc::clone(self), bytes);
+        let room = QueuedBytes(Arc::clone(self), bytes);
         (before + bytes <= MAX_WAITING).then_some(room)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +126,7 @@ impl Shared {
         event
     }
 
-    /// Whether [`pop`](Shared::pop) has something.
+    /// Whether [`pop`](OwnerMailbox::pop) has something.
     #[cfg(feature = "sim")]
     pub(crate) fn has_events(&self) -> bool {
         self.has_events.load(Ordering::Acquire)
@@ -137,7 +147,7 @@ mod tests {
 
     #[test]
     fn messages_wait_only_as_far_as_there_is_room_for_them() {
-        let shared = Arc::new(Shared::new(Member::new(NodeId(1), Incarnation(1)), Arc::new(|| {})));
+        let shared = Arc::new(OwnerMailbox::new(Member::new(NodeId(1), Incarnation(1)), Arc::new(|| {})));
         let waiting = shared.room(MAX_WAITING - 1).expect("room");
         assert!(shared.room(2).is_none());
         let last = shared.room(1);

@@ -21,12 +21,12 @@ pub use self::{disk::SimDisk, standing::Standing};
 use crate::{
     agent::{Forcing, Input},
     disk as store_on_disk,
-    log::{Opened, Parts, start},
+    log::{DerivedSettings, Opened, start},
     machine::Machine,
-    network::Network,
+    network::LogNetwork,
     settings::{Failure, NotForced, Settings, StartError},
-    shared::{Shared, Status},
-    store::Store,
+    shared::{OwnerMailbox, ViewLogStatus},
+    store::LogStore,
     types::Simulated,
     wire::{Contact, Transport},
 };
@@ -40,10 +40,10 @@ const SETTLE: Duration = Duration::from_micros(1);
 /// Dropping it is a crash: writes that its disk had not synced may be lost ([`SimDisk::crash`]).
 pub struct SimLog {
     runtime: Runtime,
-    shared: Arc<Shared>,
+    shared: Arc<OwnerMailbox>,
     inbox: UnboundedSender<Input>,
     outbox: Arc<Outbox>,
-    store: Store,
+    store: LogStore,
     machine: Arc<OnceLock<Machine>>,
     /// The reading of the runtime's clock when the caller's showed `began`.
     origin: SimInstant,
@@ -74,13 +74,13 @@ impl SimLog {
             Some(disk) => store_on_disk::open_with(disk, (&settings.cluster, settings.me.node), &mut rng)?,
             None => Opened::in_memory(&mut rng),
         };
-        let Parts { me, config } = Parts::new(&settings, &opened)?;
+        let DerivedSettings { me, config } = DerivedSettings::new(&settings, &opened)?;
         let store = opened.store.clone();
         let machine = Arc::new(OnceLock::new());
-        let shared = Arc::new(Shared::new(me.clone(), Arc::new(|| {})));
+        let shared = Arc::new(OwnerMailbox::new(me.clone(), Arc::new(|| {})));
         let outbox = Arc::new(Outbox::default());
         let (inbox, inputs) = unbounded_channel();
-        let network = Arc::new(Network::new(Arc::clone(&outbox) as Arc<dyn Transport>, me));
+        let network = Arc::new(LogNetwork::new(Arc::clone(&outbox) as Arc<dyn Transport>, me));
         let mut runtime = Runtime::with_seed(rng.u64(..));
         let (task_shared, task_inbox, task_machine) = (Arc::clone(&shared), inbox.clone(), Arc::clone(&machine));
         let origin = runtime.block_on(async move {
@@ -165,7 +165,7 @@ impl SimLog {
     }
 
     /// The state of the log.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ViewLogStatus {
         self.shared.lock().status.clone()
     }
 

@@ -55,7 +55,7 @@ impl Key {
 
 /// One of the changes that take effect together.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub(crate) enum StoreChange {
     Set(Key, Vec<u8>),
     /// Removes all but the store's identity, and the [values that outlive](Key::outlives_clear) a life.
     Clear,
@@ -81,12 +81,12 @@ pub(crate) struct Image {
 /// of them is.
 pub(crate) trait Disk: Send + Debug {
     /// Writes changes, all or none, and waits until they are safe.
-    fn write(&mut self, changes: &[Change]) -> io::Result<()>;
+    fn write(&mut self, changes: &[StoreChange]) -> io::Result<()>;
 }
 
 /// A node's store. Clones are the same store.
 #[derive(Clone, Debug)]
-pub(crate) struct Store(Arc<Mutex<Inner>>);
+pub(crate) struct LogStore(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -100,20 +100,20 @@ struct Inner {
     snapshot: Option<Vec<u8>>,
     forced: Option<Vec<u8>>,
     incarnation: Option<u64>,
-    /// See [`Store::lives`].
+    /// See [`LogStore::lives`].
     lives: Vec<Incarnation>,
     notes: Vec<u8>,
     disk: Option<Box<dyn Disk>>,
 }
 
-impl Store {
+impl LogStore {
     /// An empty store that ends with its process.
-    pub(crate) fn in_memory() -> Store {
-        Store(Arc::default())
+    pub(crate) fn in_memory() -> LogStore {
+        LogStore(Arc::default())
     }
 
     /// A store that goes on with a disk's contents.
-    pub(crate) fn on_disk(image: &Image, disk: Box<dyn Disk>) -> io::Result<Store> {
+    pub(crate) fn on_disk(image: &Image, disk: Box<dyn Disk>) -> io::Result<LogStore> {
         fn value<T: DeserializeOwned>(image: &Image, key: Key) -> io::Result<Option<T>> {
             image.values.get(&key).map(|bytes| decode(bytes)).transpose()
         }
@@ -134,7 +134,7 @@ impl Store {
             notes: image.values.get(&Key::Notes).cloned().unwrap_or_default(),
             disk: Some(disk),
         };
-        Ok(Store(Arc::new(Mutex::new(inner))))
+        Ok(LogStore(Arc::new(Mutex::new(inner))))
     }
 
     pub(crate) fn snapshot(&self) -> Option<Vec<u8>> {
@@ -143,13 +143,13 @@ impl Store {
 
     pub(crate) fn set_snapshot(&self, bytes: Vec<u8>) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.write(vec![Change::Set(Key::Snapshot, bytes.clone())])?;
+        inner.write(vec![StoreChange::Set(Key::Snapshot, bytes.clone())])?;
         inner.snapshot = Some(bytes);
         Ok(())
     }
 
     pub(crate) fn set_cluster(&self, cluster: u64) -> io::Result<()> {
-        self.lock().write(vec![Change::Set(Key::Cluster, encode(&cluster)?)])
+        self.lock().write(vec![StoreChange::Set(Key::Cluster, encode(&cluster)?)])
     }
 
     /// Forgets everything but the store's identity, for another life. That life's first entry, if this node is to write
@@ -158,8 +158,8 @@ impl Store {
     pub(crate) fn begin_anew(&self, cluster: ClusterId, first: Option<&Entry>) -> io::Result<()> {
         let mut inner = self.lock();
         let forced = first.map(encode).transpose()?;
-        let mut changes = vec![Change::Clear, Change::Set(Key::Cluster, encode(&cluster.0)?)];
-        changes.extend(forced.clone().map(|entry| Change::Set(Key::Forced, entry)));
+        let mut changes = vec![StoreChange::Clear, StoreChange::Set(Key::Cluster, encode(&cluster.0)?)];
+        changes.extend(forced.clone().map(|entry| StoreChange::Set(Key::Forced, entry)));
         inner.committed_is_unwritten = false;
         inner.write(changes)?;
         let (incarnation, notes) = (inner.incarnation, std::mem::take(&mut inner.notes));
@@ -189,7 +189,7 @@ impl Store {
                 }
             }
             let changes = [(Key::Incarnation, encode(&incarnation.0)?), (Key::Lives, encode(&lives)?)];
-            inner.write(changes.map(|(key, bytes)| Change::Set(key, bytes)).to_vec())?;
+            inner.write(changes.map(|(key, bytes)| StoreChange::Set(key, bytes)).to_vec())?;
             (inner.incarnation, inner.lives) = (Some(incarnation.0), lives);
         }
         Ok(())
@@ -234,7 +234,7 @@ impl Store {
 
     pub(crate) fn set_notes(&self, notes: Vec<u8>) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.write(vec![Change::Set(Key::Notes, notes.clone())])?;
+        inner.write(vec![StoreChange::Set(Key::Notes, notes.clone())])?;
         inner.notes = notes;
         Ok(())
     }
@@ -277,10 +277,10 @@ impl Inner {
         self.log.last_key_value().map(|(_, entry)| entry.log_id()).or(self.purged)
     }
 
-    fn write(&mut self, mut changes: Vec<Change>) -> io::Result<()> {
+    fn write(&mut self, mut changes: Vec<StoreChange>) -> io::Result<()> {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         if self.committed_is_unwritten {
-            changes.push(Change::Set(Key::Committed, encode(&self.committed)?));
+            changes.push(StoreChange::Set(Key::Committed, encode(&self.committed)?));
         }
         disk.write(&changes)?;
         self.committed_is_unwritten = false;
@@ -296,7 +296,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     postcard::from_bytes(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-impl<C: Types> RaftLogReader<C> for Store {
+impl<C: Types> RaftLogReader<C> for LogStore {
     async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<LogEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
@@ -329,21 +329,21 @@ impl<C: Types> RaftLogReader<C> for Store {
     }
 }
 
-impl<C: Types> RaftLogStorage<C> for Store {
-    type LogReader = Store;
+impl<C: Types> RaftLogStorage<C> for LogStore {
+    type LogReader = LogStore;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<C>> {
         let inner = self.lock();
         Ok(LogState { last_purged_log_id: inner.purged, last_log_id: inner.last() })
     }
 
-    async fn get_log_reader(&mut self) -> Store {
+    async fn get_log_reader(&mut self) -> LogStore {
         self.clone()
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.write(vec![Change::Set(Key::Vote, encode(vote)?)])?;
+        inner.write(vec![StoreChange::Set(Key::Vote, encode(vote)?)])?;
         inner.vote = Some(*vote);
         Ok(())
     }
@@ -366,7 +366,7 @@ impl<C: Types> RaftLogStorage<C> for Store {
         let entries: Vec<LogEntry> = entries.into_iter().collect();
         let written = {
             let mut inner = self.lock();
-            let append = |entry: &LogEntry| Ok(Change::Append(entry.log_id().index, encode(entry)?));
+            let append = |entry: &LogEntry| Ok(StoreChange::Append(entry.log_id().index, encode(entry)?));
             let changes = match inner.disk {
                 Some(_) => entries.iter().map(append).collect::<io::Result<Vec<_>>>(),
                 None => Ok(Vec::new()),
@@ -390,21 +390,21 @@ impl<C: Types> RaftLogStorage<C> for Store {
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let mut inner = self.lock();
         let first = last.map_or(0, |last| last.index + 1);
-        inner.write(vec![Change::Truncate(first)])?;
+        inner.write(vec![StoreChange::Truncate(first)])?;
         inner.log.split_off(&first);
         Ok(())
     }
 
     async fn purge(&mut self, last: LogId) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.write(vec![Change::Set(Key::Purged, encode(&last)?), Change::Purge(last.index)])?;
+        inner.write(vec![StoreChange::Set(Key::Purged, encode(&last)?), StoreChange::Purge(last.index)])?;
         inner.log = inner.log.split_off(&(last.index + 1));
         inner.purged = inner.purged.max(Some(last));
         Ok(())
     }
 }
 
-impl Store {
+impl LogStore {
     /// The last entry of the log.
     pub(crate) fn last(&self) -> Option<LogId> {
         self.lock().last()

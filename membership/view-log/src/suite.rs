@@ -16,27 +16,27 @@ use crate::{
     disk,
     machine::Machine,
     sim::SimDisk,
-    store::Store,
-    types::{LeaderId, LogEntry, Real, Request, Simulated, Types},
+    store::LogStore,
+    types::{AppRequest, LeaderId, LogEntry, Real, Simulated, Types},
 };
 
-struct Memory;
+struct MemoryBuilder;
 
-struct Disk;
+struct DiskBuilder;
 
-fn machine(store: &Store) -> Machine {
+fn machine(store: &LogStore) -> Machine {
     Machine::new(store.clone(), Arc::new(|_| {})).expect("an empty store")
 }
 
-impl<C: Types> StoreBuilder<C, Store, Machine> for Memory {
-    async fn build(&self) -> Result<((), Store, Machine), StorageError<C>> {
-        let store = Store::in_memory();
+impl<C: Types> StoreBuilder<C, LogStore, Machine> for MemoryBuilder {
+    async fn build(&self) -> Result<((), LogStore, Machine), StorageError<C>> {
+        let store = LogStore::in_memory();
         Ok(((), store.clone(), machine(&store)))
     }
 }
 
-impl<C: Types> StoreBuilder<C, Store, Machine> for Disk {
-    async fn build(&self) -> Result<((), Store, Machine), StorageError<C>> {
+impl<C: Types> StoreBuilder<C, LogStore, Machine> for DiskBuilder {
+    async fn build(&self) -> Result<((), LogStore, Machine), StorageError<C>> {
         let opened = disk::open_with(SimDisk::new(1), ("test", NodeId(1)), &mut fastrand::Rng::with_seed(1))
             .expect("an empty disk");
         Ok(((), opened.store.clone(), machine(&opened.store)))
@@ -45,16 +45,16 @@ impl<C: Types> StoreBuilder<C, Store, Machine> for Disk {
 
 #[test]
 fn a_store_in_memory_passes() {
-    Real::run_suite(Memory);
+    Real::run_suite(MemoryBuilder);
 }
 
 #[test]
 fn a_store_on_a_disk_passes() {
-    Simulated::run_suite(Disk);
+    Simulated::run_suite(DiskBuilder);
 }
 
 trait RunSuite: Types {
-    fn run_suite(builder: impl StoreBuilder<Self, Store, Machine>) {
+    fn run_suite(builder: impl StoreBuilder<Self, LogStore, Machine>) {
         let passed = Self::AsyncRuntime::run(Suite::test_all(builder));
         passed.expect("openraft's suite");
     }
@@ -65,13 +65,13 @@ impl<C: Types> RunSuite for C {}
 /// More entries would not fit into a message, and a node that is behind by that much would get none.
 #[test]
 fn as_many_entries_are_read_at_once_as_fit_into_a_message() {
-    let mut store = Store::in_memory();
+    let mut store = LogStore::in_memory();
     let mut reader = store.clone();
     let entry = |index: u64| {
         let addresses = vec!["x".repeat(700 << 10)];
         let member = Member { addresses, ..Member::new(NodeId(1), Incarnation(1)) };
         let log_id = LogId::new(LeaderId::new_committed(1, 1), index);
-        LogEntry { log_id, payload: EntryPayload::Normal(Request(Entry::Candidate(member))) }
+        LogEntry { log_id, payload: EntryPayload::Normal(AppRequest(Entry::Candidate(member))) }
     };
     let read = async {
         let append = RaftLogStorage::<Simulated>::append(&mut store, (0..4).map(entry), IOFlushed::noop());

@@ -11,21 +11,21 @@ pub(crate) type LeaderId = impls::leader_id_adv::LeaderId<u64, u64>;
 pub(crate) type Committed = <LeaderId as openraft::vote::RaftLeaderId>::Committed;
 pub(crate) type Vote = impls::Vote<LeaderId>;
 pub(crate) type LogId = openraft::LogId<Committed>;
-pub(crate) type Payload = EntryPayload<Request, u64, Peer>;
+pub(crate) type Payload = EntryPayload<AppRequest, u64, LogNode>;
 pub(crate) type LogEntry = openraft::Entry<Committed, Payload>;
 #[cfg(feature = "sim")]
-pub(crate) type Membership = openraft::Membership<u64, Peer>;
-pub(crate) type StoredMembership = openraft::StoredMembership<Committed, u64, Peer>;
-pub(crate) type SnapshotMeta = openraft::SnapshotMeta<Committed, u64, Peer>;
-pub(crate) type Snapshot = openraft::Snapshot<Committed, u64, Peer, Vec<u8>>;
+pub(crate) type Membership = openraft::Membership<u64, LogNode>;
+pub(crate) type StoredMembership = openraft::StoredMembership<Committed, u64, LogNode>;
+pub(crate) type SnapshotMeta = openraft::SnapshotMeta<Committed, u64, LogNode>;
+pub(crate) type Snapshot = openraft::Snapshot<Committed, u64, LogNode, Vec<u8>>;
 
 /// The openraft types of this crate: all but the runtime is the same everywhere.
 pub(crate) trait Types:
     RaftTypeConfig<
-        D = Request,
-        R = Reply,
+        D = AppRequest,
+        R = AppResponse,
         NodeId = u64,
-        Node = Peer,
+        Node = LogNode,
         Term = u64,
         LeaderId = LeaderId,
         Vote = Vote,
@@ -38,10 +38,10 @@ pub(crate) trait Types:
 openraft::declare_raft_types!(
     /// On tokio.
     pub(crate) Real:
-        D = Request,
-        R = Reply,
+        D = AppRequest,
+        R = AppResponse,
         NodeId = u64,
-        Node = Peer,
+        Node = LogNode,
         AsyncRuntime = openraft_rt_tokio::TokioRuntime,
 );
 
@@ -49,10 +49,10 @@ openraft::declare_raft_types!(
 openraft::declare_raft_types!(
     /// In virtual time.
     pub(crate) Simulated:
-        D = Request,
-        R = Reply,
+        D = AppRequest,
+        R = AppResponse,
         NodeId = u64,
-        Node = Peer,
+        Node = LogNode,
         AsyncRuntime = crate::sim::runtime::Runtime,
 );
 
@@ -62,23 +62,23 @@ impl Types for Simulated {}
 
 /// The node that has a part in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Peer {
+pub(crate) struct LogNode {
     pub(crate) member: Member,
     /// Whether it is a witness, which is never a member of a view.
     pub(crate) witness: bool,
 }
 
-impl Default for Peer {
-    fn default() -> Peer {
-        Peer { member: Member::new(squall_fabric::NodeId(0), squall_membership::Incarnation(0)), witness: false }
+impl Default for LogNode {
+    fn default() -> LogNode {
+        LogNode { member: Member::new(squall_fabric::NodeId(0), squall_membership::Incarnation(0)), witness: false }
     }
 }
 
 /// An entry of the view log, as openraft wants it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Request(pub(crate) Entry);
+pub(crate) struct AppRequest(pub(crate) Entry);
 
-impl fmt::Display for Request {
+impl fmt::Display for AppRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Entry::First { members, .. } => write!(f, "the first view, of {} members", members.len()),
@@ -93,17 +93,17 @@ impl fmt::Display for Request {
 
 /// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum AppResponse {
     /// The entry counts, or has no effect on the register.
     Taken,
     Refused(Refused),
 }
 
-impl From<&Applied> for Reply {
-    fn from(applied: &Applied) -> Reply {
+impl From<&Applied> for AppResponse {
+    fn from(applied: &Applied) -> AppResponse {
         match applied {
-            Applied::View(_) | Applied::Candidates | Applied::Backs => Reply::Taken,
-            Applied::Refused(refused) => Reply::Refused(refused.clone()),
+            Applied::View(_) | Applied::Candidates | Applied::Backs => AppResponse::Taken,
+            Applied::Refused(refused) => AppResponse::Refused(refused.clone()),
         }
     }
 }

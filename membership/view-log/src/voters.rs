@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::NodeId;
 use squall_membership::{Member, View};
 
-use crate::types::Peer;
+use crate::types::LogNode;
 
 /// The largest odd number of voters, up to five, that this many members allow.
 pub(crate) fn count_of(members: usize) -> usize {
@@ -29,7 +29,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) view: &'a View,
     pub(crate) fixed: Option<&'a [NodeId]>,
     pub(crate) voters: &'a BTreeSet<u64>,
-    pub(crate) peers: &'a BTreeMap<u64, Peer>,
+    pub(crate) peers: &'a BTreeMap<u64, LogNode>,
     /// Whether a part in the log has (nearly) all of it, and answers.
     pub(crate) caught_up: &'a dyn Fn(u64) -> bool,
 }
@@ -80,7 +80,7 @@ mod tests {
 
     fn planned(members: &[u32], voters: &[u64], lag: &[u64], fixed: Option<&[NodeId]>) -> Option<Vec<u64>> {
         let view = Arc::new(View::first(members.iter().copied().map(member).collect(), &Layout::default()));
-        let peers = (0..20).map(|id| (id, Peer { member: member(id as u32), witness: false })).collect();
+        let peers = (0..20).map(|id| (id, LogNode { member: member(id as u32), witness: false })).collect();
         let voters = voters.iter().copied().collect();
         let caught_up = |voter| !lag.contains(&voter);
         let situation = Situation { view: &view, fixed, voters: &voters, peers: &peers, caught_up: &caught_up };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Back, End, Epoch, Held, Layout, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
+    Back, Epoch, HeldCopy, Layout, OrderEnd, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
 };
 use world::{MS, Trouble, World};
 
@@ -34,10 +34,17 @@ fn come_back(list: &[u32], seed: u64) -> World {
 /// Lets a node report that it has this many messages of the first view.
 fn say_back(world: &mut World, id: u32, messages: u64) {
     let member = world.log(id).me();
-    let end = End { epoch: Epoch::FIRST, seq: Seq(messages) };
+    let end = OrderEnd { epoch: Epoch::FIRST, seq: Seq(messages) };
     let held = BTreeMap::from([(
         SHARD,
-        Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() },
+        HeldCopy {
+            end,
+            complete: true,
+            version: Some(0),
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default(),
+        },
     )]);
     world.log(id).back(Back { member, epoch: Epoch::FIRST, goes_on: false, held });
 }
@@ -69,7 +76,7 @@ fn whoever_is_back_is_known_to_all_and_one_restart_follows_though_all_propose_it
         world.run_until(3000 * MS, "a restart", |world| list.iter().all(|&id| world.epoch(id) == Some(2)));
         let next = world.last(1).expect("a restart");
         assert!(next.restart);
-        assert_eq!(next.ends[&SHARD], End { epoch: Epoch::FIRST, seq: Seq(30) });
+        assert_eq!(next.ends[&SHARD], OrderEnd { epoch: Epoch::FIRST, seq: Seq(30) });
         assert_eq!(next.view.shards[0].complete, [NodeId(3)]);
         world.run(2000 * MS);
         assert_eq!(world.epoch(1), Some(2));
@@ -99,8 +106,8 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         world.run_until(3000 * MS, "a candidate", |world| world.candidates(1) == [3]);
         world.propose(1, &[1, 2, 3]);
         world.run_until(3000 * MS, "node 3 is in", |world| list.iter().all(|&id| world.epoch(id) == Some(3)));
-        let (member, end) = (world.log(3).me(), End { epoch: Epoch::FIRST, seq: Seq(7) });
-        let held = Held {
+        let (member, end) = (world.log(3).me(), OrderEnd { epoch: Epoch::FIRST, seq: Seq(7) });
+        let held = HeldCopy {
             end,
             complete: true,
             version: Some(0),

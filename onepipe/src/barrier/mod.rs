@@ -6,7 +6,7 @@
 
 mod place;
 
-pub(crate) use place::Place;
+pub(crate) use place::BarrierPlace;
 
 use crate::{Mode, tournament::Tournament};
 
@@ -24,7 +24,7 @@ pub(crate) enum Tells {
 #[derive(Debug)]
 pub(crate) struct Barriers {
     me: usize,
-    place: Place,
+    place: BarrierPlace,
     /// By mode: this rank's barrier, and those that it is told, indexed by rank; [`u64::MAX`] for other ranks.
     told: [Tournament; 2],
     /// By mode: the barrier of all, from the parent.
@@ -34,7 +34,7 @@ pub(crate) struct Barriers {
 impl Barriers {
     /// The barriers of a new epoch, in which nothing is known yet. `ranks` says which ranks are left; this one has a
     /// place among them.
-    pub(crate) fn new(me: usize, place: Place, ranks: &[bool]) -> Barriers {
+    pub(crate) fn new(me: usize, place: BarrierPlace, ranks: &[bool]) -> Barriers {
         let mut told = Tournament::new(ranks.len(), u64::MAX);
         for rank in (0..ranks.len()).filter(|&rank| ranks[rank]) {
             if rank == me || place.hears(rank) {
@@ -48,16 +48,16 @@ impl Barriers {
     #[inline]
     pub(crate) fn tells(&self, rank: usize) -> Tells {
         match &self.place {
-            Place::Flat => Tells::Up,
-            Place::Tree { parent, .. } if *parent == Some(rank) => Tells::Up,
-            Place::Tree { children, .. } if children.contains(&rank) => Tells::Down,
-            Place::Tree { .. } => Tells::Nothing,
+            BarrierPlace::Flat => Tells::Up,
+            BarrierPlace::Tree { parent, .. } if *parent == Some(rank) => Tells::Up,
+            BarrierPlace::Tree { children, .. } if children.contains(&rank) => Tells::Down,
+            BarrierPlace::Tree { .. } => Tells::Nothing,
         }
     }
 
     /// Whether this rank tells others the barrier of all.
     pub(crate) fn has_children(&self) -> bool {
-        matches!(&self.place, Place::Tree { children, .. } if !children.is_empty())
+        matches!(&self.place, BarrierPlace::Tree { children, .. } if !children.is_empty())
     }
 
     /// Raises this rank's own barrier.
@@ -85,7 +85,7 @@ impl Barriers {
     /// Takes note of the barrier of all that a rank has told.
     #[inline]
     pub(crate) fn hear_down(&mut self, mode: Mode, from: usize, barrier: u64) {
-        if matches!(self.place, Place::Tree { parent, .. } if parent == Some(from)) {
+        if matches!(self.place, BarrierPlace::Tree { parent, .. } if parent == Some(from)) {
             let known = &mut self.from_parent[mode.index()];
             *known = barrier.max(*known);
         }
@@ -96,8 +96,8 @@ impl Barriers {
     pub(crate) fn waits_for(&self, mode: Mode, stamp: u64) -> Option<usize> {
         let told = &self.told[mode.index()];
         let parent = match self.place {
-            Place::Tree { parent, .. } => parent.filter(|_| self.all(mode) <= stamp),
-            Place::Flat => None,
+            BarrierPlace::Tree { parent, .. } => parent.filter(|_| self.all(mode) <= stamp),
+            BarrierPlace::Flat => None,
         };
         if told.least() <= stamp { Some(told.first()) } else { parent }
     }
@@ -106,8 +106,8 @@ impl Barriers {
     #[inline]
     pub(crate) fn up(&self, mode: Mode) -> u64 {
         match self.place {
-            Place::Flat => self.own(mode),
-            Place::Tree { .. } => self.told[mode.index()].least(),
+            BarrierPlace::Flat => self.own(mode),
+            BarrierPlace::Tree { .. } => self.told[mode.index()].least(),
         }
     }
 
@@ -115,8 +115,8 @@ impl Barriers {
     #[inline]
     pub(crate) fn all(&self, mode: Mode) -> u64 {
         match self.place {
-            Place::Tree { parent: Some(_), .. } => self.from_parent[mode.index()],
-            Place::Flat | Place::Tree { parent: None, .. } => self.told[mode.index()].least(),
+            BarrierPlace::Tree { parent: Some(_), .. } => self.from_parent[mode.index()],
+            BarrierPlace::Flat | BarrierPlace::Tree { parent: None, .. } => self.told[mode.index()].least(),
         }
     }
 }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn in_a_flat_group_the_least_of_all_counts() {
-        let mut barriers = Barriers::new(1, Place::Flat, &[true, true, false]);
+        let mut barriers = Barriers::new(1, BarrierPlace::Flat, &[true, true, false]);
         barriers.set_own(MODE, 7);
         assert_eq!(barriers.all(MODE), 0, "rank 0 has said nothing");
         barriers.hear(MODE, 0, 9);
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn in_a_hierarchy_minima_go_up_and_the_barrier_of_all_comes_down() {
         let ranks = [true; 5];
-        let place = Place::Tree { parent: Some(0), children: vec![2, 3] };
+        let place = BarrierPlace::Tree { parent: Some(0), children: vec![2, 3] };
         let mut barriers = Barriers::new(1, place, &ranks);
         for (from, barrier) in [(1, 5), (2, 6), (3, 4)] {
             barriers.hear(MODE, from, barrier);

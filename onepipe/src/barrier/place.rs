@@ -4,7 +4,7 @@ use crate::Topology;
 
 /// The ranks to which a rank tells its barrier, and those that tell it theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BarrierPlace {
     /// Both are all other ranks.
     Flat,
     Tree {
@@ -14,10 +14,10 @@ pub(crate) enum Place {
     },
 }
 
-impl Place {
+impl BarrierPlace {
     /// The place of a rank in a group of which `ranks` are left.
-    pub(crate) fn of(me: usize, topology: &Topology, ranks: &[bool]) -> Place {
-        let Topology::Hierarchy { racks, degree } = topology else { return Place::Flat };
+    pub(crate) fn of(me: usize, topology: &Topology, ranks: &[bool]) -> BarrierPlace {
+        let Topology::Hierarchy { racks, degree } = topology else { return BarrierPlace::Flat };
         let left = |rack: &Vec<usize>| {
             let mut rack: Vec<usize> = rack.iter().copied().filter(|&rank| ranks[rank]).collect();
             rack.sort_unstable();
@@ -28,24 +28,24 @@ impl Place {
         // A degree beyond the number of racks makes no difference.
         let degree = (*degree).min(racks.len());
         let Some(rack) = racks.iter().position(|rack| rack.contains(&me)) else {
-            return Place::Tree { parent: None, children: Vec::new() };
+            return BarrierPlace::Tree { parent: None, children: Vec::new() };
         };
         let representative = |rack: usize| racks[rack][0];
         if me != representative(rack) {
-            return Place::Tree { parent: Some(representative(rack)), children: Vec::new() };
+            return BarrierPlace::Tree { parent: Some(representative(rack)), children: Vec::new() };
         }
         // Representatives are numbered level by level from the root.
         let parent = rack.checked_sub(1).map(|before| representative(before / degree));
         let below = (rack * degree + 1..=(rack + 1) * degree).take_while(|&below| below < racks.len());
         let children = racks[rack][1..].iter().copied().chain(below.map(representative)).collect();
-        Place::Tree { parent, children }
+        BarrierPlace::Tree { parent, children }
     }
 
     /// Whether a rank tells its barrier to this one.
     pub(crate) fn hears(&self, rank: usize) -> bool {
         match self {
-            Place::Flat => true,
-            Place::Tree { children, .. } => children.contains(&rank),
+            BarrierPlace::Flat => true,
+            BarrierPlace::Tree { children, .. } => children.contains(&rank),
         }
     }
 }
@@ -54,14 +54,14 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn tree(parent: Option<usize>, children: &[usize]) -> Place {
-        Place::Tree { parent, children: children.to_vec() }
+    fn tree(parent: Option<usize>, children: &[usize]) -> BarrierPlace {
+        BarrierPlace::Tree { parent, children: children.to_vec() }
     }
 
     #[test]
     fn representatives_are_the_lowest_that_are_left() {
         let topology = Topology::Hierarchy { racks: vec![vec![3, 0], vec![1, 4], vec![2, 5]], degree: 1 };
-        let place = |me, left: [u8; 6]| Place::of(me, &topology, &left.map(|left| left == 1));
+        let place = |me, left: [u8; 6]| BarrierPlace::of(me, &topology, &left.map(|left| left == 1));
         let all = [1; 6];
         assert_eq!(place(0, all), tree(None, &[3, 1]));
         assert_eq!(place(3, all), tree(Some(0), &[]));
@@ -81,11 +81,13 @@ mod tests {
             let left = vec![true; ranks];
             let mut roots = 0;
             for rank in 0..ranks {
-                let Place::Tree { parent, children } = Place::of(rank, &topology, &left) else { panic!("a tree") };
+                let BarrierPlace::Tree { parent, children } = BarrierPlace::of(rank, &topology, &left) else {
+                    panic!("a tree")
+                };
                 roots += usize::from(parent.is_none());
                 assert!(children.len() <= degree.saturating_add(1));
                 if let Some(parent) = parent {
-                    assert!(Place::of(parent, &topology, &left).hears(rank), "{rank} below {parent}");
+                    assert!(BarrierPlace::of(parent, &topology, &left).hears(rank), "{rank} below {parent}");
                 }
             }
             assert_eq!(roots, 1);

@@ -8,7 +8,7 @@ use crate::{
     inbound::Inbound,
     links::{Links, Misbehaved},
     record::{max_payload, record_bytes},
-    status::{Status, Word},
+    status::{Status, StatusWord},
 };
 
 /// The rank that numbers scatterings.
@@ -87,7 +87,7 @@ impl Sequencer {
         let mut news = words != peer.seen;
         peer.seen = words;
         for mode in Mode::ALL {
-            peer.out[mode.index()].free(words[Word::Freed(mode).index()])?;
+            peer.out[mode.index()].free(words[StatusWord::Freed(mode).index()])?;
         }
         let ring = match (self.links.me, rank) {
             (SEQUENCER, _) => Some((&mut self.requests[rank].ring, REQUESTS)),
@@ -173,7 +173,7 @@ impl Sequencer {
             let numbered = || self.numbered.credit(false).map(|freed| (NUMBERED, freed));
             let numbered = (rank == SEQUENCER).then(numbered).flatten();
             for (mode, freed) in requests.into_iter().chain(numbered) {
-                peer.status.set(Word::Freed(mode), freed);
+                peer.status.set(StatusWord::Freed(mode), freed);
             }
             peer.status.post(fabric, link);
         }

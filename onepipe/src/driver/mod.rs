@@ -4,7 +4,7 @@
 //! gets its messages in the order of their timestamps, ties by sender. There is no sequencer that all messages would
 //! have to pass. With [best effort](Mode::BestEffort) a message may be lost when a process fails. A
 //! [reliable](Mode::Reliable) scattering is delivered by all its receivers that stay alive, or by none, and then its
-//! sender is [told](Event::Undeliverable).
+//! sender is [told](PipeEvent::Undeliverable).
 //!
 //! No thread runs but the caller's. It spins while it waits and there are cores, yields where ranks share them, and
 //! sleeps when the wait is long.
@@ -54,7 +54,7 @@ use squall_fabric::{Completion, Fabric, GroupTag, NodeId, NodeList, Time, Wait, 
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget, Rest, Spin, cores};
 
 use crate::{
-    Clock, Controller, CreateError, Delivery, Directive, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig,
+    Clock, Controller, CreateError, Delivery, Directive, HostClock, Message, Mode, OnePipe, OnePipeConfig, PipeEvent,
     ScatterError, ScatteringId,
 };
 
@@ -135,7 +135,7 @@ pub struct Pipe<F, C, K = HostClock> {
     controller: C,
     completions: Vec<Completion>,
     /// The event that was taken from the group, and not yet by the application.
-    event: Option<Event>,
+    event: Option<PipeEvent>,
     woken: Arc<AtomicBool>,
     backoff: Backoff,
     /// The time of the last turn.
@@ -297,7 +297,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     }
 
     /// The next event, if there is one. While there is one, [`receive`](Pipe::receive) hands over nothing.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<PipeEvent> {
         self.has_event();
         self.event.take()
     }

@@ -95,7 +95,7 @@ fn nothing_is_handed_over_that_was_settled_after_an_event() {
     until("its turn has come", &mut pipes, |[(pipe, _), _]| pipe.pipe.barrier(Mode::BestEffort) > sent);
     let pipe = &mut pipes[0].0;
     assert_eq!(pipe.receive(Mode::BestEffort, 9, PATIENCE, |delivery| panic!("{:?}", delivery.bytes)), 0);
-    assert_eq!(pipe.next_event(), Some(Event::Removed { rank: 2, failure_timestamp: 0 }));
+    assert_eq!(pipe.next_event(), Some(PipeEvent::Removed { rank: 2, failure_timestamp: 0 }));
     assert_eq!(pipe.receive(Mode::BestEffort, 9, PATIENCE, |_| {}), 1);
 }
 
@@ -136,7 +136,7 @@ fn who_is_dropped_while_it_forms_hears_that_and_not_who_was_missing() {
     let began = Time::boot_clock();
     assert_eq!(first.form(PATIENCE), Err(FormError::Ended));
     assert!(Time::boot_clock() < began + PATIENCE / 2, "it slept though it had heard");
-    assert!(matches!(first.next_event(), Some(Event::Broken { rank: 1, .. })), "which came before");
+    assert!(matches!(first.next_event(), Some(PipeEvent::Broken { rank: 1, .. })), "which came before");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use super::Engine;
 use crate::{
     Gate, Mode, OnePipeConfig, Topology,
     barrier::Tells,
-    links::Peer,
+    links::RankPeer,
     stamps::Stamps,
-    status::{self, Word},
+    status::{self, StatusWord},
     timestamp::is_fresh,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Beacon {
     /// The time from which on barriers may be told again.
     next: Time,
     /// The barriers that were told last, in this epoch.
-    told: Told,
+    told: BeaconTimestamps,
     /// By mode: whether this rank's own barrier is held by nothing but its clock.
     is_free: [bool; 2],
     /// By rank: whether data was posted to it in this step.
@@ -37,7 +37,7 @@ pub(super) struct Beacon {
 
 /// The barriers and awaited timestamps that are told, by mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct BeaconTimestamps {
     up: [u64; 2],
     down: [u64; 2],
     want: [u64; 2],
@@ -50,7 +50,7 @@ impl Beacon {
             own: [0; 2],
             active_until: Time::ZERO,
             next: Time::ZERO,
-            told: Told::default(),
+            told: BeaconTimestamps::default(),
             is_free: [true; 2],
             pushed: vec![false; ranks],
             said: vec![[0; 2]; ranks],
@@ -87,7 +87,7 @@ impl Beacon {
     /// rank's count no more.
     pub(super) fn begin_epoch(&mut self) {
         self.want = self.own;
-        self.told = Told::default();
+        self.told = BeaconTimestamps::default();
         self.said.fill([0; 2]);
         self.next = Time::ZERO;
     }
@@ -110,7 +110,7 @@ impl<S: Stamps> Engine<S> {
     }
 
     /// Whether barriers are told before a beacon is due, because other ranks wait.
-    fn is_urgent(&self, now_told: &Told) -> bool {
+    fn is_urgent(&self, now_told: &BeaconTimestamps) -> bool {
         let Beacon { told, want, .. } = &self.beacon;
         // All that a rank waits for has been acknowledged, which does not happen while messages keep coming.
         let satisfies = |mode: Mode| {
@@ -161,17 +161,17 @@ impl<S: Stamps> Engine<S> {
     fn held_by(&self, mode: Mode) -> Option<usize> {
         let near = self.stamps.near();
         let held = self.held(mode, near)?;
-        let is_oldest = |peer: &Peer| peer.out[mode.index()].oldest_on_its_way(near) == Some(held);
+        let is_oldest = |peer: &RankPeer| peer.out[mode.index()].oldest_on_its_way(near) == Some(held);
         let receiver =
             (0..self.links.peers.len()).find(|&rank| rank != self.links.me && is_oldest(&self.links.peers[rank]));
         receiver.or_else(|| self.recalls.waits_for())
     }
 
     /// The barriers and awaited timestamps as they would be told now.
-    fn telling(&self) -> Told {
+    fn telling(&self) -> BeaconTimestamps {
         let down = |mode| if self.barriers.has_children() { self.barriers.all(mode) } else { 0 };
         let up = Mode::ALL.map(|mode| self.barriers.up(mode));
-        Told { up, down: Mode::ALL.map(down), want: self.beacon.want }
+        BeaconTimestamps { up, down: Mode::ALL.map(down), want: self.beacon.want }
     }
 
     /// Accepts the barriers of all, and notes the timestamps that are still waited for.
@@ -225,7 +225,7 @@ impl<S: Stamps> Engine<S> {
             }
             match self.barriers.tells(rank) {
                 Tells::Up => self.tell_up(rank, has_data),
-                Tells::Down => self.say(rank, Word::Down, self.beacon.told.down),
+                Tells::Down => self.say(rank, StatusWord::Down, self.beacon.told.down),
                 Tells::Nothing => {}
             }
             let peer = &mut self.links.peers[rank];
@@ -234,7 +234,7 @@ impl<S: Stamps> Engine<S> {
             for mode in Mode::ALL {
                 let anyway = peer.status.is_changed();
                 if let Some(freed) = self.orders[mode.index()].rings[rank].credit(anyway) {
-                    peer.status.set(Word::Freed(mode), freed);
+                    peer.status.set(StatusWord::Freed(mode), freed);
                 }
             }
             peer.status.post(fabric, link);
@@ -255,11 +255,11 @@ impl<S: Stamps> Engine<S> {
                 barriers[Mode::BestEffort.index()] = 0;
             }
         }
-        self.say(rank, Word::Barrier, barriers);
+        self.say(rank, StatusWord::Barrier, barriers);
     }
 
     #[inline]
-    fn say(&mut self, rank: usize, word: fn(Mode) -> Word, barriers: [u64; 2]) {
+    fn say(&mut self, rank: usize, word: fn(Mode) -> StatusWord, barriers: [u64; 2]) {
         let near = self.stamps.near();
         let status = &mut self.links.peers[rank].status;
         for mode in Mode::ALL {
@@ -270,7 +270,7 @@ impl<S: Stamps> Engine<S> {
                 status.set(word(mode), status::encode(self.epoch, barrier));
             }
             if want > 0 && is_fresh(want, near) {
-                status.set(Word::Want(mode), status::encode(self.epoch, want));
+                status.set(StatusWord::Want(mode), status::encode(self.epoch, want));
             }
         }
     }

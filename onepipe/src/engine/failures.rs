@@ -9,9 +9,9 @@ use squall_fabric::{BreakReason, Fabric, Time};
 
 use super::Engine;
 use crate::{
-    Controller, Directive, Event, Mode, ScatteringId, Settlement,
-    barrier::{Barriers, Place},
-    links::State,
+    Controller, Directive, Mode, PipeEvent, ScatteringId, Settlement,
+    barrier::{BarrierPlace, Barriers},
+    links::PeerState,
     stamps::Stamps,
 };
 
@@ -22,7 +22,7 @@ impl<S: Stamps> Engine<S> {
         if self.links.peers[rank].refused().is_none() {
             self.suspects.push((rank, None));
         }
-        self.events.push_back(Event::Broken { rank, reason });
+        self.events.push_back(PipeEvent::Broken { rank, reason });
     }
 
     pub(crate) fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
@@ -56,9 +56,9 @@ impl<S: Stamps> Engine<S> {
     pub(super) fn settle(&mut self, fabric: &mut impl Fabric, now: Time, settlement: &Settlement) {
         if settlement.failed.contains(&self.links.me) {
             self.disconnect(fabric);
-            return self.events.push_back(Event::Ended);
+            return self.events.push_back(PipeEvent::Ended);
         }
-        let is_new = |rank: &usize| self.links.peers.get(*rank).is_some_and(|peer| peer.state != State::Removed);
+        let is_new = |rank: &usize| self.links.peers.get(*rank).is_some_and(|peer| peer.state != PeerState::Removed);
         let failed: BTreeSet<usize> = settlement.failed.iter().copied().filter(is_new).collect();
         self.advance(now);
         self.give_back(&failed);
@@ -69,7 +69,7 @@ impl<S: Stamps> Engine<S> {
             self.links.remove(fabric, rank);
             self.recalls.abandon(rank);
             let failure_timestamp = settlement.failure_timestamp;
-            self.events.push_back(Event::Removed { rank, failure_timestamp });
+            self.events.push_back(PipeEvent::Removed { rank, failure_timestamp });
         }
         self.drop_waiting();
         self.tell_recalled();
@@ -80,8 +80,8 @@ impl<S: Stamps> Engine<S> {
     fn begin_epoch(&mut self, now: Time, epoch: u64) {
         self.epoch = epoch;
         self.gate.open(epoch);
-        let left: Vec<bool> = self.links.peers.iter().map(|peer| peer.state != State::Removed).collect();
-        let place = Place::of(self.links.me, &self.config.topology, &left);
+        let left: Vec<bool> = self.links.peers.iter().map(|peer| peer.state != PeerState::Removed).collect();
+        let place = BarrierPlace::of(self.links.me, &self.config.topology, &left);
         self.barriers = Barriers::new(self.links.me, place, &left);
         // Words that others have already written in this epoch count from now on.
         self.links.peers.iter_mut().for_each(|peer| peer.seen.fill(0));
@@ -101,12 +101,12 @@ impl<S: Stamps> Engine<S> {
         };
         let (best_effort, reliable) = (lost(Mode::BestEffort), lost(Mode::Reliable));
         for (stamp, id) in best_effort {
-            self.events.push_back(Event::Undeliverable { id, mode: Mode::BestEffort, stamp: Some(stamp) });
+            self.events.push_back(PipeEvent::Undeliverable { id, mode: Mode::BestEffort, stamp: Some(stamp) });
         }
         // No rank has delivered them, so they are all there: a barrier can't have passed them.
         let mut receivers: BTreeMap<u64, Vec<usize>> = reliable.keys().map(|&stamp| (stamp, Vec::new())).collect();
         for (rank, peer) in self.links.peers.iter().enumerate() {
-            if failed.contains(&rank) || peer.state == State::Removed {
+            if failed.contains(&rank) || peer.state == PeerState::Removed {
                 continue;
             }
             for (stamp, _) in peer.out[Mode::Reliable.index()].not_freed(near) {
@@ -137,17 +137,17 @@ impl<S: Stamps> Engine<S> {
     /// Gives back the scatterings that wait to be sent to ranks that were removed.
     fn drop_waiting(&mut self) {
         let peers = &mut self.links.peers;
-        let removed: Vec<bool> = peers.iter().map(|peer| peer.state == State::Removed).collect();
+        let removed: Vec<bool> = peers.iter().map(|peer| peer.state == PeerState::Removed).collect();
         let release = |mode: Mode, to: usize, bytes| peers[to].out[mode.index()].release(bytes);
         for (id, mode) in self.waiting.drop_removed(|rank| removed[rank], release) {
-            self.events.push_back(Event::Undeliverable { id, mode, stamp: None });
+            self.events.push_back(PipeEvent::Undeliverable { id, mode, stamp: None });
         }
     }
 
     /// Reports the reliable scatterings that no rank will deliver.
     pub(super) fn tell_recalled(&mut self) {
         while let Some((stamp, id)) = self.recalls.take_done() {
-            self.events.push_back(Event::Undeliverable { id, mode: Mode::Reliable, stamp: Some(stamp) });
+            self.events.push_back(PipeEvent::Undeliverable { id, mode: Mode::Reliable, stamp: Some(stamp) });
         }
     }
 }

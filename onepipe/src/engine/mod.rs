@@ -14,14 +14,14 @@ use std::{collections::VecDeque, sync::Arc};
 use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{
-    CreateError, Delivery, Event, Gate, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology,
-    barrier::{Barriers, Place},
-    links::{LinkEvent, Links, Peer, State},
-    order::Order,
+    CreateError, Delivery, Gate, Message, Mode, OnePipeConfig, PipeEvent, ScatterError, ScatteringId, Topology,
+    barrier::{BarrierPlace, Barriers},
+    links::{LinkEvent, Links, PeerState, RankPeer},
+    order::DeliveryOrder,
     recall::Recalls,
     record::{max_payload, record_bytes},
     stamps::Stamps,
-    waiting::Waiting,
+    waiting::WaitingScatterings,
 };
 use beacon::Beacon;
 
@@ -31,8 +31,8 @@ pub(crate) struct Engine<S> {
     pub(crate) stamps: S,
     links: Links,
     /// The received messages, by mode.
-    orders: [Order; 2],
-    waiting: Waiting,
+    orders: [DeliveryOrder; 2],
+    waiting: WaitingScatterings,
     barriers: Barriers,
     beacon: Beacon,
     recalls: Recalls,
@@ -47,7 +47,7 @@ pub(crate) struct Engine<S> {
     lists: u64,
     /// By rank: the last list that has a message for it, for finding a second one.
     named: Vec<u64>,
-    events: VecDeque<Event>,
+    events: VecDeque<PipeEvent>,
     /// The ranks that are not heard any more, and the epoch in which the controller was told.
     suspects: Vec<(usize, Option<u64>)>,
     deadline: Time,
@@ -63,11 +63,11 @@ impl<S: Stamps> Engine<S> {
         let me = config.check(fabric.node())?;
         let ranks = config.nodes.len();
         let links = Links::create(fabric, &config, me, protocol)?;
-        let place = Place::of(me, &config.topology, &vec![true; ranks]);
+        let place = BarrierPlace::of(me, &config.topology, &vec![true; ranks]);
         Ok(Engine {
             stamps,
-            orders: Mode::ALL.map(|mode| Order::new(mode, links.inbound(mode))),
-            waiting: Waiting::new(ranks),
+            orders: Mode::ALL.map(|mode| DeliveryOrder::new(mode, links.inbound(mode))),
+            waiting: WaitingScatterings::new(ranks),
             barriers: Barriers::new(me, place, &vec![true; ranks]),
             beacon: Beacon::new(ranks),
             recalls: Recalls::new(ranks),
@@ -113,7 +113,7 @@ impl<S: Stamps> Engine<S> {
     }
 
     pub(crate) fn refused(&self) -> Option<(usize, &str)> {
-        let refused = |(rank, peer)| Some((rank, Peer::refused(peer)?));
+        let refused = |(rank, peer)| Some((rank, RankPeer::refused(peer)?));
         self.links.peers.iter().enumerate().find_map(refused)
     }
 
@@ -129,7 +129,7 @@ impl<S: Stamps> Engine<S> {
         self.deadline
     }
 
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
+    pub(crate) fn next_event(&mut self) -> Option<PipeEvent> {
         self.events.pop_front()
     }
 
@@ -202,7 +202,7 @@ impl<S: Stamps> Engine<S> {
             if rank >= ranks {
                 return Err(ScatterError::Rank { rank, ranks });
             }
-            if self.links.peers[rank].state == State::Removed {
+            if self.links.peers[rank].state == PeerState::Removed {
                 return Err(ScatterError::Removed { rank });
             }
             if message.bytes.len() > limit {
@@ -329,7 +329,7 @@ impl<S: Stamps> Engine<S> {
 #[inline]
 fn write(
     links: &mut Links,
-    orders: &mut [Order; 2],
+    orders: &mut [DeliveryOrder; 2],
     (mode, stamp, id): (Mode, u64, ScatteringId),
     Message { to, bytes }: Message<'_>,
 ) {

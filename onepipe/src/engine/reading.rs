@@ -8,7 +8,7 @@ use crate::{
     links::{LinkEvent, Misbehaved},
     recall,
     stamps::Stamps,
-    status::{self, Status, Word, Words},
+    status::{self, Status, StatusWord, Words},
 };
 
 impl<S: Stamps> Engine<S> {
@@ -66,7 +66,7 @@ impl<S: Stamps> Engine<S> {
                 order.arrive(rank, tail)?;
                 self.beacon.activate(now, &self.config);
                 if self.acknowledges(mode) {
-                    self.links.peers[rank].status.set(Word::Arrived(mode), tail);
+                    self.links.peers[rank].status.set(StatusWord::Arrived(mode), tail);
                 }
                 news = true;
             }
@@ -75,7 +75,7 @@ impl<S: Stamps> Engine<S> {
             let ring = &mut self.orders[Mode::Reliable.index()].rings[rank];
             stamps.into_iter().try_for_each(|stamp| ring.recall(stamp))?;
             self.recalled[rank] += 1;
-            self.links.peers[rank].status.set(Word::Recalled, self.recalled[rank]);
+            self.links.peers[rank].status.set(StatusWord::Recalled, self.recalled[rank]);
             news = true;
         }
         Ok(news)
@@ -83,32 +83,32 @@ impl<S: Stamps> Engine<S> {
 
     /// Takes note of status words that have changed.
     fn heed(&mut self, rank: usize, before: &Words, words: &Words, near: u64) -> Result<(), Misbehaved> {
-        let changed = |word: Word| {
+        let changed = |word: StatusWord| {
             let at = word.index();
             (words[at] != before[at]).then_some(words[at])
         };
         for mode in Mode::ALL {
-            let stamp = |word: Word| status::decode(self.epoch, changed(word)?, near);
-            if let Some(want) = stamp(Word::Want(mode)) {
+            let stamp = |word: StatusWord| status::decode(self.epoch, changed(word)?, near);
+            if let Some(want) = stamp(StatusWord::Want(mode)) {
                 self.stamps.hear_want(want);
                 self.beacon.want(mode, want);
             }
-            if let Some(barrier) = stamp(Word::Barrier(mode)) {
+            if let Some(barrier) = stamp(StatusWord::Barrier(mode)) {
                 self.stamps.hear(rank, barrier);
                 self.barriers.hear(mode, rank, barrier);
             }
-            if let Some(barrier) = stamp(Word::Down(mode)) {
+            if let Some(barrier) = stamp(StatusWord::Down(mode)) {
                 self.barriers.hear_down(mode, rank, barrier);
             }
             let mirror = &mut self.links.peers[rank].out[mode.index()];
-            if let Some(arrived) = changed(Word::Arrived(mode)) {
+            if let Some(arrived) = changed(StatusWord::Arrived(mode)) {
                 mirror.acknowledge(arrived)?;
             }
-            if let Some(freed) = changed(Word::Freed(mode)) {
+            if let Some(freed) = changed(StatusWord::Freed(mode)) {
                 mirror.free(freed)?;
             }
         }
-        match changed(Word::Recalled) {
+        match changed(StatusWord::Recalled) {
             Some(number) => {
                 self.recalls.acknowledged(rank, number)?;
                 self.tell_recalled();

@@ -18,7 +18,7 @@ use crate::{
     record::{HEADER, Header, Label},
     ring::Ring,
     stamps::Clocked,
-    status::{self, Word},
+    status::{self, StatusWord},
     timestamp::Timestamp,
 };
 
@@ -62,7 +62,7 @@ fn barriers_are_read_before_what_they_cover() {
                 ring.write(written, header, &[]);
                 written += HEADER as u64;
                 region.store(layout.tail(MODE), written);
-                region.store(STATUS + 8 * Word::Barrier(MODE).index(), status::encode(1, stamp + 1));
+                region.store(STATUS + 8 * StatusWord::Barrier(MODE).index(), status::encode(1, stamp + 1));
             }
         });
         let (mut next, mut late) = (1, None);
@@ -143,7 +143,7 @@ fn who_writes_garbage_is_accused_and_nobody_else() {
         (0..20).for_each(|_| turn(&mut ranks));
         for (me, (_, engine)) in ranks[..2].iter_mut().enumerate() {
             while let Some(event) = engine.next_event() {
-                if let Event::Broken { rank, reason } = event {
+                if let PipeEvent::Broken { rank, reason } = event {
                     assert_eq!(rank, 2, "seed {seed}: accused by {me}: {reason}");
                     accused += 1;
                 }

@@ -1,6 +1,6 @@
 //! The errors of scenarios that cannot be simulated.
 
-use super::{Destinations, Order, Profile, Recovery, Scenario, Traffic, packet::Members, topology::HOSTS};
+use super::{Destinations, OrderProtocol, Profile, Recovery, Scenario, Traffic, packet::Members, topology::HOSTS};
 
 /// The reason why something cannot be simulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -32,7 +32,7 @@ impl Scenario {
         if !(0.0..=1.0).contains(&self.loss) {
             return Err(ScenarioError::Loss(self.loss));
         }
-        if let Order::Lamport { exchange_percent } = self.order
+        if let OrderProtocol::Lamport { exchange_percent } = self.order
             && !(1..=100).contains(&exchange_percent)
         {
             return Err(ScenarioError::ExchangePercent(exchange_percent));
@@ -73,12 +73,12 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Failure;
+    use crate::model::FailedComponent;
 
     const BROADCAST: Scenario = Scenario {
         profile: Profile::TESTBED,
         processes: 2,
-        order: Order::Token,
+        order: OrderProtocol::Token,
         traffic: Traffic::Broadcast { load_percent: 100 },
         loss: 0.0,
         warm_up_ns: 0,
@@ -96,7 +96,7 @@ mod tests {
             (Scenario { processes: 2_080, ..BROADCAST }, ScenarioError::Processes(2_080)),
             (Scenario { loss: 1.5, ..BROADCAST }, ScenarioError::Loss(1.5)),
             (
-                Scenario { order: Order::Lamport { exchange_percent: 0 }, ..BROADCAST },
+                Scenario { order: OrderProtocol::Lamport { exchange_percent: 0 }, ..BROADCAST },
                 ScenarioError::ExchangePercent(0),
             ),
             (
@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(scenario.run(), Err(error));
         }
         for hosts in [0, 1, 33] {
-            let recovery = Recovery { profile: Profile::TESTBED, failure: Failure::Host, hosts, seed: 1 };
+            let recovery = Recovery { profile: Profile::TESTBED, failure: FailedComponent::Host, hosts, seed: 1 };
             assert_eq!(recovery.run(), Err(ScenarioError::Hosts(hosts)));
         }
     }

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Destinations, Latencies, Order, Profile, Scenario, ScenarioError, Switches, Traffic,
+    Destinations, Latencies, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic,
     packet::count,
     receiver::Arrived,
     skew,
-    topology::{Node, Place, Topology},
-    world::{Event, World},
+    topology::{Node, Topology, TopologyNode},
+    world::{ModelEvent, World},
 };
 
 /// The part that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum FailedComponent {
     /// A host, with its process.
     Host,
     /// The switch of a rack: all hosts of the rack are cut off.
@@ -30,7 +30,7 @@ pub struct Recovery {
     /// The machine.
     pub profile: Profile,
     /// The part that fails.
-    pub failure: Failure,
+    pub failure: FailedComponent,
     /// The number of hosts, in the racks of both pods in turn.
     pub hosts: usize,
     /// The seed of everything that is random.
@@ -59,7 +59,7 @@ const GAP_NS: u64 = 100_000;
 
 /// The controller's messages, at their receipt, and other events of a failure.
 #[derive(Debug)]
-pub(super) enum Control {
+pub(super) enum FailureEvent {
     Fail,
     /// A switch checks its links.
     Check(Node),
@@ -86,7 +86,7 @@ pub(super) enum Control {
 /// The failure under way, and the controller.
 #[derive(Debug)]
 pub(super) struct Outage {
-    failure: Failure,
+    failure: FailedComponent,
     at: u64,
     dead: Vec<Node>,
     /// Links that a switch has reported, and those of them that are not dealt with.
@@ -128,7 +128,7 @@ impl Recovery {
         let scenario = Scenario {
             profile: self.profile,
             processes: self.hosts,
-            order: Order::OnePipe { switches: Switches::Chip, reliable: true },
+            order: OrderProtocol::OnePipe { switches: Switches::Chip, reliable: true },
             traffic: Traffic::Scattered { to: Destinations::All, mean_gap_ns: GAP_NS },
             loss: 0.0,
             warm_up_ns: 0,
@@ -155,10 +155,10 @@ impl Recovery {
             result: Recovered::default(),
             delivered: BTreeMap::new(),
         });
-        world.queue.at(at, Event::Control(Control::Fail));
+        world.queue.at(at, ModelEvent::Control(FailureEvent::Fail));
         for node in self.hosts..world.topology.places.len() {
             let phase = world.rng.u64(..self.profile.beacon_ns);
-            world.queue.at(phase, Event::Control(Control::Check(node)));
+            world.queue.at(phase, ModelEvent::Control(FailureEvent::Check(node)));
         }
         world.run();
         world
@@ -166,33 +166,33 @@ impl Recovery {
 }
 
 impl World {
-    pub(super) fn control(&mut self, control: Control) {
+    pub(super) fn control(&mut self, control: FailureEvent) {
         match control {
-            Control::Fail => self.fail(),
-            Control::Check(node) => self.check(node),
-            Control::Silent(link) => self.silent(link),
-            Control::Decide => self.decide(),
-            Control::Wedge(host) => {
+            FailureEvent::Fail => self.fail(),
+            FailureEvent::Check(node) => self.check(node),
+            FailureEvent::Silent(link) => self.silent(link),
+            FailureEvent::Decide => self.decide(),
+            FailureEvent::Wedge(host) => {
                 self.hosts[host].wedged = true;
-                self.send_to_controller(Control::Wedged(self.hosts[host].barriers.commit));
+                self.send_to_controller(FailureEvent::Wedged(self.hosts[host].barriers.commit));
             }
-            Control::Wedged(barrier) => {
+            FailureEvent::Wedged(barrier) => {
                 let outage = self.outage();
                 outage.failure_stamp = outage.failure_stamp.max(barrier);
                 if self.all_answered() {
                     self.write_decision();
                 }
             }
-            Control::Logged if self.outage().settling => self.tell_survivors(Control::Settle),
-            Control::Logged => self.leave_out(),
-            Control::Settle(host) => self.settle(host),
-            Control::Recalled(host) => self.recalled(host),
-            Control::Settled => {
+            FailureEvent::Logged if self.outage().settling => self.tell_survivors(FailureEvent::Settle),
+            FailureEvent::Logged => self.leave_out(),
+            FailureEvent::Settle(host) => self.settle(host),
+            FailureEvent::Recalled(host) => self.recalled(host),
+            FailureEvent::Settled => {
                 if self.all_answered() {
                     self.leave_out();
                 }
             }
-            Control::LeaveOut(link) => {
+            FailureEvent::LeaveOut(link) => {
                 let (node, first) = (self.topology.cables[link].to, self.links[link].register);
                 let registers = if self.is_host_link(link) { self.scenario.share() } else { 1 };
                 (first..first + registers).for_each(|register| self.switches[node].leave_out(register));
@@ -208,27 +208,27 @@ impl World {
     fn fail(&mut self) {
         let failure = self.outage().failure;
         let victim = self.rng.usize(..self.hosts.len());
-        let switches = |world: &World, fit: fn(&Place) -> bool| {
+        let switches = |world: &World, fit: fn(&TopologyNode) -> bool| {
             let places = world.topology.places.iter().enumerate();
             places.filter(|(_, place)| fit(place)).map(|(node, _)| node).collect::<Vec<Node>>()
         };
         let dead = match failure {
-            Failure::Host => {
+            FailedComponent::Host => {
                 self.hosts[victim].down = true;
                 vec![victim]
             }
-            Failure::RackSwitch => self.topology.rack_switch(self.topology.rack_of(victim)).to_vec(),
-            Failure::CoreSwitch | Failure::CoreLink => {
-                let cores = switches(self, |place| matches!(place, Place::Core(_)));
+            FailedComponent::RackSwitch => self.topology.rack_switch(self.topology.rack_of(victim)).to_vec(),
+            FailedComponent::CoreSwitch | FailedComponent::CoreLink => {
+                let cores = switches(self, |place| matches!(place, TopologyNode::Core(_)));
                 vec![cores[self.rng.usize(..cores.len())]]
             }
         };
-        if failure == Failure::CoreLink {
-            let spines = switches(self, |place| matches!(place, Place::SpineUp(_)));
+        if failure == FailedComponent::CoreLink {
+            let spines = switches(self, |place| matches!(place, TopologyNode::SpineUp(_)));
             let up = spines[self.rng.usize(..spines.len())];
-            let Place::SpineUp(spine) = self.topology.places[up] else { return };
+            let TopologyNode::SpineUp(spine) = self.topology.places[up] else { return };
             for (link, cable) in self.topology.cables.iter().enumerate() {
-                let down = self.topology.places[cable.to] == Place::SpineDown(spine) && cable.from == dead[0];
+                let down = self.topology.places[cable.to] == TopologyNode::SpineDown(spine) && cable.from == dead[0];
                 self.links[link].cut |= down || (cable.from == up && cable.to == dead[0]);
             }
         } else {
@@ -244,34 +244,34 @@ impl World {
             return;
         }
         let profile = self.scenario.profile;
-        self.queue.at(self.now + profile.beacon_ns, Event::Control(Control::Check(node)));
+        self.queue.at(self.now + profile.beacon_ns, ModelEvent::Control(FailureEvent::Check(node)));
         self.keep_alive(node);
         for i in 0..self.topology.inputs[node].len() {
             let link = self.topology.inputs[node][i];
             let silent = self.links[link].last_out + profile.silent_intervals * profile.beacon_ns < self.now;
             if silent && !self.outage().reported[link] {
                 self.outage().reported[link] = true;
-                self.send_to_controller(Control::Silent(link));
+                self.send_to_controller(FailureEvent::Silent(link));
             }
         }
     }
 
     /// Sends a message to the controller, which is as far away as the farthest host, and handles one message at a time.
-    fn send_to_controller(&mut self, control: Control) {
+    fn send_to_controller(&mut self, control: FailureEvent) {
         let there = self.now + self.topology.path_ns(5);
         let cost = self.scenario.profile.controller_ns;
         let free = &mut self.outage().controller_free;
         *free = (*free).max(there) + cost;
         let done = *free;
-        self.queue.at(done, Event::Control(control));
+        self.queue.at(done, ModelEvent::Control(control));
     }
 
-    fn send_from_controller(&mut self, control: Control) {
+    fn send_from_controller(&mut self, control: FailureEvent) {
         let (now, cost) = (self.now, self.scenario.profile.controller_ns);
         let free = &mut self.outage().controller_free;
         *free = (*free).max(now) + cost;
         let sent = *free;
-        self.queue.at(sent + self.topology.path_ns(5), Event::Control(control));
+        self.queue.at(sent + self.topology.path_ns(5), ModelEvent::Control(control));
     }
 
     fn silent(&mut self, link: usize) {
@@ -284,7 +284,7 @@ impl World {
         // Other switches miss the same beacon at the same time, up to an interval.
         if !outage.deciding {
             outage.deciding = true;
-            self.queue.at(now + wait, Event::Control(Control::Decide));
+            self.queue.at(now + wait, ModelEvent::Control(FailureEvent::Decide));
         }
     }
 
@@ -295,13 +295,13 @@ impl World {
         let new: Vec<usize> = cut_off.into_iter().filter(|&host| !outage.failed[host]).collect();
         new.iter().for_each(|&host| outage.failed[host] = true);
         outage.settling = !new.is_empty();
-        if outage.settling { self.tell_survivors(Control::Wedge) } else { self.write_decision() }
+        if outage.settling { self.tell_survivors(FailureEvent::Wedge) } else { self.write_decision() }
     }
 
     fn reaches_core(&mut self, host: usize) -> bool {
         let (mut seen, mut rest) = (vec![false; self.topology.places.len()], vec![host]);
         while let Some(node) = rest.pop() {
-            if matches!(self.topology.places[node], Place::Core(_)) {
+            if matches!(self.topology.places[node], TopologyNode::Core(_)) {
                 return true;
             }
             seen[node] = true;
@@ -316,7 +316,7 @@ impl World {
         false
     }
 
-    fn tell_survivors(&mut self, what: fn(usize) -> Control) {
+    fn tell_survivors(&mut self, what: fn(usize) -> FailureEvent) {
         let outage = self.outage();
         let survivors: Vec<usize> = (0..outage.failed.len()).filter(|&host| !outage.failed[host]).collect();
         outage.awaited = survivors.len();
@@ -331,7 +331,7 @@ impl World {
 
     fn write_decision(&mut self) {
         let logged = self.now + self.scenario.profile.log_ns;
-        self.queue.at(logged, Event::Control(Control::Logged));
+        self.queue.at(logged, ModelEvent::Control(FailureEvent::Logged));
     }
 
     /// Drops, at a host, what failed hosts have sent beyond the failure timestamp, and recalls what they will never
@@ -346,7 +346,7 @@ impl World {
         at.gone = failed;
         let round_trip = 2 * self.topology.path_ns(self.topology.most_hops());
         let wait = if self.unacknowledged(host).is_empty() { 0 } else { round_trip };
-        self.queue.at(self.now + wait, Event::Control(Control::Recalled(host)));
+        self.queue.at(self.now + wait, ModelEvent::Control(FailureEvent::Recalled(host)));
     }
 
     /// A host's scatterings that wait for failed hosts, each with the number of such messages.
@@ -376,14 +376,14 @@ impl World {
             }
             self.settled(serial, messages);
         }
-        self.send_to_controller(Control::Settled);
+        self.send_to_controller(FailureEvent::Settled);
     }
 
     fn leave_out(&mut self) {
         let outage = self.outage();
         outage.deciding = false;
         for link in std::mem::take(&mut outage.open) {
-            self.send_from_controller(Control::LeaveOut(link));
+            self.send_from_controller(FailureEvent::LeaveOut(link));
         }
     }
 
@@ -408,7 +408,8 @@ impl World {
 mod tests {
     use super::*;
 
-    const EACH: [Failure; 4] = [Failure::Host, Failure::RackSwitch, Failure::CoreLink, Failure::CoreSwitch];
+    const EACH: [FailedComponent; 4] =
+        [FailedComponent::Host, FailedComponent::RackSwitch, FailedComponent::CoreLink, FailedComponent::CoreSwitch];
 
     fn each(check: impl Fn(Recovery)) {
         for failure in EACH {
@@ -446,9 +447,9 @@ mod tests {
             assert!(most < 600.0, "{recovery:?}: {most} µs");
             assert!(recovered.reported_ns > 30_000, "{recovery:?}: ten intervals of 3 µs come first");
             let cut_off = match recovery.failure {
-                Failure::Host => 1,
-                Failure::RackSwitch => recovery.hosts.div_ceil(4),
-                Failure::CoreLink | Failure::CoreSwitch => 0,
+                FailedComponent::Host => 1,
+                FailedComponent::RackSwitch => recovery.hosts.div_ceil(4),
+                FailedComponent::CoreLink | FailedComponent::CoreSwitch => 0,
             };
             assert_eq!(recovered.failed, cut_off, "{recovery:?}");
         });

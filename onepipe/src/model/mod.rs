@@ -61,8 +61,8 @@ mod world;
 mod tests;
 
 pub use error::ScenarioError;
-pub use failure::{Failure, Recovered, Recovery};
+pub use failure::{FailedComponent, Recovered, Recovery};
 pub use figures::{Figures, Latencies};
-pub use order::{Destinations, Order, Switches, Traffic};
+pub use order::{Destinations, OrderProtocol, Switches, Traffic};
 pub use profile::Profile;
 pub use world::Scenario;

@@ -11,7 +11,7 @@ pub enum Switches {
 
 /// The protocol by which messages get into one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum OrderProtocol {
     /// 1Pipe. Best effort and reliable delivery of the same messages are both measured; `reliable` says whether
     /// processes pay for the prepare phase.
     OnePipe {

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{
-    Destinations, Order, Traffic,
+    Destinations, OrderProtocol, Traffic,
     packet::{Barriers, Content, Members, Packet, Train, count, first_members},
-    world::{Event, World},
+    world::{ModelEvent, World},
 };
 
 /// One process's sending side.
@@ -82,12 +82,12 @@ impl World {
         let interval = self.scenario.interval_ns();
         let everybody = self.scenario.processes as u64 * self.scenario.profile.message_cpu_ns;
         let process = &mut self.processes[p];
-        if let Order::Lamport { exchange_percent } = self.scenario.order
+        if let OrderProtocol::Lamport { exchange_percent } = self.scenario.order
             && process.exchange_due <= process.due.max(self.now)
         {
             let begin = process.exchange_due.max(self.now);
             process.exchange_due = begin.max(process.exchange_due + everybody * 100 / exchange_percent);
-            self.queue.at(begin + everybody, Event::Exchanged(p));
+            self.queue.at(begin + everybody, ModelEvent::Exchanged(p));
             return;
         }
         let begin = process.due.max(self.now);
@@ -101,7 +101,7 @@ impl World {
             _ => begin + gap,
         };
         let work = self.scenario.width() as u64 * self.scenario.cpu_ns();
-        self.queue.at(begin + work, Event::Ready(p));
+        self.queue.at(begin + work, ModelEvent::Ready(p));
     }
 
     pub(super) fn ready(&mut self, p: usize) {
@@ -116,7 +116,7 @@ impl World {
             Traffic::Scattered { .. } => u64::MAX,
         };
         let width = self.scenario.width() as u64;
-        let waits = self.scenario.order == Order::Token && self.token != p;
+        let waits = self.scenario.order == OrderProtocol::Token && self.token != p;
         let process = &mut self.processes[p];
         if process.under_way + width > window || waits || self.hosts[process.host].down {
             return;
@@ -146,7 +146,7 @@ impl World {
             awaited[to] = if gone { 0 } else { messages };
         }
         let missing = awaited.iter().map(|&messages| count(messages)).sum();
-        let number = (self.scenario.order == Order::Token).then(|| self.next_number());
+        let number = (self.scenario.order == OrderProtocol::Token).then(|| self.next_number());
         let serial = self.scatterings.push(Scattering {
             sender: p,
             stamp,
@@ -184,7 +184,7 @@ impl World {
     fn stamp(&mut self, p: usize) -> u64 {
         let host = self.processes[p].host;
         let clock = match self.scenario.order {
-            Order::Lamport { .. } => self.hosts[host].seen,
+            OrderProtocol::Lamport { .. } => self.hosts[host].seen,
             _ => self.clock(host),
         };
         let stamp = clock.max(self.processes[p].last + 1);
@@ -231,7 +231,7 @@ impl World {
 
     pub(super) fn schedule_tick(&mut self, host: usize, tick: u64) {
         let wait = (tick * self.scenario.profile.beacon_ns).saturating_sub(self.clock(host));
-        self.queue.at(self.now + wait, Event::Tick(host, tick));
+        self.queue.at(self.now + wait, ModelEvent::Tick(host, tick));
     }
 
     /// Sends beacons from a host when its clock shows a multiple of the interval, as all hosts do. A barrier is as late
@@ -294,7 +294,8 @@ impl World {
         let link = self.hosts_link(self.processes[sender].host);
         let gone = self.links[link].free_at.max(self.now);
         let round_trip = 2 * self.topology.path_ns(self.topology.most_hops());
-        self.queue.at(gone + round_trip + self.scenario.profile.retransmit_ns, Event::Overdue(serial, attempt + 1));
+        self.queue
+            .at(gone + round_trip + self.scenario.profile.retransmit_ns, ModelEvent::Overdue(serial, attempt + 1));
     }
 
     /// Sends the messages again that were not acknowledged.

@@ -7,46 +7,46 @@ use std::{
 
 /// Events by their time in nanoseconds; those of one instant in the order in which they were scheduled.
 #[derive(Debug)]
-pub(super) struct Queue<E> {
-    heap: BinaryHeap<Reverse<Entry<E>>>,
+pub(super) struct EventQueue<E> {
+    heap: BinaryHeap<Reverse<ScheduledEvent<E>>>,
     scheduled: u64,
 }
 
 #[derive(Debug)]
-struct Entry<E> {
+struct ScheduledEvent<E> {
     time: u64,
     number: u64,
     event: E,
 }
 
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Entry<E>) -> Ordering {
+impl<E> Ord for ScheduledEvent<E> {
+    fn cmp(&self, other: &ScheduledEvent<E>) -> Ordering {
         (self.time, self.number).cmp(&(other.time, other.number))
     }
 }
 
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Entry<E>) -> Option<Ordering> {
+impl<E> PartialOrd for ScheduledEvent<E> {
+    fn partial_cmp(&self, other: &ScheduledEvent<E>) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Entry<E>) -> bool {
+impl<E> PartialEq for ScheduledEvent<E> {
+    fn eq(&self, other: &ScheduledEvent<E>) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for ScheduledEvent<E> {}
 
-impl<E> Queue<E> {
-    pub(super) fn new() -> Queue<E> {
-        Queue { heap: BinaryHeap::new(), scheduled: 0 }
+impl<E> EventQueue<E> {
+    pub(super) fn new() -> EventQueue<E> {
+        EventQueue { heap: BinaryHeap::new(), scheduled: 0 }
     }
 
     pub(super) fn at(&mut self, time: u64, event: E) {
         self.scheduled += 1;
-        self.heap.push(Reverse(Entry { time, number: self.scheduled, event }));
+        self.heap.push(Reverse(ScheduledEvent { time, number: self.scheduled, event }));
     }
 
     /// The next event, if it comes before `end`.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn events_come_by_time_and_then_in_the_order_of_scheduling() {
-        let mut queue = Queue::new();
+        let mut queue = EventQueue::new();
         for (time, event) in [(5, 'c'), (3, 'a'), (5, 'd'), (4, 'b'), (9, 'e')] {
             queue.at(time, event);
         }

@@ -6,16 +6,16 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
-    Order, Scenario, Switches,
+    OrderProtocol, Scenario, Switches,
     figures::{Latencies, Sum},
     packet::{Barriers, Content, Packet, Train, count},
-    world::{Event, World},
+    world::{ModelEvent, World},
 };
 use crate::tournament::Tournament;
 
 /// A host's receiving side.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct ReceivingHost {
     /// The amount by which the host's clock is off, in nanoseconds.
     pub(super) skew: i64,
     pub(super) down: bool,
@@ -58,9 +58,9 @@ pub(super) struct Arrived {
     pub(super) serial: u64,
 }
 
-impl Host {
-    pub(super) fn new(skew: i64, processes: usize) -> Host {
-        Host {
+impl ReceivingHost {
+    pub(super) fn new(skew: i64, processes: usize) -> ReceivingHost {
+        ReceivingHost {
             skew,
             down: false,
             free_at: 0,
@@ -106,7 +106,7 @@ impl World {
         // A barrier is behind the packets that came before it.
         at.handled_at = at.handled_at.max(begin + takes);
         let done = at.handled_at;
-        self.queue.at(done, Event::Handled(host, packet));
+        self.queue.at(done, ModelEvent::Handled(host, packet));
     }
 
     pub(super) fn handled(&mut self, host: usize, packet: Packet) {
@@ -144,9 +144,9 @@ impl World {
         }
         match self.scenario.order {
             // A packet that is lost tells nothing either.
-            Order::OnePipe { switches: Switches::Chip, .. } if messages != 0 => self.pass(host, train.barriers),
+            OrderProtocol::OnePipe { switches: Switches::Chip, .. } if messages != 0 => self.pass(host, train.barriers),
             // Messages move clocks; only the exchange tells their readings.
-            Order::Lamport { .. } => self.hosts[host].seen = self.hosts[host].seen.max(train.stamp + 1),
+            OrderProtocol::Lamport { .. } => self.hosts[host].seen = self.hosts[host].seen.max(train.stamp + 1),
             _ => {}
         }
     }
@@ -155,7 +155,7 @@ impl World {
     fn keep(&mut self, host: usize, train: &Train, arrived: Arrived) {
         let at = &mut self.hosts[host];
         match self.scenario.order {
-            Order::OnePipe { .. } => {
+            OrderProtocol::OnePipe { .. } => {
                 assert!(arrived.place >= at.barriers.commit, "a reliable message comes after its barrier");
                 at.prepared.push(Reverse(arrived));
                 if train.attempt == 0 {
@@ -163,8 +163,8 @@ impl World {
                     at.waiting.push(Reverse(arrived));
                 }
             }
-            Order::Lamport { .. } => at.waiting.push(Reverse(arrived)),
-            Order::SwitchSequencer | Order::HostSequencer | Order::Token => {
+            OrderProtocol::Lamport { .. } => at.waiting.push(Reverse(arrived)),
+            OrderProtocol::SwitchSequencer | OrderProtocol::HostSequencer | OrderProtocol::Token => {
                 let number = train.number.expect("it was numbered on its way");
                 at.waiting.push(Reverse(Arrived { place: number, ..arrived }));
                 self.deliver_numbered(host);

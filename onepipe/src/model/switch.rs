@@ -1,10 +1,10 @@
 //! Switches: they forward, and aggregate barriers.
 
 use super::{
-    Order, Switches,
+    OrderProtocol, Switches,
     packet::{Barriers, Packet, count},
-    topology::{Node, Place},
-    world::{Event, World, serial_of},
+    topology::{Node, TopologyNode},
+    world::{ModelEvent, World, serial_of},
 };
 use crate::tournament::Tournament;
 
@@ -45,7 +45,7 @@ impl Switch {
 impl World {
     pub(super) fn arrive_at_switch(&mut self, node: Node, link: usize, packet: Packet) {
         let aggregates = match self.scenario.order {
-            Order::OnePipe { switches, .. } => Some(switches),
+            OrderProtocol::OnePipe { switches, .. } => Some(switches),
             _ => None,
         };
         match packet {
@@ -58,12 +58,12 @@ impl World {
                     self.announce(node);
                 }
                 let packet = Packet::Train(train);
-                let numbers = self.scenario.order == Order::SwitchSequencer && train.number.is_none();
+                let numbers = self.scenario.order == OrderProtocol::SwitchSequencer && train.number.is_none();
                 if numbers && node == self.topology.top() {
                     let done =
                         self.sequencer_free.max(self.now) + self.scenario.profile.sequencer_ns * count(train.messages);
                     self.sequencer_free = done;
-                    self.queue.at(done, Event::Numbered(node, packet));
+                    self.queue.at(done, ModelEvent::Numbered(node, packet));
                 } else {
                     self.forward(node, packet);
                 }
@@ -92,7 +92,7 @@ impl World {
     fn hear(&mut self, link: usize, packet: Packet, aggregates: Option<Switches>) {
         if aggregates == Some(Switches::Representative) && self.topology.cables[link].links > 0 {
             let there = self.now + self.scenario.profile.representative_ns;
-            self.queue.at(there, Event::Represented(link, packet));
+            self.queue.at(there, ModelEvent::Represented(link, packet));
         } else {
             self.take_barriers(link, &packet);
         }
@@ -163,15 +163,15 @@ impl World {
         let flow = (from * 31 + to * 17) as u64 + u64::from(train.attempt);
         let numbered = train.number.is_some();
         let way = match self.scenario.order {
-            Order::SwitchSequencer if !numbered => None,
+            OrderProtocol::SwitchSequencer if !numbered => None,
             // The host that numbers is the one behind all others.
-            Order::HostSequencer if !numbered => Some(self.hosts.len()),
+            OrderProtocol::HostSequencer if !numbered => Some(self.hosts.len()),
             _ => Some(to),
         };
         self.transmit(self.topology.next(node, way, flow), packet);
     }
 
     pub(super) fn is_host_link(&self, link: usize) -> bool {
-        matches!(self.topology.places[self.topology.cables[link].from], Place::Host(_))
+        matches!(self.topology.places[self.topology.cables[link].from], TopologyNode::Host(_))
     }
 }

@@ -1,18 +1,18 @@
 //! Rules for the model as a whole.
 
 use super::{
-    Destinations, Figures, Latencies, Order, Profile, Scenario, Switches, Traffic,
-    queue::Queue,
+    Destinations, Figures, Latencies, OrderProtocol, Profile, Scenario, Switches, Traffic,
+    queue::EventQueue,
     skew,
     topology::Topology,
-    world::{Event, World},
+    world::{ModelEvent, World},
 };
 
-const CHIP: Order = Order::OnePipe { switches: Switches::Chip, reliable: false };
-const REPRESENTATIVE: Order = Order::OnePipe { switches: Switches::Representative, reliable: false };
+const CHIP: OrderProtocol = OrderProtocol::OnePipe { switches: Switches::Chip, reliable: false };
+const REPRESENTATIVE: OrderProtocol = OrderProtocol::OnePipe { switches: Switches::Representative, reliable: false };
 const EXACT: Profile = Profile { skew_ns: 0.0, ..Profile::TESTBED };
 
-fn scattered(processes: usize, order: Order, loss: f64, seed: u64) -> Scenario {
+fn scattered(processes: usize, order: OrderProtocol, loss: f64, seed: u64) -> Scenario {
     Scenario {
         profile: Profile::TESTBED,
         processes,
@@ -25,7 +25,7 @@ fn scattered(processes: usize, order: Order, loss: f64, seed: u64) -> Scenario {
     }
 }
 
-fn broadcast(processes: usize, order: Order, load_percent: u64) -> Figures {
+fn broadcast(processes: usize, order: OrderProtocol, load_percent: u64) -> Figures {
     let traffic = Traffic::Broadcast { load_percent };
     let (warm_up_ns, measured_ns) = (100_000, 400_000);
     run(Scenario { profile: Profile::TESTBED, processes, order, traffic, loss: 0.0, warm_up_ns, measured_ns, seed: 1 })
@@ -37,15 +37,15 @@ fn run(scenario: Scenario) -> Figures {
 
 /// The latencies of one message between two hosts of a rack whose clocks agree, sent after `sent_ns`. Ticks are
 /// multiples of 3 µs.
-fn one_message(order: Order, sent_ns: u64) -> [f64; 3] {
+fn one_message(order: OrderProtocol, sent_ns: u64) -> [f64; 3] {
     let traffic = Traffic::Scattered { to: Destinations::OneHost(1), mean_gap_ns: 1_000_000_000 };
     let scenario =
         Scenario { profile: EXACT, traffic, warm_up_ns: 0, measured_ns: 40_000, ..scattered(2, order, 0.0, 1) };
     let mut world = World::new(scenario, Topology::new(vec![0, 0], EXACT));
-    world.queue = Queue::new();
+    world.queue = EventQueue::new();
     let first = skew::ORIGIN_NS / EXACT.beacon_ns + 1;
     (0..2).for_each(|host| world.schedule_tick(host, first));
-    world.queue.at(sent_ns, Event::Ready(0));
+    world.queue.at(sent_ns, ModelEvent::Ready(0));
     world.run();
     let Figures { unordered, ordered, reliable, .. } = world.figures;
     [unordered, ordered, reliable].map(|latencies: Latencies| {
@@ -147,10 +147,10 @@ fn every_order_delivers_what_is_sent() {
     let orders = [
         CHIP,
         REPRESENTATIVE,
-        Order::SwitchSequencer,
-        Order::HostSequencer,
-        Order::Token,
-        Order::Lamport { exchange_percent: 50 },
+        OrderProtocol::SwitchSequencer,
+        OrderProtocol::HostSequencer,
+        OrderProtocol::Token,
+        OrderProtocol::Lamport { exchange_percent: 50 },
     ];
     for order in orders {
         for processes in [2, 8, 64] {
@@ -165,7 +165,7 @@ fn every_order_delivers_what_is_sent() {
 #[test]
 fn a_process_that_prepares_sends_less() {
     let [best_effort, reliable] = [false, true].map(|reliable| {
-        let figures = broadcast(32, Order::OnePipe { switches: Switches::Chip, reliable }, 100);
+        let figures = broadcast(32, OrderProtocol::OnePipe { switches: Switches::Chip, reliable }, 100);
         if reliable { figures.reliable_rate() } else { figures.ordered_rate() }
     });
     assert!((0.7..0.8).contains(&(reliable / best_effort)), "{reliable} of {best_effort} M/s");
@@ -173,7 +173,7 @@ fn a_process_that_prepares_sends_less() {
 
 #[test]
 fn one_sequencer_passes_on_no_more_than_its_link_does() {
-    let figures = broadcast(64, Order::HostSequencer, 100);
+    let figures = broadcast(64, OrderProtocol::HostSequencer, 100);
     let all = figures.ordered_rate() * 64.0;
     let link = Profile::TESTBED;
     // Messages to the two processes of a host go together.

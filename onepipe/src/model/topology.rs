@@ -16,7 +16,7 @@ pub(super) type Node = usize;
 
 /// The kind of a node. Each switch is two nodes, one for each direction, up and down, so that links make no circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TopologyNode {
     Host(usize),
     RackUp(usize),
     SpineUp(usize),
@@ -38,7 +38,7 @@ pub(super) struct Cable {
 /// Nodes and cables. Racks, spines and cores that are not needed are left out.
 #[derive(Debug)]
 pub(super) struct Topology {
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<TopologyNode>,
     pub(super) cables: Vec<Cable>,
     /// By node: the cables that begin there, and end there.
     pub(super) outputs: Vec<Vec<usize>>,
@@ -68,13 +68,15 @@ impl Topology {
             profile,
         };
         let spines: Vec<usize> = pods.iter().flat_map(|pod| (0..POD).map(move |i| pod * POD + i)).collect();
-        let mut places: Vec<Place> = (0..topology.rack_of.len()).map(Place::Host).collect();
-        places.extend(racks.iter().flat_map(|&rack| [Place::RackUp(rack), Place::RackDown(rack)]));
+        let mut places: Vec<TopologyNode> = (0..topology.rack_of.len()).map(TopologyNode::Host).collect();
+        places.extend(racks.iter().flat_map(|&rack| [TopologyNode::RackUp(rack), TopologyNode::RackDown(rack)]));
         if levels > 1 {
-            places.extend(spines.iter().flat_map(|&spine| [Place::SpineUp(spine), Place::SpineDown(spine)]));
+            places.extend(
+                spines.iter().flat_map(|&spine| [TopologyNode::SpineUp(spine), TopologyNode::SpineDown(spine)]),
+            );
         }
         if levels > 2 {
-            places.extend((0..CORES).map(Place::Core));
+            places.extend((0..CORES).map(TopologyNode::Core));
         }
         topology.outputs = vec![Vec::new(); places.len()];
         topology.inputs = vec![Vec::new(); places.len()];
@@ -87,8 +89,8 @@ impl Topology {
         topology
     }
 
-    fn join(&mut self, (from, a): (Node, Place), (to, b): (Node, Place)) {
-        use Place::{Core, Host, RackDown, RackUp, SpineDown, SpineUp};
+    fn join(&mut self, (from, a): (Node, TopologyNode), (to, b): (Node, TopologyNode)) {
+        use TopologyNode::{Core, Host, RackDown, RackUp, SpineDown, SpineUp};
         let Profile { host_hop_ns, switch_hop_ns, parallel_links, .. } = self.profile;
         let (delay_ns, links) = match (a, b) {
             (Host(host), RackUp(rack)) | (RackDown(rack), Host(host)) if self.rack_of[host] == rack => (host_hop_ns, 1),
@@ -105,7 +107,7 @@ impl Topology {
     }
 
     /// The node at a place that exists.
-    fn node(&self, place: Place) -> Node {
+    fn node(&self, place: TopologyNode) -> Node {
         self.places.iter().position(|&other| other == place).expect("the route leads to places that exist")
     }
 
@@ -133,10 +135,10 @@ impl Topology {
 
     /// The switch that a sequencer of all traffic runs on: the first of the highest layer.
     pub(super) fn top(&self) -> Node {
-        let top = |place: &Place| match self.levels {
-            1 => matches!(place, Place::RackUp(_)),
-            2 => matches!(place, Place::SpineUp(_)),
-            _ => matches!(place, Place::Core(_)),
+        let top = |place: &TopologyNode| match self.levels {
+            1 => matches!(place, TopologyNode::RackUp(_)),
+            2 => matches!(place, TopologyNode::SpineUp(_)),
+            _ => matches!(place, TopologyNode::Core(_)),
         };
         self.places.iter().position(top).expect("there is a switch")
     }
@@ -144,9 +146,9 @@ impl Topology {
     /// The cable by which a packet goes on from `node` to a host, or to the sequencer's switch. Of equal ways, `flow`
     /// chooses one.
     pub(super) fn next(&self, node: Node, to: Option<usize>, flow: u64) -> usize {
-        use Place::{Core, Host, RackDown, RackUp, SpineDown, SpineUp};
+        use TopologyNode::{Core, Host, RackDown, RackUp, SpineDown, SpineUp};
         let ways = &self.outputs[node];
-        let leads = |place: &dyn Fn(Place) -> bool| {
+        let leads = |place: &dyn Fn(TopologyNode) -> bool| {
             let fit = |way: &&usize| place(self.places[self.cables[**way].to]);
             let count = ways.iter().filter(fit).count() as u64;
             let chosen = ways.iter().filter(fit).nth((flow % count.max(1)) as usize);
@@ -170,19 +172,19 @@ impl Topology {
     }
 
     /// Whether a switch is the sequencer's, or lies below it.
-    fn leads_up(&self, place: Place, top: Node) -> bool {
+    fn leads_up(&self, place: TopologyNode, top: Node) -> bool {
         let goal = self.places[top];
         place == goal || std::mem::discriminant(&place) != std::mem::discriminant(&goal)
     }
 
     /// The cable into a host.
     pub(super) fn link_to_host(&self, host: usize) -> usize {
-        self.inputs[self.node(Place::Host(host))][0]
+        self.inputs[self.node(TopologyNode::Host(host))][0]
     }
 
     /// The nodes of a rack's switch.
     pub(super) fn rack_switch(&self, rack: usize) -> [Node; 2] {
-        [self.node(Place::RackUp(rack)), self.node(Place::RackDown(rack))]
+        [self.node(TopologyNode::RackUp(rack)), self.node(TopologyNode::RackDown(rack))]
     }
 
     pub(super) fn rack_of(&self, host: usize) -> usize {
@@ -201,13 +203,13 @@ mod tests {
 
     /// The number of switches on the way from host to host, and the time that it takes.
     fn walk(topology: &Topology, from: usize, to: usize, flow: u64) -> (usize, u64) {
-        let (mut node, mut switches, mut time) = (topology.node(Place::Host(from)), 0, 0);
+        let (mut node, mut switches, mut time) = (topology.node(TopologyNode::Host(from)), 0, 0);
         loop {
             let cable = topology.cables[topology.next(node, Some(to), flow)];
             time += cable.delay_ns;
             node = cable.to;
             match topology.places[node] {
-                Place::Host(host) => {
+                TopologyNode::Host(host) => {
                     assert_eq!(host, to);
                     return (switches, time);
                 }
@@ -236,7 +238,7 @@ mod tests {
         for hosts in [4, 16, 32] {
             let topology = packed(hosts);
             for (from, flow) in (0..hosts).flat_map(|host| (0..4).map(move |flow| (host, flow))) {
-                let mut node = topology.node(Place::Host(from));
+                let mut node = topology.node(TopologyNode::Host(from));
                 for _ in 0..topology.most_hops().div_ceil(2) {
                     node = topology.cables[topology.next(node, None, flow)].to;
                 }

@@ -3,15 +3,15 @@
 use fastrand::Rng;
 
 use super::{
-    Destinations, Figures, Order, Profile, ScenarioError, Traffic,
-    failure::{Control, Outage},
+    Destinations, Figures, OrderProtocol, Profile, ScenarioError, Traffic,
+    failure::{FailureEvent, Outage},
     packet::{Content, Members, Packet},
     process::{Process, Scatterings},
-    queue::Queue,
-    receiver::Host,
+    queue::EventQueue,
+    receiver::ReceivingHost,
     skew,
     switch::Switch,
-    topology::{HOSTS, Node, Place, RACK, Topology},
+    topology::{HOSTS, Node, RACK, Topology, TopologyNode},
 };
 
 /// A scenario to simulate.
@@ -23,7 +23,7 @@ pub struct Scenario {
     /// many on each.
     pub processes: usize,
     /// The protocol by which messages get into one order.
-    pub order: Order,
+    pub order: OrderProtocol,
     /// The messages that processes send.
     pub traffic: Traffic,
     /// The likelihood with which a receiver loses a message, an acknowledgement or a beacon. Beacons are lost on every
@@ -46,7 +46,7 @@ impl Scenario {
     pub fn run(&self) -> Result<Figures, ScenarioError> {
         self.check()?;
         let mut racks: Vec<usize> = (0..self.hosts()).map(|host| host / RACK).collect();
-        if self.order == Order::HostSequencer {
+        if self.order == OrderProtocol::HostSequencer {
             racks.push(0);
         }
         let mut world = World::new(*self, Topology::new(racks, self.profile));
@@ -67,7 +67,7 @@ impl Scenario {
 
 /// A cable at work: packets leave it in the order in which they entered it.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct CableState {
     /// The time at which all packets that have entered will have left its near end.
     pub(super) free_at: u64,
     pub(super) cut: bool,
@@ -79,7 +79,7 @@ pub(super) struct Link {
 
 /// An event in virtual time.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum ModelEvent {
     /// A packet comes out of a link.
     Arrive(usize, Packet),
     /// A packet that was not followed through the network comes to the last link of its way.
@@ -98,7 +98,7 @@ pub(super) enum Event {
     Handled(usize, Packet),
     /// A scattering is due to be sent again, if it is not acknowledged yet.
     Overdue(u64, u32),
-    Control(Control),
+    Control(FailureEvent),
 }
 
 /// The whole simulation.
@@ -108,12 +108,12 @@ pub(super) struct World {
     pub(super) topology: Topology,
     pub(super) rng: Rng,
     pub(super) now: u64,
-    pub(super) queue: Queue<Event>,
+    pub(super) queue: EventQueue<ModelEvent>,
     /// By cable.
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<CableState>,
     /// By node.
     pub(super) switches: Vec<Switch>,
-    pub(super) hosts: Vec<Host>,
+    pub(super) hosts: Vec<ReceivingHost>,
     /// The processes, host by host.
     pub(super) processes: Vec<Process>,
     pub(super) scatterings: Scatterings,
@@ -130,29 +130,34 @@ impl World {
     pub(super) fn new(scenario: Scenario, topology: Topology) -> World {
         let (hosts, share, profile) = (scenario.hosts(), scenario.share(), scenario.profile);
         let mut rng = Rng::with_seed(scenario.seed);
-        let links =
-            (0..topology.cables.len()).map(|_| Link { free_at: 0, cut: false, last_in: 0, last_out: 0, register: 0 });
-        let mut links: Vec<Link> = links.collect();
+        let links = (0..topology.cables.len()).map(|_| CableState {
+            free_at: 0,
+            cut: false,
+            last_in: 0,
+            last_out: 0,
+            register: 0,
+        });
+        let mut links: Vec<CableState> = links.collect();
         let mut switches = Vec::new();
         for inputs in &topology.inputs {
             let mut registers = 0;
             for &input in inputs {
                 links[input].register = registers;
-                let from_host = matches!(topology.places[topology.cables[input].from], Place::Host(_));
+                let from_host = matches!(topology.places[topology.cables[input].from], TopologyNode::Host(_));
                 registers += if from_host { share } else { 1 };
             }
             switches.push(Switch::new(registers));
         }
         let interval = scenario.interval_ns();
-        let world_hosts: Vec<Host> =
-            (0..hosts).map(|_| Host::new(skew::draw(&profile, &mut rng), scenario.processes)).collect();
+        let world_hosts: Vec<ReceivingHost> =
+            (0..hosts).map(|_| ReceivingHost::new(skew::draw(&profile, &mut rng), scenario.processes)).collect();
         let processes = (0..scenario.processes).map(|p| Process::new(p / share, rng.u64(..interval.max(1)))).collect();
         let mut world = World {
             scenario,
             topology,
             rng,
             now: 0,
-            queue: Queue::new(),
+            queue: EventQueue::new(),
             links,
             switches,
             hosts: world_hosts,
@@ -165,14 +170,14 @@ impl World {
             figures: Figures { measured_ns: scenario.measured_ns, processes: scenario.processes, ..Figures::default() },
         };
         (0..scenario.processes).for_each(|process| world.prepare(process));
-        if matches!(scenario.order, Order::OnePipe { .. }) {
+        if matches!(scenario.order, OrderProtocol::OnePipe { .. }) {
             for host in 0..hosts {
                 let first = world.clock(host) / profile.beacon_ns + 1;
                 world.schedule_tick(host, first);
             }
         }
-        if scenario.order == Order::Token {
-            world.queue.at(0, Event::Handled(0, Packet::Token(0)));
+        if scenario.order == OrderProtocol::Token {
+            world.queue.at(0, ModelEvent::Handled(0, Packet::Token(0)));
         }
         world
     }
@@ -198,29 +203,29 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: ModelEvent) {
         match event {
-            Event::Arrive(link, packet) => {
+            ModelEvent::Arrive(link, packet) => {
                 if self.links[link].cut {
                     return;
                 }
                 self.links[link].last_out = self.now;
                 let node = self.topology.cables[link].to;
                 match self.topology.places[node] {
-                    Place::Host(host) if host < self.hosts.len() => self.arrive_at_host(host, packet),
-                    Place::Host(_) => self.number_and_forward(node, packet),
+                    TopologyNode::Host(host) if host < self.hosts.len() => self.arrive_at_host(host, packet),
+                    TopologyNode::Host(_) => self.number_and_forward(node, packet),
                     _ => self.arrive_at_switch(node, link, packet),
                 }
             }
-            Event::Descend(link, packet) => self.transmit(link, packet),
-            Event::Represented(link, packet) => self.take_barriers(link, &packet),
-            Event::Numbered(node, packet) => self.number_and_forward(node, packet),
-            Event::Tick(host, tick) => self.tick(host, tick),
-            Event::Ready(process) => self.ready(process),
-            Event::Exchanged(process) => self.exchange(process),
-            Event::Handled(host, packet) => self.handled(host, packet),
-            Event::Overdue(serial, attempt) => self.send_again(serial, attempt),
-            Event::Control(control) => self.control(control),
+            ModelEvent::Descend(link, packet) => self.transmit(link, packet),
+            ModelEvent::Represented(link, packet) => self.take_barriers(link, &packet),
+            ModelEvent::Numbered(node, packet) => self.number_and_forward(node, packet),
+            ModelEvent::Tick(host, tick) => self.tick(host, tick),
+            ModelEvent::Ready(process) => self.ready(process),
+            ModelEvent::Exchanged(process) => self.exchange(process),
+            ModelEvent::Handled(host, packet) => self.handled(host, packet),
+            ModelEvent::Overdue(serial, attempt) => self.send_again(serial, attempt),
+            ModelEvent::Control(control) => self.control(control),
         }
     }
 
@@ -234,7 +239,7 @@ impl World {
         let busy = if cable.links == 0 { 0 } else { profile.wire_ns(packet.bytes(profile), cable.links) };
         at.free_at = at.free_at.max(self.now) + busy;
         at.last_in = self.now;
-        self.queue.at(at.free_at + cable.delay_ns, Event::Arrive(link, packet));
+        self.queue.at(at.free_at + cable.delay_ns, ModelEvent::Arrive(link, packet));
     }
 
     /// Sends a packet that carries no barrier from one host to another. Between the two ends' own links it meets no
@@ -248,7 +253,7 @@ impl World {
         let at = &mut self.links[up];
         at.free_at = at.free_at.max(self.now) + profile.wire_ns(packet.bytes(profile), 1);
         let path = self.topology.path_ns(self.topology.hops(from, to)) - profile.host_hop_ns;
-        self.queue.at(at.free_at + path, Event::Descend(down, packet));
+        self.queue.at(at.free_at + path, ModelEvent::Descend(down, packet));
     }
 
     /// The link out of a host.
@@ -279,7 +284,7 @@ impl World {
 impl Scenario {
     /// The time of each of a process's threads for one message.
     pub(super) fn cpu_ns(&self) -> u64 {
-        let prepares = matches!(self.order, Order::OnePipe { reliable: true, .. });
+        let prepares = matches!(self.order, OrderProtocol::OnePipe { reliable: true, .. });
         self.profile.message_cpu_ns + if prepares { self.profile.prepare_cpu_ns } else { 0 }
     }
 

@@ -12,7 +12,7 @@ use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Time,
     sim::{SimConfig, SimNet},
 };
-use squall_onepipe::{Event, Message, Mode, OnePipe, OnePipeConfig, ScatterError, SkewedClock};
+use squall_onepipe::{Message, Mode, OnePipe, OnePipeConfig, PipeEvent, ScatterError, SkewedClock};
 
 use court::Court;
 use fickle::Fickle;
@@ -242,14 +242,14 @@ impl World {
         let log = &mut self.logs[rank];
         while let Some(event) = pipe.next_event() {
             match event {
-                Event::Undeliverable { id, mode, stamp } => {
+                PipeEvent::Undeliverable { id, mode, stamp } => {
                     let sent = &mut log.sent[id.0 as usize];
                     assert_eq!(sent.mode, mode);
                     sent.given_back.push(stamp);
                 }
-                Event::Removed { rank, .. } => log.removed.push(rank),
-                Event::Ended => log.has_ended = true,
-                Event::Broken { rank, reason } => {
+                PipeEvent::Removed { rank, .. } => log.removed.push(rank),
+                PipeEvent::Ended => log.has_ended = true,
+                PipeEvent::Broken { rank, reason } => {
                     assert!(!matches!(reason, BreakReason::Refused(_)), "rank {rank} breaks the protocol: {reason}");
                 }
             }

@@ -31,7 +31,7 @@ use squall_sst::{
 use self::{incoming::Incoming, outgoing::Outgoing, reserve::Reserve};
 use crate::{BulkPath, CreateError, config::ShardConfig};
 
-pub(crate) use queue::{Queue, Queued};
+pub(crate) use queue::{BulkQueue, Queued};
 
 /// The bulk messages of one sender that this member holds, in their order, for the deliverer to take.
 pub(crate) type Arrivals = SegQueue<Arrived>;
@@ -52,15 +52,15 @@ impl Arrived {
 
 /// One member's part in the bulk messages of a shard.
 #[derive(Debug)]
-pub(crate) struct Bulk {
+pub(crate) struct ShardBulk {
     rdmc: Rdmc,
     /// By rank among senders.
-    lanes: Vec<Lane>,
+    lanes: Vec<SenderLane>,
     /// This node's lane, if it is a sender.
     own: Option<usize>,
     /// The lane that each endpoint belongs to, by rank among senders.
     endpoints: BTreeMap<EndpointId, usize>,
-    /// Whether `endpoints` has grown since [`has_new_endpoints`](Bulk::has_new_endpoints) was last called.
+    /// Whether `endpoints` has grown since [`has_new_endpoints`](ShardBulk::has_new_endpoints) was last called.
     has_new_endpoints: bool,
     /// The number of lanes whose group has not begun to connect.
     unconnected: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Bulk {
     active: u64,
     /// Whether something happened on an endpoint since the last transfer.
     woken: bool,
-    /// Whether a message left the queue, so that there is more room, and [`free`](Bulk::free) has not said so yet.
+    /// Whether a message left the queue, so that there is more room, and [`free`](ShardBulk::free) has not said so yet.
     freed: bool,
     /// The time of the next look for memory that may go back to the system; `Time::MAX` if none does.
     tidy_at: Time,
@@ -81,12 +81,12 @@ const TIDY: Duration = Duration::from_secs(1);
 
 /// One sender's part.
 #[derive(Debug)]
-struct Lane {
+struct SenderLane {
     sender: NodeId,
     /// The sender's place among the members.
     member: usize,
     group: LaneGroup,
-    way: Way,
+    way: LaneDirection,
     /// Whether the group failed because a member did something on it here that it must not.
     breached: bool,
 }
@@ -110,15 +110,15 @@ impl LaneGroup {
 }
 
 #[derive(Debug)]
-enum Way {
+enum LaneDirection {
     Out(Outgoing),
     In(Incoming),
 }
 
-/// A [`Bulk`], with the parts of it that the submitter and the deliverer share.
-pub(crate) struct Parts {
-    pub(crate) bulk: Bulk,
-    pub(crate) queue: Option<Arc<Queue>>,
+/// A [`ShardBulk`], with the parts of it that the submitter and the deliverer share.
+pub(crate) struct BulkParts {
+    pub(crate) bulk: ShardBulk,
+    pub(crate) queue: Option<Arc<BulkQueue>>,
     /// By rank among senders.
     pub(crate) arrivals: Vec<Arc<Arrivals>>,
 }
@@ -130,9 +130,9 @@ pub(crate) fn reserve(
     members: &ShardView,
     config: &ShardConfig,
     own: Option<&Arc<Ring>>,
-) -> Result<Parts, CreateError> {
+) -> Result<BulkParts, CreateError> {
     let node = fabric.node();
-    let mut parts = Parts { bulk: Bulk::empty(), queue: None, arrivals: Vec::new() };
+    let mut parts = BulkParts { bulk: ShardBulk::empty(), queue: None, arrivals: Vec::new() };
     if config.bulk_reserve_bytes == 0 {
         parts.arrivals.resize_with(members.senders.len(), Arc::default);
         return Ok(parts);
@@ -146,12 +146,12 @@ pub(crate) fn reserve(
         let reserve = Reserve::new(region, config.bulk_block_bytes);
         let way = match own {
             Some(ring) if sender == node => {
-                let queue = Arc::new(Queue::new(reserve, config.ring_bytes));
+                let queue = Arc::new(BulkQueue::new(reserve, config.ring_bytes));
                 parts.queue = Some(Arc::clone(&queue));
                 parts.bulk.own = Some(rank);
-                Way::Out(Outgoing::new(queue, Arc::clone(ring), Arc::clone(&arrivals)))
+                LaneDirection::Out(Outgoing::new(queue, Arc::clone(ring), Arc::clone(&arrivals)))
             }
-            _ => Way::In(Incoming::new(reserve, Arc::clone(&arrivals))),
+            _ => LaneDirection::In(Incoming::new(reserve, Arc::clone(&arrivals))),
         };
         let group = match members.members.len() {
             1 => LaneGroup::None,
@@ -166,16 +166,16 @@ pub(crate) fn reserve(
             }
         };
         let member = members.rank_of(sender).expect("a sender is a member").index();
-        parts.bulk.lanes.push(Lane { sender, member, group, way, breached: false });
+        parts.bulk.lanes.push(SenderLane { sender, member, group, way, breached: false });
         parts.arrivals.push(arrivals);
     }
     Ok(parts)
 }
 
-impl Bulk {
+impl ShardBulk {
     /// Makes the part of a shard that has no bulk messages.
-    pub(crate) fn empty() -> Bulk {
-        Bulk {
+    pub(crate) fn empty() -> ShardBulk {
+        ShardBulk {
             rdmc: Rdmc::new(),
             lanes: Vec::new(),
             own: None,
@@ -259,7 +259,7 @@ impl Bulk {
         }
         if let Some(own) = self.own.filter(|_| is_sending) {
             let lane = &mut self.lanes[own];
-            if let Way::Out(out) = &mut lane.way {
+            if let LaneDirection::Out(out) = &mut lane.way {
                 let group = lane.group.id();
                 let sent = out.send(group.and_then(|id| self.rdmc.group(id)));
                 self.active += if group.is_some() { sent } else { 0 };
@@ -293,7 +293,7 @@ impl Bulk {
     ) -> bool {
         let mut any = false;
         for rank in 0..self.lanes.len() {
-            let Lane { member, group: LaneGroup::Later(_), .. } = self.lanes[rank] else { continue };
+            let SenderLane { member, group: LaneGroup::Later(_), .. } = self.lanes[rank] else { continue };
             let is_wanted = if self.own == Some(rank) { is_sending } else { table.get(member, held.nth(rank)) > 0 };
             if is_wanted {
                 self.connect(fabric, rank, faulty);
@@ -331,8 +331,8 @@ impl Bulk {
         };
         for lane in &mut self.lanes {
             match &mut lane.way {
-                Way::Out(out) => out.queue().tidy(&mut renew),
-                Way::In(incoming) => incoming.tidy(&mut renew),
+                LaneDirection::Out(out) => out.queue().tidy(&mut renew),
+                LaneDirection::In(incoming) => incoming.tidy(&mut renew),
             }
         }
     }
@@ -350,11 +350,11 @@ impl Bulk {
             let Some(rank) = self.lanes.iter().position(|lane| lane.group.id() == Some(id)) else { continue };
             let lane = &mut self.lanes[rank];
             let breach = match (event, &mut lane.way) {
-                (Event::Incoming { message, max_bytes, .. }, Way::In(incoming)) => {
+                (Event::Incoming { message, max_bytes, .. }, LaneDirection::In(incoming)) => {
                     self.active += 1;
                     incoming.ask(message, max_bytes)
                 }
-                (Event::Received { message, buffer, len }, Way::In(incoming)) => {
+                (Event::Received { message, buffer, len }, LaneDirection::In(incoming)) => {
                     let received = incoming.received(message, buffer, len);
                     table.set(held.nth(rank), incoming.held());
                     received
@@ -380,7 +380,7 @@ impl Bulk {
         }
         self.events = events;
         for lane in &mut self.lanes {
-            if let (Way::In(incoming), Some(group)) =
+            if let (LaneDirection::In(incoming), Some(group)) =
                 (&mut lane.way, lane.group.id().and_then(|id| self.rdmc.group(id)))
                 && incoming.is_asking()
             {
@@ -423,7 +423,7 @@ impl Bulk {
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         let own = self.own.map(|own| &self.lanes[own].way);
         match own {
-            Some(Way::Out(out)) => out.queue().in_flight(),
+            Some(LaneDirection::Out(out)) => out.queue().in_flight(),
             _ => (0, 0),
         }
     }
@@ -431,8 +431,8 @@ impl Bulk {
     #[inline]
     fn outgoing(&mut self) -> Option<&mut Outgoing> {
         match &mut self.lanes.get_mut(self.own?)?.way {
-            Way::Out(out) => Some(out),
-            Way::In(_) => None,
+            LaneDirection::Out(out) => Some(out),
+            LaneDirection::In(_) => None,
         }
     }
 
@@ -460,9 +460,9 @@ mod tests {
     use super::*;
 
     /// A member of a shard of two, as far as bulk messages are concerned.
-    struct Member {
+    struct BulkMember {
         fabric: SimFabric,
-        bulk: Bulk,
+        bulk: ShardBulk,
         table: Table,
         held: Counters,
         faulty: Vec<(NodeId, String)>,
@@ -472,19 +472,19 @@ mod tests {
     const RECEIVER: NodeId = NodeId(1);
     const BLOCK: usize = 64;
 
-    impl Member {
-        fn new(net: &SimNet, me: NodeId, reserve_blocks: usize) -> Member {
+    impl BulkMember {
+        fn new(net: &SimNet, me: NodeId, reserve_blocks: usize) -> BulkMember {
             let shard = ShardView::whole(ShardId(0), vec![SENDER, RECEIVER], vec![SENDER]);
             let (bulk_reserve_bytes, bulk_block_bytes) = (reserve_blocks * BLOCK, BLOCK);
             let config = ShardConfig { bulk_reserve_bytes, bulk_block_bytes, ..ShardConfig::default() };
             let mut fabric = net.fabric(me);
-            let Parts { bulk, .. } = reserve(&mut fabric, Epoch::FIRST, &shard, &config, None).expect("memory");
+            let BulkParts { bulk, .. } = reserve(&mut fabric, Epoch::FIRST, &shard, &config, None).expect("memory");
             let mut layout = Layout::builder();
             let held = layout.counters("bulk", 1);
             let layout = layout.build();
             let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, 2)).expect("memory");
             let table = Table::new(layout, region, 2, me.0 as usize);
-            Member { fabric, bulk, table, held, faulty: Vec::new() }
+            BulkMember { fabric, bulk, table, held, faulty: Vec::new() }
         }
 
         fn step(&mut self, now: Time) {
@@ -500,11 +500,11 @@ mod tests {
     #[test]
     fn a_sender_of_more_than_its_reserve_is_faulty_and_what_it_did_is_said() {
         let net = SimNet::new(SimConfig::fast(), 1);
-        let mut members = [Member::new(&net, SENDER, 2), Member::new(&net, RECEIVER, 2)];
-        for Member { fabric, bulk, faulty, .. } in &mut members {
+        let mut members = [BulkMember::new(&net, SENDER, 2), BulkMember::new(&net, RECEIVER, 2)];
+        for BulkMember { fabric, bulk, faulty, .. } in &mut members {
             bulk.connect(fabric, 0, faulty);
         }
-        let Member { fabric, bulk, .. } = &mut members[0];
+        let BulkMember { fabric, bulk, .. } = &mut members[0];
         let message = Arc::new(Buffer::register(fabric, 3 * BLOCK).expect("memory"));
         let group = bulk.lanes[0].group.id().expect("there are two members");
         bulk.rdmc.group(group).expect("was created").send(message, 3 * BLOCK).expect("to RDMC it is a message");

@@ -7,13 +7,13 @@ use squall_sst::ring::{self, Ring};
 
 use super::{
     Arrivals, Arrived,
-    queue::{Queue, Queued},
+    queue::{BulkQueue, Queued},
 };
 
 /// A sender's messages on their way from the queue into the ring.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    queue: Arc<Queue>,
+    queue: Arc<BulkQueue>,
     ring: Arc<Ring>,
     /// The queue from which this member delivers its own bulk messages.
     arrivals: Arc<Arrivals>,
@@ -32,7 +32,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(queue: Arc<Queue>, ring: Arc<Ring>, arrivals: Arc<Arrivals>) -> Outgoing {
+    pub(super) fn new(queue: Arc<BulkQueue>, ring: Arc<Ring>, arrivals: Arc<Arrivals>) -> Outgoing {
         Outgoing {
             queue,
             ring,
@@ -142,7 +142,7 @@ impl Outgoing {
         &self.live[(bulk.number - self.freed) as usize][..bulk.len as usize]
     }
 
-    pub(super) fn queue(&self) -> &Queue {
+    pub(super) fn queue(&self) -> &BulkQueue {
         &self.queue
     }
 }

@@ -43,19 +43,19 @@ impl Queued {
 /// While any bulk message is under way, later messages of the same sender follow it through the queue, so that none
 /// overtakes another.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct BulkQueue {
     /// Whether messages must go through the queue. Set by a thread that submits a bulk message, cleared by the node's
     /// thread.
     engaged: AtomicBool,
     /// The limit of `small_bytes`. A single message may exceed it.
     max_small_bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     reserve: Reserve,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueueEntry>,
     /// The number of entries that have been taken.
     taken: u64,
     /// The bytes of small messages, each with its [`OVERHEAD`]. Includes messages that were taken and are not in the
@@ -65,7 +65,7 @@ struct State {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum QueueEntry {
     /// A thread is copying the message.
     Filling,
     Ready(Queued),
@@ -74,13 +74,13 @@ enum Entry {
 /// The bytes that a small message counts for besides its own.
 const OVERHEAD: usize = 64;
 
-impl Queue {
-    pub(crate) fn new(reserve: Reserve, max_small_bytes: usize) -> Queue {
-        let state = State { reserve, entries: VecDeque::new(), taken: 0, small_bytes: 0, closed: false };
-        Queue { engaged: AtomicBool::new(false), max_small_bytes, state: Mutex::new(state) }
+impl BulkQueue {
+    pub(crate) fn new(reserve: Reserve, max_small_bytes: usize) -> BulkQueue {
+        let state = QueueState { reserve, entries: VecDeque::new(), taken: 0, small_bytes: 0, closed: false };
+        BulkQueue { engaged: AtomicBool::new(false), max_small_bytes, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ impl Queue {
         }
         let mut message = state.reserve.take(payload.len()).ok_or(SubmitRefused::Full)?;
         let place = state.taken + state.entries.len() as u64;
-        state.entries.push_back(Entry::Filling);
+        state.entries.push_back(QueueEntry::Filling);
         // Relaxed: this thread sees the store, and so does any thread that learns of this message from it.
         self.engaged.store(true, Ordering::Relaxed);
         // The lock is released, since the node's thread must not wait for so long a copy.
@@ -113,7 +113,7 @@ impl Queue {
         let message = Queued::Bulk { message: Arc::new(message), len: payload.len(), tag };
         let mut state = self.state();
         let index = usize::try_from(place - state.taken).expect("what is not ready is not taken");
-        state.entries[index] = Entry::Ready(message);
+        state.entries[index] = QueueEntry::Ready(message);
         Ok(())
     }
 
@@ -132,15 +132,15 @@ impl Queue {
             return Err(SubmitRefused::Full);
         }
         state.small_bytes += bytes;
-        state.entries.push_back(Entry::Ready(Queued::Small { payload: boxed, tag }));
+        state.entries.push_back(QueueEntry::Ready(Queued::Small { payload: boxed, tag }));
         Ok(true)
     }
 
     /// Appends the messages that are ready to `into`, up to the first that is not.
     pub(crate) fn take(&self, into: &mut VecDeque<Queued>) {
         let mut state = self.state();
-        while let Some(Entry::Ready(_)) = state.entries.front() {
-            let Some(Entry::Ready(queued)) = state.entries.pop_front() else { unreachable!("it was looked at") };
+        while let Some(QueueEntry::Ready(_)) = state.entries.front() {
+            let Some(QueueEntry::Ready(queued)) = state.entries.pop_front() else { unreachable!("it was looked at") };
             state.taken += 1;
             into.push_back(queued);
         }
@@ -190,7 +190,7 @@ impl Queue {
 
     /// Returns whether a thread is still copying a message.
     pub(crate) fn is_filling(&self) -> bool {
-        self.state().entries.iter().any(|entry| matches!(entry, Entry::Filling))
+        self.state().entries.iter().any(|entry| matches!(entry, QueueEntry::Filling))
     }
 
     /// Returns the number of messages that have memory of the reserve, and the bytes of that memory.
@@ -213,16 +213,16 @@ mod tests {
 
     const BLOCK: usize = 64;
 
-    fn queue(blocks: usize, small_bytes: usize) -> Queue {
+    fn queue(blocks: usize, small_bytes: usize) -> BulkQueue {
         let region = Region::heap(RegionKind::Bulk, RegionKey(1), blocks * BLOCK);
-        Queue::new(Reserve::new(region, BLOCK), small_bytes)
+        BulkQueue::new(Reserve::new(region, BLOCK), small_bytes)
     }
 
     fn tag(ticket: u32) -> Tag {
         Tag { ticket, time: 0 }
     }
 
-    fn tickets(queue: &Queue) -> Vec<u32> {
+    fn tickets(queue: &BulkQueue) -> Vec<u32> {
         let mut taken = VecDeque::new();
         queue.take(&mut taken);
         taken.iter().map(|queued| queued.tag().ticket).collect()

@@ -7,7 +7,7 @@ use squall_membership::{Epoch, MAX_MEMBERS, Seq};
 
 use super::{
     End, Hlc, Position, ViewRecord,
-    record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES, record_bytes},
+    record::{HEADER_BYTES, MAX_PAYLOAD_BYTES, RecordHeader, RecordKind, record_bytes},
 };
 use crate::Payload;
 
@@ -109,7 +109,7 @@ impl Batch {
         (self.begin, self.end) = (begin, begin);
     }
 
-    fn append(&mut self, header: Header, payload: Payload<'_>) {
+    fn append(&mut self, header: RecordHeader, payload: Payload<'_>) {
         let size = header.record_bytes();
         let end = self.used + size;
         if self.bytes.len() < end {
@@ -147,7 +147,7 @@ impl Appender {
         sender: NodeId,
         payload: Payload<'_>,
     ) -> Result<End, AppendError> {
-        self.take(Kind::Message, position, time, sender, payload)
+        self.take(RecordKind::Message, position, time, sender, payload)
     }
 
     /// Appends a view, as the first record of its epoch. Its time may be that of the record before. Returns as
@@ -157,12 +157,12 @@ impl Appender {
             return Err(AppendError::TooManyMembers(view.longest_list()));
         }
         let position = Position { epoch, seq: Seq(0) };
-        self.take(Kind::View, position, time, NodeId(0), Payload::kept(&view.encode()))
+        self.take(RecordKind::View, position, time, NodeId(0), Payload::kept(&view.encode()))
     }
 
     fn take(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         position: Position,
         time: Hlc,
         sender: NodeId,
@@ -174,10 +174,10 @@ impl Appender {
         }
         let end = self.filling.end;
         let version = match kind {
-            Kind::Message => end.version.saturating_add(1),
-            Kind::View => end.version,
+            RecordKind::Message => end.version.saturating_add(1),
+            RecordKind::View => end.version,
         };
-        let header = Header {
+        let header = RecordHeader {
             kind,
             payload_bytes: bytes as u32,
             position,
@@ -192,7 +192,7 @@ impl Appender {
             return Err(AppendError::Order { position, time, end });
         }
         // No caller waits for room for a view.
-        if kind == Kind::Message && !self.has_room() {
+        if kind == RecordKind::Message && !self.has_room() {
             return Err(AppendError::Full { bytes: record_bytes(bytes) });
         }
         self.filling.append(header, payload);

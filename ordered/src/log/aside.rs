@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, io, ops::Range, path::PathBuf};
 
 use super::{
     Log, ReadError, Storage, WriteError,
-    index::Place,
-    manifest::{self, Manifest, NoManifest, Word},
-    scan::{Found, Scanner},
+    index::RecordStart,
+    manifest::{self, Manifest, NoManifest, OperatorVerdict},
+    scan::{ScanFinding, Scanner},
     segment::{RECORDS_AT, index_of, name},
     walk::open_segment,
 };
@@ -127,7 +127,7 @@ pub fn summary_of<S: Storage + Clone>(storage: &S, name: &str) -> io::Result<Opt
         newest = Some((header.begin.version, Scanner::new(file, header.id, RECORDS_AT, end)));
     }
     let Some((mut last, mut scanner)) = newest else { return Ok(None) };
-    while let Found::Record { header, .. } = scanner.next(&aside)? {
+    while let ScanFinding::Record { header, .. } = scanner.next(&aside)? {
         last = header.version;
     }
     Ok(first.map(|first| AsideSummary { name: name.to_owned(), first, last, bytes }))
@@ -188,7 +188,7 @@ impl<S: Storage + Clone> Log<S> {
     /// Prepares, durably, to set aside the records that a cut at `place` takes away, or all segments. The segment that
     /// is cut is copied, and a manifest for the aside is written. The rest follows once the log's own manifest has the
     /// number. None if no segment has begun.
-    pub(crate) fn prepare_aside(&mut self, place: Option<Place>) -> Result<Option<SetAside>, WriteError> {
+    pub(crate) fn prepare_aside(&mut self, place: Option<RecordStart>) -> Result<Option<SetAside>, WriteError> {
         let Some(last) = self.last.as_ref().map(|last| last.header.index) else { return Ok(None) };
         let number = self.manifest.asides + 1;
         let aside = Aside::new(self.storage.clone(), &aside_name(number));
@@ -297,7 +297,7 @@ pub(crate) fn set_aside_from<S: Storage + Clone>(storage: &S, log: Manifest, fro
         }
     }
     // The records of the segments that went are not known.
-    let word = Some(Word::Doubtful);
+    let word = Some(OperatorVerdict::Doubtful);
     Manifest { next: from, cut: log.cut.filter(|cut| cut.index < from), asides, word, ..log }.write(storage)
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use ring::digest::{Context, SHA256};
 use squall_membership::{ClusterId, ShardId};
 
-use super::{End, record::Header};
+use super::{End, record::RecordHeader};
 
 /// The first bytes of a chain's hash, so that it is not mistaken for another hash of the same bytes.
 const BEGIN: &[u8; 16] = b"squall log chain";
@@ -29,7 +29,7 @@ impl ChainValue {
     }
 
     /// Returns the chain's value behind a record.
-    pub(crate) fn behind(self, header: &Header, payload: &[u8]) -> ChainValue {
+    pub(crate) fn behind(self, header: &RecordHeader, payload: &[u8]) -> ChainValue {
         let mut context = Context::new(&SHA256);
         context.update(&self.0);
         context.update(&header.shared());
@@ -70,7 +70,7 @@ mod tests {
     use squall_membership::{Epoch, Seq};
 
     use super::{
-        super::{Hlc, Position, record::Kind},
+        super::{Hlc, Position, record::RecordKind},
         *,
     };
 
@@ -79,8 +79,8 @@ mod tests {
     fn the_format_is_what_it_was() {
         let begin = ChainValue::begin(ClusterId(7), ShardId(3), End::START);
         assert_eq!(begin.to_string(), "0d2eced49fa90d12a7d113fac5576a6a222ac65f00b55d2f4359bea7fc8ded69");
-        let header = Header {
-            kind: Kind::Message,
+        let header = RecordHeader {
+            kind: RecordKind::Message,
             payload_bytes: 3,
             position: Position::new(Epoch(2), Seq(9)),
             time: Hlc(1000),
@@ -92,7 +92,7 @@ mod tests {
         };
         let next = begin.behind(&header, b"abc");
         assert_eq!(next.to_string(), "153db5a22725714ac1f254a5cbc5370ebfed8b07382e7641acd343758b527ad7");
-        let elsewhere = Header { batch: 8192, acknowledged: 4, payload_checksum: 2, ..header };
+        let elsewhere = RecordHeader { batch: 8192, acknowledged: 4, payload_checksum: 2, ..header };
         assert_eq!(begin.behind(&elsewhere, b"abc"), next, "where it lies is no matter");
     }
 }

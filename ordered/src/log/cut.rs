@@ -5,17 +5,17 @@ use std::{io, ops::Range};
 use super::{
     ChainValue, End, Log, Position, ReadError, Skips, Storage, WriteError,
     aside::{self, SetAside},
-    index::{Index, Place},
-    manifest::{self, Manifest, Word},
+    index::{Index, RecordStart},
+    manifest::{self, Manifest, OperatorVerdict},
     segment::{self, RECORDS_AT, name},
     signatures,
-    walk::{Step, Walk, open_segment},
+    walk::{Walk, WalkStep, open_segment},
     write::{Last, NEW},
 };
 
 /// The outcome of a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct CutOutcome {
     /// The log's end now: the place that was asked for, or an earlier one if the log has none nearer.
     pub end: End,
     /// The name under which the records that went are [kept](super::Aside). None if no good record went.
@@ -40,12 +40,12 @@ impl<S: Storage + Clone> Log<S> {
     ///
     /// A crash leaves either log. Where nothing lies behind `to`, this only settles an unclear end of the log: see
     /// [`WriteError::Damaged`].
-    pub fn cut_to(&mut self, to: Position) -> Result<Cut, WriteError> {
+    pub fn cut_to(&mut self, to: Position) -> Result<CutOutcome, WriteError> {
         self.cut_by(to, CutBy::Group)
     }
 
     /// As [`cut_to`](Log::cut_to), on the word of the group or of an operator.
-    pub(crate) fn cut_by(&mut self, to: Position, by: CutBy) -> Result<Cut, WriteError> {
+    pub(crate) fn cut_by(&mut self, to: Position, by: CutBy) -> Result<CutOutcome, WriteError> {
         self.check_health()?;
         if to < self.begin.position {
             return Err(WriteError::BeforeBegin { to, begin: self.begin.position });
@@ -72,7 +72,7 @@ impl<S: Storage + Clone> Log<S> {
             self.end = place.end;
             self.index.cut(place.segment, place.offset);
         } else if self.open_damage.is_none() && self.missing().is_none() && by == CutBy::Group {
-            return Ok(Cut { end: self.end, aside: None });
+            return Ok(CutOutcome { end: self.end, aside: None });
         }
         // Nothing may be appended until the manifest records the cut.
         self.open_damage = None;
@@ -81,8 +81,8 @@ impl<S: Storage + Clone> Log<S> {
         }
         self.manifest.word = match by {
             CutBy::Group => None,
-            CutBy::Operator => Some(Word::Doubtful),
-            CutBy::Trust => Some(Word::Trusted(self.end)),
+            CutBy::Operator => Some(OperatorVerdict::Doubtful),
+            CutBy::Trust => Some(OperatorVerdict::Trusted(self.end)),
         };
         self.stage_skips(self.skips.before(self.end.position))?;
         self.seal_last(aside.as_ref())?;
@@ -93,27 +93,31 @@ impl<S: Storage + Clone> Log<S> {
             Err(error) => return Err(error),
         }
         let (end, aside) = (self.end, aside.map(|aside| aside.name()));
-        Ok(Cut { end, aside })
+        Ok(CutOutcome { end, aside })
     }
 
     /// Returns the place of the first record that a cut takes away, if there is one, and whether any record that goes
     /// is good.
-    fn place_of_cut(&self, to: Position) -> Result<Option<(Place, bool)>, ReadError> {
+    fn place_of_cut(&self, to: Position) -> Result<Option<(RecordStart, bool)>, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(to)) else { return Ok(None) };
         let mut walk = Walk::new(extent, start);
         loop {
             let before = walk.place();
             let place = match walk.next(&self.storage)? {
-                Some(Step::Record { header, .. }) if header.end() <= to => continue,
-                Some(Step::Record { place, .. }) => return Ok(Some((place, true))),
-                Some(Step::Damage(damage)) if damage.before.is_some_and(|before| before <= to) => continue,
+                Some(WalkStep::Record { header, .. }) if header.end() <= to => continue,
+                Some(WalkStep::Record { place, .. }) => return Ok(Some((place, true))),
+                Some(WalkStep::Damage(damage)) if damage.before.is_some_and(|before| before <= to) => continue,
                 // The damaged records are not known, so neither is the part of them that would stay.
-                Some(Step::Damage(damage)) if damage.after < to => return Err(ReadError::Damaged(Box::new(damage))),
-                Some(Step::Damage(damage)) => Place { segment: damage.segment, offset: damage.from, ..before },
+                Some(WalkStep::Damage(damage)) if damage.after < to => {
+                    return Err(ReadError::Damaged(Box::new(damage)));
+                }
+                Some(WalkStep::Damage(damage)) => {
+                    RecordStart { segment: damage.segment, offset: damage.from, ..before }
+                }
                 None => return Ok(None),
             };
             while let Some(step) = walk.next(&self.storage)? {
-                if let Step::Record { .. } = step {
+                if let WalkStep::Record { .. } = step {
                     return Ok(Some((place, true)));
                 }
             }
@@ -141,7 +145,7 @@ impl<S: Storage + Clone> Log<S> {
         self.sync_signatures()?;
         self.put(Manifest { first, ..self.manifest })?;
         self.begin = header.begin;
-        self.index.trim(Place { segment: first, offset: RECORDS_AT, end: header.begin, record: 0 });
+        self.index.trim(RecordStart { segment: first, offset: RECORDS_AT, end: header.begin, record: 0 });
         self.remove_segments(was..first, None)?;
         Ok(self.begin)
     }
@@ -171,7 +175,7 @@ impl<S: Storage + Clone> Log<S> {
         let aside = if self.end == self.begin { None } else { self.prepare_aside(None)? };
         let Manifest { first, next, .. } = self.manifest;
         let path = name(next);
-        let header = segment::Header {
+        let header = segment::SegmentHeader {
             cluster: self.options.cluster,
             shard: self.options.shard,
             index: next,
@@ -202,7 +206,7 @@ impl<S: Storage + Clone> Log<S> {
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         (self.begin, self.end) = (at, at);
         self.index = Index::new();
-        self.index.push(Place { segment: next, offset: RECORDS_AT, end: at, record: 0 });
+        self.index.push(RecordStart { segment: next, offset: RECORDS_AT, end: at, record: 0 });
         self.remove_segments(first..next, aside.as_ref())?;
         Ok(aside.map(|aside| aside.name()))
     }
@@ -215,7 +219,7 @@ impl<S: Storage> Log<S> {
         let Some(last) = &mut self.last else { return self.put(self.manifest) };
         last.bytes = last.at;
         let index = last.header.index;
-        let cut = Some(manifest::Cut { index, end: last.at, at: self.end });
+        let cut = Some(manifest::SegmentCut { index, end: last.at, at: self.end });
         let was = self.manifest.next;
         self.spare = None;
         self.manifest.asides += u64::from(aside.is_some());

@@ -9,7 +9,7 @@ use squall_membership::{ClusterId, Epoch, Seq, ShardId};
 use super::{
     End, Hlc, Log, OpenError, Options, Position, ReadError, Record, SchemaText, SimStorage, ViewRecord, import,
     manifest::Manifest,
-    record::{HEADER_BYTES, Header},
+    record::{HEADER_BYTES, RecordHeader},
     segment::{self, RECORDS_AT, name},
 };
 use crate::Payload;
@@ -126,7 +126,7 @@ fn read_all(log: &Log<SimStorage>) -> Option<Vec<(Position, Hlc)>> {
 }
 
 fn disk(records: &[u8]) -> SimStorage {
-    let header = segment::Header {
+    let header = segment::SegmentHeader {
         cluster: OPTIONS.cluster,
         shard: OPTIONS.shard,
         index: 0,
@@ -167,7 +167,7 @@ fn set_checksums(bytes: &mut [u8], segment: u64, at: u64, records: usize) {
         let Some(payload) = bytes.get(place + HEADER_BYTES..end) else { return };
         let checksum = crc32c::crc32c(payload);
         bytes[place + 56..place + 60].copy_from_slice(&checksum.to_le_bytes());
-        Header::set_checksum(&mut bytes[place..place + HEADER_BYTES], segment, at + place as u64);
+        RecordHeader::set_checksum(&mut bytes[place..place + HEADER_BYTES], segment, at + place as u64);
         place = end;
     }
 }
@@ -266,7 +266,7 @@ mod tests {
         let mut bytes = records(3);
         bytes[5] = 1;
         set_checksums(&mut bytes, ID, RECORDS_AT, 1);
-        assert_eq!(Header::decode(&bytes, ID, RECORDS_AT), Err(NoHeader::Unknown { kind: 2, flags: 1 }));
+        assert_eq!(RecordHeader::decode(&bytes, ID, RECORDS_AT), Err(NoHeader::Unknown { kind: 2, flags: 1 }));
         let error = open(&disk(&bytes)).map(drop).expect_err("it is refused");
         assert!(matches!(error, OpenError::Read(ReadError::Newer { flags: 1, .. })), "{error}");
     }

@@ -10,7 +10,7 @@ const SPACING_BYTES: u64 = 1 << 20;
 
 /// The beginning of a record, or of a segment's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordStart {
     pub(crate) segment: u64,
     pub(crate) offset: u64,
     /// The log's end before it.
@@ -22,7 +22,7 @@ pub(crate) struct Place {
 /// Places in the order of the log.
 #[derive(Debug)]
 pub(crate) struct Index {
-    places: Vec<Place>,
+    places: Vec<RecordStart>,
     spacing: u64,
     most: usize,
 }
@@ -33,7 +33,7 @@ impl Index {
     }
 
     /// Adds a place behind all others, if it is far enough from the last one.
-    pub(crate) fn push(&mut self, place: Place) {
+    pub(crate) fn push(&mut self, place: RecordStart) {
         if self
             .places
             .last()
@@ -53,25 +53,25 @@ impl Index {
     }
 
     /// Returns the last place before which there is nothing from `position` on.
-    pub(crate) fn at_position(&self, position: Position) -> Option<Place> {
+    pub(crate) fn at_position(&self, position: Position) -> Option<RecordStart> {
         let after = self.places.partition_point(|place| place.end.position <= position);
         self.places.get(after.saturating_sub(1)).copied()
     }
 
     /// Returns the last place before which there is no message behind `version`.
-    pub(crate) fn at_version(&self, version: u64) -> Option<Place> {
+    pub(crate) fn at_version(&self, version: u64) -> Option<RecordStart> {
         let after = self.places.partition_point(|place| place.end.version <= version);
         self.places.get(after.saturating_sub(1)).copied()
     }
 
     /// Returns the last place before which there is nothing later than `time`.
-    pub(crate) fn at_time(&self, time: Hlc) -> Option<Place> {
+    pub(crate) fn at_time(&self, time: Hlc) -> Option<RecordStart> {
         let after = self.places.partition_point(|place| place.end.time <= time);
         self.places.get(after.saturating_sub(1)).copied()
     }
 
     /// Forgets the places in segments before `first`, which begins with `begin`.
-    pub(crate) fn trim(&mut self, begin: Place) {
+    pub(crate) fn trim(&mut self, begin: RecordStart) {
         self.places.retain(|place| place.segment >= begin.segment);
         if self.places.first().is_none_or(|first| (first.segment, first.offset) > (begin.segment, begin.offset)) {
             self.places.insert(0, begin);
@@ -90,9 +90,9 @@ mod tests {
 
     use super::{super::segment::RECORDS_AT, *};
 
-    fn place(n: u64) -> Place {
+    fn place(n: u64) -> RecordStart {
         let end = End { position: Position::new(Epoch(1), Seq(n)), version: n / 2, time: Hlc(10 * n) };
-        Place { segment: n / 4, offset: RECORDS_AT + n % 4 * SPACING_BYTES, end, record: n % 4 }
+        RecordStart { segment: n / 4, offset: RECORDS_AT + n % 4 * SPACING_BYTES, end, record: n % 4 }
     }
 
     #[test]

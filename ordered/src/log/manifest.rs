@@ -26,13 +26,13 @@ pub(crate) struct Manifest {
     pub(crate) first: u64,
     pub(crate) next: u64,
     /// A segment that was cut, and its end. It counts until the next segment's first block says the same.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<SegmentCut>,
     /// The acknowledged mark when the manifest was written.
     pub(crate) acknowledged: u64,
     /// The highest number that an aside ever had.
     pub(crate) asides: u64,
     /// An operator's word about the log's end, until something is appended.
-    pub(crate) word: Option<Word>,
+    pub(crate) word: Option<OperatorVerdict>,
     /// The schema of the log's payloads.
     pub(crate) schema: SchemaText,
     /// The number of the file that lists commands that no member applies. 0: there are none.
@@ -41,7 +41,7 @@ pub(crate) struct Manifest {
 
 /// An operator's word about a log's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum OperatorVerdict {
     /// The log had more records, which another member may have.
     Doubtful,
     /// The log had more records, whose loss is accepted, if it ends here.
@@ -50,7 +50,7 @@ pub(crate) enum Word {
 
 /// The end of a segment that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct SegmentCut {
     pub(crate) index: u64,
     /// Its length from then on, in bytes.
     pub(crate) end: u64,
@@ -80,13 +80,13 @@ impl Manifest {
                 let mut word = || words.word();
                 let (cluster, shard) = (ClusterId(word()), ShardId(word() as u32));
                 let (generation, first, next) = (word(), word(), word());
-                let cut = Cut { index: word(), end: word(), at: words.end() };
+                let cut = SegmentCut { index: word(), end: word(), at: words.end() };
                 let cut = (cut.end > 0).then_some(cut);
                 let schema = SchemaText::from_bytes(words.word(), &words.bytes());
                 let (acknowledged, asides) = (words.word(), words.word());
                 let word = match (words.word(), words.end()) {
-                    (1, at) => Some(Word::Trusted(at)),
-                    (2, _) => Some(Word::Doubtful),
+                    (1, at) => Some(OperatorVerdict::Trusted(at)),
+                    (2, _) => Some(OperatorVerdict::Doubtful),
                     _ => None,
                 };
                 let skips = words.word();
@@ -98,13 +98,13 @@ impl Manifest {
 
     /// Puts the manifest into force, durably.
     pub(crate) fn write<S: Storage>(&self, storage: &S) -> io::Result<()> {
-        let none = Cut { index: 0, end: 0, at: End::START };
+        let none = SegmentCut { index: 0, end: 0, at: End::START };
         let cut = self.cut.unwrap_or(none);
         let (schema_bytes, schema) = self.schema.to_bytes();
         let (word, at) = match self.word {
             None => (0, End::START),
-            Some(Word::Trusted(at)) => (1, at),
-            Some(Word::Doubtful) => (2, End::START),
+            Some(OperatorVerdict::Trusted(at)) => (1, at),
+            Some(OperatorVerdict::Doubtful) => (2, End::START),
         };
         let block = Fields::new(MAGIC)
             .word(self.cluster.0)

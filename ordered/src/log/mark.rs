@@ -7,7 +7,7 @@ use std::{cell::Cell, fmt, io, path::PathBuf};
 
 use super::{
     Damage, Log, Storage, WriteError,
-    manifest::{Manifest, NAME, Word},
+    manifest::{Manifest, NAME, OperatorVerdict},
     scan::Scanner,
     segment::{RECORDS_AT, name},
 };
@@ -67,13 +67,13 @@ impl<S: Storage> Log<S> {
 
     /// Returns whether the log ends where an operator has accepted the loss of the records behind.
     pub fn is_trusted(&self) -> bool {
-        self.manifest.word == Some(Word::Trusted(self.end)) && self.missing().is_none()
+        self.manifest.word == Some(OperatorVerdict::Trusted(self.end)) && self.missing().is_none()
     }
 
     /// Returns whether an operator has taken away records behind the log's end, and nothing was appended since. Another
     /// member may have them.
     pub fn is_doubtful(&self) -> bool {
-        self.manifest.word == Some(Word::Doubtful)
+        self.manifest.word == Some(OperatorVerdict::Doubtful)
     }
 
     /// Returns whether the manifest has a lower mark.

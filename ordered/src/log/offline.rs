@@ -3,14 +3,14 @@
 use std::io;
 
 use super::{
-    Body, Cut, Damage, End, Hlc, Log, MAX_REASON_BYTES, MAX_SKIPS, Missing, OpenError, Opened, Position, ReadError,
-    Record, Repaired, Skip, Skips, SnapshotError, Storage, WriteError, aside,
+    Body, CutOutcome, Damage, End, Hlc, Log, MAX_REASON_BYTES, MAX_SKIPS, Missing, OpenError, Opened, Position,
+    ReadError, Record, Repaired, Skip, Skips, SnapshotError, Storage, WriteError, aside,
     cut::CutBy,
-    index::Place,
-    manifest::{self, Manifest, Word},
+    index::RecordStart,
+    manifest::{self, Manifest, OperatorVerdict},
     segment::{RECORDS_AT, name},
     snapshot::snapshots,
-    walk::{Step, Walk},
+    walk::{Walk, WalkStep},
 };
 
 /// The reasons for which an operator's work on a log was not done.
@@ -111,7 +111,7 @@ pub enum CutAt {
 
 /// A part of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum LogItem<'a> {
     /// A record that is good.
     Record(Record<'a>),
     /// Records that are damaged.
@@ -122,19 +122,23 @@ pub enum Part<'a> {
 
 /// Shows all records of a log that can be read, of any cluster and shard, and names its damages. Nothing is changed.
 /// `is_live` is as for [`Log::look`].
-pub fn read<S: Storage + Clone>(storage: S, is_live: bool, mut each: impl FnMut(Part<'_>)) -> Result<(), OfflineError> {
+pub fn read<S: Storage + Clone>(
+    storage: S,
+    is_live: bool,
+    mut each: impl FnMut(LogItem<'_>),
+) -> Result<(), OfflineError> {
     let log = Log::look(storage, is_live)?.log;
     let mut reader = log.read(log.begin().position, Position::MAX)?;
     loop {
         match reader.next_record() {
-            Ok(Some(record)) => each(Part::Record(record)),
+            Ok(Some(record)) => each(LogItem::Record(record)),
             Ok(None) => break,
-            Err(ReadError::Damaged(damage)) => each(Part::Damage(*damage)),
+            Err(ReadError::Damaged(damage)) => each(LogItem::Damage(*damage)),
             Err(error) => return Err(error.into()),
         }
     }
-    log.open_damage.clone().into_iter().for_each(|damage| each(Part::Damage(damage)));
-    log.missing().into_iter().for_each(|missing| each(Part::Missing(missing)));
+    log.open_damage.clone().into_iter().for_each(|damage| each(LogItem::Damage(damage)));
+    log.missing().into_iter().for_each(|missing| each(LogItem::Missing(missing)));
     Ok(())
 }
 
@@ -156,7 +160,7 @@ fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Re
     let ended = match why {
         // It was cut, and is shorter still.
         OpenError::Mixed(_) if log.cut.is_some_and(|cut| cut.index == index) => {
-            Manifest { cut: None, word: Some(Word::Doubtful), ..log }.write(storage)
+            Manifest { cut: None, word: Some(OperatorVerdict::Doubtful), ..log }.write(storage)
         }
         _ => aside::set_aside_from(storage, log, index),
     };
@@ -180,7 +184,7 @@ pub fn cut<S: Storage + Clone>(
     at: CutAt,
     accepts_loss: bool,
     rng: &mut fastrand::Rng,
-) -> Result<(Cut, Option<Missing>), OfflineError> {
+) -> Result<(CutOutcome, Option<Missing>), OfflineError> {
     let opened = loop {
         match open(storage.clone(), rng) {
             Err(error) if at == CutAt::Damage && end_before_unreadable(&storage, &error)? => {}
@@ -197,17 +201,17 @@ pub fn cut<S: Storage + Clone>(
     // Damaged records before an image are not needed to go on.
     let newest = images.iter().rfind(|&&image| image <= log.persisted().position).copied().unwrap_or(Position::START);
     let mut end = begin;
-    let start = Place { segment: log.manifest.first, offset: RECORDS_AT, end: begin, record: 0 };
+    let start = RecordStart { segment: log.manifest.first, offset: RECORDS_AT, end: begin, record: 0 };
     let mut walk = log.extent().map(|extent| Walk::new(extent, start));
     while let Some(step) = walk.as_mut().map_or(Ok(None), |walk| walk.next(&log.storage))? {
         match step {
-            Step::Record { header, .. } if header.version <= to => end = header.reached(),
-            Step::Damage(damage) if at != CutAt::Damage && end.version < to => {
+            WalkStep::Record { header, .. } if header.version <= to => end = header.reached(),
+            WalkStep::Damage(damage) if at != CutAt::Damage && end.version < to => {
                 let after = end.version;
                 return Err(OfflineError::DamagedBefore { version: to, after, damage: Box::new(damage) });
             }
-            Step::Damage(damage) if damage.before.is_some_and(|before| before <= newest) => {}
-            Step::Record { .. } | Step::Damage(_) => break,
+            WalkStep::Damage(damage) if damage.before.is_some_and(|before| before <= newest) => {}
+            WalkStep::Record { .. } | WalkStep::Damage(_) => break,
         }
     }
     if at != CutAt::Damage && end.version != to {

@@ -11,15 +11,15 @@ use squall_membership::{ClusterId, ShardId};
 use super::{
     Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Skips, Storage, WriteError, aside,
     block::{Copies, VERSION},
-    index::{Index, Place},
+    index::{Index, RecordStart},
     manifest::{self, Manifest, NoManifest},
     mark,
     record::HEADER_BYTES,
-    scan::{Bad, Found, Scanner},
+    scan::{Bad, ScanFinding, Scanner},
     segment::{Begun, RECORDS_AT, index_of, name, read_header},
     signatures, skips,
-    walk::{Extent, Step, Walk, next_good},
-    write::{Last, Look},
+    walk::{Extent, Walk, WalkStep, next_good},
+    write::{Last, LogAccess},
 };
 
 /// The reasons for which a log can't be opened.
@@ -186,10 +186,11 @@ impl<S: Storage + Clone> Log<S> {
         // Listed again, to include segments that were made meanwhile.
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let options = Options::new(manifest.cluster, manifest.shard);
-        Log::new(storage, options, fastrand::Rng::with_seed(0), manifest, Some(Look { is_live })).take_all_in(&names)
+        Log::new(storage, options, fastrand::Rng::with_seed(0), manifest, Some(LogAccess { is_live }))
+            .take_all_in(&names)
     }
 
-    fn new(storage: S, options: Options, rng: fastrand::Rng, manifest: Manifest, look: Option<Look>) -> Log<S> {
+    fn new(storage: S, options: Options, rng: fastrand::Rng, manifest: Manifest, look: Option<LogAccess>) -> Log<S> {
         Log {
             storage,
             options,
@@ -267,7 +268,7 @@ impl<S: Storage + Clone> Log<S> {
         }
         self.end = header.begin;
         self.acknowledged = self.acknowledged.max(header.acknowledged);
-        self.index.push(Place { segment: index, offset: RECORDS_AT, end: header.begin, record: 0 });
+        self.index.push(RecordStart { segment: index, offset: RECORDS_AT, end: header.begin, record: 0 });
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         Ok(())
     }
@@ -282,17 +283,17 @@ impl<S: Storage + Clone> Log<S> {
                 return Err(OpenError::Mixed(path));
             }
             (last.at, last.bytes) = (cut.end, cut.end);
-            let begin = Place { segment: cut.index, offset: RECORDS_AT, end: self.end, record: 0 };
+            let begin = RecordStart { segment: cut.index, offset: RECORDS_AT, end: self.end, record: 0 };
             self.end = cut.at;
             let mut walk = Walk::new(Extent { last: cut.index, last_end: cut.end, end: cut.at }, begin);
             let mut damages = Vec::new();
             while let Some(step) = walk.next(&self.storage)? {
                 match step {
-                    Step::Record { header, place } => {
+                    WalkStep::Record { header, place } => {
                         self.acknowledged = self.acknowledged.max(header.acknowledged);
                         self.index.push(place);
                     }
-                    Step::Damage(damage) => damages.push(damage),
+                    WalkStep::Damage(damage) => damages.push(damage),
                 }
             }
             return Ok((None, damages));
@@ -306,19 +307,24 @@ impl<S: Storage + Clone> Log<S> {
             last.at = scanner.at();
             let end = self.end;
             let (offset, why) = match scanner.next(&self.storage).map_err(failed)? {
-                Found::End => break,
-                Found::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
-                    self.index.push(Place { segment: last.header.index, offset: last.at, end, record: last.records });
+                ScanFinding::End => break,
+                ScanFinding::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
+                    self.index.push(RecordStart {
+                        segment: last.header.index,
+                        offset: last.at,
+                        end,
+                        record: last.records,
+                    });
                     (self.end, lost) = (header.reached(), false);
                     self.acknowledged = self.acknowledged.max(header.acknowledged);
                     last.records += 1;
                     continue;
                 }
-                Found::Record { offset, header } => (offset, Bad::Order(header)),
-                Found::Bad { offset, why: Bad::Unknown { kind, flags } } => {
+                ScanFinding::Record { offset, header } => (offset, Bad::Order(header)),
+                ScanFinding::Bad { offset, why: Bad::Unknown { kind, flags } } => {
                     return Err(ReadError::Newer { path, offset, kind, flags }.into());
                 }
-                Found::Bad { offset, why } => (offset, why),
+                ScanFinding::Bad { offset, why } => (offset, why),
             };
             if scanner.is_blank(&self.storage, offset).map_err(failed)? {
                 break;
@@ -396,7 +402,7 @@ fn is_damaged<S: Storage>(
     // Bytes that were written before the next record are there by now.
     scanner.forget();
     scanner.jump(offset);
-    let is_good = matches!(scanner.next(storage)?, Found::Record { header, .. } if header.may_follow(end));
+    let is_good = matches!(scanner.next(storage)?, ScanFinding::Record { header, .. } if header.may_follow(end));
     scanner.jump(offset);
     Ok(Some(!is_good))
 }

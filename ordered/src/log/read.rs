@@ -2,9 +2,9 @@
 
 use super::{
     Damage, End, Hlc, Log, Position, ReadError, Record, Storage,
-    index::Place,
-    record::{Header, Kind},
-    walk::{Extent, Step, Walk},
+    index::RecordStart,
+    record::{RecordHeader, RecordKind},
+    walk::{Extent, Walk, WalkStep},
 };
 
 /// A reader of records in order, each checked before it is shown.
@@ -33,7 +33,7 @@ struct Reached {
     /// The last segment's id.
     last_id: u64,
     /// The log's beginning.
-    first: Place,
+    first: RecordStart,
 }
 
 impl<S: Storage> Reader<S> {
@@ -59,18 +59,18 @@ impl<S: Storage> Reader<S> {
     }
 
     /// Returns the next record's header and payload.
-    pub(crate) fn next_stored(&mut self) -> Result<Option<(Header, &[u8])>, ReadError> {
+    pub(crate) fn next_stored(&mut self) -> Result<Option<(RecordHeader, &[u8])>, ReadError> {
         let Some(walk) = self.walk.as_mut().filter(|_| !self.is_over) else { return Ok(None) };
-        let is_before = |header: &Header| match header.kind {
-            Kind::Message => header.version <= self.behind,
-            Kind::View => header.version < self.behind,
+        let is_before = |header: &RecordHeader| match header.kind {
+            RecordKind::Message => header.version <= self.behind,
+            RecordKind::View => header.version < self.behind,
         };
         let header = loop {
             match walk.next(&self.storage)? {
-                Some(Step::Record { header, .. }) if header.end() <= self.from || is_before(&header) => {}
-                Some(Step::Record { header, .. }) if header.end() <= self.to => break header,
-                Some(Step::Damage(damage)) if damage.before.is_some_and(|before| before <= self.from) => {}
-                Some(Step::Damage(damage)) if damage.after < self.to => {
+                Some(WalkStep::Record { header, .. }) if header.end() <= self.from || is_before(&header) => {}
+                Some(WalkStep::Record { header, .. }) if header.end() <= self.to => break header,
+                Some(WalkStep::Damage(damage)) if damage.before.is_some_and(|before| before <= self.from) => {}
+                Some(WalkStep::Damage(damage)) if damage.after < self.to => {
                     return Err(ReadError::Damaged(Box::new(damage)));
                 }
                 // The reader may go on there, once there is more.
@@ -166,7 +166,7 @@ impl<S: Storage> Log<S> {
         loop {
             let before = walk.end();
             match walk.next(&self.storage)? {
-                Some(Step::Record { header, .. }) if header.end() <= damage.after => {}
+                Some(WalkStep::Record { header, .. }) if header.end() <= damage.after => {}
                 _ => return Ok(before),
             }
         }
@@ -174,15 +174,15 @@ impl<S: Storage> Log<S> {
 
     /// Returns the last end for which `fits` holds. It must hold at `start`, and for no end behind the first for which
     /// it does not.
-    pub(crate) fn last_end(&self, start: Option<Place>, fits: impl Fn(&End) -> bool) -> Result<End, ReadError> {
+    pub(crate) fn last_end(&self, start: Option<RecordStart>, fits: impl Fn(&End) -> bool) -> Result<End, ReadError> {
         let Some((extent, start)) = self.extent().zip(start) else { return Ok(self.end) };
         let mut walk = Walk::new(extent, start);
         loop {
             let before = walk.end();
             match walk.next(&self.storage)? {
-                Some(Step::Record { header, .. }) if fits(&header.reached()) => {}
-                Some(Step::Damage(damage)) => return Err(ReadError::Damaged(Box::new(damage))),
-                Some(Step::Record { .. }) | None => return Ok(before),
+                Some(WalkStep::Record { header, .. }) if fits(&header.reached()) => {}
+                Some(WalkStep::Damage(damage)) => return Err(ReadError::Damaged(Box::new(damage))),
+                Some(WalkStep::Record { .. }) | None => return Ok(before),
             }
         }
     }

@@ -132,15 +132,15 @@ impl ViewRecord {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     Message,
     View,
 }
 
 /// The fields of a record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) kind: Kind,
+pub(crate) struct RecordHeader {
+    pub(crate) kind: RecordKind,
     pub(crate) payload_bytes: u32,
     pub(crate) position: Position,
     pub(crate) time: Hlc,
@@ -167,7 +167,7 @@ pub(crate) enum NoHeader {
     Senseless,
 }
 
-impl Header {
+impl RecordHeader {
     /// Returns the record's size, with its payload and the fill up to a multiple of [`ALIGN`], in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         record_bytes(self.payload_bytes as usize)
@@ -176,8 +176,8 @@ impl Header {
     /// Returns the position of the log's end behind it.
     pub(crate) fn end(&self) -> Position {
         match self.kind {
-            Kind::Message => self.position.next(),
-            Kind::View => self.position,
+            RecordKind::Message => self.position.next(),
+            RecordKind::View => self.position,
         }
     }
 
@@ -189,8 +189,8 @@ impl Header {
     /// Returns the latest position that the log's end before it may have.
     pub(crate) fn latest_before(&self) -> Position {
         match self.kind {
-            Kind::Message => self.position,
-            Kind::View => Position { epoch: Epoch(self.position.epoch.0.saturating_sub(1)), seq: Seq(u64::MAX) },
+            RecordKind::Message => self.position,
+            RecordKind::View => Position { epoch: Epoch(self.position.epoch.0.saturating_sub(1)), seq: Seq(u64::MAX) },
         }
     }
 
@@ -199,8 +199,8 @@ impl Header {
         let mut bytes = [0; SHARED_BYTES];
         bytes[0..4].copy_from_slice(&self.payload_bytes.to_le_bytes());
         bytes[4] = match self.kind {
-            Kind::Message => MESSAGE,
-            Kind::View => VIEW,
+            RecordKind::Message => MESSAGE,
+            RecordKind::View => VIEW,
         };
         bytes[8..16].copy_from_slice(&self.position.epoch.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.position.seq.0.to_le_bytes());
@@ -216,7 +216,7 @@ impl Header {
         bytes[48..52].copy_from_slice(&((self.batch / ALIGN as u64) as u32).to_le_bytes());
         bytes[52..56].copy_from_slice(&self.behind_mark().to_le_bytes());
         bytes[56..60].copy_from_slice(&self.payload_checksum.to_le_bytes());
-        Header::set_checksum(&mut bytes, segment, offset);
+        RecordHeader::set_checksum(&mut bytes, segment, offset);
         bytes
     }
 
@@ -236,18 +236,18 @@ impl Header {
     }
 
     /// Reads a header that lies at `offset` of a segment.
-    pub(crate) fn decode(bytes: &[u8], segment: u64, offset: u64) -> Result<Header, NoHeader> {
+    pub(crate) fn decode(bytes: &[u8], segment: u64, offset: u64) -> Result<RecordHeader, NoHeader> {
         // Most bytes that are no header are recognised without the checksum.
         if bytes[4] == 0 || bytes[6..8] != [0; 2] || u32_at(bytes, 60) != checksum(bytes, segment, offset) {
             return Err(NoHeader::Checksum);
         }
         let kind = match (bytes[4], bytes[5]) {
-            (MESSAGE, 0) => Kind::Message,
-            (VIEW, 0) => Kind::View,
+            (MESSAGE, 0) => RecordKind::Message,
+            (VIEW, 0) => RecordKind::View,
             (kind, flags) => return Err(NoHeader::Unknown { kind, flags }),
         };
         let (version, behind) = (u64_at(bytes, 32), u64::from(u32_at(bytes, 52)));
-        let header = Header {
+        let header = RecordHeader {
             kind,
             payload_bytes: u32_at(bytes, 0),
             position: Position { epoch: Epoch(u64_at(bytes, 8)), seq: Seq(u64_at(bytes, 16)) },
@@ -259,8 +259,8 @@ impl Header {
             payload_checksum: u32_at(bytes, 56),
         };
         let fits = match header.kind {
-            Kind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES && header.version > 0,
-            Kind::View => ViewRecord::fits(header.payload_bytes as usize) && header.position.seq == Seq(0),
+            RecordKind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES && header.version > 0,
+            RecordKind::View => ViewRecord::fits(header.payload_bytes as usize) && header.position.seq == Seq(0),
         };
         if fits && header.batch <= offset { Ok(header) } else { Err(NoHeader::Senseless) }
     }
@@ -273,8 +273,8 @@ impl Header {
     /// Returns the record that has this header, and `payload` behind it.
     pub(crate) fn record<'a>(&self, payload: &'a [u8]) -> Record<'a> {
         let body = match self.kind {
-            Kind::Message => Body::Message { sender: self.sender, payload },
-            Kind::View => Body::View(ViewRecord::decode(payload)),
+            RecordKind::Message => Body::Message { sender: self.sender, payload },
+            RecordKind::View => Body::View(ViewRecord::decode(payload)),
         };
         Record { position: self.position, time: self.time, version: self.version, body }
     }
@@ -283,11 +283,11 @@ impl Header {
     pub(crate) fn may_follow(&self, log: End) -> bool {
         let End { position: Position { epoch, seq }, version, time } = log;
         match self.kind {
-            Kind::Message => {
+            RecordKind::Message => {
                 let next = self.position.epoch == epoch && self.position.seq >= seq;
                 next && version.checked_add(1) == Some(self.version) && self.time > time
             }
-            Kind::View => {
+            RecordKind::View => {
                 let next = self.position.epoch > epoch && self.position.seq == Seq(0);
                 next && self.version == version && self.time >= time
             }
@@ -313,9 +313,9 @@ fn checksum(header: &[u8], segment: u64, offset: u64) -> u32 {
 mod tests {
     use super::*;
 
-    fn header() -> Header {
-        Header {
-            kind: Kind::Message,
+    fn header() -> RecordHeader {
+        RecordHeader {
+            kind: RecordKind::Message,
             payload_bytes: 100,
             position: Position::new(Epoch(3), Seq(17)),
             time: Hlc(1_700_000_000_000_000_005),
@@ -330,9 +330,9 @@ mod tests {
     #[test]
     fn a_header_counts_only_where_it_was_written() {
         let bytes = header().encode(7, 8192);
-        assert_eq!(Header::decode(&bytes, 7, 8192), Ok(header()));
-        assert_eq!(Header::decode(&bytes, 7, 8208), Err(NoHeader::Checksum), "at another offset");
-        assert_eq!(Header::decode(&bytes, 8, 8192), Err(NoHeader::Checksum), "in another segment");
+        assert_eq!(RecordHeader::decode(&bytes, 7, 8192), Ok(header()));
+        assert_eq!(RecordHeader::decode(&bytes, 7, 8208), Err(NoHeader::Checksum), "at another offset");
+        assert_eq!(RecordHeader::decode(&bytes, 8, 8192), Err(NoHeader::Checksum), "in another segment");
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
         for bit in 0..8 * HEADER_BYTES {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Header::decode(&changed, 7, 8192), Err(NoHeader::Checksum), "bit {bit}");
+            assert_eq!(RecordHeader::decode(&changed, 7, 8192), Err(NoHeader::Checksum), "bit {bit}");
         }
     }
 
@@ -378,8 +378,8 @@ mod tests {
         let marks =
             [(11, 0, 0), (11, 11, 11), (11, 1, 1), (far + 9, 10, 10), (far + 9, 9, 0), (u64::MAX, u64::MAX, u64::MAX)];
         for (version, acknowledged, read) in marks {
-            let bytes = Header { version, acknowledged, ..header() }.encode(7, 8192);
-            let found = Header::decode(&bytes, 7, 8192).map(|header| header.acknowledged);
+            let bytes = RecordHeader { version, acknowledged, ..header() }.encode(7, 8192);
+            let found = RecordHeader::decode(&bytes, 7, 8192).map(|header| header.acknowledged);
             assert_eq!(found, Ok(read), "{acknowledged} at version {version}");
         }
     }
@@ -388,7 +388,7 @@ mod tests {
     fn what_a_later_version_may_write_is_refused_as_such() {
         let mut bytes = header().encode(7, 8192);
         bytes[5] = 4;
-        Header::set_checksum(&mut bytes, 7, 8192);
-        assert_eq!(Header::decode(&bytes, 7, 8192), Err(NoHeader::Unknown { kind: MESSAGE, flags: 4 }));
+        RecordHeader::set_checksum(&mut bytes, 7, 8192);
+        assert_eq!(RecordHeader::decode(&bytes, 7, 8192), Err(NoHeader::Unknown { kind: MESSAGE, flags: 4 }));
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{
     Appender, Body, Damage, End, Log, Missing, Position, ReadError, Record, Skip, Storage, WriteError,
-    manifest::{Manifest, Word},
-    record::Header,
+    manifest::{Manifest, OperatorVerdict},
+    record::RecordHeader,
     repair::put,
-    scan::{Found, Scanner},
-    walk::{Step, Walk, open_segment},
+    scan::{ScanFinding, Scanner},
+    walk::{Walk, WalkStep, open_segment},
 };
 use crate::Payload;
 
@@ -31,7 +31,7 @@ pub struct Repaired {
 }
 
 /// Records by the log's end behind them.
-type Copies = BTreeMap<Position, (Header, Vec<u8>)>;
+type Copies = BTreeMap<Position, (RecordHeader, Vec<u8>)>;
 
 impl<S: Storage + Clone> Log<S> {
     /// Replaces damaged records, from the log's beginning on, by those of other copies of this log. If its end is
@@ -90,7 +90,7 @@ impl<S: Storage + Clone> Log<S> {
         loop {
             let end = walk.end();
             match walk.next(&self.storage)? {
-                Some(Step::Damage(found)) if (found.segment, found.from) == (damage.segment, damage.from) => {
+                Some(WalkStep::Damage(found)) if (found.segment, found.from) == (damage.segment, damage.from) => {
                     return Ok(Some(end));
                 }
                 Some(_) => {}
@@ -112,9 +112,9 @@ impl<S: Storage + Clone> Log<S> {
         let path = || self.storage.path(&super::segment::name(segment));
         let mut scanner = Scanner::new(file, header.id, at, segment_end);
         match scanner.next(&self.storage).map_err(|source| ReadError::Io { path: path(), source })? {
-            Found::Record { header, .. } => Ok(Behind::Record(header)),
-            Found::End => Ok(Behind::End(then)),
-            Found::Bad { .. } => Ok(Behind::Unknown),
+            ScanFinding::Record { header, .. } => Ok(Behind::Record(header)),
+            ScanFinding::End => Ok(Behind::End(then)),
+            ScanFinding::Bad { .. } => Ok(Behind::Unknown),
         }
     }
 
@@ -130,7 +130,7 @@ impl<S: Storage + Clone> Log<S> {
             let Ok(mut reader) = other.read(self.end.position, Position::MAX) else { continue };
             if self.open_damage.is_some() || !self.is_doubtful() {
                 self.open_damage = None;
-                self.manifest.word = Some(Word::Doubtful);
+                self.manifest.word = Some(OperatorVerdict::Doubtful);
                 self.seal_last(None)?;
             }
             self.acknowledged = self.acknowledged.max(other.acknowledged);
@@ -169,7 +169,7 @@ impl<S: Storage + Clone> Log<S> {
 /// The part of a log behind a damage.
 #[derive(Clone, Debug)]
 pub(crate) enum Behind {
-    Record(Header),
+    Record(RecordHeader),
     /// The segment's end, with the log's end there.
     End(End),
     /// Another damage.

@@ -2,8 +2,8 @@
 
 use super::{
     Damage, Log, Position, ReadError, Reader, Record, Storage, WriteError,
-    record::{HEADER_BYTES, Header},
-    scan::{Found, Scanner},
+    record::{HEADER_BYTES, RecordHeader},
+    scan::{ScanFinding, Scanner},
     segment::name,
     walk::open_segment,
 };
@@ -32,16 +32,16 @@ pub fn import(bytes: &[u8]) -> Result<Vec<Record<'_>>, ImportError> {
     Ok(headers(bytes)?.into_iter().map(|(at, header)| header.record(payload(bytes, at, &header))).collect())
 }
 
-pub(crate) fn payload<'a>(bytes: &'a [u8], at: usize, header: &Header) -> &'a [u8] {
+pub(crate) fn payload<'a>(bytes: &'a [u8], at: usize, header: &RecordHeader) -> &'a [u8] {
     &bytes[at + HEADER_BYTES..at + HEADER_BYTES + header.payload_bytes as usize]
 }
 
-pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<(usize, Header)>, ImportError> {
+pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<(usize, RecordHeader)>, ImportError> {
     let (mut found, mut offset) = (Vec::new(), 0);
     while offset < bytes.len() {
         let bad = ImportError { offset };
         let head = bytes.get(offset..offset + HEADER_BYTES).ok_or(bad)?;
-        let header = Header::decode(head, 0, offset as u64).map_err(|_| bad)?;
+        let header = RecordHeader::decode(head, 0, offset as u64).map_err(|_| bad)?;
         let end = offset + header.record_bytes();
         let payload = bytes.get(offset + HEADER_BYTES..end).ok_or(bad)?;
         if crc32c::crc32c(payload) != header.payload_checksum {
@@ -66,9 +66,9 @@ impl<S: Storage> Reader<S> {
 }
 
 /// Appends a record to the bytes of others.
-pub(crate) fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
+pub(crate) fn put(bytes: &mut Vec<u8>, header: RecordHeader, payload: &[u8]) {
     let at = bytes.len();
-    bytes.extend_from_slice(&Header { batch: 0, acknowledged: 0, ..header }.encode(0, at as u64));
+    bytes.extend_from_slice(&RecordHeader { batch: 0, acknowledged: 0, ..header }.encode(0, at as u64));
     bytes.extend_from_slice(payload);
     bytes.resize(at + header.record_bytes(), 0);
 }
@@ -122,13 +122,13 @@ impl<S: Storage> Log<S> {
             let offset = damage.from + *at as u64;
             // All bytes before it were synced long ago.
             let acknowledged = self.acknowledged.min(header.version);
-            let header = Header { batch: offset, acknowledged, ..*header };
+            let header = RecordHeader { batch: offset, acknowledged, ..*header };
             bytes[*at..at + HEADER_BYTES].copy_from_slice(&header.encode(segment.id, offset));
         }
         let path = name(damage.segment);
         let failed = |source| ReadError::Io { path: self.storage.path(&path), source };
         let mut scanner = Scanner::new(file, segment.id, damage.from, to);
-        if let Found::Record { header, .. } = scanner.next(&self.storage).map_err(failed)?
+        if let ScanFinding::Record { header, .. } = scanner.next(&self.storage).map_err(failed)?
             && header.end() > damage.after
             && header.end() <= before
         {

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{
     Storage,
-    record::{ALIGN, HEADER_BYTES, Header, NoHeader},
+    record::{ALIGN, HEADER_BYTES, NoHeader, RecordHeader},
     storage::SECTOR_BYTES,
 };
 
@@ -51,9 +51,9 @@ impl Window {
 
 /// The finding at a place in a segment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub(crate) enum ScanFinding {
     /// A record, and its offset. Its [payload](Scanner::payload) is at hand.
-    Record { offset: u64, header: Header },
+    Record { offset: u64, header: RecordHeader },
     /// No record, since the segment's records end here.
     End,
     /// No record, though there should be one.
@@ -68,9 +68,9 @@ pub(crate) enum Bad {
     /// It is whole, but of a kind or with flags that this version does not know.
     Unknown { kind: u8, flags: u8 },
     /// Its header is right, and the bytes behind it are wrong.
-    Payload(Header),
+    Payload(RecordHeader),
     /// It is whole, and can't follow what is before it.
-    Order(Header),
+    Order(RecordHeader),
 }
 
 /// A walk over the records of a segment.
@@ -128,34 +128,34 @@ impl<F> Scanner<F> {
     }
 
     /// Returns the next record. A bad one is returned again until the caller [jumps](Scanner::jump).
-    pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<Found> {
+    pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<ScanFinding> {
         let offset = self.at;
         if offset >= self.end {
-            return Ok(Found::End);
+            return Ok(ScanFinding::End);
         }
         let left = self.end - offset;
         if left < HEADER_BYTES as u64 {
-            return Ok(Found::Bad { offset, why: Bad::Header });
+            return Ok(ScanFinding::Bad { offset, why: Bad::Header });
         }
         let bytes = self.window.get(storage, &self.file, offset, HEADER_BYTES, self.end)?;
-        let header = match Header::decode(bytes, self.segment, offset) {
+        let header = match RecordHeader::decode(bytes, self.segment, offset) {
             Ok(header) if header.record_bytes() as u64 <= left => header,
             Ok(_) | Err(NoHeader::Checksum | NoHeader::Senseless) => {
-                return Ok(Found::Bad { offset, why: Bad::Header });
+                return Ok(ScanFinding::Bad { offset, why: Bad::Header });
             }
             Err(NoHeader::Unknown { kind, flags }) => {
-                return Ok(Found::Bad { offset, why: Bad::Unknown { kind, flags } });
+                return Ok(ScanFinding::Bad { offset, why: Bad::Unknown { kind, flags } });
             }
         };
         let record = self.window.get(storage, &self.file, offset, header.record_bytes(), self.end)?;
         // The checksum covers the fill behind the payload, too.
         let payload = &record[HEADER_BYTES..];
         if crc32c::crc32c(payload) != header.payload_checksum {
-            return Ok(Found::Bad { offset, why: Bad::Payload(header) });
+            return Ok(ScanFinding::Bad { offset, why: Bad::Payload(header) });
         }
         self.at += header.record_bytes() as u64;
         self.payload = (offset + HEADER_BYTES as u64, header.payload_bytes as usize);
-        Ok(Found::Record { offset, header })
+        Ok(ScanFinding::Record { offset, header })
     }
 
     /// Returns the payload of the record that was found last, unless the scanner was used for something else since.
@@ -170,8 +170,8 @@ impl<F> Scanner<F> {
         &mut self,
         storage: &S,
         from: u64,
-        fits: impl Fn(&Header) -> bool,
-    ) -> io::Result<Option<(u64, Header)>> {
+        fits: impl Fn(&RecordHeader) -> bool,
+    ) -> io::Result<Option<(u64, RecordHeader)>> {
         let mut at = from.next_multiple_of(ALIGN as u64);
         while at + HEADER_BYTES as u64 <= self.end {
             let len = MOST_BYTES.min((self.end - at) as usize);
@@ -180,7 +180,7 @@ impl<F> Scanner<F> {
             let mut place = 0;
             while place + HEADER_BYTES <= len {
                 let offset = at + place as u64;
-                if let Ok(header) = Header::decode(&bytes[place..place + HEADER_BYTES], segment, offset)
+                if let Ok(header) = RecordHeader::decode(&bytes[place..place + HEADER_BYTES], segment, offset)
                     && fits(&header)
                 {
                     return Ok(Some((offset, header)));

@@ -3,12 +3,12 @@
 
 use super::{
     Damage, End, Log, Position, ReadError, Storage,
-    index::Place,
-    record::Header,
+    index::RecordStart,
+    record::RecordHeader,
     refill::Behind,
     repair::{headers, payload, put},
     segment::{RECORDS_AT, name},
-    walk::{Step, Walk},
+    walk::{Walk, WalkStep},
 };
 
 /// A reader of all records of a log up to its end when the reader was made, a part at a time, from the disk and not
@@ -55,8 +55,8 @@ impl<S: Storage> Scrubber<S> {
             }
             let before = walk.passed();
             match walk.next(&self.storage)? {
-                Some(Step::Damage(damage)) => found.damage.push(damage),
-                Some(Step::Record { .. }) => {}
+                Some(WalkStep::Damage(damage)) => found.damage.push(damage),
+                Some(WalkStep::Record { .. }) => {}
                 None => {
                     found.ended = true;
                     break;
@@ -81,7 +81,7 @@ pub struct Gap {
 impl<S: Storage + Clone> Log<S> {
     /// Begins to read the whole log again.
     pub fn scrubber(&self) -> Scrubber<S> {
-        let start = Place { segment: self.manifest.first, offset: RECORDS_AT, end: self.begin, record: 0 };
+        let start = RecordStart { segment: self.manifest.first, offset: RECORDS_AT, end: self.begin, record: 0 };
         let extent = self.extent();
         Scrubber {
             storage: self.storage.clone(),
@@ -125,7 +125,7 @@ impl Gap {
     /// [exported](super::Reader::export). Returns the missing records, as [`Log::replace_damaged`] takes them. An error
     /// says why they do not fit.
     pub fn fill(&self, exported: &[Vec<u8>]) -> Result<Vec<u8>, String> {
-        let mut records: Vec<(Header, &[u8])> = Vec::new();
+        let mut records: Vec<(RecordHeader, &[u8])> = Vec::new();
         for part in exported {
             let found = headers(part).map_err(|error| error.to_string())?;
             records.extend(found.into_iter().map(|(at, header)| (header, payload(part, at, &header))));

@@ -16,7 +16,7 @@ pub(crate) const RECORDS_AT: u64 = block::BLOCK_BYTES;
 
 /// The fields of a segment's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     pub(crate) cluster: ClusterId,
     pub(crate) shard: ShardId,
     /// Its number: one more than that of the segment before.
@@ -32,7 +32,7 @@ pub(crate) struct Header {
     pub(crate) acknowledged: u64,
 }
 
-impl Header {
+impl SegmentHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         Fields::new(MAGIC)
             .word(self.cluster.0)
@@ -54,7 +54,7 @@ pub(crate) enum Begun {
     No,
     Damaged,
     Version(u32),
-    Yes(Header, Copies),
+    Yes(SegmentHeader, Copies),
 }
 
 pub(crate) fn read_header<S: Storage>(storage: &S, file: &S::File) -> io::Result<Begun> {
@@ -63,7 +63,7 @@ pub(crate) fn read_header<S: Storage>(storage: &S, file: &S::File) -> io::Result
         Block::Damaged => Begun::Damaged,
         Block::Version(version) => Begun::Version(version),
         Block::Good { mut words, copies } => {
-            let header = Header {
+            let header = SegmentHeader {
                 cluster: ClusterId(words.word()),
                 shard: ShardId(words.word() as u32),
                 index: words.word(),

@@ -81,7 +81,7 @@ fn checksum(slot: &[u8], segment_id: u64, offset: u64) -> u32 {
 
 /// The fields of a file's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SignatureFileHeader {
     pub(crate) cluster: ClusterId,
     pub(crate) shard: ShardId,
     /// The segment's number and id.
@@ -94,11 +94,16 @@ pub(crate) struct Header {
     pub(crate) begin: Signature,
 }
 
-impl Header {
+impl SignatureFileHeader {
     /// Signs the beginning of a segment.
-    pub(crate) fn sign(segment: &segment::Header, chain: ChainValue, member: NodeId, key: &SigningKey) -> Header {
+    pub(crate) fn sign(
+        segment: &segment::SegmentHeader,
+        chain: ChainValue,
+        member: NodeId,
+        key: &SigningKey,
+    ) -> SignatureFileHeader {
         let begin = Signature { bytes: [0; SIGNATURE_BYTES], chain, end: segment.begin };
-        let mut header = Header {
+        let mut header = SignatureFileHeader {
             cluster: segment.cluster,
             shard: segment.shard,
             segment: segment.index,
@@ -137,7 +142,7 @@ impl Header {
     }
 
     /// Returns whether the file belongs to that segment.
-    pub(crate) fn is_of(&self, segment: &segment::Header) -> bool {
+    pub(crate) fn is_of(&self, segment: &segment::SegmentHeader) -> bool {
         let mine = (self.cluster, self.shard, self.segment, self.segment_id, self.begin.end);
         mine == (segment.cluster, segment.shard, segment.index, segment.id, segment.begin)
     }
@@ -145,30 +150,37 @@ impl Header {
 
 /// A file of signatures that is being written.
 #[derive(Debug)]
-pub(crate) struct Writer<F> {
+pub(crate) struct SignatureWriter<F> {
     file: F,
     segment: u64,
     segment_id: u64,
     at: u64,
 }
 
-impl<F> Writer<F> {
+impl<F> SignatureWriter<F> {
     /// Begins a file under its own name. It is durable once it and the directory are synced.
-    pub(crate) fn begin<S: Storage<File = F>>(storage: &S, header: &Header) -> io::Result<Writer<F>> {
-        Writer::create(storage, &name(header.segment), header)
+    pub(crate) fn begin<S: Storage<File = F>>(
+        storage: &S,
+        header: &SignatureFileHeader,
+    ) -> io::Result<SignatureWriter<F>> {
+        SignatureWriter::create(storage, &name(header.segment), header)
     }
 
-    fn create<S: Storage<File = F>>(storage: &S, name: &str, header: &Header) -> io::Result<Writer<F>> {
+    fn create<S: Storage<File = F>>(
+        storage: &S,
+        name: &str,
+        header: &SignatureFileHeader,
+    ) -> io::Result<SignatureWriter<F>> {
         let file = storage.create(name, BLOCK_BYTES)?;
         storage.write_at(&file, 0, &header.encode())?;
-        Ok(Writer { file, segment: header.segment, segment_id: header.segment_id, at: BLOCK_BYTES })
+        Ok(SignatureWriter { file, segment: header.segment, segment_id: header.segment_id, at: BLOCK_BYTES })
     }
 
     /// Goes on behind all bytes that were ever written to a file.
-    pub(crate) fn go_on(reader: Reader<F>) -> Writer<F> {
+    pub(crate) fn go_on(reader: SignatureReader<F>) -> SignatureWriter<F> {
         let slots = (reader.size - BLOCK_BYTES).div_ceil(SLOT_BYTES);
-        let Header { segment, segment_id, .. } = reader.header;
-        Writer { file: reader.file, segment, segment_id, at: BLOCK_BYTES + slots * SLOT_BYTES }
+        let SignatureFileHeader { segment, segment_id, .. } = reader.header;
+        SignatureWriter { file: reader.file, segment, segment_id, at: BLOCK_BYTES + slots * SLOT_BYTES }
     }
 
     pub(crate) fn file(&self) -> &F {
@@ -203,8 +215,8 @@ pub(crate) enum NoSignatures {
 
 /// A reader of a file's signatures, one after the other.
 #[derive(Debug)]
-pub(crate) struct Reader<F> {
-    pub(crate) header: Header,
+pub(crate) struct SignatureReader<F> {
+    pub(crate) header: SignatureFileHeader,
     /// Whether a copy of the first block is damaged.
     pub(crate) half_damaged: bool,
     file: F,
@@ -216,7 +228,7 @@ pub(crate) struct Reader<F> {
 
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub(crate) enum SignatureSlot {
     Signature {
         offset: u64,
         signature: Signature,
@@ -228,16 +240,19 @@ pub(crate) enum Slot {
     },
 }
 
-impl<F> Reader<F> {
+impl<F> SignatureReader<F> {
     /// Opens a segment's file.
-    pub(crate) fn open<S: Storage<File = F>>(storage: &S, segment: u64) -> io::Result<Result<Reader<F>, NoSignatures>> {
+    pub(crate) fn open<S: Storage<File = F>>(
+        storage: &S,
+        segment: u64,
+    ) -> io::Result<Result<SignatureReader<F>, NoSignatures>> {
         match storage.open(&name(segment)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Err(NoSignatures::Absent)),
-            file => Reader::read(storage, file?),
+            file => SignatureReader::read(storage, file?),
         }
     }
 
-    fn read<S: Storage<File = F>>(storage: &S, file: F) -> io::Result<Result<Reader<F>, NoSignatures>> {
+    fn read<S: Storage<File = F>>(storage: &S, file: F) -> io::Result<Result<SignatureReader<F>, NoSignatures>> {
         let size = storage.size(&file)?;
         if size < BLOCK_BYTES {
             return Ok(Err(NoSignatures::Blank));
@@ -248,7 +263,7 @@ impl<F> Reader<F> {
             Block::Blank => return Ok(Err(NoSignatures::Blank)),
             Block::Damaged => return Ok(Err(NoSignatures::Damaged)),
         };
-        let header = Header {
+        let header = SignatureFileHeader {
             cluster: ClusterId(words.word()),
             shard: ShardId(words.word() as u32),
             segment: words.word(),
@@ -258,17 +273,28 @@ impl<F> Reader<F> {
             begin: Signature { bytes: words.bytes(), chain: ChainValue(words.bytes()), end: words.end() },
         };
         let half_damaged = copies == block::Copies::OneDamaged;
-        Ok(Ok(Reader { header, half_damaged, file, size, at: BLOCK_BYTES, window: Vec::new(), window_at: BLOCK_BYTES }))
+        Ok(Ok(SignatureReader {
+            header,
+            half_damaged,
+            file,
+            size,
+            at: BLOCK_BYTES,
+            window: Vec::new(),
+            window_at: BLOCK_BYTES,
+        }))
     }
 
     /// Reads anew the bytes that a crash would leave of the file.
-    pub(crate) fn reload<S: Storage<File = F>>(self, storage: &S) -> io::Result<Result<Reader<F>, NoSignatures>> {
+    pub(crate) fn reload<S: Storage<File = F>>(
+        self,
+        storage: &S,
+    ) -> io::Result<Result<SignatureReader<F>, NoSignatures>> {
         storage.reload(&self.file)?;
-        Reader::read(storage, self.file)
+        SignatureReader::read(storage, self.file)
     }
 
     /// Returns the contents of the next slot.
-    pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<Option<Slot>> {
+    pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<Option<SignatureSlot>> {
         if self.at >= self.size {
             return Ok(None);
         }
@@ -286,9 +312,9 @@ impl<F> Reader<F> {
         let bytes = &self.window[begin..begin + SLOT_BYTES as usize];
         self.at += SLOT_BYTES;
         Ok(Some(match Signature::decode(bytes, self.header.segment_id, offset) {
-            Some(signature) => Slot::Signature { offset, signature },
-            None if self.at > self.size || lacks_a_sector(bytes, offset) => Slot::Lost,
-            None => Slot::Damaged { offset },
+            Some(signature) => SignatureSlot::Signature { offset, signature },
+            None if self.at > self.size || lacks_a_sector(bytes, offset) => SignatureSlot::Lost,
+            None => SignatureSlot::Damaged { offset },
         }))
     }
 
@@ -298,7 +324,7 @@ impl<F> Reader<F> {
         let mut last = self.header.begin;
         while let Some(slot) = self.next(storage)? {
             match slot {
-                Slot::Signature { signature, .. } if signature.end.position <= position => last = signature,
+                SignatureSlot::Signature { signature, .. } if signature.end.position <= position => last = signature,
                 _ => {}
             }
         }
@@ -318,10 +344,10 @@ fn lacks_a_sector(slot: &[u8], offset: u64) -> bool {
 /// Puts a file in place that has the given signatures and no others, durably.
 pub(crate) fn replace<S: Storage>(
     storage: &S,
-    header: &Header,
+    header: &SignatureFileHeader,
     signatures: impl IntoIterator<Item = io::Result<Signature>>,
-) -> io::Result<Writer<S::File>> {
-    let mut writer = Writer::create(storage, NEW, header)?;
+) -> io::Result<SignatureWriter<S::File>> {
+    let mut writer = SignatureWriter::create(storage, NEW, header)?;
     for signature in signatures {
         writer.append(storage, &signature?)?;
     }
@@ -333,7 +359,7 @@ pub(crate) fn replace<S: Storage>(
 
 /// Removes, durably, the signatures about ends behind `to` in a segment.
 pub(crate) fn cut<S: Storage>(storage: &S, segment: u64, to: Position) -> io::Result<()> {
-    let mut reader = match Reader::open(storage, segment)? {
+    let mut reader = match SignatureReader::open(storage, segment)? {
         Err(NoSignatures::Absent) => return Ok(()),
         Ok(reader) if reader.header.begin.end.position <= to => reader,
         _ => {
@@ -345,7 +371,7 @@ pub(crate) fn cut<S: Storage>(storage: &S, segment: u64, to: Position) -> io::Re
     let kept = std::iter::from_fn(|| {
         loop {
             match reader.next(storage) {
-                Ok(Some(Slot::Signature { signature, .. })) if signature.end.position <= to => {
+                Ok(Some(SignatureSlot::Signature { signature, .. })) if signature.end.position <= to => {
                     return Some(Ok(signature));
                 }
                 Ok(Some(_)) => {}
@@ -369,8 +395,8 @@ pub(crate) fn remove<S: Storage>(storage: &S, segment: u64) -> io::Result<()> {
 mod tests {
     use super::{super::SimStorage, *};
 
-    fn segment() -> segment::Header {
-        segment::Header {
+    fn segment() -> segment::SegmentHeader {
+        segment::SegmentHeader {
             cluster: ClusterId(7),
             shard: ShardId(3),
             index: 2,
@@ -391,7 +417,7 @@ mod tests {
     #[test]
     fn the_format_is_what_it_was() {
         let key = SigningKey::from_seed(&[1; 32]);
-        let header = Header::sign(&segment(), ChainValue([0xcc; 32]), NodeId(5), &key);
+        let header = SignatureFileHeader::sign(&segment(), ChainValue([0xcc; 32]), NodeId(5), &key);
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let end = words(&[1, 4, 3, 1000]);
         let block = header.encode();
@@ -413,8 +439,8 @@ mod tests {
     fn what_a_crash_left_out_is_told_from_damage() {
         let key = SigningKey::from_seed(&[1; 32]);
         let storage = SimStorage::new(1);
-        let header = Header::sign(&segment(), ChainValue([0xcc; 32]), NodeId(5), &key);
-        let mut writer = Writer::begin(&storage, &header).expect("the disk is well");
+        let header = SignatureFileHeader::sign(&segment(), ChainValue([0xcc; 32]), NodeId(5), &key);
+        let mut writer = SignatureWriter::begin(&storage, &header).expect("the disk is well");
         (4..9).for_each(|version| writer.append(&storage, &signature(version)).expect("the disk is well"));
         let file = storage.open(&name(2)).expect("it is there");
         let size = storage.size(&file).expect("it is there");
@@ -428,14 +454,23 @@ mod tests {
         image.get_mut(&name(2)).expect("it is there").truncate(size as usize - 20);
         let storage = SimStorage::from_image(1, &image);
 
-        let mut reader = Reader::open(&storage, 2).expect("it can be read").expect("it is well");
+        let mut reader = SignatureReader::open(&storage, 2).expect("it can be read").expect("it is well");
         let mut slots = Vec::new();
         while let Some(slot) = reader.next(&storage).expect("it can be read") {
             slots.push(slot);
         }
-        let first = Slot::Signature { offset: slot(0), signature: signature(4) };
-        assert_eq!(slots, [first, Slot::Lost, Slot::Damaged { offset: slot(2) }, Slot::Lost, Slot::Lost]);
+        let first = SignatureSlot::Signature { offset: slot(0), signature: signature(4) };
+        assert_eq!(
+            slots,
+            [
+                first,
+                SignatureSlot::Lost,
+                SignatureSlot::Damaged { offset: slot(2) },
+                SignatureSlot::Lost,
+                SignatureSlot::Lost
+            ]
+        );
         // The next write lies behind all of them.
-        assert_eq!(Writer::go_on(reader).at, slot(5));
+        assert_eq!(SignatureWriter::go_on(reader).at, slot(5));
     }
 }

@@ -6,8 +6,8 @@ use squall_fabric::NodeId;
 use super::{
     ChainValue, End, Log, Options, Position, ReadError, SigningKey, Storage, WriteError, segment,
     sign::Statement,
-    signatures::{self, Header, Reader, Signature, Writer},
-    walk::{Step, Walk, open_segment},
+    signatures::{self, Signature, SignatureFileHeader, SignatureReader, SignatureWriter},
+    walk::{Walk, WalkStep, open_segment},
 };
 
 /// The records that were signed afterwards, since they had no signature by this member's key.
@@ -27,7 +27,7 @@ pub(crate) struct Signing<F> {
     /// The chain at the log's end. None while it is not known.
     chain: Option<ChainValue>,
     /// The file of the last segment that has begun. None while there is none, or the chain is not known.
-    file: Option<Writer<F>>,
+    file: Option<SignatureWriter<F>>,
 }
 
 impl<F> Signing<F> {
@@ -36,7 +36,7 @@ impl<F> Signing<F> {
         self.chain
     }
 
-    fn is_of(&self, header: &Header) -> bool {
+    fn is_of(&self, header: &SignatureFileHeader) -> bool {
         (header.member, header.key) == (self.member, self.key.public_key())
     }
 }
@@ -48,7 +48,7 @@ struct Known<F> {
     end: End,
     chain: ChainValue,
     /// The file that holds it; None where the chain begins with the log.
-    file: Option<Reader<F>>,
+    file: Option<SignatureReader<F>>,
 }
 
 /// A walk that follows records, and chains them.
@@ -66,16 +66,16 @@ impl<S: Storage> Follower<S> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         loop {
             match walk.next(storage)? {
-                Some(Step::Record { header, .. }) if header.end() <= self.end.position => {}
-                Some(Step::Record { header, place }) if header.end() <= self.to => {
+                Some(WalkStep::Record { header, .. }) if header.end() <= self.end.position => {}
+                Some(WalkStep::Record { header, place }) if header.end() <= self.to => {
                     if !header.may_follow(self.end) {
                         return Err(not_signed(storage, place.segment, self.end));
                     }
                     (self.end, self.chain) = (header.reached(), self.chain.behind(&header, walk.payload()));
                     return Ok(Some(place.segment));
                 }
-                Some(Step::Damage(damage)) if damage.before.is_some_and(|before| before <= self.end.position) => {}
-                Some(Step::Damage(damage)) if damage.after < self.to => {
+                Some(WalkStep::Damage(damage)) if damage.before.is_some_and(|before| before <= self.end.position) => {}
+                Some(WalkStep::Damage(damage)) if damage.after < self.to => {
                     return Err(ReadError::Damaged(Box::new(damage)));
                 }
                 _ => return Ok(None),
@@ -165,7 +165,7 @@ impl<S: Storage> Log<S> {
         let mut follower = self.follow(&known, Position::MAX);
         let (mut segment, from, mut records) = (known.segment, known.end, 0);
         let mut writer = match known.file {
-            Some(reader) if signing.is_of(&reader.header) => Writer::go_on(reader),
+            Some(reader) if signing.is_of(&reader.header) => SignatureWriter::go_on(reader),
             // Another key's signatures of the segment are replaced: each file has one key.
             _ => self.replace_signatures(signing, segment, known.chain)?,
         };
@@ -202,7 +202,7 @@ impl<S: Storage> Log<S> {
     ) -> Result<Known<S::File>, ReadError> {
         for segment in (self.manifest.first..=segment).rev() {
             let failed = |source| ReadError::Io { path: self.storage.path(&signatures::name(segment)), source };
-            let Ok(mut reader) = Reader::open(&self.storage, segment).map_err(failed)? else { continue };
+            let Ok(mut reader) = SignatureReader::open(&self.storage, segment).map_err(failed)? else { continue };
             if signing.is_some() {
                 reader = match reader.reload(&self.storage).map_err(failed)? {
                     Ok(reader) => reader,
@@ -234,9 +234,9 @@ impl<S: Storage> Log<S> {
         signing: &Signing<S::File>,
         segment: u64,
         chain: ChainValue,
-    ) -> Result<Writer<S::File>, WriteError> {
+    ) -> Result<SignatureWriter<S::File>, WriteError> {
         let (_, of) = open_segment(&self.storage, segment)?;
-        let header = Header::sign(&of, chain, signing.member, &signing.key);
+        let header = SignatureFileHeader::sign(&of, chain, signing.member, &signing.key);
         let made = signatures::replace(&self.storage, &header, []);
         made.map_err(|source| self.poison("making it", &signatures::name(segment), source))
     }
@@ -245,7 +245,7 @@ impl<S: Storage> Log<S> {
     fn sign_segment(
         &mut self,
         signing: &Signing<S::File>,
-        writer: &mut Writer<S::File>,
+        writer: &mut SignatureWriter<S::File>,
         (signed, end): (End, End),
         chain: ChainValue,
     ) -> Result<(), WriteError> {
@@ -284,11 +284,11 @@ impl<S: Storage> Log<S> {
     }
 
     /// Begins the file of a segment that begins. The files before must be durable.
-    pub(crate) fn begin_signatures(&mut self, of: &segment::Header) -> Result<(), WriteError> {
+    pub(crate) fn begin_signatures(&mut self, of: &segment::SegmentHeader) -> Result<(), WriteError> {
         let Some(signing) = &mut self.signing else { return Ok(()) };
         let Some(chain) = signing.chain else { return Ok(()) };
-        let header = Header::sign(of, chain, signing.member, &signing.key);
-        match Writer::begin(&self.storage, &header) {
+        let header = SignatureFileHeader::sign(of, chain, signing.member, &signing.key);
+        match SignatureWriter::begin(&self.storage, &header) {
             Ok(writer) => signing.file = Some(writer),
             Err(source) => return Err(self.poison("making it", &signatures::name(of.index), source)),
         }
@@ -296,10 +296,14 @@ impl<S: Storage> Log<S> {
     }
 
     /// Makes, durably, the file of a segment with which the log is to begin anew, with `chain` as its beginning.
-    pub(crate) fn sign_beginning(&mut self, of: &segment::Header, chain: Option<ChainValue>) -> Result<(), WriteError> {
+    pub(crate) fn sign_beginning(
+        &mut self,
+        of: &segment::SegmentHeader,
+        chain: Option<ChainValue>,
+    ) -> Result<(), WriteError> {
         let Some(mut signing) = self.signing.take() else { return Ok(()) };
         let chain = chain.unwrap_or_else(|| ChainValue::begin(of.cluster, of.shard, of.begin));
-        let header = Header::sign(of, chain, signing.member, &signing.key);
+        let header = SignatureFileHeader::sign(of, chain, signing.member, &signing.key);
         let made = signatures::replace(&self.storage, &header, []);
         let made = made.map(|writer| (signing.chain, signing.file) = (Some(chain), Some(writer)));
         self.signing = Some(signing);

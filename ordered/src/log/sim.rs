@@ -19,16 +19,16 @@ type Sector = [u8; SECTOR_BYTES];
 /// Bytes and names that were not synced may be lost in a crash: sector by sector, name by name, in any order. All of
 /// its behaviour follows from its seed.
 #[derive(Clone, Debug)]
-pub struct SimStorage(Arc<Mutex<Disk>>);
+pub struct SimStorage(Arc<Mutex<DiskState>>);
 
 /// An open file of a [`SimStorage`].
 #[derive(Clone, Copy, Debug)]
 pub struct SimFile(usize);
 
 #[derive(Debug)]
-struct Disk {
+struct DiskState {
     rng: Rng,
-    files: Vec<Contents>,
+    files: Vec<FileContents>,
     names: BTreeMap<String, usize>,
     /// The names that a crash leaves.
     durable_names: BTreeMap<String, usize>,
@@ -44,7 +44,7 @@ struct Disk {
 }
 
 #[derive(Debug, Default)]
-struct Contents {
+struct FileContents {
     now: Vec<u8>,
     /// The bytes that a crash leaves.
     durable: Vec<u8>,
@@ -55,7 +55,7 @@ struct Contents {
 impl SimStorage {
     /// Makes an empty disk.
     pub fn new(seed: u64) -> SimStorage {
-        SimStorage(Arc::new(Mutex::new(Disk {
+        SimStorage(Arc::new(Mutex::new(DiskState {
             rng: Rng::with_seed(seed),
             files: Vec::new(),
             names: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl SimStorage {
         })))
     }
 
-    fn disk(&self) -> MutexGuard<'_, Disk> {
+    fn disk(&self) -> MutexGuard<'_, DiskState> {
         // A test that panicked elsewhere must not hide its own message behind this one.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +168,7 @@ impl SimStorage {
         let mut disk = storage.disk();
         for (name, bytes) in image {
             let file = disk.files.len();
-            disk.files.push(Contents { now: bytes.clone(), durable: bytes.clone(), unsynced: BTreeMap::new() });
+            disk.files.push(FileContents { now: bytes.clone(), durable: bytes.clone(), unsynced: BTreeMap::new() });
             disk.names.insert(name.clone(), file);
         }
         disk.durable_names = disk.names.clone();
@@ -181,7 +181,7 @@ fn not_found(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("there is no file {name}"))
 }
 
-impl Disk {
+impl DiskState {
     fn used(&self) -> u64 {
         self.names.values().map(|&file| self.files[file].now.len() as u64).sum()
     }
@@ -199,7 +199,7 @@ impl Disk {
         Ok(!falls)
     }
 
-    /// As [`change`](Disk::change), for a change that must have happened when it returns.
+    /// As [`change`](DiskState::change), for a change that must have happened when it returns.
     fn change_or_fail(&mut self) -> io::Result<()> {
         if self.change()? { Ok(()) } else { self.is_up() }
     }
@@ -215,7 +215,7 @@ impl Disk {
     }
 
     fn lose_power(&mut self) {
-        let Disk { rng, files, names, durable_names, renamings, .. } = self;
+        let DiskState { rng, files, names, durable_names, renamings, .. } = self;
         // Some crashes lose all, some nothing, most a part.
         let keep = [0.0, 1.0, 0.5, 0.9, 0.1][rng.usize(..5)];
         for steps in renamings.drain(..) {
@@ -264,7 +264,7 @@ impl Storage for SimStorage {
         }
         let happens = disk.change()?;
         let file = disk.files.len();
-        disk.files.push(Contents { now: vec![0; bytes as usize], ..Contents::default() });
+        disk.files.push(FileContents { now: vec![0; bytes as usize], ..FileContents::default() });
         disk.set_names(vec![(name.to_string(), Some(file))]);
         if happens { Ok(SimFile(file)) } else { Err(disk.is_up().expect_err("it has just crashed")) }
     }

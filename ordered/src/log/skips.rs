@@ -12,7 +12,7 @@ use super::{
     Body, Hlc, Log, Position, Record, Storage, WriteError,
     block::{self, BLOCK_BYTES, Block, Fields, u32_at, u64_at},
     manifest::Manifest,
-    record::{Header, Kind},
+    record::{RecordHeader, RecordKind},
 };
 
 const MAGIC: [u8; 8] = *b"squallSK";
@@ -70,8 +70,9 @@ fn digest(record: &Record<'_>) -> Option<[u8; 32]> {
     let Body::Message { sender, payload } = record.body else { return None };
     let &Record { position, time, version, .. } = record;
     let payload_bytes = payload.len() as u32;
-    let (kind, batch, acknowledged, payload_checksum) = (Kind::Message, 0, 0, 0);
-    let header = Header { kind, payload_bytes, position, time, version, sender, batch, acknowledged, payload_checksum };
+    let (kind, batch, acknowledged, payload_checksum) = (RecordKind::Message, 0, 0, 0);
+    let header =
+        RecordHeader { kind, payload_bytes, position, time, version, sender, batch, acknowledged, payload_checksum };
     let mut context = Context::new(&SHA256);
     context.update(BEGIN);
     context.update(&header.shared());

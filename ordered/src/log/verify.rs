@@ -7,11 +7,11 @@ use squall_fabric::NodeId;
 use super::{
     ChainValue, Damage, End, Log, Missing, PublicKey, ReadError, Storage,
     block::VERSION,
-    index::Place,
+    index::RecordStart,
     record,
     segment::RECORDS_AT,
-    signatures::{self, NoSignatures, Reader, Signature, Slot},
-    walk::{Step, Walk, open_segment},
+    signatures::{self, NoSignatures, Signature, SignatureReader, SignatureSlot},
+    walk::{Walk, WalkStep, open_segment},
 };
 
 /// The most damages, and the most flaws, that a check lists.
@@ -199,7 +199,7 @@ impl<S: Storage> Log<S> {
     ) -> Result<Verified, ReadError> {
         let mut found = Verified::default();
         if let Some(extent) = self.extent() {
-            let start = Place { segment: self.manifest.first, offset: RECORDS_AT, end: self.begin, record: 0 };
+            let start = RecordStart { segment: self.manifest.first, offset: RECORDS_AT, end: self.begin, record: 0 };
             let mut walk = Walk::new(extent, start);
             let mut segment = start.segment;
             if let Some(check) = &mut check {
@@ -214,14 +214,14 @@ impl<S: Storage> Log<S> {
                 if let Some(check) = &mut check {
                     check.pass_to(segment)?;
                     match &step {
-                        Step::Record { header, .. } => check.record(header, walk.payload())?,
-                        Step::Damage(_) => check.chain = None,
+                        WalkStep::Record { header, .. } => check.record(header, walk.payload())?,
+                        WalkStep::Damage(_) => check.chain = None,
                     }
                 }
                 match step {
-                    Step::Record { .. } => found.records += 1,
-                    Step::Damage(damage) if found.damage.len() < MAX_LISTED => found.damage.push(damage),
-                    Step::Damage(_) => {}
+                    WalkStep::Record { .. } => found.records += 1,
+                    WalkStep::Damage(damage) if found.damage.len() < MAX_LISTED => found.damage.push(damage),
+                    WalkStep::Damage(_) => {}
                 }
             }
             found.damage.extend(self.open_damage.clone());
@@ -250,7 +250,7 @@ struct Check<'a, S: Storage> {
     /// The segment that is walked.
     segment: u64,
     /// The segment's signatures, and the next of them with its offset.
-    file: Option<Reader<S::File>>,
+    file: Option<SignatureReader<S::File>>,
     next: Option<(u64, Signature)>,
     /// The log's end behind the records that were passed, and the chain there. The chain is None behind damage, until a
     /// signature gives it again.
@@ -290,7 +290,7 @@ impl<S: Storage> Check<'_, S> {
             self.end = of.begin;
         }
         let is_last = self.is_last();
-        let found = Reader::open(&self.log.storage, self.segment);
+        let found = SignatureReader::open(&self.log.storage, self.segment);
         self.file = match found.map_err(|source| ReadError::Io { path: path.clone(), source })? {
             Ok(reader) if reader.header.is_of(&of) => Some(reader),
             Ok(_) => self.flawed(Flaw::Foreign(path)),
@@ -321,13 +321,13 @@ impl<S: Storage> Check<'_, S> {
         self.meet()
     }
 
-    fn flawed(&mut self, flaw: Flaw) -> Option<Reader<S::File>> {
+    fn flawed(&mut self, flaw: Flaw) -> Option<SignatureReader<S::File>> {
         self.flaws.push(flaw);
         None
     }
 
     /// Passes a record.
-    fn record(&mut self, header: &record::Header, payload: &[u8]) -> Result<(), ReadError> {
+    fn record(&mut self, header: &record::RecordHeader, payload: &[u8]) -> Result<(), ReadError> {
         self.end = header.reached();
         self.chain = self.chain.map(|chain| chain.behind(header, payload));
         self.meet()
@@ -350,9 +350,9 @@ impl<S: Storage> Check<'_, S> {
         let Some(reader) = &mut self.file else { return Ok(()) };
         loop {
             match reader.next(&self.log.storage) {
-                Ok(Some(Slot::Signature { offset, signature })) => self.next = Some((offset, signature)),
-                Ok(Some(Slot::Lost)) => continue,
-                Ok(Some(Slot::Damaged { offset })) => {
+                Ok(Some(SignatureSlot::Signature { offset, signature })) => self.next = Some((offset, signature)),
+                Ok(Some(SignatureSlot::Lost)) => continue,
+                Ok(Some(SignatureSlot::Damaged { offset })) => {
                     self.flaws.push(Flaw::Damaged { path: path.clone(), offset });
                     continue;
                 }

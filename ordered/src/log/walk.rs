@@ -4,9 +4,9 @@ use std::{fmt, io, path::PathBuf};
 
 use super::{
     End, Hlc, Position, Storage,
-    index::Place,
-    record::{HEADER_BYTES, Header},
-    scan::{Bad, Found, Scanner},
+    index::RecordStart,
+    record::{HEADER_BYTES, RecordHeader},
+    scan::{Bad, ScanFinding, Scanner},
     segment::{self, Begun, RECORDS_AT, name, read_header},
 };
 
@@ -131,7 +131,10 @@ pub(crate) struct Extent {
 }
 
 /// Opens a segment that has begun, and reads its first block.
-pub(crate) fn open_segment<S: Storage>(storage: &S, index: u64) -> Result<(S::File, segment::Header), ReadError> {
+pub(crate) fn open_segment<S: Storage>(
+    storage: &S,
+    index: u64,
+) -> Result<(S::File, segment::SegmentHeader), ReadError> {
     let path = || storage.path(&name(index));
     let file = match storage.open(&name(index)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(ReadError::Gone { path: path() }),
@@ -145,11 +148,11 @@ pub(crate) fn open_segment<S: Storage>(storage: &S, index: u64) -> Result<(S::Fi
 
 /// The next part of a log.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum WalkStep {
     /// A record, and its place. Its [payload](Walk::payload) is at hand.
     Record {
-        header: Header,
-        place: Place,
+        header: RecordHeader,
+        place: RecordStart,
     },
     Damage(Damage),
 }
@@ -162,7 +165,7 @@ pub(crate) struct Walk<S: Storage> {
     scanner: Option<Scanner<S::File>>,
     /// The log's end at the end of the segment.
     segment_end: End,
-    start: Place,
+    start: RecordStart,
     end: End,
     record: u64,
     /// Whether the last version and time are unknown, since a damage was passed.
@@ -173,7 +176,7 @@ pub(crate) struct Walk<S: Storage> {
 
 impl<S: Storage> Walk<S> {
     /// Begins at a place.
-    pub(crate) fn new(extent: Extent, start: Place) -> Walk<S> {
+    pub(crate) fn new(extent: Extent, start: RecordStart) -> Walk<S> {
         Walk {
             extent,
             segment: start.segment,
@@ -193,9 +196,9 @@ impl<S: Storage> Walk<S> {
     }
 
     /// Returns the place of the next part.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> RecordStart {
         let offset = self.scanner.as_ref().map_or(self.start.offset, Scanner::at);
-        Place { segment: self.segment, offset, end: self.end, record: self.record }
+        RecordStart { segment: self.segment, offset, end: self.end, record: self.record }
     }
 
     /// Returns the number of bytes of segments that it has passed.
@@ -250,7 +253,7 @@ impl<S: Storage> Walk<S> {
     }
 
     /// Returns the next part, if there is one.
-    pub(crate) fn next(&mut self, storage: &S) -> Result<Option<Step>, ReadError> {
+    pub(crate) fn next(&mut self, storage: &S) -> Result<Option<WalkStep>, ReadError> {
         if self.scanner.is_none() {
             self.enter(storage)?;
         }
@@ -267,15 +270,15 @@ impl<S: Storage> Walk<S> {
         let scanner = self.scanner.as_mut().expect("a segment was entered");
         let found = scanner.next(storage).map_err(failed)?;
         let (offset, why) = match found {
-            Found::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
+            ScanFinding::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
                 (self.end, self.lost) = (header.reached(), false);
                 self.record += 1;
                 self.passed += header.record_bytes() as u64;
-                return Ok(Some(Step::Record { header, place: before }));
+                return Ok(Some(WalkStep::Record { header, place: before }));
             }
-            Found::Record { offset, header } => (offset, Bad::Order(header)),
-            Found::Bad { offset, why } => (offset, why),
-            Found::End => return Ok(None),
+            ScanFinding::Record { offset, header } => (offset, Bad::Order(header)),
+            ScanFinding::Bad { offset, why } => (offset, why),
+            ScanFinding::End => return Ok(None),
         };
         if let Bad::Unknown { kind, flags } = why {
             return Err(ReadError::Newer { path: storage.path(&name(segment)), offset, kind, flags });
@@ -289,7 +292,7 @@ impl<S: Storage> Walk<S> {
         self.lost = true;
         self.passed += scanner.at() - offset;
         let (path, record) = (storage.path(&name(segment)), self.record);
-        Ok(Some(Step::Damage(Damage {
+        Ok(Some(WalkStep::Damage(Damage {
             path,
             segment,
             from: offset,
@@ -318,7 +321,7 @@ pub(crate) fn next_good<S: Storage>(
     };
     while let Some((offset, header)) = scanner.find(storage, from, |header| header.is_behind(end))? {
         scanner.jump(offset);
-        if let Found::Record { .. } = scanner.next(storage)? {
+        if let ScanFinding::Record { .. } = scanner.next(storage)? {
             return Ok(Some((offset, header.latest_before())));
         }
         from = offset + HEADER_BYTES as u64;

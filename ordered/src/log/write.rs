@@ -6,9 +6,9 @@ use squall_membership::{ClusterId, ShardId};
 
 use super::{
     Appender, Batch, Damage, End, Position, ReadError, SchemaText, Skips, Storage, aside,
-    index::{Index, Place},
+    index::{Index, RecordStart},
     manifest::Manifest,
-    record::{HEADER_BYTES, Header},
+    record::{HEADER_BYTES, RecordHeader},
     segment::{self, RECORDS_AT, name},
     signing::Signing,
     walk::Extent,
@@ -107,7 +107,7 @@ pub enum WriteError {
 #[derive(Debug)]
 pub(crate) struct Last<F> {
     pub(crate) file: F,
-    pub(crate) header: segment::Header,
+    pub(crate) header: segment::SegmentHeader,
     /// The end of its records.
     pub(crate) at: u64,
     /// The bytes that it has room for: if it was cut, no more than it holds.
@@ -119,7 +119,7 @@ pub(crate) struct Last<F> {
 
 /// The terms on which a log is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct LogAccess {
     /// Whether a node may be writing to it.
     pub(crate) is_live: bool,
 }
@@ -144,7 +144,7 @@ pub struct Log<S: Storage> {
     pub(crate) open_damage: Option<Damage>,
     pub(crate) signing: Option<Signing<S::File>>,
     /// If present, the log may not be changed.
-    pub(crate) look: Option<Look>,
+    pub(crate) look: Option<LogAccess>,
     /// The commands that no member applies.
     pub(crate) skips: Skips,
 }
@@ -265,7 +265,7 @@ impl<S: Storage> Log<S> {
     fn write_run<'b>(&mut self, records: &'b mut [u8]) -> Result<&'b mut [u8], WriteError> {
         let last = self.last.as_mut().expect("a segment was begun");
         let batch = last.at;
-        self.index.push(Place { segment: last.header.index, offset: batch, end: self.end, record: last.records });
+        self.index.push(RecordStart { segment: last.header.index, offset: batch, end: self.end, record: last.records });
         let (mut run, mut count) = (0, 0);
         let mut end = self.end;
         let mut chain = self.signing.as_ref().and_then(Signing::chain);
@@ -357,7 +357,7 @@ impl<S: Storage> Log<S> {
             }
         }
         let Some((file, bytes)) = self.spare.take() else { unreachable!("it was just made") };
-        let header = segment::Header {
+        let header = segment::SegmentHeader {
             cluster: self.options.cluster,
             shard: self.options.shard,
             index: self.next_index(),
@@ -432,6 +432,6 @@ fn write_ahead<S: Storage>(storage: &S, last: &mut Last<S::File>, end: u64) -> R
 }
 
 /// Returns the header of a record in a batch.
-fn stored(record: &[u8]) -> Header {
-    Header::decode(record, 0, 0).expect("an appender wrote it")
+fn stored(record: &[u8]) -> RecordHeader {
+    RecordHeader::decode(record, 0, 0).expect("an appender wrote it")
 }

@@ -4,7 +4,7 @@ use squall_fabric::{NodeId, Time};
 use squall_membership::Seq;
 use squall_sst::ring::{Tag, Turn};
 
-use super::{OrderColumns, Shard, State};
+use super::{OrderColumns, Shard, ShardPhase};
 use crate::{config::Mode, order};
 
 /// A message of this node that this member did not deliver in its view.
@@ -25,8 +25,8 @@ impl Shard {
     /// Stops sending and receiving in this view, and returns the final `received` (0 in unordered mode). Messages that
     /// are stable, or become so by the rows that others still publish, are delivered all the same.
     pub fn wedge(&mut self) -> Seq {
-        if self.state == State::Running {
-            self.state = State::Wedged;
+        if self.state == ShardPhase::Running {
+            self.state = ShardPhase::Wedged;
             // The lease ends before any member can learn that this one is wedged, and go on without waiting for the
             // lease.
             self.progress.set_lease(Time::ZERO, Time::MAX);
@@ -50,7 +50,7 @@ impl Shard {
     /// the member's `received`: either would break the order.
     /// received: either would break the order.
     pub fn clean_up(&mut self, trim: Seq, counted: bool) {
-        assert_ne!(self.state, State::Running, "only a wedged shard is cleaned up");
+        assert_ne!(self.state, ShardPhase::Running, "only a wedged shard is cleaned up");
         let (mut to, mut short) = (trim, false);
         if let OrderColumns::Ordered { received, .. } = self.columns.order {
             let received = Seq(self.table.get(self.table.me(), received));
@@ -60,12 +60,12 @@ impl Shard {
             (to, short) = (trim.min(received), trim > received);
             assert!(!(counted && short), "trim {trim} lies beyond the {received} received");
         }
-        self.state = State::CleaningUp { to, short };
+        self.state = ShardPhase::CleaningUp { to, short };
     }
 
     /// Returns whether the trim lies beyond this member's `received`: its state will not be that of the view's end.
     pub fn is_short(&self) -> bool {
-        matches!(self.state, State::CleaningUp { short: true, .. })
+        matches!(self.state, ShardPhase::CleaningUp { short: true, .. })
     }
 
     /// Lets delivery go no further than it may already. For a member that was dropped, and does not take part in the
@@ -75,8 +75,8 @@ impl Shard {
     ///
     /// If the shard is not wedged: the others would count on what it goes on to receive.
     pub fn abandon(&mut self) {
-        assert_ne!(self.state, State::Running, "only a wedged shard is abandoned");
-        self.state = State::Abandoned;
+        assert_ne!(self.state, ShardPhase::Running, "only a wedged shard is abandoned");
+        self.state = ShardPhase::Abandoned;
     }
 
     /// Returns whether every message that will be delivered in this view has been. In durable mode it need not be on
@@ -87,11 +87,11 @@ impl Shard {
     /// [`Deliverer`](crate::Deliverer) may deliver more until it is told.
     pub fn is_ended(&self) -> bool {
         match (self.state, self.mode) {
-            (State::Running, _) => false,
-            (State::CleaningUp { to, .. }, Mode::Ordered | Mode::Durable) => self.progress.delivered(0) >= to.0,
+            (ShardPhase::Running, _) => false,
+            (ShardPhase::CleaningUp { to, .. }, Mode::Ordered | Mode::Durable) => self.progress.delivered(0) >= to.0,
             // Without a trim: what was found deliverable so far.
-            (State::Abandoned, Mode::Durable) if self.progress.versions.is_full() => true,
-            (State::Wedged | State::CleaningUp { .. } | State::Abandoned, _) => {
+            (ShardPhase::Abandoned, Mode::Durable) if self.progress.versions.is_full() => true,
+            (ShardPhase::Wedged | ShardPhase::CleaningUp { .. } | ShardPhase::Abandoned, _) => {
                 (0..self.senders.len()).all(|s| self.progress.delivered(s) >= self.progress.limit(s))
             }
         }
@@ -117,7 +117,7 @@ impl Shard {
     ///
     /// If the shard is not wedged: some of these messages would still be delivered.
     pub fn undelivered(&mut self) -> Option<Vec<Undelivered>> {
-        assert_ne!(self.state, State::Running, "only a wedged shard knows what it will not deliver");
+        assert_ne!(self.state, ShardPhase::Running, "only a wedged shard knows what it will not deliver");
         let Some(own) = &mut self.own else { return Some(Vec::new()) };
         if !own.outbox.drain() {
             return None;

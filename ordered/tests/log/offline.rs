@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use squall_ordered::log::{
-    Aside, Body, CutAt, Hlc, Log, OfflineError, Options, Part, Position, Repaired, SimStorage, Skips, SnapshotWriter,
-    cut, read, repair, skip, skips,
+    Aside, Body, CutAt, Hlc, Log, LogItem, OfflineError, Options, Position, Repaired, SimStorage, Skips,
+    SnapshotWriter, cut, read, repair, skip, skips,
 };
 
 use crate::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, seeds, write};
@@ -221,10 +221,10 @@ fn all_that_can_be_read_is_shown_and_the_rest_named() {
     file[used - 30..used].fill(0);
     let storage = SimStorage::from_image(1, &image);
     let (mut shown, mut damages, mut missing) = (Vec::new(), 0, None);
-    let each = |part: Part<'_>| match part {
-        Part::Record(record) => shown.push(Kept::of(&record)),
-        Part::Damage(_) => damages += 1,
-        Part::Missing(found) => missing = Some(found),
+    let each = |part: LogItem<'_>| match part {
+        LogItem::Record(record) => shown.push(Kept::of(&record)),
+        LogItem::Damage(_) => damages += 1,
+        LogItem::Missing(found) => missing = Some(found),
     };
     read(storage.clone(), false, each).expect("it can be read");
     assert_eq!(shown, [&all[..12], &all[13..19]].concat());

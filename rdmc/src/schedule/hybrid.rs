@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Members, Part, Rank, part::Flat};
+use super::{Members, Rank, SubSchedule, part::Flat};
 
 /// The schedule by which the racks' leaders get the message from the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Racks {
         self.of[rank.index()] as usize
     }
 
-    pub(super) fn parts(&self, rank: Rank) -> Vec<Part> {
+    pub(super) fn parts(&self, rank: Rank) -> Vec<SubSchedule> {
         let rack = self.of[rank.index()];
         let members = &self.racks[rack as usize];
         let local = members.binary_search(&rank).expect("a rank stands in its rack") as u32;
@@ -77,9 +77,9 @@ impl Racks {
         };
         // In step `begins + b` of the whole, the leader sends block b to its rack: it must have the block by then.
         let begins = outer.lag(self.leaders.len() as u32, rack);
-        let inner = Part::among(Flat::BinomialPipeline, Members::Some(Arc::clone(members)), local, begins);
+        let inner = SubSchedule::among(Flat::BinomialPipeline, Members::Some(Arc::clone(members)), local, begins);
         if local == 0 {
-            vec![Part::among(outer, Members::Some(Arc::clone(&self.leaders)), rack, 0), inner]
+            vec![SubSchedule::among(outer, Members::Some(Arc::clone(&self.leaders)), rack, 0), inner]
         } else {
             vec![inner]
         }

@@ -24,7 +24,7 @@ mod sequential;
 use std::{fmt, sync::Arc};
 
 pub use hybrid::{Outer, Racks, RacksError};
-pub use part::Part;
+pub use part::SubSchedule;
 
 /// A member's place in a group; the root's is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,12 +149,12 @@ pub enum ScheduleError {
 
 /// One node's part of a group's schedule.
 ///
-/// It has one [`Part`], or two at the leader of a rack. Each node receives in one of them only; within each, the rule
-/// of one send in each step holds.
+/// It has one [`SubSchedule`], or two at the leader of a rack. Each node receives in one of them only; within each, the
+/// rule of one send in each step holds.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     rank: Rank,
-    parts: Vec<Part>,
+    parts: Vec<SubSchedule>,
 }
 
 impl Schedule {
@@ -170,7 +170,7 @@ impl Schedule {
                 return Err(ScheduleError::Racks { racks: racks.members(), members });
             }
             Algorithm::Hybrid(racks) => racks.parts(rank),
-            flat => vec![Part::whole(part::Flat::of(flat).expect("all others are flat"), n, rank)],
+            flat => vec![SubSchedule::whole(part::Flat::of(flat).expect("all others are flat"), n, rank)],
         };
         Ok(Schedule { rank, parts })
     }
@@ -181,18 +181,18 @@ impl Schedule {
     }
 
     /// The node's parts, which go on side by side.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[SubSchedule] {
         &self.parts
     }
 
     /// The part in which this node receives; none at the root.
-    pub fn receiving(&self) -> Option<&Part> {
+    pub fn receiving(&self) -> Option<&SubSchedule> {
         self.parts.iter().find(|part| part.first_block().is_some())
     }
 
     /// The block that this node gets first; none at the root.
     pub fn first_block(&self) -> Option<FirstBlock> {
-        self.receiving().and_then(Part::first_block)
+        self.receiving().and_then(SubSchedule::first_block)
     }
 
     /// The number of steps after which this node's last part is over, for a message of `blocks` blocks.
@@ -202,14 +202,14 @@ impl Schedule {
 
     /// The ranks that this node ever sends to or receives from, in order.
     pub fn peers(&self) -> Vec<Rank> {
-        let mut peers: Vec<Rank> = self.parts.iter().flat_map(Part::peers).collect();
+        let mut peers: Vec<Rank> = self.parts.iter().flat_map(SubSchedule::peers).collect();
         peers.sort_unstable();
         peers.dedup();
         peers
     }
 }
 
-/// The ranks of a group that take part in a [`Part`].
+/// The ranks of a group that take part in a [`SubSchedule`].
 #[derive(Clone, Debug)]
 enum Members {
     All(u32),

@@ -39,7 +39,7 @@ impl Flat {
 
 /// One algorithm among all members of a group, or some of them: one node's part.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct SubSchedule {
     flat: Flat,
     members: Members,
     /// This node's rank among these members.
@@ -48,13 +48,13 @@ pub struct Part {
     begins: u64,
 }
 
-impl Part {
-    pub(super) fn whole(flat: Flat, n: u32, rank: Rank) -> Part {
-        Part { flat, members: Members::All(n), local: rank.0, begins: 0 }
+impl SubSchedule {
+    pub(super) fn whole(flat: Flat, n: u32, rank: Rank) -> SubSchedule {
+        SubSchedule { flat, members: Members::All(n), local: rank.0, begins: 0 }
     }
 
-    pub(super) fn among(flat: Flat, members: Members, local: u32, begins: u64) -> Part {
-        Part { flat, members, local, begins }
+    pub(super) fn among(flat: Flat, members: Members, local: u32, begins: u64) -> SubSchedule {
+        SubSchedule { flat, members, local, begins }
     }
 
     /// The number of steps, counted from the whole schedule's first, after which the part is over for a message of

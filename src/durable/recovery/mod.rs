@@ -8,7 +8,7 @@
 //!
 //! - *At start* ([`open`], [`begin`]) each log is opened, and its replica is brought from the newest good snapshot
 //!   through the records that follow. Damage ends that: the replica must then be completed by another member.
-//! - *In a restart* ([`Held`]) the node reports its copies, and a log that goes further than the agreed end is cut.
+//! - *In a restart* ([`HeldCopy`]) the node reports its copies, and a log that goes further than the agreed end is cut.
 //! - *As a joiner* ([`offer`](crate::state_transfer::offer)) it gets the records that its log lacks from a member that
 //!   has them, or another state.
 //!
@@ -28,7 +28,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use squall_fabric::Fingerprint;
-use squall_membership::{self as membership, ClusterId, Held, Skipped};
+use squall_membership::{self as membership, ClusterId, HeldCopy, Skipped};
 use squall_ordered::log::{Position, Skips};
 
 use crate::durable::log_writer::DiskLog;
@@ -59,12 +59,12 @@ pub(crate) fn directory(storage: &Path, group: &str, number: u32, shards: u32) -
 ///
 /// Only the view log can tell whether the copy has all that was acknowledged: it knows since when the node was
 /// complete.
-pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, log: &DiskLog) -> Option<Held> {
+pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, log: &DiskLog) -> Option<HeldCopy> {
     let end = rebuilt.end?;
     let (acknowledged, trusted) = (log.acknowledged(), log.is_trusted());
     let complete = rebuilt.is_whole() && (is_kept || trusted) && !log.is_doubtful();
     let skipped = skipped(log.skips(), end.position);
-    Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted, skipped })
+    Some(HeldCopy { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted, skipped })
 }
 
 /// Returns the commands before a log's end that no member applies, in membership's form.
@@ -75,11 +75,11 @@ pub(crate) fn skipped(skips: &Skips, end: Position) -> Skipped {
 }
 
 /// Converts a place of a log to membership's form.
-pub(crate) fn place(position: Position) -> membership::End {
-    membership::End { epoch: position.epoch, seq: position.seq }
+pub(crate) fn place(position: Position) -> membership::OrderEnd {
+    membership::OrderEnd { epoch: position.epoch, seq: position.seq }
 }
 
 /// Converts a place in membership's form to a place of a log.
-pub(crate) fn position(end: membership::End) -> Position {
+pub(crate) fn position(end: membership::OrderEnd) -> Position {
     Position::new(end.epoch, end.seq)
 }

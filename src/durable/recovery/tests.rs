@@ -8,7 +8,7 @@ use std::{
 
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{self as membership, ClusterId, Epoch, Held, Seq, ShardId, Skipped, VoterId};
+use squall_membership::{self as membership, ClusterId, Epoch, HeldCopy, Seq, ShardId, Skipped, VoterId};
 use squall_ordered::{
     Message, Payload,
     log::{ChainValue, Damage, End, Hlc, OpenError, Options, Position, SimStorage, ViewRecord},
@@ -119,7 +119,7 @@ impl Node {
         self.replica.borrow().expect("nobody has it").clone()
     }
 
-    fn held(&self) -> Option<Held> {
+    fn held(&self) -> Option<HeldCopy> {
         held(&self.rebuilt, self.is_kept, &self.log.lock().unwrap())
     }
 
@@ -239,10 +239,10 @@ fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
     assert_eq!(back.trail(), before.trail());
     assert_eq!(back.rebuilt.end, Some(before.log_writer.end()));
     assert_eq!(back.log_writer.view(), before.log_writer.view());
-    let end = membership::End { epoch: Epoch(2), seq: Seq(40) };
+    let end = membership::OrderEnd { epoch: Epoch(2), seq: Seq(40) };
     assert_eq!(
         back.held(),
-        Some(Held {
+        Some(HeldCopy {
             end,
             complete: true,
             version: Some(back.log_writer.end().version),
@@ -259,8 +259,8 @@ fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
     let node = start(&disk);
     assert_eq!(
         node.held(),
-        Some(Held {
-            end: membership::End::START,
+        Some(HeldCopy {
+            end: membership::OrderEnd::START,
             complete: true,
             version: Some(0),
             acknowledged: 0,
@@ -273,10 +273,10 @@ fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
         .view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() })
         .unwrap();
     node.messages(1, 0..3);
-    let end = membership::End { epoch: Epoch(1), seq: Seq(3) };
+    let end = membership::OrderEnd { epoch: Epoch(1), seq: Seq(3) };
     assert_eq!(
         start(&disk).held(),
-        Some(Held {
+        Some(HeldCopy {
             end,
             complete: true,
             version: Some(3),
@@ -350,7 +350,7 @@ fn damage_ends_what_counts_until_another_member_repairs_it() {
     let node = start(&disk);
     assert!(!node.rebuilt.is_whole() && node.log_writer.is_stale());
     let held = node.held().expect("it has what is before");
-    assert!(!held.complete && held.end < membership::End { epoch: Epoch(1), seq: Seq(60) }, "{held:?}");
+    assert!(!held.complete && held.end < membership::OrderEnd { epoch: Epoch(1), seq: Seq(60) }, "{held:?}");
     let have = node.installer().prepare(&mut |damage| peer.repairs(&node, damage)).unwrap();
     assert_eq!((have, node.trail()), (Some(LogEnd::new(ClusterId::default(), peer.log_writer.end())), whole.clone()));
     assert!(!node.log_writer.is_stale());
@@ -382,7 +382,7 @@ fn a_joiner_gets_what_is_behind_its_log() {
     peer.view(3, (2, 70));
     let node = start(&disk);
     let Offer::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else { panic!("it has all but the end") };
-    assert_eq!(at, membership::End { epoch: Epoch(2), seq: Seq(40) });
+    assert_eq!(at, membership::OrderEnd { epoch: Epoch(2), seq: Seq(40) });
     assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     assert_eq!(node.log_writer.view(), peer.log_writer.view());
     assert_eq!(node.exchange.take_restored(1).expect("it was restored").frontier.epoch, Epoch(3));
@@ -406,7 +406,7 @@ fn what_a_joiner_has_behind_where_the_others_went_on_is_void() {
         let Offer::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else {
             panic!("they have much in common")
         };
-        assert_eq!(at, membership::End { epoch: Epoch(cut.0), seq: Seq(cut.1) });
+        assert_eq!(at, membership::OrderEnd { epoch: Epoch(cut.0), seq: Seq(cut.1) });
         assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
         node.sync();
         let back = start(&disk);
@@ -476,7 +476,7 @@ fn a_log_that_ends_before_a_life_was_forced_goes_on_with_that_life() {
         let Offer::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else {
             panic!("they have much in common")
         };
-        assert_eq!(at, membership::End { epoch: Epoch(1), seq: Seq(more.min(60)) });
+        assert_eq!(at, membership::OrderEnd { epoch: Epoch(1), seq: Seq(more.min(60)) });
         assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     }
 }
@@ -604,7 +604,7 @@ fn a_crash_while_a_suffix_is_taken_leaves_a_beginning_of_the_source_s_log() {
 #[test]
 fn a_crash_while_a_log_is_cut_leaves_all_of_it_or_what_is_before() {
     let old = history(&SimStorage::new(1001)).trail();
-    let to = membership::End { epoch: Epoch(1), seq: Seq(20) };
+    let to = membership::OrderEnd { epoch: Epoch(1), seq: Seq(20) };
     at_each_crash(
         history,
         |node| _ = node.installer().cut(to, false),
@@ -621,7 +621,7 @@ fn a_state_that_came_before_a_cut_is_void() {
     peer.messages(2, 40..70);
     let node = history(&disk);
     node.join(&peer).unwrap();
-    node.installer().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, true).unwrap();
+    node.installer().cut(membership::OrderEnd { epoch: Epoch(2), seq: Seq(10) }, true).unwrap();
     assert_eq!(node.exchange.take_restored(1), None, "the replica has not got that state any more");
     assert_eq!(node.trail().0, peer.trail().0[..72]);
     assert!(!node.log_writer.is_stale());
@@ -632,7 +632,7 @@ fn a_replica_beyond_a_cut_is_taken_back() {
     let disk = SimStorage::new(1);
     let node = history(&disk);
     let all = node.trail();
-    node.installer().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, false).unwrap();
+    node.installer().cut(membership::OrderEnd { epoch: Epoch(2), seq: Seq(10) }, false).unwrap();
     assert!(node.log_writer.is_stale(), "until it is rebuilt");
     let held = node.installer().held().expect("the log is good");
     assert!(!held.complete);
@@ -680,7 +680,7 @@ fn a_log_that_is_lost_is_begun_empty_and_does_not_count() {
     again.sync();
     let (full, remembered) = start_as(&empty, STORE, Some(remembered)).unwrap();
     let held = full.held().unwrap();
-    assert!(held.end > membership::End::START && !held.complete, "it may have got less than it had: {held:?}");
+    assert!(held.end > membership::OrderEnd::START && !held.complete, "it may have got less than it had: {held:?}");
     full.log_writer.end_anew(&full.log.lock().unwrap()).unwrap();
     let (whole, _) = start_as(&empty, STORE, Some(remembered)).unwrap();
     assert!(whole.held().unwrap().complete);

@@ -17,8 +17,8 @@ use std::{
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, End, EndReason, Held, Holder, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
-    Skipped, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
+    Effect, EndReason, HeldCopy, Holder, Input, Member, Membership, OrderEnd, Seq, Settings, ShardId, ShardState,
+    ShardView, Skipped, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, WatchedMembers,
 };
 use squall_ordered::{CreateError, DeliverError, Mode, Row, ShardConfig, Undelivered, log::Hlc};
 
@@ -52,7 +52,7 @@ pub(crate) enum CoreEffect {
     /// and say so ([`NodeCore::cut_done`]).
     ///
     /// The next view waits for that. `complete` says whether this node is complete in the shard there.
-    CutTo { shard: ShardId, end: End, complete: bool },
+    CutTo { shard: ShardId, end: OrderEnd, complete: bool },
     /// This node is in no view any more. Comes before the fates of its shards.
     Dropped,
     /// The node was dropped, and the shard's application, or another thread, still does not let go of the shard: no
@@ -104,11 +104,11 @@ pub(crate) struct NodeCore<F> {
     trims: Trims,
     turns: VecDeque<Turn>,
     /// The ends from which shards go on in the view to come.
-    ends: BTreeMap<ShardId, End>,
+    ends: BTreeMap<ShardId, OrderEnd>,
     /// The shards whose logs are being cut to these ends.
     cutting: BTreeSet<ShardId>,
     /// The end of each copy that this node keeps in memory of the view from which it was dropped.
-    kept: BTreeMap<ShardId, End>,
+    kept: BTreeMap<ShardId, OrderEnd>,
     is_ended: bool,
     failure_timeout: Duration,
     /// The time at which callers of shards that don't let go are told, after this node was dropped.
@@ -266,7 +266,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Takes what this node's disks hold of durable shards. Called before its first step, if it has been a member
     /// before, and after each [`CoreEffect::Returns`].
-    pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, Held>, out: &mut Vec<CoreEffect>) {
+    pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, HeldCopy>, out: &mut Vec<CoreEffect>) {
         self.input(Input::Held(held), out);
     }
 
@@ -354,7 +354,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         let (now, node) = (self.now, self.fabric.node());
         let Some(view) = self.view.as_ref().filter(|_| now >= self.watch.deadline()) else { return };
         let is_ending = self.is_cleaning || matches!(self.turns.front(), Some(Turn::Drop(..)));
-        let watched: Vec<Watched> = if self.membership.is_running() {
+        let watched: Vec<WatchedMembers> = if self.membership.is_running() {
             view.shards.iter().filter_map(|shard| self.shards.watched(shard)).collect()
         } else if is_ending {
             vec![self.shards.unended(view, node)]
@@ -651,7 +651,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         let within = if self.now < *readable_until { Fate::Unknown } else { Fate::Delivered };
         for (shard, ShardRemainder { undelivered, received, .. }) in remainders {
             if let Some(seq) = received.filter(|_| self.keeps(shard, next)) {
-                self.kept.extend(self.view.as_ref().map(|view| (shard, End { epoch: view.epoch, seq })));
+                self.kept.extend(self.view.as_ref().map(|view| (shard, OrderEnd { epoch: view.epoch, seq })));
                 out.push(CoreEffect::Shard(shard, ShardChange::Keep { received: seq }));
             }
             let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)), within);
@@ -683,7 +683,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.halts_at = Time::MAX;
         self.pipe_slots.values().for_each(|slot| slot.drop_out());
         out.push(CoreEffect::Returns);
-        let in_memory = |end| Held {
+        let in_memory = |end| HeldCopy {
             end,
             complete: true,
             version: None,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
-use squall_membership::{EndReason, Progress, Rank, Seq, ShardId, ShardView, Trims, View, Watched};
+use squall_membership::{EndReason, Progress, Rank, Seq, ShardId, ShardView, Trims, View, WatchedMembers};
 use squall_ordered::{Row, Shard, Undelivered};
 
 use super::CoreEffect;
@@ -74,23 +74,23 @@ impl ViewShards {
     }
 
     /// The progress of a shard's members, as their rows say.
-    pub(super) fn watched(&self, members: &ShardView) -> Option<Watched> {
+    pub(super) fn watched(&self, members: &ShardView) -> Option<WatchedMembers> {
         let part = self.get(members.shard)?;
         let row =
             |(rank, &node): (usize, &NodeId)| (members.shard, node, progress(part.row(Rank(rank as u32))).waits());
         let rows = members.members.iter().enumerate().map(row).collect();
-        Some(Watched { members: members.members.len(), rows })
+        Some(WatchedMembers { members: members.members.len(), rows })
     }
 
     /// The remaining work of this node's shards that have not delivered all that their view delivers.
-    pub(super) fn unended(&self, view: &View, node: NodeId) -> Watched {
+    pub(super) fn unended(&self, view: &View, node: NodeId) -> WatchedMembers {
         let unended = self.shards.iter().map(|entry| &entry.shard).filter(|shard| !shard.is_ended());
         let row = |shard: &Shard| {
             let own = progress(shard.row(view.shard(shard.id())?.rank_of(node)?));
             // The others' rows no longer say how much it could deliver.
             Some((shard.id(), node, Progress { deliverable: u64::MAX, ..own }.waits()))
         };
-        Watched { members: 1, rows: unended.filter_map(row).collect() }
+        WatchedMembers { members: 1, rows: unended.filter_map(row).collect() }
     }
 
     fn entry(&mut self, shard: ShardId) -> Option<&mut ViewShard> {

@@ -10,7 +10,7 @@
 //! to have. Then views settle the failure. When a member goes, each node that stays closes its rank's [`Gate`] and
 //! reports the barrier up to which the rank may have delivered. The next view's entry in the view log holds the
 //! greatest of these, and the group goes on without the member. A rank that was only stopped learns that it is out
-//! ([`Event::Ended`]).
+//! ([`PipeEvent::Ended`]).
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -58,8 +58,8 @@ use std::{
 use squall_fabric::{NodeId, Time, Waker};
 use squall_membership::{EndReason, Member, Seq, ShardId, View};
 pub use squall_onepipe::{
-    Clock, Controller, CreateError, Delivery, Directive, Event, FormError, Gate, HostClock, Message, Mode, OnePipe,
-    OnePipeConfig, Pipe, ScatterError, ScatteringId, Settlement, Topology, Unsettled, baseline, tag,
+    Clock, Controller, CreateError, Delivery, Directive, FormError, Gate, HostClock, Message, Mode, OnePipe,
+    OnePipeConfig, Pipe, PipeEvent, ScatterError, ScatteringId, Settlement, Topology, Unsettled, baseline, tag,
 };
 
 /// The reason for which a node's place in a 1Pipe group was not taken.

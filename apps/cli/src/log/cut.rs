@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use squall_command::{CommandError, say};
-use squall_ordered::log::{self, Cut, CutAt};
+use squall_ordered::log::{self, CutAt, CutOutcome};
 
 const HELP: &str = "\
 Examples, with the node ended:
@@ -40,7 +40,8 @@ impl CutArgs {
         let at = self.version.map_or(CutAt::Damage, CutAt::Version);
         let files = super::open(&self.directory)?;
         let cut = log::cut(files, at, self.accept_loss, &mut fastrand::Rng::new());
-        let (Cut { end, aside }, missing) = cut.map_err(|error| CommandError::Failed(format!("{shown}: {error}")))?;
+        let (CutOutcome { end, aside }, missing) =
+            cut.map_err(|error| CommandError::Failed(format!("{shown}: {error}")))?;
         say(format_args!("{shown}: it ends with version {} now", end.version));
         if let Some(aside) = aside {
             say(format_args!("{shown}: what it had behind is kept in its files {aside}.*"));

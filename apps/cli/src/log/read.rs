@@ -11,7 +11,7 @@ use squall::{
     log_service::{LogClient, LogError, LogRecord},
 };
 use squall_command::CommandError;
-use squall_ordered::log::{self, Files, Part};
+use squall_ordered::log::{self, Files, LogItem};
 
 use super::{
     failed,
@@ -72,18 +72,18 @@ impl ReadArgs {
         let failed = |error| CommandError::Failed(format!("{}: {error}", directory.display()));
         let skips = log::skips(files.clone(), is_live).map_err(failed)?;
         let read = log::read(files, is_live, |part| match part {
-            Part::Record(record) => {
+            LogItem::Record(record) => {
                 let record = LogRecord::of_log(&record, &skips).filter(|record| (from..=to).contains(&record.version));
                 if let Some(record) = record.filter(|_| left > 0 && written.is_ok()) {
                     left -= 1;
                     written = shown.record(&record);
                 }
             }
-            Part::Damage(damage) => {
+            LogItem::Damage(damage) => {
                 unreadable += 1;
                 eprintln!("squall: {damage}");
             }
-            Part::Missing(missing) => {
+            LogItem::Missing(missing) => {
                 unreadable += 1;
                 eprintln!("squall: {missing}");
             }

@@ -1,20 +1,20 @@
 //! The commands of strings as rows of bits. The first bit is the highest of the first byte.
 
-use super::{Run, Spec, counts, integer, is};
+use super::{CommandFn, Spec, counts, integer, is};
 use crate::{
     Error, Reply, Text,
-    keyspace::{Change, Edited, View},
+    keyspace::{Edited, KeyspaceMut, View},
     store::MAX_VALUE_BYTES,
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("setbit", 4, Run::Write(setbit), "2.2.0", "Sets or clears a bit of the value of a key."),
-    spec("getbit", 3, Run::Read(getbit), "2.2.0", "Returns a bit of the value of a key.").fast(),
-    spec("bitcount", -2, Run::Read(bitcount), "2.6.0", "Counts the set bits of the value of a key."),
-    spec("bitpos", -3, Run::Read(bitpos), "2.8.7", "Finds the first bit that is set, or clear."),
+    spec("setbit", 4, CommandFn::Write(setbit), "2.2.0", "Sets or clears a bit of the value of a key."),
+    spec("getbit", 3, CommandFn::Read(getbit), "2.2.0", "Returns a bit of the value of a key.").fast(),
+    spec("bitcount", -2, CommandFn::Read(bitcount), "2.6.0", "Counts the set bits of the value of a key."),
+    spec("bitpos", -3, CommandFn::Read(bitpos), "2.8.7", "Finds the first bit that is set, or clear."),
 ];
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "bitmap", since, summary)
 }
 
@@ -27,7 +27,7 @@ fn place(word: &[u8]) -> Result<(usize, u32), Error> {
         .ok_or(Error::fixed("ERR bit offset is not an integer or out of range"))
 }
 
-fn setbit(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn setbit(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (byte, shift) = place(words[2])?;
     let bit = match words[3] {
         b"0" => 0,

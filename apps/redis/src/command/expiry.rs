@@ -1,24 +1,24 @@
 //! The commands of the expiry of keys.
 
-use super::{Run, Spec, integer, is};
+use super::{CommandFn, Spec, integer, is};
 use crate::{
     Error, Reply,
-    keyspace::{Change, Entry, View},
+    keyspace::{KeyEntry, KeyspaceMut, View},
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("expire", -3, Run::Write(expire), "1.0.0", "Sets in how many seconds a key expires."),
-    spec("pexpire", -3, Run::Write(pexpire), "2.6.0", "Sets in how many milliseconds a key expires."),
-    spec("expireat", -3, Run::Write(expireat), "1.2.0", "Sets at which second a key expires."),
-    spec("pexpireat", -3, Run::Write(pexpireat), "2.6.0", "Sets at which millisecond a key expires."),
-    spec("ttl", 2, Run::Read(ttl), "1.0.0", "Returns in how many seconds a key expires."),
-    spec("pttl", 2, Run::Read(pttl), "2.6.0", "Returns in how many milliseconds a key expires."),
-    spec("expiretime", 2, Run::Read(expiretime), "7.0.0", "Returns at which second a key expires."),
-    spec("pexpiretime", 2, Run::Read(pexpiretime), "7.0.0", "Returns at which millisecond a key expires."),
-    spec("persist", 2, Run::Write(persist), "2.2.0", "Makes a key that expires one that does not."),
+    spec("expire", -3, CommandFn::Write(expire), "1.0.0", "Sets in how many seconds a key expires."),
+    spec("pexpire", -3, CommandFn::Write(pexpire), "2.6.0", "Sets in how many milliseconds a key expires."),
+    spec("expireat", -3, CommandFn::Write(expireat), "1.2.0", "Sets at which second a key expires."),
+    spec("pexpireat", -3, CommandFn::Write(pexpireat), "2.6.0", "Sets at which millisecond a key expires."),
+    spec("ttl", 2, CommandFn::Read(ttl), "1.0.0", "Returns in how many seconds a key expires."),
+    spec("pttl", 2, CommandFn::Read(pttl), "2.6.0", "Returns in how many milliseconds a key expires."),
+    spec("expiretime", 2, CommandFn::Read(expiretime), "7.0.0", "Returns at which second a key expires."),
+    spec("pexpiretime", 2, CommandFn::Read(pexpiretime), "7.0.0", "Returns at which millisecond a key expires."),
+    spec("persist", 2, CommandFn::Write(persist), "2.2.0", "Makes a key that expires one that does not."),
 ];
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "generic", since, summary).fast()
 }
 
@@ -64,23 +64,23 @@ fn invalid(command: &str) -> Error {
     Error::new(format!("ERR invalid expire time in '{command}' command"))
 }
 
-fn expire(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn expire(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_expiry(keys, words, Clock::EX, "expire")
 }
 
-fn pexpire(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn pexpire(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_expiry(keys, words, Clock::PX, "pexpire")
 }
 
-fn expireat(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn expireat(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_expiry(keys, words, Clock::EXAT, "expireat")
 }
 
-fn pexpireat(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn pexpireat(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_expiry(keys, words, Clock::PXAT, "pexpireat")
 }
 
-fn set_expiry(keys: &mut Change<'_>, words: &[&[u8]], clock: Clock, command: &str) -> Result<Reply, Error> {
+fn set_expiry(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock, command: &str) -> Result<Reply, Error> {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for word in &words[3..] {
         let options = [("nx", &mut nx), ("xx", &mut xx), ("gt", &mut gt), ("lt", &mut lt)];
@@ -138,8 +138,8 @@ fn seconds(ms: u64) -> u64 {
     (ms + 500) / 1000
 }
 
-fn persist(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let expires = keys.view().entry(words[1]).and_then(Entry::expires_ms).is_some();
+fn persist(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let expires = keys.view().entry(words[1]).and_then(KeyEntry::expires_ms).is_some();
     Ok(Reply::whether(expires && keys.set_expiry(words[1], None)))
 }
 

@@ -1,42 +1,43 @@
 //! The commands of hashes.
 
-use super::{Run, Spec, counts, integer, scan::Scan};
+use super::{CommandFn, Spec, counts, integer, scan::Scan};
 use crate::{
     Error, Reply, Text,
     extended::Extended,
-    keyspace::{Change, Edited, View},
+    keyspace::{Edited, KeyspaceMut, View},
     value::Hash,
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("hset", -4, Run::Write(hset), "hash", "2.0.0", "Sets fields.").fast(),
-    Spec::new("hsetnx", 4, Run::Write(hsetnx), "hash", "2.0.0", "Sets a field that does not exist.").fast(),
-    Spec::new("hmset", -4, Run::Write(hmset), "hash", "2.0.0", "Sets fields, and counts none.").fast(),
-    Spec::new("hget", 3, Run::Read(hget), "hash", "2.0.0", "Returns the value of a field.").fast(),
-    Spec::new("hmget", -3, Run::Read(hmget), "hash", "2.0.0", "Returns the values of fields.").fast(),
-    Spec::new("hgetall", 2, Run::Read(hgetall), "hash", "2.0.0", "Returns all fields and their values."),
-    Spec::new("hdel", -3, Run::Write(hdel), "hash", "2.0.0", "Removes fields.").fast(),
-    Spec::new("hexists", 3, Run::Read(hexists), "hash", "2.0.0", "Says whether a field exists.").fast(),
-    Spec::new("hlen", 2, Run::Read(hlen), "hash", "2.0.0", "Returns how many fields there are.").fast(),
-    Spec::new("hkeys", 2, Run::Read(hkeys), "hash", "2.0.0", "Returns all fields."),
-    Spec::new("hvals", 2, Run::Read(hvals), "hash", "2.0.0", "Returns the values of all fields."),
-    Spec::new("hstrlen", 3, Run::Read(hstrlen), "hash", "3.2.0", "Returns how long a field's value is.").fast(),
-    Spec::new("hincrby", 4, Run::Write(hincrby), "hash", "2.0.0", "Adds to the whole number in a field.").fast(),
-    Spec::new("hincrbyfloat", 4, Run::Write(hincrbyfloat), "hash", "2.6.0", "Adds to the number in a field.").fast(),
-    Spec::new("hrandfield", -2, Run::Read(hrandfield), "hash", "6.2.0", "Returns random fields."),
-    Spec::new("hscan", -3, Run::Read(hscan), "hash", "2.8.0", "Walks over the fields in steps."),
+    Spec::new("hset", -4, CommandFn::Write(hset), "hash", "2.0.0", "Sets fields.").fast(),
+    Spec::new("hsetnx", 4, CommandFn::Write(hsetnx), "hash", "2.0.0", "Sets a field that does not exist.").fast(),
+    Spec::new("hmset", -4, CommandFn::Write(hmset), "hash", "2.0.0", "Sets fields, and counts none.").fast(),
+    Spec::new("hget", 3, CommandFn::Read(hget), "hash", "2.0.0", "Returns the value of a field.").fast(),
+    Spec::new("hmget", -3, CommandFn::Read(hmget), "hash", "2.0.0", "Returns the values of fields.").fast(),
+    Spec::new("hgetall", 2, CommandFn::Read(hgetall), "hash", "2.0.0", "Returns all fields and their values."),
+    Spec::new("hdel", -3, CommandFn::Write(hdel), "hash", "2.0.0", "Removes fields.").fast(),
+    Spec::new("hexists", 3, CommandFn::Read(hexists), "hash", "2.0.0", "Says whether a field exists.").fast(),
+    Spec::new("hlen", 2, CommandFn::Read(hlen), "hash", "2.0.0", "Returns how many fields there are.").fast(),
+    Spec::new("hkeys", 2, CommandFn::Read(hkeys), "hash", "2.0.0", "Returns all fields."),
+    Spec::new("hvals", 2, CommandFn::Read(hvals), "hash", "2.0.0", "Returns the values of all fields."),
+    Spec::new("hstrlen", 3, CommandFn::Read(hstrlen), "hash", "3.2.0", "Returns how long a field's value is.").fast(),
+    Spec::new("hincrby", 4, CommandFn::Write(hincrby), "hash", "2.0.0", "Adds to the whole number in a field.").fast(),
+    Spec::new("hincrbyfloat", 4, CommandFn::Write(hincrbyfloat), "hash", "2.6.0", "Adds to the number in a field.")
+        .fast(),
+    Spec::new("hrandfield", -2, CommandFn::Read(hrandfield), "hash", "6.2.0", "Returns random fields."),
+    Spec::new("hscan", -3, CommandFn::Read(hscan), "hash", "2.8.0", "Walks over the fields in steps."),
 ];
 
-fn hset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn hset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_all(keys, words, "hset").map(Reply::count)
 }
 
-fn hmset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn hmset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_all(keys, words, "hmset").map(|_| Reply::OK)
 }
 
 /// Sets fields. Returns the number of new ones.
-fn set_all(keys: &mut Change<'_>, words: &[&[u8]], name: &str) -> Result<usize, Error> {
+fn set_all(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], name: &str) -> Result<usize, Error> {
     let (pairs, odd) = words[2..].as_chunks::<2>();
     if !odd.is_empty() {
         return Err(Error::arity(name));
@@ -47,7 +48,7 @@ fn set_all(keys: &mut Change<'_>, words: &[&[u8]], name: &str) -> Result<usize, 
     })
 }
 
-fn hsetnx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn hsetnx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |hash: &mut Hash| {
         let sets = hash.get(words[2]).is_none() && hash.set(words[2], Text::from(words[3]));
         Ok(Edited::when(sets, Reply::whether(sets)))
@@ -69,7 +70,7 @@ fn hgetall(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::Map(entries(keys, words)?.map(pair).collect()))
 }
 
-fn hdel(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn hdel(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |hash: &mut Hash| {
         let removed = words[2..].iter().filter(|field| hash.remove(field)).count();
         Ok(Edited::when(removed > 0, Reply::count(removed)))
@@ -96,7 +97,7 @@ fn hstrlen(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::count(value(keys, words)?.map_or(0, Text::len)))
 }
 
-fn hincrby(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn hincrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let by = integer(words[3])?;
     keys.edit(words[1], |hash: &mut Hash| {
         let old = hash.get(words[2]).map_or(Some(0), Text::integer);
@@ -107,7 +108,7 @@ fn hincrby(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn hincrbyfloat(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn hincrbyfloat(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let by = Extended::parse(words[3]).ok_or(Error::NOT_A_FLOAT)?;
     if !by.is_finite() {
         return Err(Error::fixed("ERR value is NaN or Infinity"));

@@ -2,20 +2,27 @@
 
 use foldhash::{HashMap, HashMapExt};
 
-use super::{EXCERPT_BYTES, Run, Spec, integer, is};
+use super::{CommandFn, EXCERPT_BYTES, Spec, integer, is};
 use crate::{
     Error, Reply,
     inspect::{self, Digest},
-    keyspace::{Change, View},
+    keyspace::{KeyspaceMut, View},
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("object", -2, Run::Read(object), "generic", "2.2.3", "Tells how a value is kept.").no_keys(),
-    Spec::new("memory", -2, Run::Read(memory), "server", "4.0.0", "Tells how much memory a key takes.").no_keys(),
-    Spec::new("debug", -2, Run::Read(debug), "server", "1.0.0", "Returns digests of what is held.").no_keys(),
-    Spec::new("publish", 3, Run::Write(publish), "pubsub", "2.0.0", "Sends a message to a channel's subscribers.")
-        .no_keys()
-        .fast(),
+    Spec::new("object", -2, CommandFn::Read(object), "generic", "2.2.3", "Tells how a value is kept.").no_keys(),
+    Spec::new("memory", -2, CommandFn::Read(memory), "server", "4.0.0", "Tells how much memory a key takes.").no_keys(),
+    Spec::new("debug", -2, CommandFn::Read(debug), "server", "1.0.0", "Returns digests of what is held.").no_keys(),
+    Spec::new(
+        "publish",
+        3,
+        CommandFn::Write(publish),
+        "pubsub",
+        "2.0.0",
+        "Sends a message to a channel's subscribers.",
+    )
+    .no_keys()
+    .fast(),
 ];
 
 const OBJECT_HELP: &[&str] = &[
@@ -125,7 +132,7 @@ fn debug(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     }
 }
 
-fn publish(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn publish(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::count(keys.publish(words[1], words[2])))
 }
 

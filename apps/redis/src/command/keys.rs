@@ -1,43 +1,43 @@
 //! The commands of keys of any type, and of all keys at once.
 
 use super::{
-    Run, Spec, integer, is,
+    CommandFn, Spec, integer, is,
     scan::{Allowed, Scan},
 };
 use crate::{
     Error, Reply,
-    keyspace::{Change, Entry, View},
+    keyspace::{KeyEntry, KeyspaceMut, View},
     pattern,
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("del", -2, Run::Write(del), "1.0.0", "Removes keys.").keys(1, -1, 1),
-    spec("unlink", -2, Run::Write(del), "4.0.0", "Removes keys.").keys(1, -1, 1).fast(),
-    spec("exists", -2, Run::Read(exists), "1.0.0", "Counts the keys that exist.").keys(1, -1, 1).fast(),
-    spec("touch", -2, Run::Read(exists), "3.2.1", "Counts the keys that exist.").keys(1, -1, 1).fast(),
-    spec("type", 2, Run::Read(type_of), "1.0.0", "Returns the type of the value of a key.").fast(),
-    spec("rename", 3, Run::Write(rename), "1.0.0", "Gives a key another name, whatever that held.").keys(1, 2, 1),
-    spec("renamenx", 3, Run::Write(renamenx), "1.0.0", "Gives a key another name unless that exists.")
+    spec("del", -2, CommandFn::Write(del), "1.0.0", "Removes keys.").keys(1, -1, 1),
+    spec("unlink", -2, CommandFn::Write(del), "4.0.0", "Removes keys.").keys(1, -1, 1).fast(),
+    spec("exists", -2, CommandFn::Read(exists), "1.0.0", "Counts the keys that exist.").keys(1, -1, 1).fast(),
+    spec("touch", -2, CommandFn::Read(exists), "3.2.1", "Counts the keys that exist.").keys(1, -1, 1).fast(),
+    spec("type", 2, CommandFn::Read(type_of), "1.0.0", "Returns the type of the value of a key.").fast(),
+    spec("rename", 3, CommandFn::Write(rename), "1.0.0", "Gives a key another name, whatever that held.").keys(1, 2, 1),
+    spec("renamenx", 3, CommandFn::Write(renamenx), "1.0.0", "Gives a key another name unless that exists.")
         .keys(1, 2, 1)
         .fast(),
-    spec("copy", -3, Run::Write(copy), "6.2.0", "Copies the value of a key to another.").keys(1, 2, 1),
-    spec("keys", 2, Run::Read(keys_like), "1.0.0", "Returns the keys that match a pattern.").no_keys(),
-    spec("scan", -2, Run::Read(scan), "2.8.0", "Walks over the keys in steps.").no_keys(),
-    spec("randomkey", 1, Run::Read(randomkey), "1.0.0", "Returns a random key.").no_keys(),
-    server("dbsize", 1, Run::Read(dbsize), "Counts the keys.").fast(),
-    server("flushdb", -1, Run::Write(flush), "Removes all keys."),
-    server("flushall", -1, Run::Write(flush), "Removes all keys."),
+    spec("copy", -3, CommandFn::Write(copy), "6.2.0", "Copies the value of a key to another.").keys(1, 2, 1),
+    spec("keys", 2, CommandFn::Read(keys_like), "1.0.0", "Returns the keys that match a pattern.").no_keys(),
+    spec("scan", -2, CommandFn::Read(scan), "2.8.0", "Walks over the keys in steps.").no_keys(),
+    spec("randomkey", 1, CommandFn::Read(randomkey), "1.0.0", "Returns a random key.").no_keys(),
+    server("dbsize", 1, CommandFn::Read(dbsize), "Counts the keys.").fast(),
+    server("flushdb", -1, CommandFn::Write(flush), "Removes all keys."),
+    server("flushall", -1, CommandFn::Write(flush), "Removes all keys."),
 ];
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "generic", since, summary)
 }
 
-const fn server(name: &'static str, arity: i8, run: Run, summary: &'static str) -> Spec {
+const fn server(name: &'static str, arity: i8, run: CommandFn, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "server", "1.0.0", summary).no_keys()
 }
 
-fn del(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn del(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::count(words[1..].iter().filter(|key| keys.remove(key).is_some()).count()))
 }
 
@@ -49,17 +49,17 @@ fn type_of(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::status(keys.get(words[1]).map_or("none", |value| value.type_name())))
 }
 
-fn rename(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn rename(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     move_to(keys, words[1], words[2], true)?;
     Ok(Reply::OK)
 }
 
-fn renamenx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn renamenx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     move_to(keys, words[1], words[2], false).map(Reply::whether)
 }
 
 /// Gives a key's value another key. Returns whether it was done.
-fn move_to(keys: &mut Change<'_>, from: &[u8], to: &[u8], replaces: bool) -> Result<bool, Error> {
+fn move_to(keys: &mut KeyspaceMut<'_>, from: &[u8], to: &[u8], replaces: bool) -> Result<bool, Error> {
     if !keys.view().exists(from) {
         return Err(Error::NO_SUCH_KEY);
     }
@@ -71,7 +71,7 @@ fn move_to(keys: &mut Change<'_>, from: &[u8], to: &[u8], replaces: bool) -> Res
     Ok(true)
 }
 
-fn copy(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn copy(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (from, to) = (words[1], words[2]);
     let mut replaces = false;
     let mut options = words[3..].iter();
@@ -88,11 +88,11 @@ fn copy(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     if from == to {
         return Err(Error::fixed("ERR source and destination objects are the same"));
     }
-    let Some(Entry { value, .. }) = keys.view().entry(from) else { return Ok(Reply::whether(false)) };
+    let Some(KeyEntry { value, .. }) = keys.view().entry(from) else { return Ok(Reply::whether(false)) };
     if !replaces && keys.view().exists(to) {
         return Ok(Reply::whether(false));
     }
-    let (value, expires_ms) = (value.clone(), keys.view().entry(from).and_then(Entry::expires_ms));
+    let (value, expires_ms) = (value.clone(), keys.view().entry(from).and_then(KeyEntry::expires_ms));
     keys.put_until(to, value, expires_ms);
     Ok(Reply::whether(true))
 }
@@ -106,7 +106,7 @@ fn scan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let scan = Scan::parse(words[1], &words[2..], Allowed::Keys)?;
     let mut found = Vec::new();
     let next = scan.walk_sparse(keys.places(), keys.len(), |place| {
-        let wanted = |(key, entry): &(&[u8], &Entry)| {
+        let wanted = |(key, entry): &(&[u8], &KeyEntry)| {
             scan.kind.is_none_or(|kind| is(kind, entry.value.type_name())) && scan.matches(key)
         };
         found.extend(keys.at(place).filter(wanted).map(|(key, _)| Reply::bytes(key)));
@@ -130,7 +130,7 @@ fn dbsize(keys: &View<'_>, _words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::count(keys.len()))
 }
 
-fn flush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn flush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     match words[1..] {
         [] => {}
         [how] if is(how, "sync") || is(how, "async") => {}

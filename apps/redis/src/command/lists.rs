@@ -1,51 +1,68 @@
 //! The commands of lists.
 
-use super::{Run, Spec, counts, integer, is};
+use super::{CommandFn, Spec, counts, integer, is};
 use crate::{
     Error, Reply, Text,
-    keyspace::{Change, Edited, View},
-    value::{End, List},
+    keyspace::{Edited, KeyspaceMut, View},
+    value::{List, ListEnd},
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("lpush", -3, Run::Write(lpush), "list", "1.0.0", "Adds elements before the first.").fast(),
-    Spec::new("rpush", -3, Run::Write(rpush), "list", "1.0.0", "Adds elements after the last.").fast(),
-    Spec::new("lpushx", -3, Run::Write(lpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
-    Spec::new("rpushx", -3, Run::Write(rpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
-    Spec::new("lpop", -2, Run::Write(lpop), "list", "1.0.0", "Removes the first elements, and returns them.").fast(),
-    Spec::new("rpop", -2, Run::Write(rpop), "list", "1.0.0", "Removes the last elements, and returns them.").fast(),
-    Spec::new("llen", 2, Run::Read(llen), "list", "1.0.0", "Returns how many elements there are.").fast(),
-    Spec::new("lrange", 4, Run::Read(lrange), "list", "1.0.0", "Returns elements in a row."),
-    Spec::new("lindex", 3, Run::Read(lindex), "list", "1.0.0", "Returns the element at a place."),
-    Spec::new("lset", 4, Run::Write(lset), "list", "1.0.0", "Replaces the element at a place."),
-    Spec::new("linsert", 5, Run::Write(linsert), "list", "2.2.0", "Adds an element beside another."),
-    Spec::new("lrem", 4, Run::Write(lrem), "list", "1.0.0", "Removes equal elements."),
-    Spec::new("ltrim", 4, Run::Write(ltrim), "list", "1.0.0", "Removes all elements but some in a row."),
-    Spec::new("lpos", -3, Run::Read(lpos), "list", "6.0.6", "Returns the places of equal elements."),
-    Spec::new("lmove", 5, Run::Write(lmove), "list", "6.2.0", "Moves an element to an end of a list.").keys(1, 2, 1),
-    Spec::new("rpoplpush", 3, Run::Write(rpoplpush), "list", "1.2.0", "Moves the last element before another first.")
+    Spec::new("lpush", -3, CommandFn::Write(lpush), "list", "1.0.0", "Adds elements before the first.").fast(),
+    Spec::new("rpush", -3, CommandFn::Write(rpush), "list", "1.0.0", "Adds elements after the last.").fast(),
+    Spec::new("lpushx", -3, CommandFn::Write(lpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
+    Spec::new("rpushx", -3, CommandFn::Write(rpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
+    Spec::new("lpop", -2, CommandFn::Write(lpop), "list", "1.0.0", "Removes the first elements, and returns them.")
+        .fast(),
+    Spec::new("rpop", -2, CommandFn::Write(rpop), "list", "1.0.0", "Removes the last elements, and returns them.")
+        .fast(),
+    Spec::new("llen", 2, CommandFn::Read(llen), "list", "1.0.0", "Returns how many elements there are.").fast(),
+    Spec::new("lrange", 4, CommandFn::Read(lrange), "list", "1.0.0", "Returns elements in a row."),
+    Spec::new("lindex", 3, CommandFn::Read(lindex), "list", "1.0.0", "Returns the element at a place."),
+    Spec::new("lset", 4, CommandFn::Write(lset), "list", "1.0.0", "Replaces the element at a place."),
+    Spec::new("linsert", 5, CommandFn::Write(linsert), "list", "2.2.0", "Adds an element beside another."),
+    Spec::new("lrem", 4, CommandFn::Write(lrem), "list", "1.0.0", "Removes equal elements."),
+    Spec::new("ltrim", 4, CommandFn::Write(ltrim), "list", "1.0.0", "Removes all elements but some in a row."),
+    Spec::new("lpos", -3, CommandFn::Read(lpos), "list", "6.0.6", "Returns the places of equal elements."),
+    Spec::new("lmove", 5, CommandFn::Write(lmove), "list", "6.2.0", "Moves an element to an end of a list.")
         .keys(1, 2, 1),
-    Spec::new("lmpop", -4, Run::Write(lmpop), "list", "7.0.0", "Removes elements of the first list that has some.")
-        .no_keys(),
+    Spec::new(
+        "rpoplpush",
+        3,
+        CommandFn::Write(rpoplpush),
+        "list",
+        "1.2.0",
+        "Moves the last element before another first.",
+    )
+    .keys(1, 2, 1),
+    Spec::new(
+        "lmpop",
+        -4,
+        CommandFn::Write(lmpop),
+        "list",
+        "7.0.0",
+        "Removes elements of the first list that has some.",
+    )
+    .no_keys(),
 ];
 
-fn lpush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, End::Left, false)
+fn lpush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, ListEnd::Left, false)
 }
 
-fn rpush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, End::Right, false)
+fn rpush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, ListEnd::Right, false)
 }
 
-fn lpushx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, End::Left, true)
+fn lpushx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, ListEnd::Left, true)
 }
 
-fn rpushx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, End::Right, true)
+fn rpushx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, ListEnd::Right, true)
 }
 
-fn push(keys: &mut Change<'_>, words: &[&[u8]], end: End, must_exist: bool) -> Result<Reply, Error> {
+fn push(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd, must_exist: bool) -> Result<Reply, Error> {
     keys.edit(words[1], |list: &mut List| {
         if must_exist && list.is_empty() {
             return Ok(Edited::Unchanged(Reply::Integer(0)));
@@ -55,15 +72,15 @@ fn push(keys: &mut Change<'_>, words: &[&[u8]], end: End, must_exist: bool) -> R
     })
 }
 
-fn lpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop(keys, words, End::Left, "lpop")
+fn lpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop(keys, words, ListEnd::Left, "lpop")
 }
 
-fn rpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop(keys, words, End::Right, "rpop")
+fn rpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop(keys, words, ListEnd::Right, "rpop")
 }
 
-fn pop(keys: &mut Change<'_>, words: &[&[u8]], end: End, name: &str) -> Result<Reply, Error> {
+fn pop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd, name: &str) -> Result<Reply, Error> {
     let count = match words[2..] {
         [] => None,
         [count] => Some(counts::natural(count)?),
@@ -99,7 +116,7 @@ fn lindex(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(place.and_then(|place| list.get(place)).cloned().into())
 }
 
-fn lset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn lset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |list: &mut List| {
         if list.is_empty() {
             return Err(Error::NO_SUCH_KEY);
@@ -113,7 +130,7 @@ fn lset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn linsert(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn linsert(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let after = match words[2] {
         side if is(side, "after") => 1,
         side if is(side, "before") => 0,
@@ -123,7 +140,7 @@ fn linsert(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         if list.is_empty() {
             return Ok(Edited::Unchanged(Reply::Integer(0)));
         }
-        let Some(place) = list.places_of(&Text::from(words[3]), End::Left, usize::MAX).next() else {
+        let Some(place) = list.places_of(&Text::from(words[3]), ListEnd::Left, usize::MAX).next() else {
             return Ok(Edited::Unchanged(Reply::Integer(-1)));
         };
         list.insert(place + after, Text::from(words[4]));
@@ -131,9 +148,9 @@ fn linsert(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn lrem(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn lrem(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let count = integer(words[2])?;
-    let from = if count < 0 { End::Right } else { End::Left };
+    let from = if count < 0 { ListEnd::Right } else { ListEnd::Left };
     let most = if count == 0 { usize::MAX } else { count.unsigned_abs() as usize };
     keys.edit(words[1], |list: &mut List| {
         let removed = list.remove(&Text::from(words[3]), from, most);
@@ -141,7 +158,7 @@ fn lrem(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn ltrim(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn ltrim(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (first, last) = (integer(words[2])?, integer(words[3])?);
     keys.edit(words[1], |list: &mut List| {
         let len = list.len();
@@ -174,7 +191,7 @@ fn lpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     if !odd.is_empty() {
         return Err(Error::SYNTAX);
     }
-    let from = if rank < 0 { End::Right } else { End::Left };
+    let from = if rank < 0 { ListEnd::Right } else { ListEnd::Left };
     let all = |number| if number == 0 { usize::MAX } else { number };
     let element = Text::from(words[2]);
     let list = keys.typed::<List>(words[1])?;
@@ -186,17 +203,17 @@ fn lpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn lmove(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn lmove(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (from, to) = (end(words[3])?, end(words[4])?);
     transfer(keys, words[1], words[2], from, to)
 }
 
-fn rpoplpush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    transfer(keys, words[1], words[2], End::Right, End::Left)
+fn rpoplpush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    transfer(keys, words[1], words[2], ListEnd::Right, ListEnd::Left)
 }
 
 /// Moves an element from an end of one list to an end of another, or of the same.
-fn transfer(keys: &mut Change<'_>, from: &[u8], to: &[u8], taken: End, put: End) -> Result<Reply, Error> {
+fn transfer(keys: &mut KeyspaceMut<'_>, from: &[u8], to: &[u8], taken: ListEnd, put: ListEnd) -> Result<Reply, Error> {
     let view = keys.view();
     if view.typed::<List>(from)?.is_none() {
         return Ok(Reply::Null);
@@ -219,7 +236,7 @@ fn transfer(keys: &mut Change<'_>, from: &[u8], to: &[u8], taken: End, put: End)
     Ok(element.into())
 }
 
-fn lmpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn lmpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let named = counts::at_least(1, words[1], "ERR numkeys should be greater than 0")?;
     let Some((lists, [side, options @ ..])) = words[2..].split_at_checked(named) else { return Err(Error::SYNTAX) };
     let side = end(side)?;
@@ -238,15 +255,15 @@ fn lmpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 /// Removes elements at an end. The answer has them in the order of their removal.
-fn take(list: &mut List, end: End, count: usize) -> Reply {
+fn take(list: &mut List, end: ListEnd, count: usize) -> Reply {
     Reply::Array((0..count.min(list.len())).filter_map(|_| list.pop(end)).map(Reply::Text).collect())
 }
 
 /// Reads a word that must name an end.
-fn end(word: &[u8]) -> Result<End, Error> {
+fn end(word: &[u8]) -> Result<ListEnd, Error> {
     match word {
-        word if is(word, "left") => Ok(End::Left),
-        word if is(word, "right") => Ok(End::Right),
+        word if is(word, "left") => Ok(ListEnd::Left),
+        word if is(word, "right") => Ok(ListEnd::Right),
         _ => Err(Error::SYNTAX),
     }
 }

@@ -1,6 +1,6 @@
 //! The commands that the server answers by itself.
 
-use super::{Run, Spec};
+use super::{CommandFn, Spec};
 
 pub(super) const COMMANDS: &[Spec] = &[
     local("acl", -2, "server", "6.0.0", "Tells which user a connection has: there is one."),
@@ -34,5 +34,5 @@ pub(super) const COMMANDS: &[Spec] = &[
 ];
 
 const fn local(name: &'static str, arity: i8, group: &'static str, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, Run::Local, group, since, summary).no_keys()
+    Spec::new(name, arity, CommandFn::Local, group, since, summary).no_keys()
 }

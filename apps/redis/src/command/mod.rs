@@ -23,16 +23,16 @@ use foldhash::fast::FixedState;
 
 use crate::{
     Error, Reply,
-    keyspace::{Change, View},
+    keyspace::{KeyspaceMut, View},
 };
 
 /// The function that carries a command out.
 #[derive(Clone, Copy, Debug)]
-pub enum Run {
+pub enum CommandFn {
     /// Changes the state. The command travels through the group, and is answered once this replica has applied it.
     ///
     /// A command that fails must have changed nothing.
-    Write(fn(&mut Change<'_>, &[&[u8]]) -> Result<Reply, Error>),
+    Write(fn(&mut KeyspaceMut<'_>, &[&[u8]]) -> Result<Reply, Error>),
     /// Looks at the state. It is linearizable, and takes no turn in the group's order.
     Read(fn(&View<'_>, &[&[u8]]) -> Result<Reply, Error>),
     /// Is answered by the server that was asked, whether or not its group lives.
@@ -42,7 +42,7 @@ pub enum Run {
 /// The words that are keys: the first's place, the last's (negative: from the end), and the distance between two. All
 /// are 0 if no word is a key, or if only the command itself can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub struct KeyPositions {
     /// The place of the first key; the command's name has 0.
     pub first: i8,
     /// The place of the last one; -1 is the last word.
@@ -59,9 +59,9 @@ pub struct Spec {
     /// The number of words that it takes, its name included. A negative number stands for at least as many.
     pub arity: i8,
     /// The function that carries it out.
-    pub run: Run,
+    pub run: CommandFn,
     /// The words that are keys.
-    pub keys: Keys,
+    pub keys: KeyPositions,
     /// Whether it always takes a short time, whatever the values hold.
     pub is_fast: bool,
     /// The group in which Redis lists it: "string", "hash", "generic", ..
@@ -77,17 +77,26 @@ impl Spec {
     pub const fn new(
         name: &'static str,
         arity: i8,
-        run: Run,
+        run: CommandFn,
         group: &'static str,
         since: &'static str,
         summary: &'static str,
     ) -> Spec {
-        Spec { name, arity, run, keys: Keys { first: 1, last: 1, step: 1 }, is_fast: false, group, since, summary }
+        Spec {
+            name,
+            arity,
+            run,
+            keys: KeyPositions { first: 1, last: 1, step: 1 },
+            is_fast: false,
+            group,
+            since,
+            summary,
+        }
     }
 
     /// The same command, with these keys.
     pub const fn keys(self, first: i8, last: i8, step: i8) -> Spec {
-        Spec { keys: Keys { first, last, step }, ..self }
+        Spec { keys: KeyPositions { first, last, step }, ..self }
     }
 
     /// The same command, without keys.

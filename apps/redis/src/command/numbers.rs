@@ -1,42 +1,42 @@
 //! The commands of strings that are numbers.
 
-use super::{Run, Spec, integer};
+use super::{CommandFn, Spec, integer};
 use crate::{
     Error, Reply, Text,
     extended::Extended,
-    keyspace::{Change, Edited},
+    keyspace::{Edited, KeyspaceMut},
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("incr", 2, Run::Write(incr), "1.0.0", "Adds one to the number at a key.").fast(),
-    spec("decr", 2, Run::Write(decr), "1.0.0", "Takes one from the number at a key.").fast(),
-    spec("incrby", 3, Run::Write(incrby), "1.0.0", "Adds to the number at a key.").fast(),
-    spec("decrby", 3, Run::Write(decrby), "1.0.0", "Takes from the number at a key.").fast(),
-    spec("incrbyfloat", 3, Run::Write(incrbyfloat), "2.6.0", "Adds a fraction to the number at a key.").fast(),
+    spec("incr", 2, CommandFn::Write(incr), "1.0.0", "Adds one to the number at a key.").fast(),
+    spec("decr", 2, CommandFn::Write(decr), "1.0.0", "Takes one from the number at a key.").fast(),
+    spec("incrby", 3, CommandFn::Write(incrby), "1.0.0", "Adds to the number at a key.").fast(),
+    spec("decrby", 3, CommandFn::Write(decrby), "1.0.0", "Takes from the number at a key.").fast(),
+    spec("incrbyfloat", 3, CommandFn::Write(incrbyfloat), "2.6.0", "Adds a fraction to the number at a key.").fast(),
 ];
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "string", since, summary)
 }
 
-fn incr(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn incr(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     add(keys, words[1], 1)
 }
 
-fn decr(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn decr(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     add(keys, words[1], -1)
 }
 
-fn incrby(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn incrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     add(keys, words[1], integer(words[2])?)
 }
 
-fn decrby(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn decrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let by = integer(words[2])?.checked_neg().ok_or(Error::fixed("ERR decrement would overflow"))?;
     add(keys, words[1], by)
 }
 
-fn add(keys: &mut Change<'_>, key: &[u8], by: i64) -> Result<Reply, Error> {
+fn add(keys: &mut KeyspaceMut<'_>, key: &[u8], by: i64) -> Result<Reply, Error> {
     let absent = || Text::Integer(0);
     keys.edit_or(key, absent, |text| {
         let sum = text.integer().ok_or(Error::NOT_AN_INTEGER)?.checked_add(by).ok_or(Error::OVERFLOW)?;
@@ -45,7 +45,7 @@ fn add(keys: &mut Change<'_>, key: &[u8], by: i64) -> Result<Reply, Error> {
     })
 }
 
-fn incrbyfloat(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn incrbyfloat(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let absent = || Text::Integer(0);
     keys.edit_or(words[1], absent, |text| {
         let old = Extended::parse(&text.bytes()).ok_or(Error::NOT_A_FLOAT)?;

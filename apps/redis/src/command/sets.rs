@@ -3,42 +3,47 @@
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
-use super::{Run, Spec, counts, is, scan::Scan};
+use super::{CommandFn, Spec, counts, is, scan::Scan};
 use crate::{
     Error, Reply,
-    keyspace::{Change, Edited, View},
+    keyspace::{Edited, KeyspaceMut, View},
     value::Set,
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("sadd", -3, Run::Write(sadd), "set", "1.0.0", "Adds members.").fast(),
-    Spec::new("srem", -3, Run::Write(srem), "set", "1.0.0", "Removes members.").fast(),
-    Spec::new("smembers", 2, Run::Read(smembers), "set", "1.0.0", "Returns all members."),
-    Spec::new("sismember", 3, Run::Read(sismember), "set", "1.0.0", "Says whether a string is a member.").fast(),
-    Spec::new("smismember", -3, Run::Read(smismember), "set", "6.2.0", "Says which strings are members.").fast(),
-    Spec::new("scard", 2, Run::Read(scard), "set", "1.0.0", "Returns how many members there are.").fast(),
-    Spec::new("spop", -2, Run::Write(spop), "set", "1.0.0", "Removes random members, and returns them.").fast(),
-    Spec::new("srandmember", -2, Run::Read(srandmember), "set", "1.0.0", "Returns random members."),
-    Spec::new("smove", 4, Run::Write(smove), "set", "1.0.0", "Moves a member to another set.").keys(1, 2, 1).fast(),
-    Spec::new("sinter", -2, Run::Read(sinter), "set", "1.0.0", "Returns what all sets have.").keys(1, -1, 1),
-    Spec::new("sintercard", -3, Run::Read(sintercard), "set", "7.0.0", "Counts what all sets have.").no_keys(),
-    Spec::new("sunion", -2, Run::Read(sunion), "set", "1.0.0", "Returns what any set has.").keys(1, -1, 1),
-    Spec::new("sdiff", -2, Run::Read(sdiff), "set", "1.0.0", "Returns what only the first set has.").keys(1, -1, 1),
-    Spec::new("sinterstore", -3, Run::Write(sinterstore), "set", "1.0.0", "Stores what all sets have.").keys(1, -1, 1),
-    Spec::new("sunionstore", -3, Run::Write(sunionstore), "set", "1.0.0", "Stores what any set has.").keys(1, -1, 1),
-    Spec::new("sdiffstore", -3, Run::Write(sdiffstore), "set", "1.0.0", "Stores what only the first set has.")
+    Spec::new("sadd", -3, CommandFn::Write(sadd), "set", "1.0.0", "Adds members.").fast(),
+    Spec::new("srem", -3, CommandFn::Write(srem), "set", "1.0.0", "Removes members.").fast(),
+    Spec::new("smembers", 2, CommandFn::Read(smembers), "set", "1.0.0", "Returns all members."),
+    Spec::new("sismember", 3, CommandFn::Read(sismember), "set", "1.0.0", "Says whether a string is a member.").fast(),
+    Spec::new("smismember", -3, CommandFn::Read(smismember), "set", "6.2.0", "Says which strings are members.").fast(),
+    Spec::new("scard", 2, CommandFn::Read(scard), "set", "1.0.0", "Returns how many members there are.").fast(),
+    Spec::new("spop", -2, CommandFn::Write(spop), "set", "1.0.0", "Removes random members, and returns them.").fast(),
+    Spec::new("srandmember", -2, CommandFn::Read(srandmember), "set", "1.0.0", "Returns random members."),
+    Spec::new("smove", 4, CommandFn::Write(smove), "set", "1.0.0", "Moves a member to another set.")
+        .keys(1, 2, 1)
+        .fast(),
+    Spec::new("sinter", -2, CommandFn::Read(sinter), "set", "1.0.0", "Returns what all sets have.").keys(1, -1, 1),
+    Spec::new("sintercard", -3, CommandFn::Read(sintercard), "set", "7.0.0", "Counts what all sets have.").no_keys(),
+    Spec::new("sunion", -2, CommandFn::Read(sunion), "set", "1.0.0", "Returns what any set has.").keys(1, -1, 1),
+    Spec::new("sdiff", -2, CommandFn::Read(sdiff), "set", "1.0.0", "Returns what only the first set has.")
         .keys(1, -1, 1),
-    Spec::new("sscan", -3, Run::Read(sscan), "set", "2.8.0", "Walks over the members in steps."),
+    Spec::new("sinterstore", -3, CommandFn::Write(sinterstore), "set", "1.0.0", "Stores what all sets have.")
+        .keys(1, -1, 1),
+    Spec::new("sunionstore", -3, CommandFn::Write(sunionstore), "set", "1.0.0", "Stores what any set has.")
+        .keys(1, -1, 1),
+    Spec::new("sdiffstore", -3, CommandFn::Write(sdiffstore), "set", "1.0.0", "Stores what only the first set has.")
+        .keys(1, -1, 1),
+    Spec::new("sscan", -3, CommandFn::Read(sscan), "set", "2.8.0", "Walks over the members in steps."),
 ];
 
-fn sadd(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn sadd(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |set: &mut Set| {
         let added = words[2..].iter().filter(|member| set.insert(member)).count();
         Ok(Edited::when(added > 0, Reply::count(added)))
     })
 }
 
-fn srem(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn srem(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |set: &mut Set| {
         let removed = words[2..].iter().filter(|member| set.remove(member)).count();
         Ok(Edited::when(removed > 0, Reply::count(removed)))
@@ -63,7 +68,7 @@ fn scard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::count(keys.typed::<Set>(words[1])?.map_or(0, Set::len)))
 }
 
-fn spop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn spop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let count = match words[2..] {
         [] => None,
         [count] => Some(counts::natural(count)?),
@@ -95,7 +100,7 @@ fn srandmember(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::array_of_bytes(places.into_iter().filter_map(|place| set.at(place))))
 }
 
-fn smove(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn smove(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (from, to, member) = (words[1], words[2], words[3]);
     let view = keys.view();
     let Some(source) = view.typed::<Set>(from)? else { return Ok(Reply::Integer(0)) };
@@ -120,17 +125,17 @@ fn sdiff(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(members(difference(keys, &words[1..])?))
 }
 
-fn sinterstore(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn sinterstore(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let set = common(&keys.view(), &words[2..])?.collect();
     Ok(store(keys, words[1], set))
 }
 
-fn sunionstore(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn sunionstore(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let set = union(&keys.view(), &words[2..])?.collect();
     Ok(store(keys, words[1], set))
 }
 
-fn sdiffstore(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn sdiffstore(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let set = difference(&keys.view(), &words[2..])?.collect();
     Ok(store(keys, words[1], set))
 }
@@ -205,7 +210,7 @@ fn members<'a>(members: impl Iterator<Item = &'a [u8]>) -> Reply {
 }
 
 /// Sets a key to a set, or removes the key if the set is empty. The answer is the number of members.
-fn store(keys: &mut Change<'_>, key: &[u8], set: Set) -> Reply {
+fn store(keys: &mut KeyspaceMut<'_>, key: &[u8], set: Set) -> Reply {
     let len = set.len();
     keys.put_unless_empty(key, set);
     Reply::count(len)

@@ -3,26 +3,27 @@
 use foldhash::fast::RandomState;
 use indexmap::{IndexMap, IndexSet};
 
-use super::{Run, Spec, counts, is, sorted_ranges::put};
+use super::{CommandFn, Spec, counts, is, sorted_ranges::put};
 use crate::{
     Error, Reply,
-    keyspace::{Change, View},
+    keyspace::{KeyspaceMut, View},
     number,
     value::{Set, SortedSet, Typed, order},
 };
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "sorted-set", since, summary).no_keys()
 }
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("zunion", -3, Run::Read(union), "6.2.0", "Returns the union of sets."),
-    spec("zinter", -3, Run::Read(inter), "6.2.0", "Returns the intersection of sets."),
-    spec("zdiff", -3, Run::Read(diff), "6.2.0", "Returns the first set without what others hold."),
-    spec("zintercard", -3, Run::Read(intercard), "7.0.0", "Counts the members of an intersection."),
-    spec("zunionstore", -4, Run::Write(union_store), "2.0.0", "Stores the union of sets.").keys(1, 1, 1),
-    spec("zinterstore", -4, Run::Write(inter_store), "2.0.0", "Stores the intersection of sets.").keys(1, 1, 1),
-    spec("zdiffstore", -4, Run::Write(diff_store), "6.2.0", "Stores the first set without the others.").keys(1, 1, 1),
+    spec("zunion", -3, CommandFn::Read(union), "6.2.0", "Returns the union of sets."),
+    spec("zinter", -3, CommandFn::Read(inter), "6.2.0", "Returns the intersection of sets."),
+    spec("zdiff", -3, CommandFn::Read(diff), "6.2.0", "Returns the first set without what others hold."),
+    spec("zintercard", -3, CommandFn::Read(intercard), "7.0.0", "Counts the members of an intersection."),
+    spec("zunionstore", -4, CommandFn::Write(union_store), "2.0.0", "Stores the union of sets.").keys(1, 1, 1),
+    spec("zinterstore", -4, CommandFn::Write(inter_store), "2.0.0", "Stores the intersection of sets.").keys(1, 1, 1),
+    spec("zdiffstore", -4, CommandFn::Write(diff_store), "6.2.0", "Stores the first set without the others.")
+        .keys(1, 1, 1),
 ];
 
 /// An operation on sets.
@@ -131,7 +132,7 @@ enum Purpose {
 }
 
 /// A request for a union, intersection or difference.
-struct Query<'a> {
+struct AlgebraRequest<'a> {
     operation: Operation,
     sources: Vec<Source<'a>>,
     aggregate: Aggregate,
@@ -140,7 +141,7 @@ struct Query<'a> {
     limit: usize,
 }
 
-impl<'a> Query<'a> {
+impl<'a> AlgebraRequest<'a> {
     /// Reads the words from the number of keys on. `name` is the command's.
     fn parse(
         operation: Operation,
@@ -148,7 +149,7 @@ impl<'a> Query<'a> {
         keys: &View<'a>,
         words: &[&[u8]],
         name: &str,
-    ) -> Result<Query<'a>, Error> {
+    ) -> Result<AlgebraRequest<'a>, Error> {
         let count = super::integer(words[0])?;
         if count < 1 {
             return Err(Error::new(format!("ERR at least 1 input key is needed for '{name}' command")));
@@ -193,7 +194,7 @@ impl<'a> Query<'a> {
         if operation != Operation::Diff {
             sources.sort_by_key(Source::len);
         }
-        Ok(Query { operation, sources, aggregate, with_scores, limit })
+        Ok(AlgebraRequest { operation, sources, aggregate, with_scores, limit })
     }
 
     /// The members of the result and their scores, in order.
@@ -253,37 +254,37 @@ impl<'a> Query<'a> {
 }
 
 fn union(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Query::parse(Operation::Union, Purpose::Answer, keys, &words[1..], "zunion")?.answer())
+    Ok(AlgebraRequest::parse(Operation::Union, Purpose::Answer, keys, &words[1..], "zunion")?.answer())
 }
 
 fn inter(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Query::parse(Operation::Inter, Purpose::Answer, keys, &words[1..], "zinter")?.answer())
+    Ok(AlgebraRequest::parse(Operation::Inter, Purpose::Answer, keys, &words[1..], "zinter")?.answer())
 }
 
 fn diff(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Query::parse(Operation::Diff, Purpose::Answer, keys, &words[1..], "zdiff")?.answer())
+    Ok(AlgebraRequest::parse(Operation::Diff, Purpose::Answer, keys, &words[1..], "zdiff")?.answer())
 }
 
 fn intercard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let query = Query::parse(Operation::Inter, Purpose::Count, keys, &words[1..], "zintercard")?;
+    let query = AlgebraRequest::parse(Operation::Inter, Purpose::Count, keys, &words[1..], "zintercard")?;
     let most = if query.limit == 0 { usize::MAX } else { query.limit };
     Ok(Reply::count(query.intersection().take(most).count()))
 }
 
-fn union_store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn union_store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     store(Operation::Union, keys, words, "zunionstore")
 }
 
-fn inter_store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn inter_store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     store(Operation::Inter, keys, words, "zinterstore")
 }
 
-fn diff_store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn diff_store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     store(Operation::Diff, keys, words, "zdiffstore")
 }
 
-fn store(operation: Operation, keys: &mut Change<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
-    let query = Query::parse(operation, Purpose::Store, &keys.view(), &words[2..], name)?;
+fn store(operation: Operation, keys: &mut KeyspaceMut<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
+    let query = AlgebraRequest::parse(operation, Purpose::Store, &keys.view(), &words[2..], name)?;
     let found: SortedSet = query.result().into_iter().collect();
     Ok(put(keys, words[1], found))
 }

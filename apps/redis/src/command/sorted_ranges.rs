@@ -3,29 +3,47 @@
 use std::ops::Range;
 
 use super::{
-    Run, Spec, counts, integer, is,
+    CommandFn, Spec, counts, integer, is,
     sorted_sets::{member, scored, spec},
 };
 use crate::{
     Error, Reply,
-    keyspace::{Change, Edited, View},
+    keyspace::{Edited, KeyspaceMut, View},
     number,
     value::SortedSet,
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("zcount", 4, Run::Read(count), "2.0.0", "Counts the members within a range of scores.").fast(),
-    spec("zlexcount", 4, Run::Read(lexcount), "2.8.9", "Counts the members within a range of strings.").fast(),
-    spec("zrange", -4, Run::Read(range), "1.2.0", "Returns the members within a range."),
-    spec("zrangestore", -5, Run::Write(store), "6.2.0", "Stores the members within a range.").keys(1, 2, 1),
-    spec("zrangebyscore", -4, Run::Read(range_by_score), "1.0.5", "Returns the members within a range of scores."),
-    spec("zrevrangebyscore", -4, Run::Read(revrange_by_score), "2.2.0", "As ZRANGEBYSCORE, from the highest."),
-    spec("zrangebylex", -4, Run::Read(range_by_lex), "2.8.9", "Returns the members within a range of strings."),
-    spec("zrevrangebylex", -4, Run::Read(revrange_by_lex), "2.8.9", "As ZRANGEBYLEX, from the last."),
-    spec("zrevrange", -4, Run::Read(revrange), "1.2.0", "Returns the members within a range of ranks, reversed."),
-    spec("zremrangebyrank", 4, Run::Write(remove_ranks), "2.0.0", "Removes the members within a range of ranks."),
-    spec("zremrangebyscore", 4, Run::Write(remove_scores), "1.2.0", "Removes the members within a range of scores."),
-    spec("zremrangebylex", 4, Run::Write(remove_members), "2.8.9", "Removes the members within a range of strings."),
+    spec("zcount", 4, CommandFn::Read(count), "2.0.0", "Counts the members within a range of scores.").fast(),
+    spec("zlexcount", 4, CommandFn::Read(lexcount), "2.8.9", "Counts the members within a range of strings.").fast(),
+    spec("zrange", -4, CommandFn::Read(range), "1.2.0", "Returns the members within a range."),
+    spec("zrangestore", -5, CommandFn::Write(store), "6.2.0", "Stores the members within a range.").keys(1, 2, 1),
+    spec(
+        "zrangebyscore",
+        -4,
+        CommandFn::Read(range_by_score),
+        "1.0.5",
+        "Returns the members within a range of scores.",
+    ),
+    spec("zrevrangebyscore", -4, CommandFn::Read(revrange_by_score), "2.2.0", "As ZRANGEBYSCORE, from the highest."),
+    spec("zrangebylex", -4, CommandFn::Read(range_by_lex), "2.8.9", "Returns the members within a range of strings."),
+    spec("zrevrangebylex", -4, CommandFn::Read(revrange_by_lex), "2.8.9", "As ZRANGEBYLEX, from the last."),
+    spec("zrevrange", -4, CommandFn::Read(revrange), "1.2.0", "Returns the members within a range of ranks, reversed."),
+    spec("zremrangebyrank", 4, CommandFn::Write(remove_ranks), "2.0.0", "Removes the members within a range of ranks."),
+    spec(
+        "zremrangebyscore",
+        4,
+        CommandFn::Write(remove_scores),
+        "1.2.0",
+        "Removes the members within a range of scores.",
+    ),
+    spec(
+        "zremrangebylex",
+        4,
+        CommandFn::Write(remove_members),
+        "2.8.9",
+        "Removes the members within a range of strings.",
+    ),
 ];
 
 /// The measure of a range.
@@ -141,7 +159,7 @@ impl<'a> Span<'a> {
 
 /// A request of `ZRANGE` and its kin.
 #[derive(Clone, Copy, Debug)]
-struct Query<'a> {
+struct RangeRequest<'a> {
     span: Span<'a>,
     reversed: bool,
     offset: i64,
@@ -158,9 +176,9 @@ struct Fixed {
     stores: bool,
 }
 
-impl<'a> Query<'a> {
+impl<'a> RangeRequest<'a> {
     /// Reads the ends of the range and what follows them.
-    fn parse(words: &[&'a [u8]], fixed: Fixed) -> Result<Query<'a>, Error> {
+    fn parse(words: &[&'a [u8]], fixed: Fixed) -> Result<RangeRequest<'a>, Error> {
         let (ends, mut rest) = words.split_at(2);
         let Fixed { mut by, mut reversed, stores } = fixed;
         let (mut offset, mut limit, mut with_scores) = (0, -1, false);
@@ -190,7 +208,7 @@ impl<'a> Query<'a> {
         // A walk from the highest names the highest first. Ranks count from the end at which the walk begins.
         let swapped = reversed && by != By::Rank;
         let (min, max) = if swapped { (ends[1], ends[0]) } else { (ends[0], ends[1]) };
-        Ok(Query { span: Span::parse(by, min, max)?, reversed, offset, limit, with_scores })
+        Ok(RangeRequest { span: Span::parse(by, min, max)?, reversed, offset, limit, with_scores })
     }
 
     /// The ranks of the members that it finds.
@@ -236,7 +254,7 @@ fn count_by(by: By, keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn answer(keys: &View<'_>, words: &[&[u8]], fixed: Fixed) -> Result<Reply, Error> {
-    let query = Query::parse(&words[2..], fixed)?;
+    let query = RangeRequest::parse(&words[2..], fixed)?;
     Ok(query.answer(keys.typed(words[1])?))
 }
 
@@ -264,8 +282,8 @@ fn revrange_by_lex(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     answer(keys, words, Fixed { by: Some(By::Lex), reversed: Some(true), stores: false })
 }
 
-fn store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let query = Query::parse(&words[3..], Fixed { stores: true, ..Fixed::default() })?;
+fn store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let query = RangeRequest::parse(&words[3..], Fixed { stores: true, ..Fixed::default() })?;
     let found: SortedSet = match keys.view().typed::<SortedSet>(words[2])? {
         Some(set) => set.range(query.ranks(set)).map(|(member, score)| (&**member, score)).collect(),
         None => SortedSet::default(),
@@ -274,25 +292,25 @@ fn store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 /// Sets a key to the members that a command has found, and answers their number. A key that would be empty is removed.
-pub(super) fn put(keys: &mut Change<'_>, key: &[u8], found: SortedSet) -> Reply {
+pub(super) fn put(keys: &mut KeyspaceMut<'_>, key: &[u8], found: SortedSet) -> Reply {
     let count = found.len();
     keys.put_unless_empty(key, found);
     Reply::count(count)
 }
 
-fn remove_ranks(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn remove_ranks(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     remove_by(By::Rank, keys, words)
 }
 
-fn remove_scores(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn remove_scores(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     remove_by(By::Score, keys, words)
 }
 
-fn remove_members(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn remove_members(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     remove_by(By::Lex, keys, words)
 }
 
-fn remove_by(by: By, keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn remove_by(by: By, keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let span = Span::parse(by, words[2], words[3])?;
     keys.edit(words[1], |set: &mut SortedSet| {
         let removed = set.drain(span.ranks(set, false)).len();

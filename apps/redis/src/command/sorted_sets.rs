@@ -2,33 +2,39 @@
 
 use std::sync::Arc;
 
-use super::{Run, Spec, counts, is, scan::Scan};
+use super::{CommandFn, Spec, counts, is, scan::Scan};
 use crate::{
     Error, Reply, Text,
-    keyspace::{Change, Edited, View},
+    keyspace::{Edited, KeyspaceMut, View},
     number,
     value::SortedSet,
 };
 
 /// A command of sorted sets.
-pub(super) const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+pub(super) const fn spec(
+    name: &'static str,
+    arity: i8,
+    run: CommandFn,
+    since: &'static str,
+    summary: &'static str,
+) -> Spec {
     Spec::new(name, arity, run, "sorted-set", since, summary)
 }
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("zadd", -4, Run::Write(add), "1.2.0", "Adds members, or changes their scores.").fast(),
-    spec("zincrby", 4, Run::Write(incrby), "1.2.0", "Adds to a member's score.").fast(),
-    spec("zrem", -3, Run::Write(remove), "1.2.0", "Removes members.").fast(),
-    spec("zscore", 3, Run::Read(score), "1.2.0", "Returns a member's score.").fast(),
-    spec("zmscore", -3, Run::Read(scores), "6.2.0", "Returns the scores of members.").fast(),
-    spec("zcard", 2, Run::Read(card), "1.2.0", "Returns how many members there are.").fast(),
-    spec("zrank", -3, Run::Read(rank), "2.0.0", "Returns a member's rank, from the lowest score.").fast(),
-    spec("zrevrank", -3, Run::Read(revrank), "2.0.0", "Returns a member's rank, from the highest score.").fast(),
-    spec("zpopmin", -2, Run::Write(popmin), "5.0.0", "Removes the members with the lowest scores.").fast(),
-    spec("zpopmax", -2, Run::Write(popmax), "5.0.0", "Removes the members with the highest scores.").fast(),
-    spec("zmpop", -4, Run::Write(mpop), "7.0.0", "Pops members of the first set that has any.").no_keys(),
-    spec("zrandmember", -2, Run::Read(random), "6.2.0", "Returns members at random."),
-    spec("zscan", -3, Run::Read(scan), "2.8.0", "Walks over the members, a few at a time."),
+    spec("zadd", -4, CommandFn::Write(add), "1.2.0", "Adds members, or changes their scores.").fast(),
+    spec("zincrby", 4, CommandFn::Write(incrby), "1.2.0", "Adds to a member's score.").fast(),
+    spec("zrem", -3, CommandFn::Write(remove), "1.2.0", "Removes members.").fast(),
+    spec("zscore", 3, CommandFn::Read(score), "1.2.0", "Returns a member's score.").fast(),
+    spec("zmscore", -3, CommandFn::Read(scores), "6.2.0", "Returns the scores of members.").fast(),
+    spec("zcard", 2, CommandFn::Read(card), "1.2.0", "Returns how many members there are.").fast(),
+    spec("zrank", -3, CommandFn::Read(rank), "2.0.0", "Returns a member's rank, from the lowest score.").fast(),
+    spec("zrevrank", -3, CommandFn::Read(revrank), "2.0.0", "Returns a member's rank, from the highest score.").fast(),
+    spec("zpopmin", -2, CommandFn::Write(popmin), "5.0.0", "Removes the members with the lowest scores.").fast(),
+    spec("zpopmax", -2, CommandFn::Write(popmax), "5.0.0", "Removes the members with the highest scores.").fast(),
+    spec("zmpop", -4, CommandFn::Write(mpop), "7.0.0", "Pops members of the first set that has any.").no_keys(),
+    spec("zrandmember", -2, CommandFn::Read(random), "6.2.0", "Returns members at random."),
+    spec("zscan", -3, CommandFn::Read(scan), "2.8.0", "Walks over the members, a few at a time."),
 ];
 
 /// The answer for a member, which shares the store's bytes.
@@ -70,7 +76,7 @@ impl Condition {
     }
 }
 
-fn add(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn add(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let mut condition = Condition::default();
     let (mut counts_changed, mut increments) = (false, false);
     let mut rest = &words[2..];
@@ -114,12 +120,12 @@ fn add(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn incrby(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn incrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     increment(keys, words[1], words[2], words[3], Condition::default())
 }
 
 fn increment(
-    keys: &mut Change<'_>,
+    keys: &mut KeyspaceMut<'_>,
     key: &[u8],
     by: &[u8],
     member: &[u8],
@@ -141,7 +147,7 @@ fn increment(
     })
 }
 
-fn remove(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn remove(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |set: &mut SortedSet| {
         let removed = words[2..].iter().filter(|member| set.remove(member).is_some()).count();
         Ok(Edited::when(removed > 0, Reply::count(removed)))
@@ -164,21 +170,21 @@ fn card(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn rank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    rank_from(End::Lowest, keys, words, "zrank")
+    rank_from(ScoreEnd::Lowest, keys, words, "zrank")
 }
 
 fn revrank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    rank_from(End::Highest, keys, words, "zrevrank")
+    rank_from(ScoreEnd::Highest, keys, words, "zrevrank")
 }
 
 /// The end from which members are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ScoreEnd {
     Lowest,
     Highest,
 }
 
-fn rank_from(end: End, keys: &View<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
+fn rank_from(end: ScoreEnd, keys: &View<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
     let with_score = match words[3..] {
         [] => false,
         [option] if is(option, "withscore") => true,
@@ -187,7 +193,7 @@ fn rank_from(end: End, keys: &View<'_>, words: &[&[u8]], name: &str) -> Result<R
     };
     let found = keys.typed::<SortedSet>(words[1])?.and_then(|set| {
         let rank = set.rank(words[2])?;
-        let rank = if end == End::Lowest { rank } else { set.len() - 1 - rank };
+        let rank = if end == ScoreEnd::Lowest { rank } else { set.len() - 1 - rank };
         Some((Reply::count(rank), Reply::Double(set.score(words[2])?)))
     });
     Ok(match found {
@@ -198,15 +204,15 @@ fn rank_from(end: End, keys: &View<'_>, words: &[&[u8]], name: &str) -> Result<R
     })
 }
 
-fn popmin(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop_some(End::Lowest, keys, words)
+fn popmin(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop_some(ScoreEnd::Lowest, keys, words)
 }
 
-fn popmax(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop_some(End::Highest, keys, words)
+fn popmax(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop_some(ScoreEnd::Highest, keys, words)
 }
 
-fn pop_some(end: End, keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn pop_some(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     match words[2..] {
         // One member is a flat array in both versions of the protocol.
         [] => {
@@ -218,25 +224,25 @@ fn pop_some(end: End, keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, E
     }
 }
 
-fn pop(end: End, keys: &mut Change<'_>, key: &[u8], count: usize) -> Result<Vec<(Reply, Reply)>, Error> {
+fn pop(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, key: &[u8], count: usize) -> Result<Vec<(Reply, Reply)>, Error> {
     keys.edit(key, |set: &mut SortedSet| {
         let count = count.min(set.len());
-        let first = if end == End::Lowest { 0 } else { set.len() - count };
+        let first = if end == ScoreEnd::Lowest { 0 } else { set.len() - count };
         let mut popped: Vec<_> =
             set.drain(first..first + count).map(|(member, score)| scored((&member, score))).collect();
-        if end == End::Highest {
+        if end == ScoreEnd::Highest {
             popped.reverse();
         }
         Ok(Edited::when(count > 0, popped))
     })
 }
 
-fn mpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn mpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let sets = counts::at_least(1, words[1], "ERR numkeys should be greater than 0")?;
     let (sets, rest) = words[2..].split_at_checked(sets).ok_or(Error::SYNTAX)?;
     let (end, options) = match rest {
-        [end, options @ ..] if is(end, "min") => (End::Lowest, options),
-        [end, options @ ..] if is(end, "max") => (End::Highest, options),
+        [end, options @ ..] if is(end, "min") => (ScoreEnd::Lowest, options),
+        [end, options @ ..] if is(end, "max") => (ScoreEnd::Highest, options),
         _ => return Err(Error::SYNTAX),
     };
     let at_least_one = |count| counts::at_least(1, count, "ERR count should be greater than 0");

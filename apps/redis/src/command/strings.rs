@@ -1,33 +1,33 @@
 //! The commands of strings.
 
-use super::{Run, Spec, counts, expiry::Clock, integer, is};
+use super::{CommandFn, Spec, counts, expiry::Clock, integer, is};
 use crate::{
     Error, Reply, Text,
-    keyspace::{Change, Edited, View},
+    keyspace::{Edited, KeyspaceMut, View},
     store::MAX_VALUE_BYTES,
     value::Typed,
 };
 
 pub(super) const COMMANDS: &[Spec] = &[
-    spec("get", 2, Run::Read(get), "1.0.0", "Returns the value of a key.").fast(),
-    spec("set", -3, Run::Write(set), "1.0.0", "Sets a key, whatever it held."),
-    spec("setnx", 3, Run::Write(setnx), "1.0.0", "Sets a key unless it exists.").fast(),
-    spec("setex", 4, Run::Write(setex), "2.0.0", "Sets a key for some seconds."),
-    spec("psetex", 4, Run::Write(psetex), "2.6.0", "Sets a key for some milliseconds."),
-    spec("getset", 3, Run::Write(getset), "1.0.0", "Sets a key and returns the value it had.").fast(),
-    spec("getdel", 2, Run::Write(getdel), "6.2.0", "Removes a key and returns the value it had.").fast(),
-    spec("getex", -2, Run::Write(getex), "6.2.0", "Returns the value of a key and sets when it expires.").fast(),
-    spec("getrange", 4, Run::Read(getrange), "2.4.0", "Returns a part of the value of a key."),
-    spec("substr", 4, Run::Read(getrange), "1.0.0", "Returns a part of the value of a key."),
-    spec("setrange", 4, Run::Write(setrange), "2.2.0", "Overwrites a part of the value of a key."),
-    spec("append", 3, Run::Write(append), "2.0.0", "Appends to the value of a key.").fast(),
-    spec("strlen", 2, Run::Read(strlen), "2.2.0", "Returns the length of the value of a key.").fast(),
-    spec("mget", -2, Run::Read(mget), "1.0.0", "Returns the values of keys.").keys(1, -1, 1).fast(),
-    spec("mset", -3, Run::Write(mset), "1.0.1", "Sets keys.").keys(1, -1, 2),
-    spec("msetnx", -3, Run::Write(msetnx), "1.0.1", "Sets keys unless one of them exists.").keys(1, -1, 2),
+    spec("get", 2, CommandFn::Read(get), "1.0.0", "Returns the value of a key.").fast(),
+    spec("set", -3, CommandFn::Write(set), "1.0.0", "Sets a key, whatever it held."),
+    spec("setnx", 3, CommandFn::Write(setnx), "1.0.0", "Sets a key unless it exists.").fast(),
+    spec("setex", 4, CommandFn::Write(setex), "2.0.0", "Sets a key for some seconds."),
+    spec("psetex", 4, CommandFn::Write(psetex), "2.6.0", "Sets a key for some milliseconds."),
+    spec("getset", 3, CommandFn::Write(getset), "1.0.0", "Sets a key and returns the value it had.").fast(),
+    spec("getdel", 2, CommandFn::Write(getdel), "6.2.0", "Removes a key and returns the value it had.").fast(),
+    spec("getex", -2, CommandFn::Write(getex), "6.2.0", "Returns the value of a key and sets when it expires.").fast(),
+    spec("getrange", 4, CommandFn::Read(getrange), "2.4.0", "Returns a part of the value of a key."),
+    spec("substr", 4, CommandFn::Read(getrange), "1.0.0", "Returns a part of the value of a key."),
+    spec("setrange", 4, CommandFn::Write(setrange), "2.2.0", "Overwrites a part of the value of a key."),
+    spec("append", 3, CommandFn::Write(append), "2.0.0", "Appends to the value of a key.").fast(),
+    spec("strlen", 2, CommandFn::Read(strlen), "2.2.0", "Returns the length of the value of a key.").fast(),
+    spec("mget", -2, CommandFn::Read(mget), "1.0.0", "Returns the values of keys.").keys(1, -1, 1).fast(),
+    spec("mset", -3, CommandFn::Write(mset), "1.0.1", "Sets keys.").keys(1, -1, 2),
+    spec("msetnx", -3, CommandFn::Write(msetnx), "1.0.1", "Sets keys unless one of them exists.").keys(1, -1, 2),
 ];
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "string", since, summary)
 }
 
@@ -41,7 +41,7 @@ fn value(keys: &View<'_>, key: &[u8]) -> Result<Reply, Error> {
 
 /// The options behind the key and the value of `SET`, or the key of `GETEX`.
 #[derive(Default)]
-struct Options<'a> {
+struct SetOptions<'a> {
     expires: Option<(Clock, &'a [u8])>,
     keeps_expiry: bool,
     persists: bool,
@@ -50,9 +50,9 @@ struct Options<'a> {
     exists: Option<bool>,
 }
 
-impl<'a> Options<'a> {
-    fn parse(words: &[&'a [u8]], of_set: bool) -> Result<Options<'a>, Error> {
-        let mut options = Options::default();
+impl<'a> SetOptions<'a> {
+    fn parse(words: &[&'a [u8]], of_set: bool) -> Result<SetOptions<'a>, Error> {
+        let mut options = SetOptions::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let timeless = options.expires.is_none();
@@ -79,13 +79,13 @@ impl<'a> Options<'a> {
     }
 }
 
-fn set(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn set(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (key, value) = (words[1], words[2]);
     if words.len() == 3 {
         keys.put(key, Text::from(value));
         return Ok(Reply::OK);
     }
-    let options = Options::parse(&words[3..], true)?;
+    let options = SetOptions::parse(&words[3..], true)?;
     let expires_ms = options.expires.map(|(clock, word)| clock.expiry_ms(word, keys.now_ms(), "set")).transpose()?;
     let old = if options.gets { self::value(&keys.view(), key)? } else { Reply::Null };
     if options.exists.is_some_and(|must| must != keys.view().exists(key)) {
@@ -99,7 +99,7 @@ fn set(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(if options.gets { old } else { Reply::OK })
 }
 
-fn setnx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn setnx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let is_new = !keys.view().exists(words[1]);
     if is_new {
         keys.put(words[1], Text::from(words[2]));
@@ -107,35 +107,35 @@ fn setnx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::whether(is_new))
 }
 
-fn setex(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn setex(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_for(keys, words, Clock::EX, "setex")
 }
 
-fn psetex(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn psetex(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_for(keys, words, Clock::PX, "psetex")
 }
 
-fn set_for(keys: &mut Change<'_>, words: &[&[u8]], clock: Clock, command: &str) -> Result<Reply, Error> {
+fn set_for(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock, command: &str) -> Result<Reply, Error> {
     let expires_ms = clock.expiry_ms(words[2], keys.now_ms(), command)?;
     keys.put_until(words[1], Text::from(words[3]).into_value(), Some(expires_ms));
     Ok(Reply::OK)
 }
 
-fn getset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn getset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let old = value(&keys.view(), words[1])?;
     keys.put(words[1], Text::from(words[2]));
     Ok(old)
 }
 
-fn getdel(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn getdel(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let old = value(&keys.view(), words[1])?;
     keys.remove(words[1]);
     Ok(old)
 }
 
-fn getex(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn getex(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let key = words[1];
-    let options = Options::parse(&words[2..], false)?;
+    let options = SetOptions::parse(&words[2..], false)?;
     let Some(text) = keys.view().typed::<Text>(key)?.cloned() else { return Ok(Reply::Null) };
     if let Some((clock, word)) = options.expires {
         let expires_ms = clock.expiry_ms(word, keys.now_ms(), "getex")?;
@@ -159,7 +159,7 @@ fn getrange(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn setrange(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn setrange(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let part = words[3];
     let offset = usize::try_from(integer(words[2])?).map_err(|_| Error::fixed("ERR offset is out of range"))?;
     keys.edit(words[1], |text: &mut Text| {
@@ -176,7 +176,7 @@ fn setrange(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn append(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn append(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let more = words[2];
     // A new key holds its value in the form that any other command would have chosen.
     if !keys.view().exists(words[1]) {
@@ -202,14 +202,14 @@ fn mget(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::Array(words[1..].iter().map(value).collect()))
 }
 
-fn mset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn mset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     for (key, value) in pairs(words, "mset")? {
         keys.put(key, Text::from(value));
     }
     Ok(Reply::OK)
 }
 
-fn msetnx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+fn msetnx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     if pairs(words, "msetnx")?.any(|(key, _)| keys.view().exists(key)) {
         return Ok(Reply::whether(false));
     }

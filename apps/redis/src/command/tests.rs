@@ -7,8 +7,8 @@ use super::*;
 use crate::{
     Store,
     inspect::Digest,
-    keyspace::Entry,
-    message::{AnsweredBy, Command},
+    keyspace::KeyEntry,
+    message::{AnsweredBy, StoreCommand},
     testing::Shell,
     words,
 };
@@ -36,7 +36,7 @@ const BEGINNING: &[&str] = &[
 ];
 
 fn any(rng: &mut Rng) -> Vec<u8> {
-    let specs: Vec<_> = all().filter(|spec| !matches!(spec.run, Run::Local)).collect();
+    let specs: Vec<_> = all().filter(|spec| !matches!(spec.run, CommandFn::Local)).collect();
     let spec = rng.choice(specs).expect("there are some");
     let words: Vec<_> = WORDS.split_whitespace().collect();
     let fewest = usize::from(spec.arity.unsigned_abs());
@@ -53,7 +53,7 @@ fn any(rng: &mut Rng) -> Vec<u8> {
 /// All that a replica holds, in its order, with the state of each key as a transaction notes it.
 fn held(shell: &Shell) -> Vec<String> {
     let view = shell.store.keys().view(shell.now_ms);
-    let shown = |(key, entry): (&[u8], &Entry)| {
+    let shown = |(key, entry): (&[u8], &KeyEntry)| {
         let (digest, expires_ms) = (Digest::of_entry(entry).to_hex(), entry.expires_ms());
         format!("{} {digest} {expires_ms:?} {:?}", key.escape_ascii(), view.watch(key))
     };
@@ -86,7 +86,7 @@ fn a_command_that_fails_has_changed_nothing_and_replicas_stay_the_same() {
         // Keys that expire at this moment are no change.
         replicas.iter_mut().for_each(|replica| replica.now_ms = at_ms);
         let before = held(&replicas[0]);
-        let command = Command::Run { at_ms, request: request.clone(), answered_by: AnsweredBy::Sender };
+        let command = StoreCommand::Run { at_ms, request: request.clone(), answered_by: AnsweredBy::Sender };
         let [reply, _] = replicas.each_mut().map(|replica| replica.apply(&command));
         let after = replicas.each_ref().map(held);
         let shown = request.escape_ascii();

@@ -11,7 +11,7 @@ use std::{hash::BuildHasher, sync::Arc};
 use foldhash::fast::{FixedState, RandomState};
 use indexmap::IndexMap;
 
-use super::Entry;
+use super::KeyEntry;
 
 /// The number of rows.
 const ROWS: usize = 64;
@@ -34,7 +34,7 @@ pub(super) struct Rows {
     len: usize,
 }
 
-pub(super) type Row = IndexMap<Box<[u8]>, Entry, RandomState>;
+pub(super) type Row = IndexMap<Box<[u8]>, KeyEntry, RandomState>;
 
 impl Default for Rows {
     fn default() -> Rows {
@@ -54,7 +54,7 @@ impl Rows {
         (fixed_hash(key) >> 32) as usize % ROWS
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&KeyEntry> {
         self.rows[Rows::row_of(key)].get(key)
     }
 
@@ -63,18 +63,18 @@ impl Rows {
         Arc::make_mut(&mut self.rows[Rows::row_of(key)])
     }
 
-    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut KeyEntry> {
         self.row_mut(key).get_mut(key)
     }
 
     /// Adds a key, which must not be there.
-    pub(super) fn insert(&mut self, key: &[u8], entry: Entry) {
+    pub(super) fn insert(&mut self, key: &[u8], entry: KeyEntry) {
         let before = self.row_mut(key).insert(key.into(), entry);
         debug_assert!(before.is_none(), "the key is there");
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<KeyEntry> {
         let row = self.row_mut(key);
         let entry = row.swap_remove(key)?;
         let places = row.capacity();
@@ -85,7 +85,7 @@ impl Rows {
         Some(entry)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &KeyEntry)> {
         self.rows.iter().flat_map(|row| row.iter()).map(|(key, entry)| (&**key, entry))
     }
 
@@ -101,7 +101,7 @@ impl Rows {
 
     /// The key and entry at a place. The places of a row are in its order. So a walk from the last place to the first
     /// meets all keys that stay.
-    pub(super) fn at(&self, place: usize) -> Option<(&[u8], &Entry)> {
+    pub(super) fn at(&self, place: usize) -> Option<(&[u8], &KeyEntry)> {
         let (key, entry) = self.rows[place % ROWS].get_index(place / ROWS)?;
         Some((key, entry))
     }

@@ -16,7 +16,7 @@ fn integer(keys: &View<'_>, key: &[u8]) -> Option<i64> {
 }
 
 /// Whether a watched key counts as unchanged after `act`, at the same time.
-fn is_unchanged_after(keys: &mut Keyspace, key: &[u8], act: impl FnOnce(&mut Change<'_>)) -> bool {
+fn is_unchanged_after(keys: &mut Keyspace, key: &[u8], act: impl FnOnce(&mut KeyspaceMut<'_>)) -> bool {
     let since = keys.view(NOW_MS).watch(key);
     act(&mut keys.change(NOW_MS, 0));
     keys.view(NOW_MS).is_unchanged(key, since)
@@ -53,7 +53,8 @@ fn a_watched_key_that_is_absent_has_changed_once_it_was_born() {
 #[test]
 fn an_edit_that_changes_nothing_leaves_a_watched_key_unchanged() {
     let mut keys = Keyspace::default();
-    let look = |keys: &mut Change<'_>| keys.edit(b"k", |_: &mut Text| Ok(Edited::Unchanged(()))).expect("no error");
+    let look =
+        |keys: &mut KeyspaceMut<'_>| keys.edit(b"k", |_: &mut Text| Ok(Edited::Unchanged(()))).expect("no error");
     assert!(is_unchanged_after(&mut keys, b"k", look));
     assert!(!keys.view(NOW_MS).exists(b"k"), "an absent key stays absent");
     keys.change(NOW_MS, 0).put(b"k", text(1));
@@ -95,7 +96,7 @@ fn an_edit_of_what_has_expired_begins_afresh_and_for_ever() {
     assert_eq!(edited, Ok(()), "its old type does not matter");
     let view = keys.view(NOW_MS + 1);
     assert_eq!(integer(&view, b"k"), Some(8));
-    assert_eq!(view.entry(b"k").and_then(Entry::expires_ms), None);
+    assert_eq!(view.entry(b"k").and_then(KeyEntry::expires_ms), None);
     assert_eq!(keys.next_expiry_ms(), None);
 }
 
@@ -266,7 +267,7 @@ proptest! {
             for key in 0..6 {
                 let (value, expires_ms) = model.keys.get(&key).copied().unzip();
                 prop_assert_eq!(integer(&view, &[key]), value);
-                prop_assert_eq!(view.entry(&[key]).and_then(Entry::expires_ms), expires_ms.flatten());
+                prop_assert_eq!(view.entry(&[key]).and_then(KeyEntry::expires_ms), expires_ms.flatten());
             }
             for (key, since, touched) in &model.watches {
                 prop_assert_eq!(view.is_unchanged(&[*key], *since), !touched, "{} {:?}", key, since);

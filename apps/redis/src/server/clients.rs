@@ -19,11 +19,11 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// The connections of a replica.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Mutex<BTreeMap<u64, Arc<Client>>>);
+pub(super) struct Clients(Mutex<BTreeMap<u64, Arc<ConnectedClient>>>);
 
 /// A connection, as others see it.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct ConnectedClient {
     pub(super) id: u64,
     peer: SocketAddr,
     here: SocketAddr,
@@ -52,9 +52,9 @@ pub(super) struct Details {
     pub(super) command: &'static str,
 }
 
-impl Client {
-    pub(super) fn new(id: u64, peer: SocketAddr, here: SocketAddr, bell: Arc<Bell>) -> Client {
-        Client {
+impl ConnectedClient {
+    pub(super) fn new(id: u64, peer: SocketAddr, here: SocketAddr, bell: Arc<Bell>) -> ConnectedClient {
+        ConnectedClient {
             id,
             peer,
             here,
@@ -136,7 +136,7 @@ impl Client {
 }
 
 impl Clients {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectedClient>>> {
         // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +152,7 @@ impl Clients {
     }
 
     /// Adds a client to the list, until it leaves.
-    pub(super) fn enter(&self, client: Client) -> Arc<Client> {
+    pub(super) fn enter(&self, client: ConnectedClient) -> Arc<ConnectedClient> {
         let client = Arc::new(client);
         self.lock().insert(client.id, Arc::clone(&client));
         client
@@ -193,7 +193,7 @@ impl Clients {
     }
 
     /// Answers `CLIENT ...`, of at least two words.
-    pub(super) fn answer(&self, client: &Client, words: &[&[u8]]) -> Result<Reply, Error> {
+    pub(super) fn answer(&self, client: &ConnectedClient, words: &[&[u8]]) -> Result<Reply, Error> {
         let name = words[1].to_ascii_lowercase();
         let arguments = &words[2..];
         match (&*name, arguments) {
@@ -230,14 +230,14 @@ impl Clients {
     fn list(&self, filter: &[&[u8]]) -> Result<Reply, Error> {
         let clients = self.lock();
         let mut text = String::new();
-        let mut add = |client: &Client| {
+        let mut add = |client: &ConnectedClient| {
             text.push_str(&client.line());
             text.push('\n');
         };
         match filter {
             [] => clients.values().for_each(|client| add(client)),
             [by, kind] if by.eq_ignore_ascii_case(b"type") => {
-                let kind = Kind::read(kind)?;
+                let kind = ClientKind::read(kind)?;
                 clients.values().filter(|client| kind.is_of(client)).for_each(|client| add(client));
             }
             [by, ids @ ..] if by.eq_ignore_ascii_case(b"id") && !ids.is_empty() => {
@@ -251,7 +251,7 @@ impl Clients {
         Ok(Reply::Verbatim(text))
     }
 
-    fn kill(&self, own: &Client, filter: &[&[u8]]) -> Result<Reply, Error> {
+    fn kill(&self, own: &ConnectedClient, filter: &[&[u8]]) -> Result<Reply, Error> {
         if let [address] = filter {
             let clients = self.lock();
             let found = clients.values().find(|client| client.peer.to_string().as_bytes() == *address);
@@ -269,7 +269,7 @@ impl Clients {
                 }
                 b"addr" => filter.peer = Some(value.to_vec()),
                 b"laddr" => filter.here = Some(value.to_vec()),
-                b"type" => filter.kind = Some(Kind::read(value)?),
+                b"type" => filter.kind = Some(ClientKind::read(value)?),
                 b"user" if *value == b"default" => {}
                 b"user" => {
                     let user = String::from_utf8_lossy(value);
@@ -292,7 +292,7 @@ impl Clients {
 }
 
 /// Ends a connection; the client's own only after the answer.
-fn end(client: &Client, own: &Client) {
+fn end(client: &ConnectedClient, own: &ConnectedClient) {
     if client.id == own.id { client.leave() } else { client.kill() }
 }
 
@@ -301,12 +301,12 @@ struct Filter {
     id: Option<u64>,
     peer: Option<Vec<u8>>,
     here: Option<Vec<u8>>,
-    kind: Option<Kind>,
+    kind: Option<ClientKind>,
     skip_own: bool,
 }
 
 impl Filter {
-    fn has(&self, client: &Client) -> bool {
+    fn has(&self, client: &ConnectedClient) -> bool {
         let is = |address: SocketAddr, asked: &Option<Vec<u8>>| {
             asked.as_ref().is_none_or(|asked| address.to_string().as_bytes() == asked)
         };
@@ -319,28 +319,28 @@ impl Filter {
 
 /// A client's type, as Redis has them.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ClientKind {
     Normal,
     Listener,
     /// A type that only a Redis has.
     Replication,
 }
 
-impl Kind {
-    fn read(word: &[u8]) -> Result<Kind, Error> {
+impl ClientKind {
+    fn read(word: &[u8]) -> Result<ClientKind, Error> {
         match &*word.to_ascii_lowercase() {
-            b"normal" => Ok(Kind::Normal),
-            b"pubsub" => Ok(Kind::Listener),
-            b"master" | b"replica" | b"slave" => Ok(Kind::Replication),
+            b"normal" => Ok(ClientKind::Normal),
+            b"pubsub" => Ok(ClientKind::Listener),
+            b"master" | b"replica" | b"slave" => Ok(ClientKind::Replication),
             _ => Err(Error::new(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(word)))),
         }
     }
 
-    fn is_of(self, client: &Client) -> bool {
+    fn is_of(self, client: &ConnectedClient) -> bool {
         match self {
-            Kind::Normal => !client.is_listener(),
-            Kind::Listener => client.is_listener(),
-            Kind::Replication => false,
+            ClientKind::Normal => !client.is_listener(),
+            ClientKind::Listener => client.is_listener(),
+            ClientKind::Replication => false,
         }
     }
 }
@@ -362,7 +362,7 @@ fn check_length(word: &[u8]) -> Result<(), Error> {
     Err(Error::new(format!("ERR names of clients and libraries have at most {MAX_NAME_BYTES} bytes")))
 }
 
-fn set_info(client: &Client, attribute: &[u8], value: &[u8]) -> Result<Reply, Error> {
+fn set_info(client: &ConnectedClient, attribute: &[u8], value: &[u8]) -> Result<Reply, Error> {
     let attribute = attribute.to_ascii_lowercase();
     let named = String::from_utf8_lossy(&attribute);
     if !matches!(&*named, "lib-name" | "lib-ver") {
@@ -403,18 +403,18 @@ fn help() -> Reply {
 mod tests {
     use super::{super::wake::Bells, *};
 
-    fn clients() -> (Clients, [Arc<Client>; 2]) {
+    fn clients() -> (Clients, [Arc<ConnectedClient>; 2]) {
         let clients = Clients::default();
         let here = "127.0.0.1:7001".parse().expect("it is an address");
         let enter = |id: u64| {
             let peer = SocketAddr::from(([127, 0, 0, 1], 50_000 + id as u16));
-            clients.enter(Client::new(id, peer, here, Bell::new(&Arc::new(Bells::default()))))
+            clients.enter(ConnectedClient::new(id, peer, here, Bell::new(&Arc::new(Bells::default()))))
         };
         let both = [enter(1), enter(2)];
         (clients, both)
     }
 
-    fn ask(clients: &Clients, client: &Client, line: &str) -> Result<Reply, Error> {
+    fn ask(clients: &Clients, client: &ConnectedClient, line: &str) -> Result<Reply, Error> {
         let words: Vec<_> = line.split(' ').map(str::as_bytes).collect();
         clients.answer(client, &words)
     }

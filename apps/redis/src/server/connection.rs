@@ -25,11 +25,11 @@ use std::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
-    clients::Client,
+    clients::ConnectedClient,
     counts::Counts,
     memory::{Budget, Exhausted, Share},
     resp::{Incoming, RequestBuffer},
-    session::{Next, Replica, Session, Taken},
+    session::{Replica, Session, SessionStep, Taken},
     subscriptions::CutOff,
 };
 use crate::{Error, Reply, encode::encode};
@@ -53,7 +53,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) async fn serve<R: Replica>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     session: Session<R>,
-    client: &Arc<Client>,
+    client: &Arc<ConnectedClient>,
     counts: &Counts,
     budget: &Budget,
     max_command_bytes: usize,
@@ -89,7 +89,7 @@ struct Connection<'a, R: Replica> {
     session: Session<R>,
     requests: RequestBuffer,
     max_command_bytes: usize,
-    client: &'a Arc<Client>,
+    client: &'a Arc<ConnectedClient>,
     counts: &'a Counts,
     share: Share<'a>,
     /// Wakes this task from other threads.
@@ -199,8 +199,8 @@ impl<R: Replica> Connection<'_, R> {
         let mut moved = false;
         while self.out.len() < MAX_OUT_BYTES && !self.is_closing {
             match self.session.poll_next(context) {
-                Poll::Ready(Next::Answer(answer)) => encode(&answer, self.session.protocol(), &mut self.out),
-                Poll::Ready(Next::Close) => self.is_closing = true,
+                Poll::Ready(SessionStep::Answer(answer)) => encode(&answer, self.session.protocol(), &mut self.out),
+                Poll::Ready(SessionStep::Close) => self.is_closing = true,
                 Poll::Pending => break,
             }
             moved = true;

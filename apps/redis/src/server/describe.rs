@@ -3,7 +3,7 @@
 use super::local::unknown_subcommand;
 use crate::{
     Error, Reply,
-    command::{self, Run, Spec},
+    command::{self, CommandFn, Spec},
     pattern::matches,
 };
 
@@ -60,9 +60,9 @@ fn keys(request: &[&[u8]]) -> Result<Reply, Error> {
 fn entry(spec: &'static Spec) -> Reply {
     let mut flags = Vec::new();
     match spec.run {
-        Run::Write(_) => flags.push(Reply::status("write")),
-        Run::Read(_) => flags.push(Reply::status("readonly")),
-        Run::Local => {}
+        CommandFn::Write(_) => flags.push(Reply::status("write")),
+        CommandFn::Read(_) => flags.push(Reply::status("readonly")),
+        CommandFn::Local => {}
     }
     if spec.is_fast {
         flags.push(Reply::status("fast"));

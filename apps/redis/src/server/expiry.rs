@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall::Served;
 
 use super::{GROUP, Server, replica::now_ms};
-use crate::{Store, message::Command};
+use crate::{Store, message::StoreCommand};
 
 /// The pause between two looks for expired keys at the replica that sends ticks: while some key has an expiry, and
 /// while none has.
@@ -38,7 +38,7 @@ async fn tell_if_due(server: &Server) -> Option<Duration> {
         Ok(None) | Err(_) => return Some(CALM),
     }
     // A command removes few keys at once, so that other commands get their turns.
-    let told = server.group.submit(&Command::Tick { at_ms }).await;
+    let told = server.group.submit(&StoreCommand::Tick { at_ms }).await;
     if let Err(error) = &told {
         tracing::debug!(%error, "in the group {GROUP} no key expires for now");
     }

@@ -11,7 +11,7 @@ use squall::client::{Call, Client, ClientError};
 use tokio::net::TcpListener;
 
 use super::{
-    Options, clients,
+    ServerOptions, clients,
     connection::too_large,
     info::{self, Facts},
     local,
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Error, Reply, Store,
     command::Spec,
-    message::{Answer, AnsweredBy, Command, Query, Watched},
+    message::{AnsweredBy, Query, QueryAnswer, StoreCommand, WatchedKey},
 };
 
 /// A server that stands outside the group, and asks any member that serves.
@@ -36,7 +36,7 @@ pub struct FrontEnd {
 impl FrontEnd {
     /// A front end that asks the group through `client`. Commands are no longer than `max_command_bytes`. `others` is
     /// the number of replicas besides the one that answers, for `WAIT`.
-    pub fn new(client: Client<Store>, options: Options, max_command_bytes: usize, others: usize) -> FrontEnd {
+    pub fn new(client: Client<Store>, options: ServerOptions, max_command_bytes: usize, others: usize) -> FrontEnd {
         let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes));
         let back = Backstage { reception: Arc::clone(&reception), client, max_command_bytes, others };
         FrontEnd { reception, back }
@@ -71,7 +71,7 @@ impl Replica for Backstage {
         AnsweredBy::All
     }
 
-    fn write(&self, command: &Command) -> Writing {
+    fn write(&self, command: &StoreCommand) -> Writing {
         let bytes = command.bytes();
         if bytes > self.max_command_bytes {
             return Writing::Refused(Some(too_large(bytes, self.max_command_bytes)));
@@ -92,7 +92,7 @@ impl Replica for Backstage {
         ready(Reply::Verbatim(info::text(&sections, &Facts { reception: &self.reception, member: None })))
     }
 
-    fn local(&self, client: &clients::Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+    fn local(&self, client: &clients::ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         local::answer(&self.reception, client, spec, words).into()
     }
 
@@ -147,7 +147,7 @@ impl Write for Writing {
 /// Requests that only look, on their way to a member.
 #[derive(Debug)]
 struct Looking {
-    call: Call<Answer>,
+    call: Call<QueryAnswer>,
     look: Option<Look>,
 }
 
@@ -156,7 +156,7 @@ impl Future for Looking {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready_or_return!(Pin::new(&mut self.call).poll(context)).map_err(|error| failed(&error))?;
-        let Answer::Looked(replies) = answer else { return Poll::Ready(Err(other_version())) };
+        let QueryAnswer::Looked(replies) = answer else { return Poll::Ready(Err(other_version())) };
         let mut look = self.look.take().expect("it is polled no more once it is ready");
         let done = look.take_answers(replies);
         Poll::Ready(if done { Ok(look) } else { Err(other_version()) })
@@ -165,16 +165,16 @@ impl Future for Looking {
 
 /// Keys that are to be watched.
 #[derive(Debug)]
-struct Watching(Call<Answer>);
+struct Watching(Call<QueryAnswer>);
 
 impl Future for Watching {
-    type Output = Result<Vec<Watched>, Error>;
+    type Output = Result<Vec<WatchedKey>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready_or_return!(Pin::new(&mut self.0).poll(context)).map_err(|error| failed(&error))?;
         Poll::Ready(match answer {
-            Answer::Watched(watched) => Ok(watched),
-            Answer::Looked(_) => Err(other_version()),
+            QueryAnswer::Watched(watched) => Ok(watched),
+            QueryAnswer::Looked(_) => Err(other_version()),
         })
     }
 }

@@ -25,23 +25,23 @@ pub(super) struct Membership<'a> {
     /// The reason why it can't serve the group now, if it can't.
     pub(super) unserved: Option<ReadError>,
     /// The store's part, as it was at the group's end if the group has ended; `None` if the replica broke.
-    pub(super) store: Option<Contents>,
+    pub(super) store: Option<StoreInfo>,
 }
 
 /// The store's part of `INFO`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Contents {
+pub(super) struct StoreInfo {
     keys: usize,
     expiring: usize,
     applied: Option<(Epoch, Seq)>,
 }
 
 /// Reads the store's part of `INFO`.
-pub(super) fn look(store: &Store, clock_ms: u64) -> Contents {
+pub(super) fn look(store: &Store, clock_ms: u64) -> StoreInfo {
     let keys = store.keys().view(store.time_ms(clock_ms)).len();
     // Expired keys no longer count, though the store may still hold them.
     let expired = store.keys().len() - keys;
-    Contents { keys, expiring: store.keys().expiring() - expired, applied: store.applied() }
+    StoreInfo { keys, expiring: store.keys().expiring() - expired, applied: store.applied() }
 }
 
 /// Writes one section's lines.
@@ -245,7 +245,7 @@ fn progress(status: &Status, lines: &mut Lines) {
 
 fn keyspace(facts: &Facts<'_>, lines: &mut Lines) {
     let store = facts.member.as_ref().and_then(|member| member.store);
-    if let Some(Contents { keys: keys @ 1.., expiring, .. }) = store {
+    if let Some(StoreInfo { keys: keys @ 1.., expiring, .. }) = store {
         lines.add("db0", format_args!("keys={keys},expires={expiring},avg_ttl=0"));
     }
 }

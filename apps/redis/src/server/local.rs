@@ -2,11 +2,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{clients::Client, describe, reception::Reception};
+use super::{clients::ConnectedClient, describe, reception::Reception};
 use crate::{Error, Reply, command::Spec, number::integer};
 
 /// Answers a request that has as many words as the command takes.
-pub(super) fn answer(reception: &Reception, client: &Client, spec: &Spec, words: &[&[u8]]) -> Result<Reply, Error> {
+pub(super) fn answer(
+    reception: &Reception,
+    client: &ConnectedClient,
+    spec: &Spec,
+    words: &[&[u8]],
+) -> Result<Reply, Error> {
     match spec.name {
         "ping" => match words {
             [_] => Ok(Reply::status("PONG")),

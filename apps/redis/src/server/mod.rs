@@ -74,7 +74,7 @@ const CATCHING_UP: Duration = Duration::from_millis(5);
 
 /// The options of a server.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// The address on which it listens.
     pub listen: SocketAddr,
     /// The most clients that it serves at once.
@@ -96,7 +96,7 @@ pub struct Server {
 
 impl Server {
     /// A server of a node's group. `hub` is where the replica's store [publishes](Store::set_publisher).
-    pub fn new(node: Node, group: ServedGroup<Store>, config: Config, hub: Arc<Hub>, options: Options) -> Server {
+    pub fn new(node: Node, group: ServedGroup<Store>, config: Config, hub: Arc<Hub>, options: ServerOptions) -> Server {
         let reception = Arc::new(Reception::new(options, hub, config.group(GROUP).max_message_bytes()));
         Server { node, group, config, reception }
     }

@@ -10,9 +10,9 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    KEEP_ALIVE, Options,
+    KEEP_ALIVE, ServerOptions,
     auth::Password,
-    clients::{Client, Clients},
+    clients::{Clients, ConnectedClient},
     connection,
     counts::Counts,
     memory::Budget,
@@ -56,7 +56,7 @@ pub(super) struct Reception {
 }
 
 impl Reception {
-    pub(super) fn new(options: Options, hub: Arc<Hub>, max_command_bytes: usize) -> Reception {
+    pub(super) fn new(options: ServerOptions, hub: Arc<Hub>, max_command_bytes: usize) -> Reception {
         Reception {
             listen: options.listen,
             password: options.password,
@@ -94,7 +94,7 @@ impl Reception {
         let id = self.counts.next_id();
         // The server's own address may stand for all addresses of the host.
         let here = stream.local_addr().unwrap_or(self.listen);
-        let client = Client::new(id, peer, here, Bell::new(&self.bells));
+        let client = ConnectedClient::new(id, peer, here, Bell::new(&self.bells));
         if self.clients.count() >= self.settings.max_clients() {
             self.counts.rejected.fetch_add(1, Ordering::Relaxed);
             // Nothing was sent on this connection yet, so there is room. The client may be gone already.

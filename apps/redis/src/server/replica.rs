@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     Server,
-    clients::Client,
+    clients::ConnectedClient,
     connection::too_large,
     info::{self, Facts, Membership},
     local,
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     Error, Reply, Store,
     command::Spec,
-    message::{Command, Watched},
+    message::{StoreCommand, WatchedKey},
 };
 
 /// The system's clock, in milliseconds since 1970.
@@ -36,18 +36,18 @@ pub(super) struct OwnReplica(pub(super) Arc<Server>);
 impl Replica for OwnReplica {
     type Write = Writing;
     type Look = Reading<Look>;
-    type Watch = Reading<Vec<Watched>>;
+    type Watch = Reading<Vec<WatchedKey>>;
     type Info = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
     fn now_ms(&self) -> u64 {
         now_ms()
     }
 
-    fn write(&self, command: &Command) -> Writing {
+    fn write(&self, command: &StoreCommand) -> Writing {
         Writing::Submitted(self.0.group.submit(command))
     }
 
-    fn write_large(&self, command: Command) -> Writing {
+    fn write_large(&self, command: StoreCommand) -> Writing {
         let group = self.0.group.clone();
         Writing::Copying(tokio::task::spawn_blocking(move || group.submit(&command)))
     }
@@ -59,7 +59,7 @@ impl Replica for OwnReplica {
         }))
     }
 
-    fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Reading<Vec<Watched>> {
+    fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Reading<Vec<WatchedKey>> {
         Reading(
             self.0.group.read(move |store: &Served<Store>| keys.iter().map(|key| store.watch(key, clock_ms)).collect()),
         )
@@ -85,7 +85,7 @@ impl Replica for OwnReplica {
         })
     }
 
-    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+    fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         local::answer(&self.0.reception, client, spec, words).into()
     }
 

@@ -198,7 +198,7 @@ impl Subscriber {
 
 /// The kinds of topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TopicKind {
     Channel,
     Pattern,
 }
@@ -240,15 +240,15 @@ impl Subscriptions {
         self.channels.is_empty() && self.patterns.is_empty()
     }
 
-    fn of_kind(&mut self, kind: Kind) -> &mut HashSet<Topic, RandomState> {
+    fn of_kind(&mut self, kind: TopicKind) -> &mut HashSet<Topic, RandomState> {
         match kind {
-            Kind::Channel => &mut self.channels,
-            Kind::Pattern => &mut self.patterns,
+            TopicKind::Channel => &mut self.channels,
+            TopicKind::Pattern => &mut self.patterns,
         }
     }
 
     /// Begins to listen. Returns the answer to the client.
-    pub(super) fn subscribe(&mut self, kind: Kind, topic: &[u8]) -> Result<Reply, Error> {
+    pub(super) fn subscribe(&mut self, kind: TopicKind, topic: &[u8]) -> Result<Reply, Error> {
         if !self.of_kind(kind).contains(topic) {
             let bytes = self.topic_bytes + topic.len();
             if self.channels.len() + self.patterns.len() == MAX_TOPICS || bytes > MAX_TOPIC_BYTES {
@@ -262,17 +262,22 @@ impl Subscriptions {
             let mut topics = self.hub.lock();
             topics.of_kind(kind).entry(topic.into()).or_default().insert(self.id, Arc::clone(&self.subscriber));
         }
-        Ok(self.confirm(if kind == Kind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic)))
+        Ok(self.confirm(if kind == TopicKind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic)))
     }
 
     /// Stops listening to these topics, or to all of a kind if none is named. Appends the answers to `said`, behind the
     /// messages that came before.
-    pub(super) fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]], said: &mut Vec<Reply>) -> Result<(), CutOff> {
+    pub(super) fn unsubscribe(
+        &mut self,
+        kind: TopicKind,
+        topics: &[&[u8]],
+        said: &mut Vec<Reply>,
+    ) -> Result<(), CutOff> {
         let topics: Vec<Topic> = match topics {
             [] => self.of_kind(kind).iter().cloned().collect(),
             some => some.iter().map(|&topic| topic.into()).collect(),
         };
-        let name = if kind == Kind::Channel { "unsubscribe" } else { "punsubscribe" };
+        let name = if kind == TopicKind::Channel { "unsubscribe" } else { "punsubscribe" };
         if topics.is_empty() {
             said.push(self.confirm(name, Reply::Null));
         }
@@ -306,8 +311,8 @@ impl Subscriptions {
         let (channels, patterns) = (mem::take(&mut self.channels), mem::take(&mut self.patterns));
         if !(channels.is_empty() && patterns.is_empty()) {
             let mut topics = self.hub.lock();
-            channels.iter().for_each(|channel| topics.remove(Kind::Channel, channel, self.id));
-            patterns.iter().for_each(|pattern| topics.remove(Kind::Pattern, pattern, self.id));
+            channels.iter().for_each(|channel| topics.remove(TopicKind::Channel, channel, self.id));
+            patterns.iter().for_each(|pattern| topics.remove(TopicKind::Pattern, pattern, self.id));
         }
         *self.subscriber.mailbox() = Mailbox::default();
     }
@@ -340,14 +345,14 @@ impl Drop for Subscriptions {
 }
 
 impl Topics {
-    fn of_kind(&mut self, kind: Kind) -> &mut Audience {
+    fn of_kind(&mut self, kind: TopicKind) -> &mut Audience {
         match kind {
-            Kind::Channel => &mut self.channels,
-            Kind::Pattern => &mut self.patterns,
+            TopicKind::Channel => &mut self.channels,
+            TopicKind::Pattern => &mut self.patterns,
         }
     }
 
-    fn remove(&mut self, kind: Kind, topic: &[u8], id: u64) {
+    fn remove(&mut self, kind: TopicKind, topic: &[u8], id: u64) {
         let audience = self.of_kind(kind);
         if let Some(subscribers) = audience.get_mut(topic) {
             subscribers.remove(&id);
@@ -366,7 +371,7 @@ mod tests {
         Subscriptions::new(hub, id, &Bell::new(&Arc::new(Bells::default())))
     }
 
-    fn subscribe(subscriptions: &mut Subscriptions, kind: Kind, topic: &[u8]) {
+    fn subscribe(subscriptions: &mut Subscriptions, kind: TopicKind, topic: &[u8]) {
         subscriptions.subscribe(kind, topic).expect("it listens to little");
     }
 
@@ -380,9 +385,9 @@ mod tests {
     fn a_message_reaches_all_who_listen_to_its_channel_or_a_pattern_of_it() {
         let hub = Arc::default();
         let (mut one, mut two) = (subscriptions(&hub, 1), subscriptions(&hub, 2));
-        subscribe(&mut one, Kind::Channel, b"news");
-        subscribe(&mut one, Kind::Pattern, b"n*");
-        subscribe(&mut two, Kind::Pattern, b"n*");
+        subscribe(&mut one, TopicKind::Channel, b"news");
+        subscribe(&mut one, TopicKind::Pattern, b"n*");
+        subscribe(&mut two, TopicKind::Pattern, b"n*");
         assert_eq!(hub.publish(b"news", b"hi"), 3);
         assert_eq!(hub.publish(b"other", b"hi"), 0);
         assert_eq!(delivered(&mut one).matches("message").count(), 2);
@@ -398,10 +403,10 @@ mod tests {
     fn what_came_before_an_unsubscribe_is_said_before_its_confirmation() {
         let hub = Arc::default();
         let mut one = subscriptions(&hub, 1);
-        subscribe(&mut one, Kind::Channel, b"news");
+        subscribe(&mut one, TopicKind::Channel, b"news");
         hub.publish(b"news", b"hi");
         let mut said = Vec::new();
-        assert_eq!(one.unsubscribe(Kind::Channel, &[], &mut said), Ok(()));
+        assert_eq!(one.unsubscribe(TopicKind::Channel, &[], &mut said), Ok(()));
         let [Reply::Push(message), Reply::Push(confirmed)] = &said[..] else { panic!("{said:?}") };
         assert_eq!(message[0], Reply::bytes("message"));
         assert_eq!(confirmed[..], [Reply::bytes("unsubscribe"), Reply::bytes("news"), Reply::Integer(0)]);
@@ -412,27 +417,27 @@ mod tests {
     fn who_does_not_read_is_cut_off() {
         let hub: Arc<Hub> = Arc::default();
         let mut one = subscriptions(&hub, 1);
-        subscribe(&mut one, Kind::Channel, b"news");
+        subscribe(&mut one, TopicKind::Channel, b"news");
         let text = vec![b'x'; 1 << 20];
         (0..40).for_each(|_| _ = hub.publish(b"news", &text));
         assert_eq!(one.deliver(Protocol::Resp2, usize::MAX, &mut Vec::new()), Err(CutOff));
         assert_eq!(hub.cut_off(), 1);
-        assert_eq!(one.unsubscribe(Kind::Channel, &[], &mut Vec::new()), Err(CutOff), "messages were lost");
+        assert_eq!(one.unsubscribe(TopicKind::Channel, &[], &mut Vec::new()), Err(CutOff), "messages were lost");
     }
 
     #[test]
     fn a_connection_listens_to_so_much_and_no_more() {
         let hub: Arc<Hub> = Arc::default();
         let mut one = subscriptions(&hub, 1);
-        (0..MAX_TOPICS).for_each(|topic| subscribe(&mut one, Kind::Pattern, topic.to_string().as_bytes()));
-        assert!(one.subscribe(Kind::Channel, b"news").is_err());
-        assert!(one.subscribe(Kind::Pattern, b"0").is_ok(), "it listens to that already");
+        (0..MAX_TOPICS).for_each(|topic| subscribe(&mut one, TopicKind::Pattern, topic.to_string().as_bytes()));
+        assert!(one.subscribe(TopicKind::Channel, b"news").is_err());
+        assert!(one.subscribe(TopicKind::Pattern, b"0").is_ok(), "it listens to that already");
         assert_eq!(hub.counts(), (0, MAX_TOPICS));
         one.clear();
-        assert!(one.subscribe(Kind::Channel, &vec![b'x'; MAX_TOPIC_BYTES + 1]).is_err());
-        subscribe(&mut one, Kind::Channel, &vec![b'x'; MAX_TOPIC_BYTES]);
-        assert!(one.subscribe(Kind::Channel, b"y").is_err());
-        assert_eq!(one.unsubscribe(Kind::Channel, &[], &mut Vec::new()), Ok(()));
-        subscribe(&mut one, Kind::Channel, b"y");
+        assert!(one.subscribe(TopicKind::Channel, &vec![b'x'; MAX_TOPIC_BYTES + 1]).is_err());
+        subscribe(&mut one, TopicKind::Channel, &vec![b'x'; MAX_TOPIC_BYTES]);
+        assert!(one.subscribe(TopicKind::Channel, b"y").is_err());
+        assert_eq!(one.unsubscribe(TopicKind::Channel, &[], &mut Vec::new()), Ok(()));
+        subscribe(&mut one, TopicKind::Channel, b"y");
     }
 }

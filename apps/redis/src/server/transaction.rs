@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 use crate::{
     Error, Reply,
-    message::{AnsweredBy, Command, Watched},
+    message::{AnsweredBy, StoreCommand, WatchedKey},
 };
 
 /// The bytes that a queued request, and a watched key, take in the group's message besides their own.
@@ -22,14 +22,14 @@ const MAX_LOCALS: usize = 1024;
 /// A transaction; see the module.
 #[derive(Debug)]
 pub(super) struct Transaction {
-    queue: Option<Queue>,
-    watched: HashMap<Vec<u8>, Watched, RandomState>,
+    queue: Option<QueuedCommands>,
+    watched: HashMap<Vec<u8>, WatchedKey, RandomState>,
     watched_bytes: usize,
     max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct QueuedCommands {
     requests: Vec<Vec<u8>>,
     locals: Locals,
     bytes: usize,
@@ -45,7 +45,7 @@ pub(super) struct Locals(Vec<(usize, Vec<u8>)>);
 pub(super) enum Exec {
     /// A command for the group.
     Command {
-        command: Command,
+        command: StoreCommand,
         /// The bytes of the requests.
         bytes: usize,
         locals: Locals,
@@ -79,7 +79,7 @@ impl Transaction {
         if self.is_open() {
             return Err(Error::fixed("ERR MULTI calls can not be nested"));
         }
-        self.queue = Some(Queue::default());
+        self.queue = Some(QueuedCommands::default());
         Ok(())
     }
 
@@ -99,14 +99,14 @@ impl Transaction {
         let queue = self.queue.as_mut().expect("requests are queued in an open transaction");
         queue.bytes += request.len() + REQUEST_OVERHEAD;
         if queue.bytes + self.watched_bytes + MESSAGE_OVERHEAD > self.max_bytes {
-            *queue = Queue { is_broken: true, bytes: queue.bytes, ..Queue::default() };
+            *queue = QueuedCommands { is_broken: true, bytes: queue.bytes, ..QueuedCommands::default() };
             return Err(self.too_large());
         }
         if queue.is_broken {
             return Ok(());
         }
         if is_local && queue.locals.0.len() == MAX_LOCALS {
-            *queue = Queue { is_broken: true, bytes: queue.bytes, ..Queue::default() };
+            *queue = QueuedCommands { is_broken: true, bytes: queue.bytes, ..QueuedCommands::default() };
             return Err(Error::new(format!(
                 "ERR a transaction may have {MAX_LOCALS} requests that do not concern the data"
             )));
@@ -121,7 +121,7 @@ impl Transaction {
     }
 
     /// Watches more keys. A key that was watched before keeps its older state.
-    pub(super) fn watch(&mut self, keys: Vec<Watched>) -> Result<(), Error> {
+    pub(super) fn watch(&mut self, keys: Vec<WatchedKey>) -> Result<(), Error> {
         for watched in keys {
             if self.watched.contains_key(&watched.key) {
                 continue;
@@ -168,7 +168,7 @@ impl Transaction {
         if queue.requests.is_empty() && watched.is_empty() {
             return Ok(Exec::Locals(queue.locals));
         }
-        let command = Command::Transaction { at_ms, watched, requests: queue.requests, answered_by };
+        let command = StoreCommand::Transaction { at_ms, watched, requests: queue.requests, answered_by };
         Ok(Exec::Command { command, bytes, locals: queue.locals })
     }
 }
@@ -203,7 +203,7 @@ mod tests {
         for (request, is_local) in [("a", true), ("b", false), ("c", false), ("d", true), ("e", true), ("f", false)] {
             transaction.queue(&mut request.into(), is_local).expect("there is room");
         }
-        let Ok(Exec::Command { command: Command::Transaction { requests, .. }, locals, .. }) =
+        let Ok(Exec::Command { command: StoreCommand::Transaction { requests, .. }, locals, .. }) =
             transaction.exec(1, AnsweredBy::Sender)
         else {
             panic!("the group must be asked");
@@ -236,12 +236,12 @@ mod tests {
 
     #[test]
     fn a_key_is_watched_since_it_was_first() {
-        let key = |version| Watched { key: b"k".to_vec(), present: true, version };
+        let key = |version| WatchedKey { key: b"k".to_vec(), present: true, version };
         let mut transaction = Transaction::new(1000);
         transaction.watch(vec![key(1)]).expect("there is room");
         transaction.watch(vec![key(2)]).expect("there is room");
         transaction.open().expect("it is not open");
-        let Ok(Exec::Command { command: Command::Transaction { watched, .. }, .. }) =
+        let Ok(Exec::Command { command: StoreCommand::Transaction { watched, .. }, .. }) =
             transaction.exec(1, AnsweredBy::Sender)
         else {
             panic!("the group must be asked");

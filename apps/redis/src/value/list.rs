@@ -15,7 +15,7 @@ pub struct List {
 
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ListEnd {
     /// The first element's end.
     Left,
     /// The last element's end.
@@ -54,26 +54,26 @@ impl List {
 
     /// The places of the elements that equal one, in their order as seen from an end. Looks at no more than `most`
     /// elements.
-    pub fn places_of(&self, element: &Text, from: End, most: usize) -> impl Iterator<Item = usize> {
+    pub fn places_of(&self, element: &Text, from: ListEnd, most: usize) -> impl Iterator<Item = usize> {
         let last = self.elements.len().wrapping_sub(1);
-        let place = move |nth| if from == End::Left { nth } else { last - nth };
+        let place = move |nth| if from == ListEnd::Left { nth } else { last - nth };
         (0..most.min(self.elements.len())).map(place).filter(|&place| are_same(&self.elements[place], element))
     }
 
     /// Adds an element at an end.
-    pub fn push(&mut self, end: End, element: Text) {
+    pub fn push(&mut self, end: ListEnd, element: Text) {
         let element = plain(element);
         match end {
-            End::Left => self.elements.push_front(element),
-            End::Right => self.elements.push_back(element),
+            ListEnd::Left => self.elements.push_front(element),
+            ListEnd::Right => self.elements.push_back(element),
         }
     }
 
     /// Removes the element at an end, and returns it.
-    pub fn pop(&mut self, end: End) -> Option<Text> {
+    pub fn pop(&mut self, end: ListEnd) -> Option<Text> {
         let element = match end {
-            End::Left => self.elements.pop_front(),
-            End::Right => self.elements.pop_back(),
+            ListEnd::Left => self.elements.pop_front(),
+            ListEnd::Right => self.elements.pop_back(),
         };
         self.shrink();
         element
@@ -97,12 +97,12 @@ impl List {
 
     /// Removes the elements that equal one, at most `most` of them, the closest to an end first. Returns the number
     /// removed.
-    pub fn remove(&mut self, element: &Text, from: End, most: usize) -> usize {
+    pub fn remove(&mut self, element: &Text, from: ListEnd, most: usize) -> usize {
         let mut places: Vec<_> = self.places_of(element, from, usize::MAX).take(most).collect();
         if let [place] = *places {
             self.elements.remove(place);
         } else if !places.is_empty() {
-            if from == End::Right {
+            if from == ListEnd::Right {
                 places.reverse();
             }
             let (mut place, mut doomed) = (0, places.iter().copied().peekable());
@@ -171,10 +171,10 @@ mod tests {
     #[test]
     fn elements_are_removed_from_the_end_that_was_named() {
         for (from, most, removed, left) in [
-            (End::Left, 2, 2, ["b", "c", "a"]),
-            (End::Right, 2, 2, ["a", "b", "c"]),
-            (End::Left, 9, 3, ["b", "c", ""]),
-            (End::Right, 1, 1, ["a", "b", "a"]),
+            (ListEnd::Left, 2, 2, ["b", "c", "a"]),
+            (ListEnd::Right, 2, 2, ["a", "b", "c"]),
+            (ListEnd::Left, 9, 3, ["b", "c", ""]),
+            (ListEnd::Right, 1, 1, ["a", "b", "a"]),
         ] {
             let mut letters = list(&["a", "b", "a", "c", "a"]);
             assert_eq!(letters.remove(&Text::from(&b"a"[..]), from, most), removed);
@@ -190,8 +190,8 @@ mod tests {
         let mut numbers = list(&["7"]);
         let mut grown = Text::from(&b""[..]);
         grown.make_mut().extend_from_slice(b"7");
-        numbers.push(End::Right, grown);
-        assert_eq!(numbers.places_of(&Text::from(7), End::Right, 9).collect::<Vec<_>>(), [1, 0]);
+        numbers.push(ListEnd::Right, grown);
+        assert_eq!(numbers.places_of(&Text::from(7), ListEnd::Right, 9).collect::<Vec<_>>(), [1, 0]);
     }
 
     #[test]

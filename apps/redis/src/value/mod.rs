@@ -8,7 +8,7 @@ mod set;
 mod sorted_set;
 
 pub use hash::Hash;
-pub use list::{End, List};
+pub use list::{List, ListEnd};
 pub(crate) use ranked::order;
 pub use set::Set;
 pub use sorted_set::SortedSet;

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum RankedStep {
         Insert(f64, Vec<u8>),
         /// This many members with rising scores.
         Append(u16),
@@ -289,13 +289,13 @@ mod tests {
         Drain(prop::sample::Index, prop::sample::Index),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = RankedStep> {
         let score = prop_oneof![Just(0.0), Just(-0.0), Just(f64::INFINITY), Just(f64::NEG_INFINITY), -3.0..3.0f64];
         prop_oneof![
-            4 => (score, vec(any::<u8>(), 0..3)).prop_map(|(score, member)| Step::Insert(score, member)),
-            2 => (1u16..900).prop_map(Step::Append),
-            4 => any::<prop::sample::Index>().prop_map(Step::Remove),
-            2 => any::<(prop::sample::Index, prop::sample::Index)>().prop_map(|(from, to)| Step::Drain(from, to)),
+            4 => (score, vec(any::<u8>(), 0..3)).prop_map(|(score, member)| RankedStep::Insert(score, member)),
+            2 => (1u16..900).prop_map(RankedStep::Append),
+            4 => any::<prop::sample::Index>().prop_map(RankedStep::Remove),
+            2 => any::<(prop::sample::Index, prop::sample::Index)>().prop_map(|(from, to)| RankedStep::Drain(from, to)),
         ]
     }
 
@@ -307,12 +307,12 @@ mod tests {
             let (mut ranked, mut model) = (Ranked::default(), Model::default());
             for (number, step) in steps.into_iter().enumerate() {
                 let added = match step {
-                    Step::Insert(score, member) => vec![(score, member)],
+                    RankedStep::Insert(score, member) => vec![(score, member)],
                     // Some lie in between, some at the end.
-                    Step::Append(count) => (0..count)
+                    RankedStep::Append(count) => (0..count)
                         .map(|of| (f64::from(of / 3), [&(number as u32).to_be_bytes()[..], &of.to_be_bytes()].concat()))
                         .collect(),
-                    Step::Remove(index) => {
+                    RankedStep::Remove(index) => {
                         if !model.0.is_empty() {
                             let (score, member) = model.0.remove(index.index(model.0.len()));
                             let removed = ranked.remove(score, &member).expect("it is there");
@@ -321,7 +321,7 @@ mod tests {
                         }
                         Vec::new()
                     }
-                    Step::Drain(from, to) => {
+                    RankedStep::Drain(from, to) => {
                         let ends = [from.index(model.0.len() + 1), to.index(model.0.len() + 1)];
                         let ranks = ends[0].min(ends[1])..ends[0].max(ends[1]);
                         let seen: Vec<_> = ranked.range(ranks.clone()).rev().map(|s| s.member.to_vec()).collect();

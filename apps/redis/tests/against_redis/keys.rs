@@ -1,7 +1,7 @@
 use fastrand::Rng;
 
 use squall_redis::{
-    command::{self, Run, Spec},
+    command::{self, CommandFn, Spec},
     encode::Protocol,
 };
 
@@ -17,7 +17,7 @@ fn every_command_is_described_as_in_redis() {
     let Some(mut redis) = Server::start(Protocol::Resp2) else { return };
     let mut differ = Vec::new();
     // The server's own commands are fewer than Redis', and two take one word more since 7.2.
-    let is_apart = |spec: &Spec| matches!(spec.run, Run::Local) || ["zrank", "zrevrank"].contains(&spec.name);
+    let is_apart = |spec: &Spec| matches!(spec.run, CommandFn::Local) || ["zrank", "zrevrank"].contains(&spec.name);
     for spec in command::all().filter(|spec| !is_apart(spec)) {
         let answer = redis.ask(&line(&format!("command info {}", spec.name)).words);
         let [Tree::Array(theirs)] = answer.array() else { panic!("Redis has no {}", spec.name) };

@@ -20,10 +20,10 @@ use server::{Server, Tree};
 use squall::{Applied, Epoch, Hlc, NodeId, Replicated, Seq};
 use squall_redis::{
     Reply, Store,
-    command::{self, Run},
+    command::{self, CommandFn},
     encode::{Protocol, encode},
-    keyspace::Entry,
-    message::{AnsweredBy, Command},
+    keyspace::KeyEntry,
+    message::{AnsweredBy, StoreCommand},
     value::Value,
     words,
 };
@@ -157,7 +157,7 @@ impl Both {
 
     /// Compares digests of all keys. Afterwards no key has an expiry, and there is no sorted set.
     fn compare_digests(&mut self) {
-        let shown = |(key, entry): (&[u8], &Entry)| (key.to_vec(), matches!(entry.value, Value::SortedSet(_)));
+        let shown = |(key, entry): (&[u8], &KeyEntry)| (key.to_vec(), matches!(entry.value, Value::SortedSet(_)));
         let all: Vec<_> = self.store.keys().view(0).iter().map(shown).collect();
         for (key, is_sorted_set) in all {
             // Of the expiry, Redis' digest holds only that there is one.
@@ -186,9 +186,11 @@ impl Both {
         let request = words::join(request);
         let reply = match command::check(&split).map(|spec| spec.run) {
             Err(error) => Reply::Error(error),
-            Ok(Run::Read(_)) => self.store.look(&request, now_ms),
-            Ok(Run::Write(_)) => self.apply(&Command::Run { at_ms: now_ms, request, answered_by: AnsweredBy::Sender }),
-            Ok(Run::Local) => panic!("the server answers this, not the store"),
+            Ok(CommandFn::Read(_)) => self.store.look(&request, now_ms),
+            Ok(CommandFn::Write(_)) => {
+                self.apply(&StoreCommand::Run { at_ms: now_ms, request, answered_by: AnsweredBy::Sender })
+            }
+            Ok(CommandFn::Local) => panic!("the server answers this, not the store"),
         };
         self.as_tree(&reply)
     }
@@ -199,7 +201,7 @@ impl Both {
         Tree::read(&mut &out[..])
     }
 
-    fn apply(&mut self, command: &Command) -> Reply {
+    fn apply(&mut self, command: &StoreCommand) -> Reply {
         self.applied += 1;
         let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), time: Hlc(0), version: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");

@@ -1,9 +1,9 @@
 use fastrand::Rng;
 
 use squall_redis::{
-    command::{self, Run},
+    command::{self, CommandFn},
     encode::Protocol,
-    message::{AnsweredBy, Command, Watched},
+    message::{AnsweredBy, StoreCommand, WatchedKey},
     words,
 };
 
@@ -14,17 +14,17 @@ const TRANSACTIONS: usize = 4_000;
 
 impl Both {
     /// Watches keys at both.
-    fn watch(&mut self, keys: &[Vec<u8>]) -> Vec<Watched> {
+    fn watch(&mut self, keys: &[Vec<u8>]) -> Vec<WatchedKey> {
         let request = [vec![b"watch".to_vec()], keys.to_vec()].concat();
         assert_eq!(self.redis.ask(&request), Tree::Status("OK".to_owned()));
         keys.iter().map(|key| self.store.watch(key, now_ms())).collect()
     }
 
     /// Carries out requests at one moment, and compares the answers. Returns whether they were carried out.
-    fn exec(&mut self, watched: Vec<Watched>, requests: &[Request]) -> bool {
+    fn exec(&mut self, watched: Vec<WatchedKey>, requests: &[Request]) -> bool {
         let is_known = |request: &Request| {
             let split: Vec<&[u8]> = request.words.iter().map(Vec::as_slice).collect();
-            command::check(&split).is_ok_and(|spec| !matches!(spec.run, Run::Local))
+            command::check(&split).is_ok_and(|spec| !matches!(spec.run, CommandFn::Local))
         };
         assert!(requests.iter().all(is_known), "what a server would not queue");
         self.redis.ask(&line("multi").words);
@@ -33,7 +33,7 @@ impl Both {
         }
         let theirs = self.redis.ask(&line("exec").words);
         let joined = requests.iter().map(|request| words::join(&request.words)).collect();
-        let reply = self.apply(&Command::Transaction {
+        let reply = self.apply(&StoreCommand::Transaction {
             at_ms: now_ms(),
             watched,
             requests: joined,

@@ -6,7 +6,7 @@ use porcupine_rs::Model;
 use squall::Group;
 use squall_redis::{
     Reply, Store,
-    message::{AnsweredBy, Command},
+    message::{AnsweredBy, StoreCommand},
     words,
 };
 
@@ -107,7 +107,7 @@ pub(super) fn ask(group: &Group<Store>, key: usize, wish: Wish) -> Answer {
         let read = group.read(move |store| store.look(&request, 1));
         return Box::pin(async move { read.await.map_err(|_| Failed::NotApplied) });
     }
-    let submit = group.submit(&Command::Run { at_ms: 1, request, answered_by: AnsweredBy::Sender });
+    let submit = group.submit(&StoreCommand::Run { at_ms: 1, request, answered_by: AnsweredBy::Sender });
     Box::pin(async move {
         submit.await.map_err(|error| if error.is_not_applied() { Failed::NotApplied } else { Failed::Unknown })
     })

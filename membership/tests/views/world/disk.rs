@@ -1,12 +1,12 @@
 //! The log of a shard on a node's disk: its end in each epoch.
 
 use fastrand::Rng;
-use squall_membership::{End, Epoch, Held, Seq, Skipped};
+use squall_membership::{Epoch, HeldCopy, OrderEnd, Seq, Skipped};
 
 /// A view record, and how much of that view's order follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
-    end: End,
+    end: OrderEnd,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct DiskLog {
 
 impl DiskLog {
     /// The log of a joiner that has got the state: a shard's line.
-    pub(crate) fn fetched(line: &[End], epoch: Epoch) -> DiskLog {
+    pub(crate) fn fetched(line: &[OrderEnd], epoch: Epoch) -> DiskLog {
         let written = line.iter().map(|&end| Segment { end }).collect();
         let mut log = DiskLog { written, synced: Vec::new() };
         log.begin(epoch);
@@ -28,7 +28,7 @@ impl DiskLog {
     /// Writes a view record, and syncs it.
     pub(crate) fn begin(&mut self, epoch: Epoch) {
         if self.written.last().is_none_or(|last| last.end.epoch < epoch) {
-            self.written.push(Segment { end: End { epoch, seq: Seq(0) } });
+            self.written.push(Segment { end: OrderEnd { epoch, seq: Seq(0) } });
         }
         self.sync();
     }
@@ -65,7 +65,7 @@ impl DiskLog {
     }
 
     /// Removes everything behind a place; returns whether there was anything.
-    pub(crate) fn cut(&mut self, end: End) -> bool {
+    pub(crate) fn cut(&mut self, end: OrderEnd) -> bool {
         let before = self.written.clone();
         self.written.retain(|segment| segment.end.epoch <= end.epoch);
         if let Some(last) = self.written.last_mut() {
@@ -75,8 +75,8 @@ impl DiskLog {
         self.written != before
     }
 
-    pub(crate) fn held(&self) -> Option<Held> {
-        self.written.last().map(|last| Held {
+    pub(crate) fn held(&self) -> Option<HeldCopy> {
+        self.written.last().map(|last| HeldCopy {
             end: last.end,
             complete: true,
             version: Some(0),
@@ -87,7 +87,7 @@ impl DiskLog {
     }
 
     /// The earlier epochs of which there is anything, with their ends.
-    pub(crate) fn line(&self, before: Epoch) -> Vec<End> {
+    pub(crate) fn line(&self, before: Epoch) -> Vec<OrderEnd> {
         let ends = self.written.iter().map(|segment| segment.end);
         ends.filter(|end| end.epoch < before && end.seq > Seq(0)).collect()
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, Back, ClusterId, End, Entry, Epoch, Layout, Member, Proposal, Register, Report, Seq, ShardId, View,
+    Applied, Back, ClusterId, Entry, Epoch, Layout, Member, OrderEnd, Proposal, Register, Report, Seq, ShardId, View,
     ViewEvent,
 };
 
@@ -204,10 +204,10 @@ impl Log {
     }
 
     /// The places that a shard delivered in the epochs before this one, as they were decided.
-    pub(crate) fn line(&self, shard: ShardId, before: Epoch) -> Vec<End> {
-        let mut line: Vec<End> = Vec::new();
+    pub(crate) fn line(&self, shard: ShardId, before: Epoch) -> Vec<OrderEnd> {
+        let mut line: Vec<OrderEnd> = Vec::new();
         for next in self.history.iter().filter(|next| next.view.epoch > Epoch::FIRST && next.view.epoch <= before) {
-            let trim = next.trims.get(&shard).map(|&seq| End { epoch: Epoch(next.view.epoch.0 - 1), seq });
+            let trim = next.trims.get(&shard).map(|&seq| OrderEnd { epoch: Epoch(next.view.epoch.0 - 1), seq });
             if let Some(&end) = next.ends.get(&shard) {
                 line.retain(|known| known.epoch < end.epoch);
                 line.push(end);

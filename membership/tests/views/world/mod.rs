@@ -16,8 +16,8 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{
-    Counts, End, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, Patience, Proposal, Seq, Settings,
-    ShardId, View,
+    Counts, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, OrderEnd, Patience, Proposal, Seq,
+    Settings, ShardId, View,
 };
 
 pub(crate) use self::{disk::DiskLog, log::Log, process::Process};
@@ -324,7 +324,7 @@ impl World {
                 let Some(all) = shard.complete.iter().map(told).collect::<Option<Vec<Seq>>>() else { continue };
                 let seq = all.into_iter().min().unwrap_or_default();
                 let earlier = self.log.line(shard.shard, view.epoch);
-                for end in earlier.into_iter().chain([End { epoch: view.epoch, seq }]) {
+                for end in earlier.into_iter().chain([OrderEnd { epoch: view.epoch, seq }]) {
                     let known = self.acknowledged.entry((end.epoch, shard.shard)).or_default();
                     *known = end.seq.max(*known);
                 }

@@ -8,7 +8,7 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{Completion, Fabric, NodeId, Time, sim::SimFabric};
 use squall_membership::{
-    Effect, EndReason, Epoch, Held, Input, Member, Membership, Patience, Seq, ShardId, StallWatch, View, ViewEvent,
+    Effect, EndReason, Epoch, HeldCopy, Input, Member, Membership, Patience, Seq, ShardId, StallWatch, View, ViewEvent,
     Waits, WaitsFor,
 };
 
@@ -160,7 +160,7 @@ impl Process {
 
     fn says_what_is_held(&mut self) {
         let Some(disk) = &self.disk else { return };
-        let held: BTreeMap<ShardId, Held> =
+        let held: BTreeMap<ShardId, HeldCopy> =
             disk.iter().filter_map(|(shard, log)| Some((*shard, log.held()?))).collect();
         self.input(Input::Held(held));
     }

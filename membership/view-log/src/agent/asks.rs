@@ -19,14 +19,14 @@ const RESEND: Duration = Duration::from_millis(100);
 /// The requests of a node that wait for an answer.
 #[derive(Default)]
 pub(super) struct Asks {
-    proposal: Option<Pending>,
+    proposal: Option<PendingProposal>,
     report: Option<Sent>,
     /// The time since which it waits for a decision, or at which it last said that there is none.
     since: Option<Duration>,
 }
 
 /// A proposal of this node's that is not decided.
-struct Pending {
+struct PendingProposal {
     proposal: Proposal,
     since: Duration,
     /// The node to which it was last sent as the leader, and the time.
@@ -52,7 +52,7 @@ impl Asks {
 
 impl<C: Types> Agent<C> {
     pub(super) fn propose(&mut self, proposal: Proposal) {
-        self.asks.proposal = Some(Pending { proposal, since: self.now, sent: None });
+        self.asks.proposal = Some(PendingProposal { proposal, since: self.now, sent: None });
         self.asks.since.get_or_insert(self.now);
         self.push_proposal();
     }

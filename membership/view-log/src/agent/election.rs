@@ -15,7 +15,7 @@ use openraft::{async_runtime::watch::WatchReceiver, raft::TransferLeaderRequest,
 
 use super::{Agent, Input};
 use crate::{
-    network::Client,
+    network::LogNetworkClient,
     types::{LogId, Types, Vote},
     wire::{Answer, Body, Contact},
 };
@@ -153,7 +153,7 @@ impl<C: Types> Agent<C> {
         let (me, last, asked) = (self.network.me().voter.0, self.store.last(), self.now);
         for voter in voters.iter().copied().filter(|voter| *voter != me) {
             let Some(peer) = peers.get(&voter) else { continue };
-            let client = Client::new(&self.network, voter, peer);
+            let client = LogNetworkClient::new(&self.network, voter, peer);
             let (inbox, patience) = (self.inbox.clone(), self.patience());
             drop(C::spawn(async move {
                 if let Some(agrees) = client.may_lead::<C>(last, patience).await {

@@ -10,7 +10,7 @@ use super::Agent;
 use crate::{
     network::Clients,
     settings::{Failure, NotForced},
-    types::{Peer, Types},
+    types::{LogNode, Types},
     wire::{Contact, Wants},
 };
 
@@ -127,7 +127,7 @@ impl<C: Types> Agent<C> {
         }
         if self.forced.is_some() && self.store.has_no_log() {
             let me = self.network.me();
-            let voters = BTreeMap::from([(me.voter.0, Peer { member: me, witness: false })]);
+            let voters = BTreeMap::from([(me.voter.0, LogNode { member: me, witness: false })]);
             if let Err(e) = self.raft.initialize(voters).await {
                 return self.shared.fail(Failure::Storage(e.to_string()));
             }

@@ -14,7 +14,7 @@ use super::{Agent, BUSY, MANY, force::LOOKS, is_same};
 use crate::{
     leader::Asking,
     settings::{Failure, Settings, Start, forgotten},
-    types::{Peer, Types},
+    types::{LogNode, Types},
     wire::{Body, Contact, Hello, Here, Wants},
 };
 
@@ -92,10 +92,10 @@ impl<C: Types> Agent<C> {
         let Some(witnesses) = witnesses.iter().map(ready).collect::<Option<Vec<_>>>() else { return };
         let voters = crate::voters::first(&members, &witnesses, self.settings.voters.as_deref());
         let peer = |member: &&Member| {
-            let peer = Peer { member: (*member).clone(), witness: witnesses.contains(member) };
+            let peer = LogNode { member: (*member).clone(), witness: witnesses.contains(member) };
             (member.voter.0, peer)
         };
-        let voters: BTreeMap<u64, Peer> = voters.iter().map(peer).collect();
+        let voters: BTreeMap<u64, LogNode> = voters.iter().map(peer).collect();
         // Half of the numbers are left for forced lives, each of which has a greater number than the one before.
         let cluster = ClusterId(self.rng.u64(..1 << 63));
         self.adopt(cluster);
@@ -305,7 +305,7 @@ impl<C: Types> Agent<C> {
     }
 
     pub(crate) fn on_hello(&mut self, from: Member, founds: bool, witness: bool) {
-        let asking = Asking { peer: Peer { member: from.clone(), witness }, founds, heard: self.now };
+        let asking = Asking { peer: LogNode { member: from.clone(), witness }, founds, heard: self.now };
         self.leading.asked(from.node, asking);
         self.lead();
     }

@@ -6,7 +6,7 @@ use squall_membership::{Applied, Proposal, ViewEvent, VoterId};
 use super::Agent;
 use crate::{
     settings::{Failure, NotForced, forgotten},
-    shared::Status,
+    shared::ViewLogStatus,
     types::Types,
 };
 
@@ -95,7 +95,7 @@ impl<C: Types> Agent<C> {
             let nodes = register.candidates().iter().map(|member| member.node).collect();
             (nodes, register.forced().to_vec())
         });
-        let status = Status {
+        let status = ViewLogStatus {
             cluster: self.network.cluster(),
             epoch: self.view().map(|view| view.epoch),
             voters: named(true),

@@ -53,12 +53,12 @@ mod tests {
     use openraft::vote::RaftLeaderId;
 
     use super::*;
-    use crate::types::{Committed, LeaderId, Peer};
+    use crate::types::{Committed, LeaderId, LogNode};
 
     fn standing(voter: u64, last: u64, configs: &[&[u64]]) -> Standing {
         let leader: Committed = LeaderId::new(1, 1).to_committed();
         let configs = configs.iter().map(|config| config.iter().copied().collect()).collect::<Vec<BTreeSet<u64>>>();
-        let nodes = configs.iter().flatten().map(|&voter| (voter, Peer::default())).collect::<BTreeMap<_, _>>();
+        let nodes = configs.iter().flatten().map(|&voter| (voter, LogNode::default())).collect::<BTreeMap<_, _>>();
         let membership = Membership::new(configs, nodes).expect("voters with nodes");
         Standing::new(VoterId(voter), Some(LogId::new(leader, last)), &membership)
     }

@@ -1,7 +1,7 @@
 //! Figure 10: the time that reliable 1Pipe takes to recover.
 
 use squall_command::plot::{Axis, Chart};
-use squall_onepipe::model::{Failure, Latencies, Profile, Recovery, ScenarioError};
+use squall_onepipe::model::{FailedComponent, Latencies, Profile, Recovery, ScenarioError};
 
 use super::{
     Run, line, on_all_cores,
@@ -10,11 +10,11 @@ use super::{
 };
 
 const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
-const FAILURES: [(&str, Failure); 4] = [
-    ("host", Failure::Host),
-    ("ToR switch", Failure::RackSwitch),
-    ("core link", Failure::CoreLink),
-    ("core switch", Failure::CoreSwitch),
+const FAILURES: [(&str, FailedComponent); 4] = [
+    ("host", FailedComponent::Host),
+    ("ToR switch", FailedComponent::RackSwitch),
+    ("core link", FailedComponent::CoreLink),
+    ("core switch", FailedComponent::CoreSwitch),
 ];
 /// The end of the paper's axis, in µs.
 const AXIS_US: f64 = 600.0;
@@ -91,7 +91,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
 }
 
 fn measure(
-    (name, failure): (&'static str, Failure),
+    (name, failure): (&'static str, FailedComponent),
     hosts: usize,
     trials: u64,
     run: Run,

@@ -1,7 +1,7 @@
 //! Figure 8: throughput and latency of total order broadcasts, by the number of processes.
 
 use squall_command::plot::{Axis, Chart, Unit};
-use squall_onepipe::model::{Figures, Order, Profile, Scenario, ScenarioError, Switches, Traffic};
+use squall_onepipe::model::{Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic};
 
 use super::{
     Run, line, on_all_cores,
@@ -20,15 +20,15 @@ const FULL: u64 = 100;
 #[derive(Clone, Copy)]
 struct System {
     name: &'static str,
-    order: Order,
+    order: OrderProtocol,
     /// Whether reliable deliveries count.
     reliable: bool,
     /// Whether each of the paper's two charts shows it.
     charts: [bool; 2],
 }
 
-const fn one_pipe(switches: Switches, reliable: bool) -> Order {
-    Order::OnePipe { switches, reliable }
+const fn one_pipe(switches: Switches, reliable: bool) -> OrderProtocol {
+    OrderProtocol::OnePipe { switches, reliable }
 }
 
 const SYSTEMS: [System; 7] = [
@@ -40,12 +40,12 @@ const SYSTEMS: [System; 7] = [
         charts: [false, true],
     },
     System { name: "1Pipe/R", order: one_pipe(Switches::Chip, true), reliable: true, charts: [true, false] },
-    System { name: "SwitchSeq", order: Order::SwitchSequencer, reliable: false, charts: [true, true] },
-    System { name: "HostSeq", order: Order::HostSequencer, reliable: false, charts: [true, true] },
-    System { name: "Token", order: Order::Token, reliable: false, charts: [true, true] },
+    System { name: "SwitchSeq", order: OrderProtocol::SwitchSequencer, reliable: false, charts: [true, true] },
+    System { name: "HostSeq", order: OrderProtocol::HostSequencer, reliable: false, charts: [true, true] },
+    System { name: "Token", order: OrderProtocol::Token, reliable: false, charts: [true, true] },
     System {
         name: "Lamport",
-        order: Order::Lamport { exchange_percent: EXCHANGE_PERCENT },
+        order: OrderProtocol::Lamport { exchange_percent: EXCHANGE_PERCENT },
         reliable: false,
         charts: [true, true],
     },
@@ -68,7 +68,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
     let sizes: Vec<usize> = run.size(vec![2, 4, 8, 16, 32, 64, 128, 256, 512], vec![2, 8, 32, 128, 512]);
     let each = SYSTEMS.into_iter().flat_map(|system| sizes.iter().map(move |&processes| (system, processes)));
     let other_shares = [("Lamport 25 %", 25), ("Lamport 75 %", 75)].map(|(name, exchange_percent)| {
-        let order = Order::Lamport { exchange_percent };
+        let order = OrderProtocol::Lamport { exchange_percent };
         (System { name, order, reliable: false, charts: [false; 2] }, 512)
     });
     let each: Vec<(System, usize)> = each.chain(other_shares).collect();
@@ -168,42 +168,42 @@ fn measure(system: &System, processes: usize, run: Run) -> Result<Point, Scenari
 }
 
 /// The time that a sequencer takes for one message, in nanoseconds; 0 for systems without one.
-fn bottleneck_ns(order: Order) -> f64 {
+fn bottleneck_ns(order: OrderProtocol) -> f64 {
     match order {
-        Order::SwitchSequencer => TESTBED.sequencer_ns as f64,
-        Order::HostSequencer => (TESTBED.message_bytes * 8) as f64 / TESTBED.bits_per_ns as f64,
+        OrderProtocol::SwitchSequencer => TESTBED.sequencer_ns as f64,
+        OrderProtocol::HostSequencer => (TESTBED.message_bytes * 8) as f64 / TESTBED.bits_per_ns as f64,
         _ => 0.0,
     }
 }
 
 /// The load that is offered to a sequencer, as a part of its capacity.
-fn utilisation(order: Order, processes: u64, load_percent: u64) -> f64 {
+fn utilisation(order: OrderProtocol, processes: u64, load_percent: u64) -> f64 {
     let one_ns = TESTBED.message_cpu_ns as f64 * 100.0 / load_percent as f64;
     processes as f64 * bottleneck_ns(order) / one_ns
 }
 
 /// The time to warm up, and to measure: some broadcasts of each process, or of what the bottleneck lets through.
-fn times(order: Order, n: u64, load_percent: u64) -> (u64, u64) {
+fn times(order: OrderProtocol, n: u64, load_percent: u64) -> (u64, u64) {
     let one = n * TESTBED.message_cpu_ns * 100 / load_percent;
     // A sequencer takes this long for all that the windows hold. A growing queue holds all that after several times as
     // long.
     let windows = (TESTBED.window * n) as f64 * bottleneck_ns(order);
     let bound = match order {
-        Order::OnePipe { .. } => one,
-        Order::SwitchSequencer | Order::HostSequencer => one.max(windows as u64),
+        OrderProtocol::OnePipe { .. } => one,
+        OrderProtocol::SwitchSequencer | OrderProtocol::HostSequencer => one.max(windows as u64),
         // A round, in which each process sends once, and the token goes some hops.
-        Order::Token => n * (n * 11 + 2_000),
-        Order::Lamport { exchange_percent } => one + n * TESTBED.message_cpu_ns * 100 / exchange_percent,
+        OrderProtocol::Token => n * (n * 11 + 2_000),
+        OrderProtocol::Lamport { exchange_percent } => one + n * TESTBED.message_cpu_ns * 100 / exchange_percent,
     };
     match order {
-        Order::SwitchSequencer | Order::HostSequencer => {
+        OrderProtocol::SwitchSequencer | OrderProtocol::HostSequencer => {
             let utilisation = utilisation(order, n, load_percent);
             let full =
                 if utilisation > 1.0 { (windows / (1.0 - 1.0 / utilisation)).min(8.0 * windows) } else { windows };
             (60_000 + one + 5 * full as u64 / 4, 150_000 + 3 * bound / 4)
         }
-        Order::OnePipe { .. } | Order::Lamport { .. } => (60_000 + 3 * bound, 150_000 + 5 * bound),
-        Order::Token => (5 * bound / 4, bound),
+        OrderProtocol::OnePipe { .. } | OrderProtocol::Lamport { .. } => (60_000 + 3 * bound, 150_000 + 5 * bound),
+        OrderProtocol::Token => (5 * bound / 4, bound),
     }
 }
 

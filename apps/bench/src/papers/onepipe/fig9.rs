@@ -1,7 +1,9 @@
 //! Figure 9: delivery latency of 1Pipe's variants, idle, and with loss.
 
 use squall_command::plot::{Axis, Chart, Unit};
-use squall_onepipe::model::{Destinations, Figures, Order, Profile, Scenario, ScenarioError, Switches, Traffic};
+use squall_onepipe::model::{
+    Destinations, Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic,
+};
 
 use super::{
     Run, line, on_all_cores,
@@ -132,7 +134,7 @@ fn measure(
         let scenario = Scenario {
             profile: Profile::TESTBED,
             processes,
-            order: Order::OnePipe { switches, reliable: true },
+            order: OrderProtocol::OnePipe { switches, reliable: true },
             traffic: Traffic::Scattered { to: Destinations::OneHost(width), mean_gap_ns },
             loss,
             warm_up_ns: 100_000,

@@ -2,12 +2,12 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::client::{Client, field, until};
+use crate::client::{RespClient, field, until};
 
 /// Waits until all replicas serve, have applied the same commands, and hold the same. They soon do once there are no
 /// more writes and keys that expire are gone. Returns a text of what they hold.
 pub(crate) async fn agreement(addresses: &[SocketAddr], patience: Duration) -> Result<String, String> {
-    let mut clients = Client::connect_to_all(addresses).await?;
+    let mut clients = RespClient::connect_to_all(addresses).await?;
     until(patience, async || {
         let mut states = Vec::new();
         for client in &mut clients {

@@ -20,24 +20,24 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection that speaks RESP2.
-pub(crate) struct Client {
+pub(crate) struct RespClient {
     pub(crate) address: SocketAddr,
     stream: TcpStream,
     received: Vec<u8>,
 }
 
-impl Client {
-    pub(crate) async fn connect(address: SocketAddr) -> Result<Client, String> {
+impl RespClient {
+    pub(crate) async fn connect(address: SocketAddr) -> Result<RespClient, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| format!("connecting to {address}: {error}"))?;
         stream.set_nodelay(true).map_err(|error| format!("connecting to {address}: {error}"))?;
-        Ok(Client { address, stream, received: Vec::new() })
+        Ok(RespClient { address, stream, received: Vec::new() })
     }
 
     /// Connects to each of these addresses.
-    pub(crate) async fn connect_to_all(addresses: &[SocketAddr]) -> Result<Vec<Client>, String> {
+    pub(crate) async fn connect_to_all(addresses: &[SocketAddr]) -> Result<Vec<RespClient>, String> {
         let mut clients = Vec::new();
         for &address in addresses {
-            clients.push(Client::connect(address).await?);
+            clients.push(RespClient::connect(address).await?);
         }
         Ok(clients)
     }

@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     Args, Fabric,
-    network::{Network, NetworkError, write_new},
+    network::{ClusterNetwork, NetworkError, write_new},
     replica::{PASSWORD, READY, stop_asked},
 };
 
@@ -83,7 +83,7 @@ pub(crate) struct Cluster {
     /// The factor of all time limits.
     patience: u32,
     /// The replicas' configuration and keys, in files that a restarted replica reads again.
-    network: Network,
+    network: ClusterNetwork,
 }
 
 struct ReplicaProcess {
@@ -92,7 +92,7 @@ struct ReplicaProcess {
     child: Child,
     /// The replica runs as long as this is open. It also closes when this process is killed.
     lifeline: Option<ChildStdin>,
-    state: State,
+    state: ReplicaState,
     /// The replica's standard output, and the bytes read from it so far.
     output: ChildStdout,
     said: Vec<u8>,
@@ -102,14 +102,14 @@ struct ReplicaProcess {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReplicaState {
     Starting,
     Serving,
     Ended,
 }
 
 /// A change in a replica's state.
-enum News {
+enum ReplicaChange {
     Serves(usize),
     Died(usize, String),
     /// It is time to start the replica again.
@@ -131,7 +131,7 @@ impl Cluster {
                 .map_err(|error| ClusterError::Directory { directory: directory.clone(), error })?,
             None => args.cluster.clone().unwrap_or_else(fresh_name),
         };
-        let network = Network::make(&name, args)?;
+        let network = ClusterNetwork::make(&name, args)?;
         let mut replicas = Vec::new();
         for (id, address) in places {
             replicas
@@ -161,7 +161,7 @@ impl Cluster {
     async fn watch(&mut self, args: &Args) -> ClusterError {
         loop {
             let has_data =
-                args.durable.is_some() || self.replicas.iter().any(|replica| replica.state == State::Serving);
+                args.durable.is_some() || self.replicas.iter().any(|replica| replica.state == ReplicaState::Serving);
             if !has_data {
                 return ClusterError::AllDied;
             }
@@ -170,21 +170,21 @@ impl Cluster {
             let news = first(&mut waits).await;
             drop(waits);
             match news {
-                News::Serves(index) => {
+                ReplicaChange::Serves(index) => {
                     let replica = &mut self.replicas[index];
-                    (replica.state, replica.pause) = (State::Serving, RESTART_PAUSE);
+                    (replica.state, replica.pause) = (ReplicaState::Serving, RESTART_PAUSE);
                     replica.announce();
                 }
-                News::Died(index, status) => {
+                ReplicaChange::Died(index, status) => {
                     let replica = &mut self.replicas[index];
-                    replica.state = State::Ended;
+                    replica.state = ReplicaState::Ended;
                     say(&format!(
                         "replica {} has died ({status}); it is started again in {} ms",
                         replica.id,
                         replica.pause.as_millis()
                     ));
                 }
-                News::Due(index) => {
+                ReplicaChange::Due(index) => {
                     if let Err(error) = self.restart(args, index) {
                         return error;
                     }
@@ -204,18 +204,18 @@ impl Cluster {
     /// Kills the replica at this place, as an accident would.
     pub(crate) async fn kill(&mut self, index: usize) -> io::Result<()> {
         let replica = &mut self.replicas[index];
-        replica.state = State::Ended;
+        replica.state = ReplicaState::Ended;
         replica.child.kill().await
     }
 
     /// Starts all replicas again that were killed, and waits until they serve.
     pub(crate) async fn start_again(&mut self, args: &Args) -> Result<(), ClusterError> {
         for index in 0..self.replicas.len() {
-            if self.replicas[index].state == State::Ended {
+            if self.replicas[index].state == ReplicaState::Ended {
                 self.restart(args, index)?;
             }
         }
-        let starting = self.replicas.iter_mut().filter(|replica| replica.state == State::Starting);
+        let starting = self.replicas.iter_mut().filter(|replica| replica.state == ReplicaState::Starting);
         let mut waits: Vec<_> = starting.map(|replica| Box::pin(replica.until_ready())).collect();
         while !waits.is_empty() {
             first(&mut waits).await?;
@@ -229,7 +229,7 @@ impl Cluster {
             replica.lifeline = None;
         }
         let mut failed = Vec::new();
-        for replica in self.replicas.iter_mut().filter(|replica| replica.state != State::Ended) {
+        for replica in self.replicas.iter_mut().filter(|replica| replica.state != ReplicaState::Ended) {
             match timeout(STOP_PATIENCE * self.patience, replica.child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(status)) => {
@@ -260,7 +260,7 @@ impl ReplicaProcess {
     /// Waits until the replica says that it serves.
     async fn until_ready(&mut self) -> Result<(), ClusterError> {
         if self.says_ready().await? {
-            self.state = State::Serving;
+            self.state = ReplicaState::Serving;
             return Ok(());
         }
         let status = self.child.wait().await?;
@@ -275,26 +275,32 @@ impl ReplicaProcess {
     }
 
     /// The replica's next change of state. The future may be dropped, and the call repeated.
-    async fn news(&mut self, index: usize) -> News {
-        if self.state == State::Starting && self.says_ready().await.unwrap_or(false) {
-            return News::Serves(index);
+    async fn news(&mut self, index: usize) -> ReplicaChange {
+        if self.state == ReplicaState::Starting && self.says_ready().await.unwrap_or(false) {
+            return ReplicaChange::Serves(index);
         }
         match self.state {
-            State::Starting | State::Serving => {
+            ReplicaState::Starting | ReplicaState::Serving => {
                 let status = self.child.wait().await;
                 let status = status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
-                News::Died(index, status)
+                ReplicaChange::Died(index, status)
             }
-            State::Ended => {
+            ReplicaState::Ended => {
                 let due = *self.due.get_or_insert_with(|| Instant::now() + self.pause);
                 sleep_until(due).await;
-                News::Due(index)
+                ReplicaChange::Due(index)
             }
         }
     }
 }
 
-fn spawn(args: &Args, cluster: &str, id: u32, address: SocketAddr, network: &Network) -> io::Result<ReplicaProcess> {
+fn spawn(
+    args: &Args,
+    cluster: &str,
+    id: u32,
+    address: SocketAddr,
+    network: &ClusterNetwork,
+) -> io::Result<ReplicaProcess> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--supervised", "--id", &id.to_string()]);
     command.args(["--port", &args.port.to_string(), "--listen", &args.listen.to_string()]);
@@ -316,7 +322,7 @@ fn spawn(args: &Args, cluster: &str, id: u32, address: SocketAddr, network: &Net
     let lifeline = child.stdin.take();
     let output = child.stdout.take().expect("its output is piped");
     let (said, pause) = (Vec::new(), RESTART_PAUSE);
-    Ok(ReplicaProcess { id, address, child, lifeline, state: State::Starting, output, said, pause, due: None })
+    Ok(ReplicaProcess { id, address, child, lifeline, state: ReplicaState::Starting, output, said, pause, due: None })
 }
 
 /// Waits for the first of these futures to be ready, and removes it.

@@ -8,7 +8,7 @@ use squall::{
 };
 use squall_redis::{
     Store,
-    server::{BULK_RESERVE, FrontEnd, GROUP, Options, Password, listen},
+    server::{BULK_RESERVE, FrontEnd, GROUP, Password, ServerOptions, listen},
 };
 use tokio::net::TcpListener;
 
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
     let listener = listener.map_err(|error| error.to_string())?;
     let options =
-        Options { listen: args.listen, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
+        ServerOptions { listen: args.listen, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
     say(&format!("the front end serves redis-cli -p {}; Ctrl-C stops it", args.listen.port()));
     tokio::select! {
         () = FrontEnd::new(client, options, max_command_bytes, others).serve(listener) => {}

@@ -97,7 +97,7 @@ something failed, 2 if the arguments make no sense."
 )]
 struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<ProgramCommand>,
 
     /// Replica N listens on port BASE + N - 1
     #[arg(long, value_name = "BASE", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
@@ -181,7 +181,7 @@ struct Args {
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Command {
+enum ProgramCommand {
     /// Serve the data without being a replica: ask any replica that serves, so that clients do not notice when one
     /// fails
     FrontEnd(front_end::FrontEndArgs),
@@ -272,7 +272,7 @@ fn main() -> ExitCode {
     }
     let done = runtime.block_on(async {
         match args.id {
-            _ if let Some(Command::FrontEnd(front_end)) = &args.command => front_end::run(front_end).await,
+            _ if let Some(ProgramCommand::FrontEnd(front_end)) = &args.command => front_end::run(front_end).await,
             Some(id) => replica::run(&args, id).await.map_err(|error| error.to_string()),
             None if args.smoke => smoke::run(&args).await,
             None if let Some(duration) = args.soak => soak::of_a_cluster(&args, duration).await,

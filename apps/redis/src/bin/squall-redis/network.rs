@@ -35,41 +35,41 @@ pub(crate) enum NetworkError {
 
 /// A directory with the replicas' votes. Where they use ports, it also has a configuration, and keys if they are asked
 /// for.
-pub(crate) struct Network {
-    directory: Directory,
+pub(crate) struct ClusterNetwork {
+    directory: ClusterDirectory,
     file: Option<PathBuf>,
 }
 
 /// The directory of a cluster.
-enum Directory {
+enum ClusterDirectory {
     /// A directory that stays, and that also holds the data.
     Kept(PathBuf),
     /// A new directory, which is removed on drop.
     Temporary(TempDir),
 }
 
-impl Directory {
+impl ClusterDirectory {
     /// The directory to be kept, which is made if it is missing. Without one, a new directory of a random name, which
     /// only this user can use.
-    fn make(kept: Option<&Path>) -> Result<Directory, NetworkError> {
+    fn make(kept: Option<&Path>) -> Result<ClusterDirectory, NetworkError> {
         let Some(kept) = kept else {
             let private = Permissions::from_mode(0o700);
             let directory = tempfile::Builder::new().prefix("squall-kv-").permissions(private).tempdir();
             return directory
-                .map(Directory::Temporary)
+                .map(ClusterDirectory::Temporary)
                 .map_err(|error| NetworkError::Write { path: std::env::temp_dir(), error });
         };
         let path = kept.to_owned();
         match fs::create_dir_all(&path) {
-            Ok(()) => Ok(Directory::Kept(path)),
+            Ok(()) => Ok(ClusterDirectory::Kept(path)),
             Err(error) => Err(NetworkError::Write { path, error }),
         }
     }
 
     fn path(&self) -> &Path {
         match self {
-            Directory::Kept(path) => path,
-            Directory::Temporary(directory) => directory.path(),
+            ClusterDirectory::Kept(path) => path,
+            ClusterDirectory::Temporary(directory) => directory.path(),
         }
     }
 }
@@ -79,10 +79,10 @@ pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
     File::create_new(path)?.write_all(text.as_bytes())
 }
 
-impl Network {
+impl ClusterNetwork {
     /// Makes the network of replicas that listen at free ports, or share memory.
-    pub(crate) fn make(cluster: &str, args: &Args) -> Result<Network, NetworkError> {
-        let mut network = Network { directory: Directory::make(args.durable.as_deref())?, file: None };
+    pub(crate) fn make(cluster: &str, args: &Args) -> Result<ClusterNetwork, NetworkError> {
+        let mut network = ClusterNetwork { directory: ClusterDirectory::make(args.durable.as_deref())?, file: None };
         let (directory, is_durable) = (network.directory.path(), args.durable.is_some());
         let (backend, bulk_reserve) = match args.fabric {
             Fabric::Shm => return Ok(network),
@@ -132,10 +132,10 @@ impl Network {
     pub(crate) fn options(&self, cluster: &str, id: u32) -> Vec<OsString> {
         match (&self.file, &self.directory) {
             (Some(file), _) => vec!["--config".into(), file.into()],
-            (None, Directory::Kept(directory)) => {
+            (None, ClusterDirectory::Kept(directory)) => {
                 vec!["--cluster".into(), cluster.into(), "--durable".into(), directory.into()]
             }
-            (None, Directory::Temporary(directory)) => {
+            (None, ClusterDirectory::Temporary(directory)) => {
                 let storage = directory.path().join(format!("node-{id}"));
                 vec!["--cluster".into(), cluster.into(), "--storage".into(), storage.into()]
             }

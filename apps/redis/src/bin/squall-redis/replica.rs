@@ -10,7 +10,9 @@ use std::{
 use squall::{Config, ConfigError, Mode, Node, NodeId, StartError, config::GroupBuilder};
 use squall_redis::{
     Store,
-    server::{BULK_RESERVE, GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen, serve_options},
+    server::{
+        BULK_RESERVE, GROUP, Hub, ListenError, Password, PasswordError, Server, ServerOptions, listen, serve_options,
+    },
 };
 use tokio::{
     net::TcpListener,
@@ -82,7 +84,8 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         started = starting => started.map_err(|error| io(error.into()))?.map_err(|error| ReplicaError::Start { id, error })?,
         () = &mut stop => return Ok(()),
     };
-    let options = Options { listen: address, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
+    let options =
+        ServerOptions { listen: address, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
     let server = Arc::new(Server::new(node, group, config, hub, options));
     // Clients are answered from now on. While the replica lacks the group's data, the answer is that it is joining.
     let announced = async {

@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), String> {
     let args = Args { port, max_clients: MAX_CLIENTS, ..args.clone() };
     let begun = Instant::now();
     let mut cluster = Cluster::start(&args).await.map_err(|error| error.to_string())?;
-    let mut report = Report { failed: 0 };
+    let mut report = SmokeReport { failed: 0 };
     let bench = Bench { replicas: cluster.addresses(), processes: cluster.processes(), seed, patience: args.patience };
     let ports: Vec<_> = bench.replicas.iter().map(|address| address.port().to_string()).collect();
     report.line(
@@ -97,11 +97,11 @@ fn over(args: &Args) -> &'static str {
     }
 }
 
-struct Report {
+struct SmokeReport {
     failed: usize,
 }
 
-impl Report {
+impl SmokeReport {
     fn line(&mut self, name: &str, begun: Instant, found: Found) {
         let took = begun.elapsed().as_millis();
         let (verdict, text): (_, &dyn Display) = match &found {

@@ -48,7 +48,7 @@ pub(crate) struct Soak {
 }
 
 /// The state that the clients of a run share.
-struct Run {
+struct SoakRun {
     soak: Soak,
     /// Set when clients are to end.
     stop: AtomicBool,
@@ -64,7 +64,7 @@ struct Run {
     told: Mutex<Vec<String>>,
 }
 
-impl Run {
+impl SoakRun {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), 
 /// The sentence names the fault: operations that failed, replicas that differ, or memory that grew.
 pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: impl FnMut(&str)) -> Result<(), String> {
     let begun = Instant::now();
-    let run = Arc::new(Run {
+    let run = Arc::new(SoakRun {
         soak,
         stop: AtomicBool::new(false),
         silent: AtomicBool::new(false),
@@ -186,7 +186,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
 }
 
 /// Waits until these tasks have ended.
-async fn ended(run: &Run, mut tasks: JoinSet<()>) {
+async fn ended(run: &SoakRun, mut tasks: JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(panic) = ended {
             run.failed(format!("a client of the load failed: {panic}"));
@@ -196,7 +196,7 @@ async fn ended(run: &Run, mut tasks: JoinSet<()>) {
 
 /// Samples the replicas' processes until the end, and reports. Returns the samples, with the time since `begun`.
 async fn watch(
-    run: &Run,
+    run: &SoakRun,
     begun: Instant,
     stop: impl Future<Output = ()>,
     say: &mut impl FnMut(&str),

@@ -14,7 +14,7 @@ use tokio::{
 use super::*;
 use crate::{
     command::Spec,
-    message::{Command, Watched},
+    message::{StoreCommand, WatchedKey},
     server::{
         clients::Clients,
         describe,
@@ -39,7 +39,7 @@ struct Stage {
     rng: fastrand::Rng,
     /// The number of commands that find room. If it is unlimited, they are answered at once.
     room: usize,
-    under_way: VecDeque<(Command, Slot<Reply>)>,
+    under_way: VecDeque<(StoreCommand, Slot<Reply>)>,
     looks: VecDeque<Ask>,
     /// The tasks that wait for room.
     waiting: Vec<Waker>,
@@ -50,7 +50,7 @@ type Slot<T> = Rc<RefCell<(Option<Result<T, Error>>, Option<Waker>)>>;
 
 enum Ask {
     Look(Look, Slot<Look>),
-    Watch(Vec<Vec<u8>>, u64, Slot<Vec<Watched>>),
+    Watch(Vec<Vec<u8>>, u64, Slot<Vec<WatchedKey>>),
 }
 
 fn ended() -> Error {
@@ -125,7 +125,7 @@ impl<T> Future for Asked<T> {
 
 struct Writing {
     actor: Actor,
-    command: Option<Command>,
+    command: Option<StoreCommand>,
     answer: Asked<Reply>,
 }
 
@@ -163,12 +163,12 @@ impl Write for Writing {
 impl Replica for Actor {
     type Write = Writing;
     type Look = Asked<Look>;
-    type Watch = Asked<Vec<Watched>>;
+    type Watch = Asked<Vec<WatchedKey>>;
     type Info = std::future::Ready<Reply>;
     fn now_ms(&self) -> u64 {
         self.0.borrow().shell.now_ms
     }
-    fn write(&self, command: &Command) -> Writing {
+    fn write(&self, command: &StoreCommand) -> Writing {
         let mut writing =
             Writing { actor: self.clone(), command: Some(command.clone()), answer: Asked(Slot::default()) };
         writing.hand_over();
@@ -183,7 +183,7 @@ impl Replica for Actor {
     fn info(&self, _: Vec<String>) -> Self::Info {
         ready(Reply::Verbatim("info".to_owned()))
     }
-    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+    fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         match spec.name {
             "client" => Clients::default().answer(client, words).into(),
             "command" => describe::answer(words).into(),
@@ -250,7 +250,7 @@ async fn converse(actor: Actor, pieces: Vec<Vec<u8>>, pipe_bytes: usize) -> Vec<
 
 async fn serve_one(stream: DuplexStream, actor: Actor, bells: Arc<Bells>) {
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
-    let client = Arc::new(Client::new(7, somewhere, somewhere, Bell::new(&bells)));
+    let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(&bells)));
     let session = Session::new(actor, &client, &Arc::<Hub>::default(), MAX_COMMAND_BYTES);
     let (counts, budget) = Default::default();
     serve(stream, session, &client, &counts, &budget, MAX_COMMAND_BYTES).await.expect("the pipe does not break");
@@ -266,7 +266,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 fn one_by_one(requests: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let actor = actor(0, usize::MAX);
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
-    let client = Arc::new(Client::new(7, somewhere, somewhere, Bell::new(&Arc::default())));
+    let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(&Arc::default())));
     let mut session = Session::new(actor, &client, &Arc::<Hub>::default(), MAX_COMMAND_BYTES);
     let mut buffer = RequestBuffer::new(2 * MAX_COMMAND_BYTES);
     let mut context = Context::from_waker(Waker::noop());
@@ -284,7 +284,7 @@ fn one_by_one(requests: &[Vec<u8>]) -> Vec<Vec<u8>> {
                 Err(error) => session.end(Some(Reply::Error(Error::new(error.to_string())))),
             }
             session.look(&mut context);
-            while let Poll::Ready(Next::Answer(answer)) = session.poll_next(&mut context) {
+            while let Poll::Ready(SessionStep::Answer(answer)) = session.poll_next(&mut context) {
                 encode(&answer, session.protocol(), &mut out);
             }
             assert!(session.is_idle());

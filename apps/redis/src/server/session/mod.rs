@@ -25,15 +25,15 @@ use std::{
 
 pub(super) use self::look::Look;
 use super::{
-    clients::Client,
+    clients::ConnectedClient,
     subscriptions::{CutOff, Hub, Subscriptions},
     transaction::{Locals, Transaction},
 };
 use crate::{
     Error, Reply,
-    command::{self, Run, Spec},
+    command::{self, CommandFn, Spec},
     encode::Protocol,
-    message::{AnsweredBy, Command, Watched},
+    message::{AnsweredBy, StoreCommand, WatchedKey},
     words,
 };
 
@@ -50,7 +50,7 @@ const MAX_OWED_BYTES: usize = 1 << 20;
 pub(super) trait Replica {
     type Write: Write;
     type Look: Future<Output = Result<Look, Error>> + Unpin;
-    type Watch: Future<Output = Result<Vec<Watched>, Error>> + Unpin;
+    type Watch: Future<Output = Result<Vec<WatchedKey>, Error>> + Unpin;
     type Info: Future<Output = Reply> + Unpin;
 
     /// The clock, in milliseconds since 1970.
@@ -62,10 +62,10 @@ pub(super) trait Replica {
     }
 
     /// Hands a command to the group.
-    fn write(&self, command: &Command) -> Self::Write;
+    fn write(&self, command: &StoreCommand) -> Self::Write;
 
     /// Hands over a command that takes a while to copy.
-    fn write_large(&self, command: Command) -> Self::Write {
+    fn write_large(&self, command: StoreCommand) -> Self::Write {
         self.write(&command)
     }
 
@@ -79,7 +79,7 @@ pub(super) trait Replica {
     fn info(&self, sections: Vec<String>) -> Self::Info;
 
     /// Answers a request that concerns neither the store nor the session.
-    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply;
+    fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply;
 
     /// The number of replicas besides this one.
     fn others(&self) -> usize;
@@ -102,7 +102,7 @@ pub(super) trait Write: Future<Output = Result<Reply, Error>> + Unpin {
 
 /// The next step towards the client.
 #[derive(Debug, PartialEq)]
-pub(super) enum Next {
+pub(super) enum SessionStep {
     Answer(Reply),
     /// No answer: the connection ends.
     Close,
@@ -123,7 +123,7 @@ pub(super) const LARGE_BYTES: usize = 1 << 20;
 /// The state of one connection.
 pub(super) struct Session<R: Replica> {
     replica: R,
-    client: Arc<Client>,
+    client: Arc<ConnectedClient>,
     subscriptions: Subscriptions,
     transaction: Transaction,
     protocol: Protocol,
@@ -172,7 +172,7 @@ struct Sent<R: Replica> {
 
 impl<R: Replica> Session<R> {
     /// A session without requests. `max_command_bytes` is the longest message that the group takes.
-    pub(super) fn new(replica: R, client: &Arc<Client>, hub: &Arc<Hub>, max_command_bytes: usize) -> Session<R> {
+    pub(super) fn new(replica: R, client: &Arc<ConnectedClient>, hub: &Arc<Hub>, max_command_bytes: usize) -> Self {
         Session {
             is_trusted: !replica.wants_password(),
             replica,
@@ -280,7 +280,7 @@ impl<R: Replica> Session<R> {
         };
         self.command = spec.name;
         let is_queued = self.transaction.is_open() && !requests::is_done_in_transaction(spec);
-        if matches!(spec.run, Run::Local) && !is_queued {
+        if matches!(spec.run, CommandFn::Local) && !is_queued {
             return self.take_local(spec, &words, context);
         }
         drop(words);
@@ -289,8 +289,8 @@ impl<R: Replica> Session<R> {
                 self.queue(spec, request);
                 Taken::Yes
             }
-            Run::Read(_) => self.take_read(spec, request, context),
-            Run::Write(_) | Run::Local => self.take_write(request, context),
+            CommandFn::Read(_) => self.take_read(spec, request, context),
+            CommandFn::Write(_) | CommandFn::Local => self.take_write(request, context),
         }
     }
 
@@ -300,12 +300,12 @@ impl<R: Replica> Session<R> {
         }
         let bytes = request.len();
         let answered_by = self.replica.answered_by();
-        let command = Command::Run { at_ms: self.clock_ms(), request: mem::take(request), answered_by };
+        let command = StoreCommand::Run { at_ms: self.clock_ms(), request: mem::take(request), answered_by };
         let write = if bytes > LARGE_BYTES {
             self.replica.write_large(command)
         } else {
             let write = self.replica.write(&command);
-            if let Command::Run { request: back, .. } = command {
+            if let StoreCommand::Run { request: back, .. } = command {
                 *request = back;
             }
             write
@@ -424,9 +424,9 @@ impl<R: Replica> Session<R> {
     /// The next answer that the client is owed, once it is known.
     ///
     /// Only the oldest write is waited for: the later ones are delivered after it.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<SessionStep> {
         let Some(first) = self.owed.front_mut() else {
-            return if self.is_closing() { Poll::Ready(Next::Close) } else { Poll::Pending };
+            return if self.is_closing() { Poll::Ready(SessionStep::Close) } else { Poll::Pending };
         };
         let answer = match first {
             Owed::Write(sent) => {
@@ -435,7 +435,7 @@ impl<R: Replica> Session<R> {
                     self.is_stuck = false;
                 }
                 let sent = self.owed.pop_front();
-                return Poll::Ready(Next::Answer(self.settled(result, sent)));
+                return Poll::Ready(SessionStep::Answer(self.settled(result, sent)));
             }
             Owed::Look => {
                 if self.looked.is_empty() {
@@ -453,11 +453,11 @@ impl<R: Replica> Session<R> {
             Owed::Answer(_) => {
                 let Some(Owed::Answer(answer)) = self.owed.pop_front() else { unreachable!("it was just seen") };
                 self.owed_bytes -= answer.payload_bytes();
-                return Poll::Ready(Next::Answer(answer));
+                return Poll::Ready(SessionStep::Answer(answer));
             }
         };
         self.owed.pop_front();
-        Poll::Ready(Next::Answer(answer))
+        Poll::Ready(SessionStep::Answer(answer))
     }
 
     /// The answer to a write whose result is known.

@@ -5,13 +5,13 @@ use std::task::Context;
 use super::{LARGE_BYTES, Owed, Replica, Sent, Session, Taken};
 use crate::{
     Error, Reply,
-    command::{self, Run, Spec},
+    command::{self, CommandFn, Spec},
     encode::Protocol,
     number::integer,
     server::{
         clients::valid_name,
         info::VERSION,
-        subscriptions::{CutOff, Kind},
+        subscriptions::{CutOff, TopicKind},
         transaction::Exec,
     },
     words,
@@ -19,7 +19,8 @@ use crate::{
 
 /// Whether a request takes effect even in an open transaction, instead of being queued.
 pub(super) fn is_done_in_transaction(spec: &Spec) -> bool {
-    matches!(spec.run, Run::Local) && matches!(spec.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+    matches!(spec.run, CommandFn::Local)
+        && matches!(spec.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 
 /// Whether a client may ask this before it has given the password.
@@ -55,7 +56,7 @@ const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password 
 impl<R: Replica> Session<R> {
     /// Queues a request in the open transaction.
     pub(super) fn queue(&mut self, spec: &'static Spec, request: &mut Vec<u8>) {
-        let is_local = matches!(spec.run, Run::Local);
+        let is_local = matches!(spec.run, CommandFn::Local);
         if is_local && is_refused_in_transaction(spec) && spec.name != "unwatch" {
             return self.refuse(Error::fixed("ERR Command not allowed inside a transaction"));
         }
@@ -118,10 +119,10 @@ impl<R: Replica> Session<R> {
                 self.end(Some(Reply::OK));
                 return Taken::Yes;
             }
-            "subscribe" => return self.subscribe(Kind::Channel, &words[1..]),
-            "psubscribe" => return self.subscribe(Kind::Pattern, &words[1..]),
-            "unsubscribe" => return self.unsubscribe(Kind::Channel, &words[1..]),
-            "punsubscribe" => return self.unsubscribe(Kind::Pattern, &words[1..]),
+            "subscribe" => return self.subscribe(TopicKind::Channel, &words[1..]),
+            "psubscribe" => return self.subscribe(TopicKind::Pattern, &words[1..]),
+            "unsubscribe" => return self.unsubscribe(TopicKind::Channel, &words[1..]),
+            "punsubscribe" => return self.unsubscribe(TopicKind::Pattern, &words[1..]),
             _ => self.replica.local(&self.client, spec, words),
         };
         self.client.details().queued = self.transaction.queued();
@@ -249,7 +250,7 @@ impl<R: Replica> Session<R> {
         Reply::status("RESET")
     }
 
-    fn subscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
+    fn subscribe(&mut self, kind: TopicKind, topics: &[&[u8]]) -> Taken {
         match self.replica.has_no_messages() {
             // No message would ever arrive.
             Some(error) => self.owe(Reply::Error(error)),
@@ -262,7 +263,7 @@ impl<R: Replica> Session<R> {
         Taken::Yes
     }
 
-    fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
+    fn unsubscribe(&mut self, kind: TopicKind, topics: &[&[u8]]) -> Taken {
         let mut said = Vec::new();
         match self.subscriptions.unsubscribe(kind, topics, &mut said) {
             Ok(()) => said.into_iter().for_each(|said| self.owe(said)),

@@ -23,7 +23,7 @@ struct Puppet(Rc<RefCell<Strings>>);
 struct Strings {
     /// The number of commands that find room.
     room: usize,
-    submitted: Vec<Command>,
+    submitted: Vec<StoreCommand>,
     delivered: usize,
     looks: Vec<usize>,
     answers_looks: bool,
@@ -36,7 +36,7 @@ struct Strings {
 
 struct FakeWrite {
     puppet: Puppet,
-    command: Option<Command>,
+    command: Option<StoreCommand>,
     number: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ impl Future for FakeWrite {
         }
         match self.number {
             Some(number) if number <= strings.delivered => Poll::Ready(Ok(match &strings.submitted[number - 1] {
-                Command::Transaction { requests, .. } => Reply::Array(vec![Reply::Integer(0); requests.len()]),
+                StoreCommand::Transaction { requests, .. } => Reply::Array(vec![Reply::Integer(0); requests.len()]),
                 _ => Reply::Integer(number as i64),
             })),
             _ => Poll::Pending,
@@ -89,12 +89,12 @@ impl Future for FakeLook {
 impl Replica for Puppet {
     type Write = FakeWrite;
     type Look = FakeLook;
-    type Watch = std::future::Ready<Result<Vec<Watched>, Error>>;
+    type Watch = std::future::Ready<Result<Vec<WatchedKey>, Error>>;
     type Info = std::future::Ready<Reply>;
     fn now_ms(&self) -> u64 {
         1
     }
-    fn write(&self, command: &Command) -> FakeWrite {
+    fn write(&self, command: &StoreCommand) -> FakeWrite {
         let mut write = FakeWrite { puppet: self.clone(), command: Some(command.clone()), number: None };
         let _ = Pin::new(&mut write).poll(&mut context());
         write
@@ -107,14 +107,14 @@ impl Replica for Puppet {
         let version = |key: &[u8]| self.0.borrow().versions.get(key).copied();
         let watched = keys.into_iter().map(|key| {
             let version = version(&key);
-            Watched { key, present: version.is_some(), version: version.unwrap_or(0) }
+            WatchedKey { key, present: version.is_some(), version: version.unwrap_or(0) }
         });
         std::future::ready(Ok(watched.collect()))
     }
     fn info(&self, _: Vec<String>) -> Self::Info {
         std::future::ready(Reply::Integer(self.0.borrow().delivered as i64))
     }
-    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+    fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         match spec.name {
             "client" => Clients::default().answer(client, words).into(),
             "command" => describe::answer(words).into(),
@@ -150,7 +150,7 @@ fn bench(strings: Strings) -> Bench {
     let puppet = Puppet(Rc::new(RefCell::new(strings)));
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
     let bell = Bell::new(&Arc::new(Bells::default()));
-    let client = Arc::new(Client::new(7, somewhere, somewhere, bell));
+    let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, bell));
     let hub = Arc::default();
     Bench { session: Session::new(puppet.clone(), &client, &hub, MAX_COMMAND_BYTES), puppet, hub }
 }
@@ -174,7 +174,7 @@ impl Bench {
     /// The answers that are known by now.
     fn answers(&mut self) -> Vec<String> {
         let next = || match self.session.poll_next(&mut context()) {
-            Poll::Ready(Next::Answer(answer)) => Some(crate::testing::show(&answer)),
+            Poll::Ready(SessionStep::Answer(answer)) => Some(crate::testing::show(&answer)),
             _ => None,
         };
         std::iter::from_fn(next).collect()
@@ -287,7 +287,7 @@ fn a_session_ends_after_what_it_owes() {
     assert_eq!(bench.session.poll_next(&mut context()), Poll::Pending);
     bench.deliver(1);
     assert_eq!(bench.answers(), [":1", "OK"]);
-    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(Next::Close));
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(SessionStep::Close));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_browser_is_cut_off() {
     let mut bench = with_room(10);
     bench.take_all(&["POST / HTTP/1.1"]);
     assert_eq!(bench.take("set hacked 1"), Taken::NotYet);
-    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(Next::Close));
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(SessionStep::Close));
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn an_exec_carries_the_versions_that_its_watch_saw() {
     assert_eq!(bench.answers(), ["OK"]);
     bench.puppet.0.borrow_mut().versions.insert(b"a".to_vec(), 6);
     bench.take_all(&["multi", "exec"]);
-    let Command::Transaction { watched, .. } = bench.puppet.0.borrow().submitted[0].clone() else {
+    let StoreCommand::Transaction { watched, .. } = bench.puppet.0.borrow().submitted[0].clone() else {
         panic!("it is a transaction");
     };
     let mut watched: Vec<_> = watched.into_iter().map(|watched| (watched.present, watched.version)).collect();
@@ -420,7 +420,7 @@ fn who_is_sent_away_has_the_answers_to_what_was_asked_first() {
     assert!(bench.answers().is_empty());
     bench.deliver(1);
     assert_eq!(bench.answers(), [":1"]);
-    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(Next::Close));
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(SessionStep::Close));
 }
 
 #[test]
@@ -451,7 +451,8 @@ fn large_answers_are_looked_up_a_few_at_a_time() {
 
 /// A request for the server itself that is nearly valid.
 fn local_request() -> impl Strategy<Value = Vec<Vec<u8>>> {
-    let local: Vec<_> = command::all().filter(|spec| matches!(spec.run, Run::Local)).map(|spec| spec.name).collect();
+    let local: Vec<_> =
+        command::all().filter(|spec| matches!(spec.run, CommandFn::Local)).map(|spec| spec.name).collect();
     let words = [
         "", "a", "0", "-1", "3", "get", "id", "list", "kill", "type", "normal", "setname", "setinfo", "lib-name", "on",
         "skipme", "info", "docs", "getkeys", "filterby", "pattern", "channels", "numsub", "numpat", "auth", "default",

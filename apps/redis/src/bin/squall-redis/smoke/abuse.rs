@@ -7,7 +7,7 @@ use std::{
 
 use super::{Bench, Found};
 use crate::{
-    client::{Client, request, show, until},
+    client::{RespClient, request, show, until},
     usage::Usage,
 };
 
@@ -25,7 +25,7 @@ pub(super) async fn random_bytes(bench: &Bench) -> Found {
             bytes.iter_mut().for_each(|byte| *byte = alphabet[usize::from(*byte) % alphabet.len()]);
             bytes.insert(0, b'*');
         }
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         // A replica may close the connection before all is sent.
         let _ = client.send(&bytes).await;
         client.finish().await;
@@ -33,7 +33,7 @@ pub(super) async fn random_bytes(bench: &Bench) -> Found {
         errors += usize::from(said.starts_with(b"-ERR"));
     }
     for &address in &bench.replicas {
-        Client::connect(address).await?.expect(&["PING"], "PONG").await?;
+        RespClient::connect(address).await?.expect(&["PING"], "PONG").await?;
     }
     Ok(format!("{STREAMS} streams, {errors} of them answered with an error first; every replica goes on"))
 }
@@ -50,7 +50,7 @@ pub(super) async fn protocol_errors(bench: &Bench) -> Found {
     ];
     for &address in &bench.replicas {
         for (bytes, expected) in cases {
-            let mut client = Client::connect(address).await?;
+            let mut client = RespClient::connect(address).await?;
             client.send(&[b"PING\r\n", bytes].concat()).await?;
             let said = String::from_utf8_lossy(&client.rest().await?).into_owned();
             let expected = format!("+PONG\r\n-ERR Protocol error: {expected}\r\n");
@@ -59,29 +59,29 @@ pub(super) async fn protocol_errors(bench: &Bench) -> Found {
             }
         }
     }
-    let mut browser = Client::connect(bench.replicas[0]).await?;
+    let mut browser = RespClient::connect(bench.replicas[0]).await?;
     browser.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET hacked 1\r\n").await?;
     if !browser.rest().await?.is_empty() {
         return Err("an HTTP request was answered".to_owned());
     }
-    Client::connect(bench.replicas[0]).await?.expect(&["EXISTS", "hacked"], "0").await?;
+    RespClient::connect(bench.replicas[0]).await?.expect(&["EXISTS", "hacked"], "0").await?;
     Ok(format!("{} kinds of breach at each replica, and an HTTP request", cases.len()))
 }
 
 /// A command of 1 GiB ends the connection; one of many megabytes is stored.
 pub(super) async fn large_commands(bench: &Bench) -> Found {
-    let mut client = Client::connect(bench.replicas[0]).await?;
+    let mut client = RespClient::connect(bench.replicas[0]).await?;
     client.send(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1073741824\r\n").await?;
     let said = String::from_utf8_lossy(&client.rest().await?).into_owned();
     if said != "-ERR Protocol error: invalid bulk length\r\n" {
         return Err(format!("1 GiB was announced, and the answer was {said:?}"));
     }
-    let mut client = Client::connect(bench.replicas[1]).await?;
+    let mut client = RespClient::connect(bench.replicas[1]).await?;
     client.expect(&["SET", "large", "before"], "OK").await?;
     for bytes in [250_000, 10_000_000] {
         let value = "y".repeat(bytes);
         client.expect(&["SET", "large", &value], "OK").await?;
-        Client::connect(bench.replicas[2]).await?.expect(&["GET", "large"], &value).await?;
+        RespClient::connect(bench.replicas[2]).await?.expect(&["GET", "large"], &value).await?;
     }
     client.expect(&["DEL", "large"], "1").await?;
     Ok("1 GiB ended the connection, 250 kB and 10 MB were stored".to_owned())
@@ -92,12 +92,12 @@ pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
     /// The most that one client may cost, in bytes.
     const FAIR: u64 = 8 << 20;
     let address = bench.replicas[0];
-    let mut other = Client::connect(address).await?;
+    let mut other = RespClient::connect(address).await?;
     let (key, value) = ("k".repeat(10_000), "z".repeat(200_000));
     other.expect(&["SET", &key, &value], "OK").await?;
     other.expect(&["GET", &key], &value).await?;
     let before = Usage::of(bench.processes[0]).resident_bytes;
-    let mut slow = Client::connect(address).await?;
+    let mut slow = RespClient::connect(address).await?;
     let get = request(&["GET", &key]);
     let block = get.repeat(100);
     let mut sent = 0;
@@ -141,11 +141,11 @@ pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
     until_admitted(bench, address, "connected_clients:1\r\n").await?;
     let mut clients = Vec::new();
     for _ in 0..limit {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         client.expect(&["PING"], "PONG").await?;
         clients.push(client);
     }
-    let said = String::from_utf8_lossy(&Client::connect(address).await?.rest().await?).into_owned();
+    let said = String::from_utf8_lossy(&RespClient::connect(address).await?.rest().await?).into_owned();
     if said != "-ERR max number of clients reached\r\n" {
         return Err(format!("client {} was answered with {said:?}", limit + 1));
     }
@@ -159,7 +159,7 @@ pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
 /// Waits until a new client is admitted and INFO has this line.
 async fn until_admitted(bench: &Bench, address: SocketAddr, line: &str) -> Result<(), String> {
     until(Duration::from_secs(3) * bench.patience, async || {
-        let said = Client::connect(address).await?.text(&["INFO", "clients"]).await?;
+        let said = RespClient::connect(address).await?.text(&["INFO", "clients"]).await?;
         if said.contains(line) { Ok(()) } else { Err(format!("expected {line:?}, got {said:?}")) }
     })
     .await

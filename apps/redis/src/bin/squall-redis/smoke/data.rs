@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use redis_protocol::resp2::types::OwnedFrame;
 
 use super::{Bench, Found};
-use crate::client::{Client, request, show};
+use crate::client::{RespClient, request, show};
 
 /// Every command works, at each replica.
 pub(super) async fn commands(bench: &Bench) -> Found {
     for (index, &address) in bench.replicas.iter().enumerate() {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         let key = |name: &str| format!("commands:{index}:{name}");
         let (a, b, n) = (&*key("a"), &*key("b"), &*key("n"));
         for (words, expected) in [
@@ -53,7 +53,7 @@ pub(super) async fn commands(bench: &Bench) -> Found {
             return Err(format!("{address} said more after QUIT"));
         }
     }
-    let mut client = Client::connect(bench.replicas[0]).await?;
+    let mut client = RespClient::connect(bench.replicas[0]).await?;
     client.send(b"SET inline \"a b\"\r\nGET inline\r\nDBSIZE\r\nFLUSHALL\r\nDBSIZE\r\nKEYS *\r\n").await?;
     let mut answers = Vec::new();
     for _ in 0..6 {
@@ -87,7 +87,7 @@ pub(super) async fn error_texts(bench: &Bench) -> Found {
         (&["AUTH", "other", "x"], "-WRONGPASS invalid username-password pair or user is disabled."),
     ];
     for &address in &bench.replicas {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         for (words, expected) in cases {
             client.expect(words, expected).await?;
         }
@@ -97,7 +97,7 @@ pub(super) async fn error_texts(bench: &Bench) -> Found {
 
 /// A client that asks for RESP3 gets it, from that answer on.
 pub(super) async fn resp3(bench: &Bench) -> Found {
-    let mut client = Client::connect(bench.replicas[1]).await?;
+    let mut client = RespClient::connect(bench.replicas[1]).await?;
     client.send(b"GET none\r\nHELLO 3\r\nGET none\r\nCONFIG GET save\r\nHELLO 2\r\nGET none\r\nQUIT\r\n").await?;
     let text = String::from_utf8(client.rest().await?).map_err(|error| error.to_string())?;
     let expected =
@@ -111,7 +111,7 @@ pub(super) async fn resp3(bench: &Bench) -> Found {
 /// A write that one replica has acknowledged is at once visible at all others.
 pub(super) async fn reads_see_writes_elsewhere(bench: &Bench) -> Found {
     const ROUNDS: usize = 100;
-    let mut clients = Client::connect_to_all(&bench.replicas).await?;
+    let mut clients = RespClient::connect_to_all(&bench.replicas).await?;
     for round in 0..ROUNDS {
         let value = &*round.to_string();
         clients[round % bench.replicas.len()].expect(&["SET", "seen", value], "OK").await?;
@@ -126,7 +126,7 @@ pub(super) async fn reads_see_writes_elsewhere(bench: &Bench) -> Found {
 pub(super) async fn pipelines_keep_their_order(bench: &Bench) -> Found {
     const ROUNDS: usize = 500;
     for &address in &bench.replicas {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         client.expect(&["DEL", "pipe"], if address == bench.replicas[0] { "0" } else { "1" }).await?;
         let mut stream = Vec::new();
         for _ in 0..ROUNDS {
@@ -156,7 +156,7 @@ pub(super) async fn increments_add_up(bench: &Bench) -> Found {
     const PIPELINE: usize = 10;
     let mut tasks = Vec::new();
     for index in 0..CLIENTS * bench.replicas.len() {
-        let mut client = Client::connect(bench.replicas[index % bench.replicas.len()]).await?;
+        let mut client = RespClient::connect(bench.replicas[index % bench.replicas.len()]).await?;
         tasks.push(tokio::spawn(async move {
             let mut seen = Vec::new();
             for _ in 0..EACH / PIPELINE {
@@ -184,7 +184,7 @@ pub(super) async fn increments_add_up(bench: &Bench) -> Found {
         return Err(format!("{total} increments had {} different answers", all.len()));
     }
     for &address in &bench.replicas {
-        Client::connect(address).await?.expect(&["GET", "sum"], &total.to_string()).await?;
+        RespClient::connect(address).await?.expect(&["GET", "sum"], &total.to_string()).await?;
     }
     Ok(format!("{total} increments by {} clients of all replicas", CLIENTS * bench.replicas.len()))
 }
@@ -203,12 +203,12 @@ pub(super) async fn many_keys_change_at_once(bench: &Bench) -> Found {
         words.extend(keys.iter().map(|key| &**key));
         request(&words)
     };
-    let mut writer = Client::connect(bench.replicas[0]).await?;
+    let mut writer = RespClient::connect(bench.replicas[0]).await?;
     writer.send(&set("start".to_owned())).await?;
     writer.answer().await?;
     let mut readers = Vec::new();
     for &address in &bench.replicas {
-        let (mut reader, get) = (Client::connect(address).await?, get.clone());
+        let (mut reader, get) = (RespClient::connect(address).await?, get.clone());
         readers.push(tokio::spawn(async move {
             let mut values = HashSet::new();
             for _ in 0..ROUNDS {

@@ -13,7 +13,7 @@ use tokio::{
 use super::{Bench, Found};
 use crate::{
     Args,
-    client::{Client, field},
+    client::{RespClient, field},
     cluster::Cluster,
 };
 
@@ -48,7 +48,7 @@ pub(super) async fn nothing_acknowledged_is_lost(bench: &Bench, cluster: &mut Cl
         .map_err(|error| error.to_string())?;
     let outage = begun.elapsed();
     for (reader, &address) in bench.replicas.iter().enumerate() {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         for (writer, &acknowledged) in acknowledged.iter().enumerate() {
             let counted = client.text(&["GET", &format!("durable:{writer}")]).await?;
             let held: usize = counted.parse().unwrap_or(0);
@@ -74,7 +74,7 @@ pub(super) async fn nothing_acknowledged_is_lost(bench: &Bench, cluster: &mut Cl
 /// key was acknowledged as well.
 async fn write(address: SocketAddr, writer: usize, tell: UnboundedSender<()>) -> usize {
     let mut acknowledged = 0;
-    let Ok(mut client) = Client::connect(address).await else { return acknowledged };
+    let Ok(mut client) = RespClient::connect(address).await else { return acknowledged };
     loop {
         let next = (acknowledged + 1).to_string();
         let counter = format!("durable:{writer}");

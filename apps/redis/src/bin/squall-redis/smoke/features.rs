@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use super::{Bench, Found};
-use crate::client::{Client, show, until};
+use crate::client::{RespClient, show, until};
 
 /// Transfers between two accounts, by optimistic transactions at all replicas at once, lose nothing.
 pub(super) async fn transactions(bench: &Bench) -> Found {
     const EACH: usize = 50;
-    let mut setup = Client::connect(bench.replicas[0]).await?;
+    let mut setup = RespClient::connect(bench.replicas[0]).await?;
     setup.expect(&["SET", "account:a", "1000"], "OK").await?;
     setup.expect(&["SET", "account:b", "1000"], "OK").await?;
     let mut tasks = Vec::new();
     for &address in &bench.replicas {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         tasks.push(tokio::spawn(async move {
             let (mut done, mut tries) = (0, 0);
             while done < EACH {
@@ -51,13 +51,13 @@ pub(super) async fn transactions(bench: &Bench) -> Found {
 /// Messages published at one replica reach the subscribers of all, in one order.
 pub(super) async fn messages(bench: &Bench) -> Found {
     const EACH: usize = 100;
-    let mut subscribers = Client::connect_to_all(&bench.replicas).await?;
+    let mut subscribers = RespClient::connect_to_all(&bench.replicas).await?;
     for client in &mut subscribers {
         client.expect(&["PSUBSCRIBE", "news.*"], "[psubscribe, news.*, 1]").await?;
     }
     let mut tasks = Vec::new();
     for (index, &address) in bench.replicas.iter().enumerate() {
-        let mut client = Client::connect(address).await?;
+        let mut client = RespClient::connect(address).await?;
         tasks.push(tokio::spawn(async move {
             for number in 0..EACH {
                 client.expect(&["PUBLISH", &format!("news.{index}"), &number.to_string()], "1").await?;
@@ -89,7 +89,7 @@ pub(super) async fn messages(bench: &Bench) -> Found {
 
 /// A key expires at all replicas at once, and is removed even if no client asks for it.
 pub(super) async fn expiry(bench: &Bench) -> Found {
-    let mut clients = Client::connect_to_all(&bench.replicas).await?;
+    let mut clients = RespClient::connect_to_all(&bench.replicas).await?;
     // All replicas must be asked before the key expires.
     let life = Duration::from_millis(150) * bench.patience;
     let millis = life.as_millis().to_string();

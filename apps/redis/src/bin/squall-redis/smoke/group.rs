@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use super::{Bench, Found};
 use crate::{
     agreement::agreement,
-    client::{Client, field},
+    client::{RespClient, field},
     cluster::Cluster,
 };
 
 /// All replicas have applied the same commands, and hold the same.
 pub(super) async fn replicas_hold_the_same(bench: &Bench) -> Found {
-    Client::connect(bench.replicas[0]).await?.expect(&["SET", "last", "write"], "OK").await?;
+    RespClient::connect(bench.replicas[0]).await?.expect(&["SET", "last", "write"], "OK").await?;
     agreement(&bench.replicas, Duration::from_secs(5) * bench.patience).await
 }
 
 /// The death of a replica makes the others' clients wait for a moment, and go on. No request is refused, and no
 /// answered write is lost.
 pub(super) async fn the_others_go_on(bench: &Bench, cluster: &mut Cluster) -> Found {
-    let mut clients = Client::connect_to_all(&bench.replicas[..2]).await?;
+    let mut clients = RespClient::connect_to_all(&bench.replicas[..2]).await?;
     cluster.kill(2).await.map_err(|error| error.to_string())?;
     let begun = Instant::now();
     let limit = Duration::from_secs(5) * bench.patience;

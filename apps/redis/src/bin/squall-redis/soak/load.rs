@@ -11,8 +11,8 @@ use fastrand::Rng;
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::{sleep, timeout};
 
-use super::Run;
-use crate::client::{Client, request};
+use super::SoakRun;
+use crate::client::{RespClient, request};
 
 /// The longest life of a key that expires.
 pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(3);
@@ -30,12 +30,12 @@ const LARGEST: usize = 200_000;
 const SWEEP_EVERY: Duration = Duration::from_secs(7);
 
 /// A client that connects, works, and leaves in one of several ways, again and again until the end.
-pub(super) async fn client(run: Arc<Run>, id: usize) {
+pub(super) async fn client(run: Arc<SoakRun>, id: usize) {
     let mut random = Rng::with_seed(run.soak.seed.wrapping_add(id as u64));
     let address = run.soak.addresses[id % run.soak.addresses.len()];
     let mut number = 0;
     while !run.stopped() {
-        let connected = Client::connect(address).await;
+        let connected = RespClient::connect(address).await;
         run.connections.fetch_add(1, Ordering::Relaxed);
         let worked = match connected {
             Ok(mut client) => work(&run, id, &mut number, &mut client, &mut random).await,
@@ -49,7 +49,13 @@ pub(super) async fn client(run: Arc<Run>, id: usize) {
     }
 }
 
-async fn work(run: &Run, id: usize, number: &mut u64, client: &mut Client, random: &mut Rng) -> Result<(), String> {
+async fn work(
+    run: &SoakRun,
+    id: usize,
+    number: &mut u64,
+    client: &mut RespClient,
+    random: &mut Rng,
+) -> Result<(), String> {
     for _ in 0..random.usize(20..400) {
         if run.stopped() {
             return Ok(());
@@ -69,7 +75,7 @@ async fn work(run: &Run, id: usize, number: &mut u64, client: &mut Client, rando
 }
 
 /// Sends some commands at once.
-async fn pipeline(run: &Run, client: &mut Client, random: &mut Rng) -> Result<(), String> {
+async fn pipeline(run: &SoakRun, client: &mut RespClient, random: &mut Rng) -> Result<(), String> {
     let count = random.usize(1..16);
     let (mut bytes, mut sent) = (Vec::new(), Vec::new());
     for _ in 0..count {
@@ -141,7 +147,7 @@ fn large(random: &mut Rng) -> String {
 }
 
 /// Adds to two counters at once, unless another client was faster.
-async fn transaction(run: &Run, client: &mut Client, random: &mut Rng) -> Result<(), String> {
+async fn transaction(run: &SoakRun, client: &mut RespClient, random: &mut Rng) -> Result<(), String> {
     let keys = [0; 2].map(|_| format!("soak:account:{}", random.u32(..20)));
     let read = [request(&["WATCH", &keys[0], &keys[1]]), request(&["GET", &keys[0]])];
     client.send(&read.concat()).await?;
@@ -166,7 +172,7 @@ async fn transaction(run: &Run, client: &mut Client, random: &mut Rng) -> Result
 }
 
 /// Publishes this client's next number.
-async fn publish(run: &Run, id: usize, number: &mut u64, client: &mut Client) -> Result<(), String> {
+async fn publish(run: &SoakRun, id: usize, number: &mut u64, client: &mut RespClient) -> Result<(), String> {
     *number += 1;
     let said = client.text(&["PUBLISH", "soak:news", &format!("{id} {number}")]).await?;
     if said.starts_with('-') {
@@ -178,8 +184,8 @@ async fn publish(run: &Run, id: usize, number: &mut u64, client: &mut Client) ->
 }
 
 /// A connection that has subscribed to what clients publish.
-pub(super) async fn subscribe(address: SocketAddr) -> Result<Client, String> {
-    let mut client = Client::connect(address).await?;
+pub(super) async fn subscribe(address: SocketAddr) -> Result<RespClient, String> {
+    let mut client = RespClient::connect(address).await?;
     match client.call(&["SUBSCRIBE", "soak:news"]).await? {
         OwnedFrame::Array(_) => Ok(client),
         other => Err(format!("SUBSCRIBE was answered with {other:?}")),
@@ -187,7 +193,7 @@ pub(super) async fn subscribe(address: SocketAddr) -> Result<Client, String> {
 }
 
 /// A subscriber of one replica, until publishing has ended. From every client it must see every number.
-pub(super) async fn subscriber(run: Arc<Run>, replica: usize, mut client: Client) {
+pub(super) async fn subscriber(run: Arc<SoakRun>, replica: usize, mut client: RespClient) {
     let mut seen = HashMap::<String, u64>::new();
     while !run.silent.load(Ordering::Relaxed) {
         let Ok(message) = timeout(Duration::from_millis(100), client.next()).await else { continue };
@@ -212,7 +218,7 @@ fn news(message: &OwnedFrame) -> Option<(String, u64)> {
 }
 
 /// Deletes all keys of a kind from time to time, as applications do: the keys that SCAN finds, in pieces.
-pub(super) async fn sweeper(run: Arc<Run>) {
+pub(super) async fn sweeper(run: Arc<SoakRun>) {
     let kinds = ["string", "brief", "hash", "list", "set", "ranking", "large", "counter"];
     for kind in kinds.iter().cycle() {
         // In short sleeps, so that the end of the run is noticed soon.
@@ -229,8 +235,8 @@ pub(super) async fn sweeper(run: Arc<Run>) {
     }
 }
 
-async fn sweep(run: &Run, replica: usize, pattern: &str) -> Result<(), String> {
-    let mut client = Client::connect(run.soak.addresses[replica]).await?;
+async fn sweep(run: &SoakRun, replica: usize, pattern: &str) -> Result<(), String> {
+    let mut client = RespClient::connect(run.soak.addresses[replica]).await?;
     let mut cursor = "0".to_owned();
     loop {
         let page = client.call(&["SCAN", &cursor, "MATCH", pattern, "COUNT", "200"]).await?;
