@@ -48,6 +48,7 @@
 
 mod check;
 mod completion;
+mod control;
 mod endpoints;
 mod error;
 mod fingerprint;

@@ -9,10 +9,8 @@ use rustix::io::Errno;
 
 use super::{
     config::{Security, UNPROTECTED},
-    greeting::mismatch,
     handshake::Handshake,
     link::{Link, LinkId},
-    log_limit::and_more,
     pipe::{Pipe, PipeError},
     socket::{self, Channel, ChannelError},
     stats::count,
@@ -20,7 +18,10 @@ use super::{
     tls::TlsError,
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Nonce, Refusal, Service},
 };
-use crate::{BreakReason, EndpointId, NodeId};
+use crate::{
+    BreakReason, EndpointId, NodeId,
+    control::{and_more, mismatch},
+};
 
 /// The purpose of a dialed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,14 +175,14 @@ impl Thread {
     /// Ends an attempt at a node that says that it can't work with this one.
     fn refused(&mut self, id: u64, sentence: String) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
-        let reason = BreakReason::Refused(sentence.clone());
-        if let Some(more) = self.log.permits(Instant::now()) {
+        let (reason, now) = (BreakReason::Refused(sentence.clone()), Instant::now());
+        if let Some(more) = self.log.permits(now) {
             tracing::warn!("{sentence}{}", and_more(more));
         }
         match attempt.goal {
             Goal::Link => {
                 self.forget_dial(attempt.peer);
-                self.refusals.note(attempt.peer, &sentence);
+                self.refusals.note(attempt.peer, &sentence, now);
                 self.fail_waiting(attempt.peer, &reason);
             }
             Goal::Data(endpoint) => self.break_both(endpoint, reason),
@@ -239,8 +240,9 @@ impl Thread {
                 }
             }
             Greeting::Refuse { version, why: Refusal::Version | Refusal::Cluster, cluster } => {
-                match mismatch(&self.config, &peer.to_string(), version, Some(&cluster)) {
-                    Some((_, sentence)) => self.refused(id, sentence),
+                match mismatch((self.config.protocol, &self.config.cluster), &peer.to_string(), version, Some(&cluster))
+                {
+                    Some(sentence) => self.refused(id, sentence),
                     None => self.attempt_failed(id, "it refuses for no reason"),
                 }
             }

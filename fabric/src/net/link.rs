@@ -8,14 +8,13 @@ use std::{
 };
 
 use super::{
-    log_limit::and_more,
     plane::Plane,
     socket::{self, Channel, ChannelError},
     stats::count,
     thread::Thread,
     wire::{LINK_FRAME_BYTES, LinkFrame, Nonce},
 };
-use crate::{BreakReason, EndpointId, GroupTag, NodeId};
+use crate::{BreakReason, EndpointId, GroupTag, NodeId, control::and_more};
 
 /// The number of offers of endpoints that a peer may have waiting here.
 pub(super) const MAX_OFFERS: usize = 4096;

@@ -24,7 +24,6 @@ mod greeting;
 mod handshake;
 mod identity;
 mod link;
-mod log_limit;
 mod pairing;
 mod pipe;
 mod plane;

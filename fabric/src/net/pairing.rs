@@ -156,7 +156,7 @@ impl Thread {
         self.locals.endpoints.insert(endpoint, Local { plane, connect, state: State::Waiting });
         if self.by_node.contains_key(&peer) {
             self.advance(endpoint);
-        } else if let Some(sentence) = self.refusals.get(peer) {
+        } else if let Some(sentence) = self.refusals.get(peer, Instant::now()) {
             self.break_local(endpoint, BreakReason::Refused(sentence));
         }
     }

@@ -3,35 +3,37 @@
 use std::{
     collections::BTreeMap,
     net::TcpListener,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use crossbeam::channel::{Receiver, Sender};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     EventSender, Order, Orders,
     attempt::Attempt,
     config::NetConfig,
     dial::{DataDial, Peer},
-    greeting::{PendingPeer, Refusals},
+    greeting::PendingPeer,
     link::{Link, LinkId},
-    log_limit::LogLimit,
     pairing::Locals,
     plane::{Event, Plane},
     service::{ServiceId, ServiceStream},
     stats::Counters,
     wire::LinkFrame,
 };
-use crate::{EndpointId, NodeId};
+use crate::{
+    EndpointId, NodeId,
+    control::{LogLimit, Refusals, Watched},
+};
 
 /// The time for which peers that do not read hold up the end.
 const FAREWELL: Duration = Duration::from_millis(50);
+
+/// The spell of the limit on lines about peers and strangers.
+const LOG_SPELL: Duration = Duration::from_secs(1);
 
 /// The number of orders that are carried out before sockets have their turn.
 const ORDERS_PER_TURN: usize = 1024;
@@ -88,21 +90,6 @@ enum Ready {
     PendingPeer(u64),
 }
 
-/// Descriptors to wait for, and the meaning of each.
-#[derive(Default)]
-struct Watched<'a> {
-    what: Vec<Ready>,
-    fds: Vec<PollFd<'a>>,
-}
-
-impl<'a> Watched<'a> {
-    fn add(&mut self, ready: Ready, fd: BorrowedFd<'a>, stuffed: bool) {
-        let out = if stuffed { PollFlags::OUT } else { PollFlags::empty() };
-        self.what.push(ready);
-        self.fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | out));
-    }
-}
-
 impl Thread {
     pub(super) fn new(config: NetConfig, incarnation: u64, listeners: Vec<TcpListener>, ends: Ends) -> Thread {
         let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone()))).collect();
@@ -116,7 +103,7 @@ impl Thread {
             services: BTreeMap::new(),
             listeners,
             accept_again: None,
-            log: LogLimit::default(),
+            log: LogLimit::new(LOG_SPELL),
             pending_peers: Vec::new(),
             peers,
             attempts: BTreeMap::new(),
@@ -216,7 +203,7 @@ impl Thread {
 
     /// Waits until something is ready, or due.
     fn sleep(&self) -> Vec<(Ready, PollFlags)> {
-        let mut watched = Watched::default();
+        let mut watched = Watched::new();
         // Links first: a peer's end comes before its next life.
         for link in self.links.values() {
             watched.add(Ready::Link(link.id), link.channel.socket.as_fd(), link.channel.is_stuffed());
@@ -234,23 +221,7 @@ impl Thread {
             }
         }
         watched.add(Ready::Orders, self.orders.wake.as_fd(), false);
-        let Watched { what, mut fds } = watched;
-        let timeout = self.deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
-            Err(error) => {
-                tracing::error!(%error, "polling sockets failed");
-                // The system may be out of memory, so the next try waits.
-                std::thread::sleep(Duration::from_millis(50));
-                return Vec::new();
-            }
-        }
-        let flags = fds.iter().map(PollFd::revents);
-        what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
+        watched.wait(self.deadline())
     }
 
     /// The time at which something is due even if nothing becomes ready.

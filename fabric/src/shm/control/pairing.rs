@@ -18,6 +18,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, OwnedFd},
+    time::Instant,
 };
 
 use super::{
@@ -90,7 +91,7 @@ impl Thread {
                 self.locals.0.insert(endpoint, Local { connect, state: State::Waiting });
                 if self.by_node.contains_key(&peer) {
                     self.advance(endpoint);
-                } else if let Some(sentence) = self.refusals.get(peer) {
+                } else if let Some(sentence) = self.refusals.get(peer, Instant::now()) {
                     self.break_local(endpoint, BreakReason::Refused(sentence));
                 }
             }

@@ -8,19 +8,17 @@ use std::{
 };
 
 use crossbeam::channel::Receiver;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use rustix::event::PollFlags;
 
 use super::{
     Command, Event, EventSender,
-    greeting::{Dial, PendingPeer, Refusals},
+    greeting::{Dial, PendingPeer},
     link::Link,
     pairing::Locals,
 };
 use crate::{
     BreakReason, NodeId,
+    control::{LogLimit, Refusals, Watched},
     shm::{
         config::ShmConfig,
         doorbell::{self, Doorbell, PeerBell},
@@ -33,10 +31,7 @@ use crate::{
 /// The number of packets of one link that are read before others have their turn.
 const PACKETS_PER_TURN: usize = 64;
 
-/// The number of lines about strangers that are logged in [`LOG_SPELL`] at most.
-const LOG_LINES: u32 = 10;
-
-/// The spell of [`LOG_LINES`].
+/// The spell of the limit on lines about strangers.
 const LOG_SPELL: Duration = Duration::from_secs(10);
 
 /// The ends of the channels with the polling thread.
@@ -81,20 +76,6 @@ enum Ready {
     PendingPeer(usize),
 }
 
-/// Descriptors to wait for, and the meaning of each.
-#[derive(Default)]
-struct Watched<'a> {
-    what: Vec<Ready>,
-    fds: Vec<PollFd<'a>>,
-}
-
-impl<'a> Watched<'a> {
-    fn add(&mut self, ready: Ready, fd: &'a OwnedFd, flags: PollFlags) {
-        self.what.push(ready);
-        self.fds.push(PollFd::new(fd, flags));
-    }
-}
-
 impl Thread {
     pub(super) fn new(
         config: ShmConfig,
@@ -114,7 +95,7 @@ impl Thread {
             accept_again: None,
             pending_peers: Vec::new(),
             strangers_refused,
-            stranger_log: LogLimit::default(),
+            stranger_log: LogLimit::new(LOG_SPELL),
             dials: BTreeMap::new(),
             refusals: Refusals::default(),
             links: BTreeMap::new(),
@@ -150,42 +131,25 @@ impl Thread {
 
     /// Waits until something is ready, or due.
     fn sleep(&self) -> Vec<(Ready, PollFlags)> {
-        let mut watched = Watched::default();
+        let mut watched = Watched::new();
         // Links first: a peer's end comes before its next life.
         for link in self.links.values() {
-            let stuffed = if link.is_stuffed() { PollFlags::OUT } else { PollFlags::empty() };
-            watched.add(Ready::Link(link.id), &link.socket, PollFlags::IN | stuffed);
+            watched.add(Ready::Link(link.id), link.socket.as_fd(), link.is_stuffed());
         }
         for (peer, dial) in &self.dials {
             if let Some((socket, _)) = &dial.socket {
-                watched.add(Ready::Dial(*peer), socket, PollFlags::IN);
+                watched.add(Ready::Dial(*peer), socket.as_fd(), false);
             }
         }
         // The last pending peer comes first, so that those before keep their indices when one is taken out.
         for (index, pending) in self.pending_peers.iter().enumerate().rev() {
-            watched.add(Ready::PendingPeer(index), &pending.socket, PollFlags::IN);
+            watched.add(Ready::PendingPeer(index), pending.socket.as_fd(), false);
         }
         if self.accept_again.is_none() {
-            watched.add(Ready::Listener, &self.listener, PollFlags::IN);
+            watched.add(Ready::Listener, self.listener.as_fd(), false);
         }
-        watched.add(Ready::Commands, &self.wake, PollFlags::IN);
-        let Watched { what, mut fds } = watched;
-        let timeout = self.deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
-            Err(error) => {
-                tracing::error!(%error, "polling sockets failed");
-                // The system may be out of memory, so the next try waits.
-                std::thread::sleep(Duration::from_millis(50));
-                return Vec::new();
-            }
-        }
-        let flags = fds.iter().map(PollFd::revents);
-        what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
+        watched.add(Ready::Commands, self.wake.as_fd(), false);
+        watched.wait(self.deadline())
     }
 
     /// The time at which something is due even if nothing becomes ready.
@@ -283,24 +247,5 @@ impl Thread {
         if let Some((id, text)) = failed {
             self.give_up(id, &text);
         }
-    }
-}
-
-/// Bounds the lines that strangers can cause in the log.
-#[derive(Default)]
-pub(super) struct LogLimit {
-    began: Option<Instant>,
-    lines: u32,
-}
-
-impl LogLimit {
-    /// Whether one more line may be logged.
-    pub(super) fn permits(&mut self) -> bool {
-        if self.began.is_none_or(|began| began.elapsed() > LOG_SPELL) {
-            self.began = Some(Instant::now());
-            self.lines = 0;
-        }
-        self.lines += 1;
-        self.lines <= LOG_LINES
     }
 }

@@ -1,0 +1,13 @@
+//! The control plane's common half: what `shm` and `net` do alike on their control threads.
+//!
+//! A control thread greets peers, has endpoints meet, and notices the end of both. The media differ: `shm` has Unix
+//! sockets that pass descriptors between processes of one user, `net` has TCP with TLS, heartbeats and services. The
+//! rest is here, without sockets and without a clock, so that it is tested without either.
+
+mod log_limit;
+mod refusals;
+mod watched;
+
+pub(crate) use log_limit::{LogLimit, and_more};
+pub(crate) use refusals::{Refusals, mismatch};
+pub(crate) use watched::Watched;
