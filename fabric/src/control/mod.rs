@@ -5,9 +5,12 @@
 //! rest is here, without sockets and without a clock, so that it is tested without either.
 
 mod log_limit;
+mod pairing;
 mod refusals;
 mod watched;
 
 pub(crate) use log_limit::{LogLimit, and_more};
-pub(crate) use refusals::{Refusals, mismatch};
+pub(crate) use pairing::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message, Pairing};
+use refusals::Refusals;
+pub(crate) use refusals::mismatch;
 pub(crate) use watched::Watched;

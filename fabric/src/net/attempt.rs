@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{
     config::{Security, UNPROTECTED},
     handshake::Handshake,
-    link::{Link, LinkId},
+    link::Link,
     pipe::{Pipe, PipeError},
     socket::{self, Channel, ChannelError},
     stats::count,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     BreakReason, EndpointId, NodeId,
-    control::{and_more, mismatch},
+    control::{LinkId, and_more, mismatch},
 };
 
 /// The purpose of a dialed connection.
@@ -175,17 +175,17 @@ impl Thread {
     /// Ends an attempt at a node that says that it can't work with this one.
     fn refused(&mut self, id: u64, sentence: String) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
-        let (reason, now) = (BreakReason::Refused(sentence.clone()), Instant::now());
+        let now = Instant::now();
         if let Some(more) = self.log.permits(now) {
             tracing::warn!("{sentence}{}", and_more(more));
         }
         match attempt.goal {
             Goal::Link => {
                 self.forget_dial(attempt.peer);
-                self.refusals.note(attempt.peer, &sentence, now);
-                self.fail_waiting(attempt.peer, &reason);
+                self.pairing.refuse(attempt.peer, sentence, now);
+                self.settle();
             }
-            Goal::Data(endpoint) => self.break_both(endpoint, reason),
+            Goal::Data(endpoint) => self.break_both(endpoint, BreakReason::Refused(sentence)),
         }
     }
 
@@ -222,7 +222,7 @@ impl Thread {
                 let Some(attempt) = self.attempts.remove(&id) else { return };
                 let Some(challenge) = attempt.challenge else { return };
                 match attempt.goal {
-                    Goal::Link if self.by_node.contains_key(&peer) => {}
+                    Goal::Link if self.pairing.link_with(peer).is_some() => {}
                     Goal::Link => {
                         let id = LinkId(self.new_id());
                         self.link_up(Link::new(id, peer, incarnation, attempt.channel, challenge, address, true));

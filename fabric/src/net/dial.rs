@@ -80,7 +80,7 @@ impl Thread {
     /// Sets the addresses at which a node can be reached from now on.
     pub(super) fn set_peer(&mut self, node: NodeId, texts: Vec<String>) {
         let is_known = self.peers.get(&node).is_some_and(|peer| peer.texts == texts);
-        if is_known && (self.by_node.contains_key(&node) || self.is_dialing(node)) {
+        if is_known && (self.pairing.link_with(node).is_some() || self.is_dialing(node)) {
             return;
         }
         let resolving = self.peers.get(&node).is_some_and(|peer| peer.resolving);
@@ -124,7 +124,7 @@ impl Thread {
     /// Dials the peers that are due.
     pub(super) fn dial_due(&mut self, now: Instant) {
         self.dial_at = None;
-        let mut wanted = self.unlinked_peers();
+        let mut wanted = self.pairing.unlinked_peers();
         // The node with the smaller id dials, and so does a node that can't be dialed.
         wanted.retain(|peer| *peer > self.config.node || self.listeners.is_empty());
         self.attempts.retain(|_, attempt| attempt.goal != Goal::Link || wanted.contains(&attempt.peer));

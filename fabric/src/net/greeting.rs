@@ -12,7 +12,7 @@ use std::{
 use super::{
     config::Security,
     handshake::Handshake,
-    link::{Link, LinkId},
+    link::Link,
     pipe::{Pipe, PipeError},
     plane::DataStream,
     service::{ServiceId, ServiceStream},
@@ -23,8 +23,8 @@ use super::{
     wire::{GREETING_BYTES, Greeting, Hello, Nonce, Refusal, Service},
 };
 use crate::{
-    BreakReason, NodeId,
-    control::{and_more, mismatch},
+    NodeId,
+    control::{LinkId, and_more, mismatch},
 };
 
 /// The time after which the system is asked again when it has refused to accept.
@@ -205,8 +205,8 @@ impl Thread {
             self.refuse(pending, kind, why, &sentence);
             // Otherwise any process could say so in the peer's name.
             if authenticated {
-                self.refusals.note(peer, &sentence, Instant::now());
-                self.fail_waiting(peer, &BreakReason::Refused(sentence));
+                self.pairing.refuse(peer, sentence, Instant::now());
+                self.settle();
             }
             return;
         }
@@ -228,12 +228,12 @@ impl Thread {
                         &format!("{peer} should not dial"),
                     );
                 }
-                if let Some(id) = self.by_node.get(&peer).copied() {
+                if let Some(id) = self.pairing.link_with(peer) {
                     // The end of the old link may have come already.
                     self.read_link(id);
                     self.replace_link(peer, rest.incarnation);
                 }
-                if let Some(link) = self.by_node.get(&peer).and_then(|id| self.links.get_mut(id)) {
+                if let Some(link) = self.pairing.link_with(peer).and_then(|id| self.links.get_mut(&id)) {
                     // If the peer knows nothing of it any more, its kernel says so now.
                     link.send(&super::wire::LinkFrame::Beat);
                     return self.say_no(pending, Refusal::Busy);

@@ -1,36 +1,27 @@
 //! A connection with a node that has said which node it is.
 
 use std::{
-    collections::BTreeMap,
     io::ErrorKind,
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use super::{
-    plane::Plane,
     socket::{self, Channel, ChannelError},
     stats::count,
     thread::Thread,
     wire::{LINK_FRAME_BYTES, LinkFrame, Nonce},
 };
-use crate::{BreakReason, EndpointId, GroupTag, NodeId, control::and_more};
-
-/// The number of offers of endpoints that a peer may have waiting here.
-pub(super) const MAX_OFFERS: usize = 4096;
-
-/// The number of bytes that the set-ups of those offers may take.
-pub(super) const MAX_OFFERED_BYTES: usize = 16 << 20;
+use crate::{
+    BreakReason, NodeId,
+    control::{LinkId, and_more},
+};
 
 /// The number of bytes that may wait for a peer that does not read.
 const MAX_OUTBOX: usize = 32 << 20;
 
 /// The number of heartbeats in a failure timeout.
 const BEATS: u32 = 4;
-
-/// The name of a link within this process. It is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LinkId(pub(super) u64);
 
 /// A connection with a node.
 pub(super) struct Link {
@@ -48,20 +39,8 @@ pub(super) struct Link {
     pub(super) heard: Instant,
     /// The time at which the next heartbeat is due.
     pub(super) beat_at: Instant,
-    /// The peer's endpoints that have no counterpart here yet (at the side that dialed).
-    pub(super) offers: Vec<Offer>,
-    /// The endpoints of this side, by their counterparts.
-    pub(super) by_theirs: BTreeMap<u64, EndpointId>,
     /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
-}
-
-/// A peer's endpoint that waits for its counterpart.
-pub(super) struct Offer {
-    pub(super) theirs: u64,
-    pub(super) plane: Plane,
-    pub(super) tag: GroupTag,
-    pub(super) set_up: Vec<u8>,
 }
 
 impl Link {
@@ -75,20 +54,7 @@ impl Link {
         dialed: bool,
     ) -> Link {
         let now = Instant::now();
-        Link {
-            id,
-            node,
-            incarnation,
-            channel,
-            nonce,
-            address,
-            dialed,
-            heard: now,
-            beat_at: now,
-            offers: Vec::new(),
-            by_theirs: BTreeMap::new(),
-            failed: None,
-        }
+        Link { id, node, incarnation, channel, nonce, address, dialed, heard: now, beat_at: now, failed: None }
     }
 
     /// Sends a frame, now or when the peer has read others.
@@ -117,15 +83,14 @@ pub(super) fn patience(failure_timeout: Duration) -> Duration {
 impl Thread {
     /// Takes a connection whose other end is a node of this cluster.
     pub(super) fn link_up(&mut self, link: Link) {
-        let (id, peer) = (link.id, link.node);
-        tracing::debug!(%peer, incarnation = link.incarnation, dialed = link.dialed, "linked");
+        let (id, peer, dialed) = (link.id, link.node, link.dialed);
+        tracing::debug!(%peer, incarnation = link.incarnation, dialed, "linked");
         count(&self.counters.links_up);
         socket::limit_silence(&link.channel.socket, self.config.failure_timeout);
-        self.refusals.forget(peer);
         self.forget_dial(peer);
         self.links.insert(id, link);
-        self.by_node.insert(peer, id);
-        self.advance_all(peer);
+        self.pairing.link_up(id, peer, dialed);
+        self.settle();
         // Frames may have come behind the greeting.
         self.take_frames(id);
     }
@@ -186,13 +151,13 @@ impl Thread {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
         count(&self.counters.links_down);
-        self.by_node.remove(&link.node);
-        self.part(id, reason);
+        self.pairing.link_down(id, reason);
+        self.settle();
     }
 
     /// Lets a node's new process take the place of the earlier one, if that is not known to be gone.
     pub(super) fn replace_link(&mut self, peer: NodeId, incarnation: u64) {
-        let Some(id) = self.by_node.get(&peer).copied() else { return };
+        let Some(id) = self.pairing.link_with(peer) else { return };
         if self.links.get(&id).is_some_and(|link| link.incarnation != incarnation) {
             self.link_down(id, &BreakReason::Lost(format!("another process of {peer} has taken its place")));
         }
@@ -211,7 +176,8 @@ impl Thread {
         let _ = link.channel.flush();
         self.link_down(id, &reason);
         // Another try would most likely come to the same end.
-        self.fail_waiting(peer, &reason);
+        self.pairing.fail_waiting(peer, &reason);
+        self.settle();
     }
 
     /// Gives up links over which nothing can be sent.

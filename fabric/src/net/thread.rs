@@ -17,8 +17,8 @@ use super::{
     config::NetConfig,
     dial::{DataDial, Peer},
     greeting::PendingPeer,
-    link::{Link, LinkId},
-    pairing::Locals,
+    link::Link,
+    pairing::NetMedium,
     plane::{Event, Plane},
     service::{ServiceId, ServiceStream},
     stats::Counters,
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     EndpointId, NodeId,
-    control::{LogLimit, Refusals, Watched},
+    control::{LinkId, LogLimit, Pairing, Watched},
 };
 
 /// The time for which peers that do not read hold up the end.
@@ -69,10 +69,8 @@ pub(super) struct Thread {
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
     /// The time at which a peer is to be dialed.
     pub(super) dial_at: Option<Instant>,
-    pub(super) refusals: Refusals,
     pub(super) links: BTreeMap<LinkId, Link>,
-    pub(super) by_node: BTreeMap<NodeId, LinkId>,
-    pub(super) locals: Locals,
+    pub(super) pairing: Pairing<NetMedium>,
     next_id: u64,
     pub(super) rng: fastrand::Rng,
     /// Whether orders may be left from the turn before.
@@ -109,10 +107,8 @@ impl Thread {
             attempts: BTreeMap::new(),
             data_dials: BTreeMap::new(),
             dial_at: None,
-            refusals: Refusals::default(),
             links: BTreeMap::new(),
-            by_node: BTreeMap::new(),
-            locals: Locals::default(),
+            pairing: Pairing::new(),
             next_id: 0,
             rng: fastrand::Rng::new(),
             backlog: false,

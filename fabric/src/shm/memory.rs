@@ -21,10 +21,9 @@ use rustix::{
 use super::{
     control::{Command, Control},
     copy::End,
-    peer::LinkId,
     stream::UNCACHED_BYTES,
 };
-use crate::{Region, RegionKey, RegionKind, RemoteRegion};
+use crate::{Region, RegionKey, RegionKind, RemoteRegion, control::LinkId};
 
 /// An operator's remedy for a refusal of the system, as the rest of a sentence.
 pub(super) fn hint(cause: Errno) -> &'static str {

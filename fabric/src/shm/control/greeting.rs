@@ -52,6 +52,11 @@ impl Dial {
 }
 
 impl Thread {
+    /// Whether this side dials a node, and accepts its offers of endpoints: that of the smaller id does.
+    pub(super) fn dials_to(&self, peer: NodeId) -> bool {
+        self.config.node < peer
+    }
+
     fn own_hello(&self, to: NodeId) -> Hello {
         let rest = HelloRest { to, incarnation: self.incarnation, cluster: self.config.cluster.clone() };
         Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) }
@@ -142,17 +147,17 @@ impl Thread {
             // If it does not get through, the peer dials again.
             let _ = socket::send(&socket, &refuse.encode(), &[]);
             self.refuse_stranger(&sentence);
-            self.refusals.note(peer, &sentence, Instant::now());
-            return self.fail_waiting(peer, &BreakReason::Refused(sentence));
+            self.pairing.refuse(peer, sentence, Instant::now());
+            return self.settle();
         }
         let Some(rest) = hello.rest.filter(|rest| rest.to == self.config.node) else {
             return self.refuse_stranger("it looks for another node");
         };
         // A process that has ended has closed its end before another could take its id.
-        if let Some(link) = self.by_node.get(&peer).copied() {
+        if let Some(link) = self.pairing.link_with(peer) {
             self.read_link(link);
         }
-        if self.by_node.contains_key(&peer) {
+        if self.pairing.link_with(peer).is_some() {
             let cluster = self.config.cluster.clone();
             let refuse = Frame::Refuse { version: self.config.protocol, why: RefuseWhy::Busy, cluster };
             let _ = socket::send(&socket, &refuse.encode(), &[]);
@@ -169,8 +174,8 @@ impl Thread {
 
     /// Dials the peers that are due, and gives up on those that do not answer.
     pub(super) fn dial_due(&mut self, now: Instant) {
-        let mut wanted = self.unlinked_peers();
-        wanted.retain(|peer| *peer > self.config.node);
+        let mut wanted = self.pairing.unlinked_peers();
+        wanted.retain(|peer| self.dials_to(*peer));
         self.dials.retain(|peer, _| wanted.contains(peer));
         for peer in wanted {
             let mut dial = self.dials.remove(&peer).unwrap_or_else(|| Dial::new(now));
@@ -232,7 +237,8 @@ impl Thread {
         if let Some(sentence) = self.mismatch(peer, version, cluster) {
             tracing::warn!(node = self.config.node.0, "{sentence}");
             self.dials.remove(&peer);
-            return self.fail_waiting(peer, &BreakReason::Refused(sentence));
+            self.pairing.fail_waiting(peer, &BreakReason::Refused(sentence));
+            return self.settle();
         }
         let (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) =
             (frame, bell_of(fds, self.config.node))

@@ -27,12 +27,12 @@ use super::{
     config::{ShmConfig, ShmError},
     doorbell::{self, Doorbell, PeerBell},
     memory::{Handle, OwnMemory, PeerMemory},
-    peer::{LinkId, Source},
+    peer::Source,
     ring,
     share::SharedCopy,
     socket,
 };
-use crate::{BreakReason, EndpointId, GroupTag, NodeId, RegionKey};
+use crate::{BreakReason, EndpointId, GroupTag, NodeId, RegionKey, control::LinkId};
 
 /// A request of the polling thread.
 pub(super) enum Command {

@@ -14,15 +14,14 @@ use super::{
     Command, Event, EventSender,
     greeting::{Dial, PendingPeer},
     link::Link,
-    pairing::Locals,
+    pairing::ShmMedium,
 };
 use crate::{
     BreakReason, NodeId,
-    control::{LogLimit, Refusals, Watched},
+    control::{LinkId, LogLimit, Pairing, Watched},
     shm::{
         config::ShmConfig,
         doorbell::{self, Doorbell, PeerBell},
-        peer::LinkId,
         socket::{self, Packet},
         wire::{FRAME_BYTES, Frame},
     },
@@ -58,10 +57,8 @@ pub(super) struct Thread {
     pub(super) strangers_refused: Arc<AtomicU64>,
     pub(super) stranger_log: LogLimit,
     pub(super) dials: BTreeMap<NodeId, Dial>,
-    pub(super) refusals: Refusals,
     pub(super) links: BTreeMap<LinkId, Link>,
-    pub(super) by_node: BTreeMap<NodeId, LinkId>,
-    pub(super) locals: Locals,
+    pub(super) pairing: Pairing<ShmMedium>,
     next_link: u64,
     pub(super) stopping: bool,
 }
@@ -97,10 +94,8 @@ impl Thread {
             strangers_refused,
             stranger_log: LogLimit::new(LOG_SPELL),
             dials: BTreeMap::new(),
-            refusals: Refusals::default(),
             links: BTreeMap::new(),
-            by_node: BTreeMap::new(),
-            locals: Locals::default(),
+            pairing: Pairing::new(),
             next_link: 0,
             stopping: false,
         }
@@ -183,12 +178,11 @@ impl Thread {
         self.next_link += 1;
         let id = LinkId(self.next_link);
         tracing::debug!(%peer, incarnation, "linked");
-        self.refusals.forget(peer);
         self.links.insert(id, Link::new(id, peer, socket));
-        self.by_node.insert(peer, id);
         self.dials.remove(&peer);
         self.events.send(Event::LinkUp { link: id, node: peer, bell });
-        self.advance_all(peer);
+        self.pairing.link_up(id, peer, self.dials_to(peer));
+        self.settle();
     }
 
     /// Reads the packets that a peer has sent.
@@ -223,8 +217,8 @@ impl Thread {
     fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
-        self.by_node.remove(&link.node);
-        self.part(id, reason);
+        self.pairing.link_down(id, reason);
+        self.settle();
         self.events.send(Event::LinkDown { link: id });
     }
 
@@ -238,7 +232,8 @@ impl Thread {
         let reason = BreakReason::Failed(format!("{peer}: {text}"));
         self.link_down(id, &reason);
         // Another try would most likely come to the same end.
-        self.fail_waiting(peer, &reason);
+        self.pairing.fail_waiting(peer, &reason);
+        self.settle();
     }
 
     /// Gives up links over which nothing can be sent.
