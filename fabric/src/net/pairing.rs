@@ -158,8 +158,13 @@ impl Thread {
         self.stop_data_dial(endpoint);
         self.send_event(plane, Event::Paired(Box::new(Paired { endpoint, set_up, stream })));
         for bytes in told {
-            self.send_event(plane, Event::Told { endpoint, bytes });
+            self.send_told(plane, endpoint, bytes);
         }
+    }
+
+    fn send_told(&mut self, plane: Plane, endpoint: EndpointId, bytes: Vec<u8>) {
+        let _untaken = self.untaken.entry(plane).or_default().clone();
+        self.send_event(plane, Event::Told { endpoint, bytes, _untaken });
     }
 
     /// Carries out a peer's frame.
@@ -197,10 +202,10 @@ impl Thread {
         let Some((plane, _)) = self.pairing.tag(endpoint) else { return Ok(()) };
         let is_here = |counterpart: Option<Counterpart>| counterpart.is_some_and(|counterpart| counterpart.link == id);
         if is_here(self.pairing.paired(endpoint)) {
-            if self.untaken(plane) >= MAX_UNTAKEN {
+            if self.untaken.get(&plane).is_some_and(|untaken| untaken.count() >= MAX_UNTAKEN) {
                 return Err(Malformed("it tells more than is taken"));
             }
-            self.send_event(plane, Event::Told { endpoint, bytes });
+            self.send_told(plane, endpoint, bytes);
             return Ok(());
         }
         if is_here(self.pairing.matched(endpoint))

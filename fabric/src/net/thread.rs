@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, Sender};
+use crossbeam::channel::Sender;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    EventSender, Order, Orders,
+    Order, Orders,
     attempt::Attempt,
     config::NetConfig,
     dial::{DataDial, Peer},
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     EndpointId, NodeId,
-    control::{LinkId, LogLimit, Pairing, Watched},
+    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, Untaken, Watched},
 };
 
 /// The time for which peers that do not read hold up the end.
@@ -44,7 +44,7 @@ const HANDSHAKES_PER_TURN: usize = 4;
 
 /// The ends of the channels with other threads.
 pub(super) struct Ends {
-    pub(super) to_thread: Receiver<Order>,
+    pub(super) to_thread: CommandReceiver<Order>,
     pub(super) orders: Orders,
     pub(super) counters: Arc<Counters>,
 }
@@ -53,10 +53,12 @@ pub(super) struct Ends {
 pub(super) struct Thread {
     pub(super) config: NetConfig,
     pub(super) incarnation: u64,
-    to_thread: Receiver<Order>,
+    to_thread: CommandReceiver<Order>,
     pub(super) orders: Orders,
     pub(super) counters: Arc<Counters>,
-    planes: BTreeMap<Plane, EventSender>,
+    planes: BTreeMap<Plane, EventSender<Event>>,
+    /// The `Told` events of each plane that its polling thread has not taken.
+    pub(super) untaken: BTreeMap<Plane, Untaken>,
     pub(super) services: BTreeMap<ServiceId, Sender<ServiceStream>>,
     pub(super) listeners: Vec<TcpListener>,
     /// The time to accept again, after the system has refused to.
@@ -98,6 +100,7 @@ impl Thread {
             orders: ends.orders,
             counters: ends.counters,
             planes: BTreeMap::new(),
+            untaken: BTreeMap::new(),
             services: BTreeMap::new(),
             listeners,
             accept_again: None,
@@ -164,9 +167,9 @@ impl Thread {
 
     fn take_orders(&mut self) {
         for _ in 0..ORDERS_PER_TURN {
-            match self.to_thread.try_recv() {
-                Ok(order) => self.take_order(order),
-                Err(_) => {
+            match self.to_thread.next() {
+                Some(order) => self.take_order(order),
+                None => {
                     self.backlog = false;
                     return;
                 }
@@ -192,11 +195,6 @@ impl Thread {
         }
     }
 
-    /// The number of a plane's `Told` events that were not taken yet.
-    pub(super) fn untaken(&self, plane: Plane) -> usize {
-        self.planes.get(&plane).map_or(0, EventSender::untaken)
-    }
-
     /// Waits until something is ready, or due.
     fn sleep(&self) -> Vec<(Ready, PollFlags)> {
         let mut watched = Watched::new();
@@ -216,7 +214,7 @@ impl Thread {
                 watched.add(Ready::Listener(index), listener.as_fd(), false);
             }
         }
-        watched.add(Ready::Orders, self.orders.wake.as_fd(), false);
+        watched.add(Ready::Orders, self.to_thread.signal(), false);
         watched.wait(self.deadline())
     }
 
@@ -231,10 +229,7 @@ impl Thread {
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
         match ready {
-            Ready::Orders => {
-                // An empty eventfd is one that another turn has emptied.
-                let _ = rustix::io::read(self.orders.wake.as_fd(), &mut [0u8; 8]);
-            }
+            Ready::Orders => self.to_thread.calm(),
             Ready::Listener(index) => self.accept(index, Instant::now()),
             Ready::Attempt(id) => self.hear_attempt(id),
             Ready::PendingPeer(id) => self.hear_pending_peer(id),

@@ -118,7 +118,7 @@ impl VerbsFabric {
         loop {
             match self.events.next() {
                 Ok(Some(Event::Paired(paired))) => self.on_paired(paired.endpoint, &paired.set_up),
-                Ok(Some(Event::Told { endpoint, bytes })) => {
+                Ok(Some(Event::Told { endpoint, bytes, .. })) => {
                     let Some(endpoint) = self.endpoints.get_mut(endpoint) else { continue };
                     // A thread that armed before this must announce anew.
                     self.core.look_again = true;

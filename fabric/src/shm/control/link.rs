@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
     time::Duration,
 };
 
@@ -11,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::{
     NodeId, RegionKey,
-    control::LinkId,
+    control::{LinkId, Untaken},
     shm::{
         memory::{Handle, PeerMemory},
         socket,
@@ -55,16 +54,6 @@ pub(super) struct Link {
     pub(super) goodbye: bool,
     /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
-}
-
-/// Counts events, each of which holds a clone until it is taken.
-#[derive(Clone, Default)]
-pub(in crate::shm) struct Untaken(Arc<()>);
-
-impl Untaken {
-    pub(super) fn count(&self) -> usize {
-        Arc::strong_count(&self.0) - 1
-    }
 }
 
 impl Link {

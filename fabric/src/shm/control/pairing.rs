@@ -11,12 +11,12 @@ use std::{
 
 use super::{
     Command, Connect, Connected, Event, PeerSetUp,
-    link::{Link, MAX_EXPOSED, MAX_SOURCES, MAX_UNTAKEN, Untaken},
+    link::{Link, MAX_EXPOSED, MAX_SOURCES, MAX_UNTAKEN},
     thread::Thread,
 };
 use crate::{
     BreakReason, EndpointId, GroupTag, RegionKey, RegionKind, RemoteRegion,
-    control::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message},
+    control::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message, Untaken},
     shm::{
         memory::{Access, Handle, PeerMemory},
         ring,

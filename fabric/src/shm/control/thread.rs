@@ -7,21 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::Receiver;
 use rustix::event::PollFlags;
 
 use super::{
-    Command, Event, EventSender,
+    Command, Event,
     greeting::{Dial, PendingPeer},
     link::Link,
     pairing::ShmMedium,
 };
 use crate::{
     BreakReason, NodeId,
-    control::{LinkId, LogLimit, Pairing, Watched},
+    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, Watched},
     shm::{
         config::ShmConfig,
-        doorbell::{self, Doorbell, PeerBell},
+        doorbell::{Doorbell, PeerBell},
         socket::{self, Packet},
         wire::{FRAME_BYTES, Frame},
     },
@@ -33,12 +32,11 @@ const PACKETS_PER_TURN: usize = 64;
 /// The spell of the limit on lines about strangers.
 const LOG_SPELL: Duration = Duration::from_secs(10);
 
-/// The ends of the channels with the polling thread.
+/// The ends of the channels with the polling thread, and the bell that this thread shows to peers.
 pub(super) struct Ends {
-    pub(super) commands: Receiver<Command>,
-    /// Signaled after commands were sent.
-    pub(super) wake: Arc<OwnedFd>,
-    pub(super) events: EventSender,
+    pub(super) commands: CommandReceiver<Command>,
+    pub(super) events: EventSender<Event>,
+    pub(super) bell: Arc<Doorbell>,
 }
 
 /// The control thread's state. Its parts are in `greeting`, `link` and `pairing`.
@@ -46,9 +44,8 @@ pub(super) struct Thread {
     pub(super) config: ShmConfig,
     pub(super) incarnation: u64,
     pub(super) bell: Arc<Doorbell>,
-    commands: Receiver<Command>,
-    wake: Arc<OwnedFd>,
-    pub(super) events: EventSender,
+    commands: CommandReceiver<Command>,
+    pub(super) events: EventSender<Event>,
     pub(super) listener: OwnedFd,
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
@@ -82,11 +79,10 @@ impl Thread {
         strangers_refused: Arc<AtomicU64>,
     ) -> Thread {
         Thread {
-            bell: Arc::clone(&ends.events.bell),
+            bell: ends.bell,
             config,
             incarnation,
             commands: ends.commands,
-            wake: ends.wake,
             events: ends.events,
             listener,
             accept_again: None,
@@ -109,7 +105,7 @@ impl Thread {
             for (ready, flags) in self.sleep() {
                 self.serve(ready, flags);
             }
-            while let Ok(command) = self.commands.try_recv() {
+            while let Some(command) = self.commands.next() {
                 self.carry_out(command);
             }
             let now = Instant::now();
@@ -143,7 +139,7 @@ impl Thread {
         if self.accept_again.is_none() {
             watched.add(Ready::Listener, self.listener.as_fd(), false);
         }
-        watched.add(Ready::Commands, self.wake.as_fd(), false);
+        watched.add(Ready::Commands, self.commands.signal(), false);
         watched.wait(self.deadline())
     }
 
@@ -156,7 +152,7 @@ impl Thread {
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
         match ready {
-            Ready::Commands => doorbell::drain(self.wake.as_fd()),
+            Ready::Commands => self.commands.calm(),
             Ready::Listener => self.accept(Instant::now()),
             Ready::Dial(peer) => self.hear_dialed(peer, Instant::now()),
             Ready::PendingPeer(index) => self.hear_pending_peer(index),
