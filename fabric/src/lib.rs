@@ -58,6 +58,7 @@ pub mod mixed;
 pub mod net;
 mod op;
 mod part;
+mod random;
 mod region;
 #[cfg(test)]
 mod seeds;

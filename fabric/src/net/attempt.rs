@@ -21,6 +21,7 @@ use super::{
 use crate::{
     BreakReason, EndpointId, NodeId,
     control::{LinkId, and_more, mismatch},
+    random,
 };
 
 /// The purpose of a dialed connection.
@@ -88,7 +89,7 @@ impl Thread {
             }
             Security::LoopbackOnly | Security::None => Pipe::plain(),
         };
-        let nonce = super::random().ok()?;
+        let nonce = random::bytes().ok()?;
         let id = self.new_id();
         let deadline = self.connects_until(now);
         let channel = Channel::new(socket, pipe);

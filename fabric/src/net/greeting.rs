@@ -25,6 +25,7 @@ use super::{
 use crate::{
     NodeId,
     control::{LinkId, and_more, mismatch},
+    random,
 };
 
 /// The time after which the system is asked again when it has refused to accept.
@@ -91,7 +92,7 @@ impl Thread {
             },
             Security::LoopbackOnly | Security::None => Pipe::plain(),
         };
-        let (Ok(challenge), Ok(())) = (super::random(), socket.set_nonblocking(true)) else {
+        let (Ok(challenge), Ok(())) = (random::bytes(), socket.set_nonblocking(true)) else {
             return self.refuse_stranger(from, Stranger::Left, "the system has no numbers for it");
         };
         let mut channel = Channel::new(socket, pipe);

@@ -58,6 +58,7 @@ pub(crate) use tls::Session;
 use crate::{
     NodeId,
     control::{self, Commands, EventSender},
+    random,
 };
 
 /// The number of streams of one service that may wait to be taken; one more is refused.
@@ -123,7 +124,7 @@ impl Net {
         let (orders, to_thread) =
             control::commands().map_err(|error| system("create an eventfd", error.to_string()))?;
         let counters = Arc::new(stats::Counters::default());
-        let incarnation = u64::from_le_bytes(random().map_err(|error| system("draw a random number", error))?);
+        let incarnation = random::number().map_err(|error| system("draw a random number", error.to_string()))?;
         let thread = thread::Thread::new(
             config.clone(),
             incarnation,
@@ -181,18 +182,4 @@ impl Drop for Net {
             tracing::error!("the control thread of a node's port had panicked");
         }
     }
-}
-
-/// Bytes that can't be guessed.
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(len) => filled += len,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    Ok(bytes)
 }

@@ -14,7 +14,7 @@ use super::{
     tls::{Session, TlsError},
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Refusal, Service},
 };
-use crate::{NodeId, control::mismatch};
+use crate::{NodeId, control::mismatch, random};
 
 /// The number of plain bytes that are sealed at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -374,7 +374,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         Security::LoopbackOnly | Security::None => Pipe::plain(),
     };
     let own = NetConfig::new(dial.cluster, dial.node);
-    let nonce = super::random().map_err(Failure::Other)?;
+    let nonce = random::bytes().map_err(|error| Failure::Other(error.to_string()))?;
     loop {
         let sent = socket.write_all(&pipe.out);
         pipe.out.clear();

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, RegionKind,
     net::{Command, Connect, Event},
+    random,
 };
 
 impl VerbsFabric {
@@ -55,7 +56,8 @@ impl VerbsFabric {
             let addr = post::address(region, 0, region.len());
             regions.push(Exposed { describe: region.describe(), addr, key });
         }
-        let psn = memory::random().map_err(refused("no random number could be drawn"))? as u32 & 0x00ff_ffff;
+        let psn = random::number().map_err(|cause| refused("no random number could be drawn")(cause.into()))?;
+        let psn = psn as u32 & 0x00ff_ffff;
         let entries = (self.room.sends + self.room.recvs) as usize;
         let (cq, queue) =
             self.completions.reserve(entries).map_err(refused("a completion queue could not be created"))?;
