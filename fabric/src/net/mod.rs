@@ -25,6 +25,7 @@ mod handshake;
 mod identity;
 mod link;
 mod pairing;
+mod peer;
 mod pipe;
 mod plane;
 mod service;

@@ -15,10 +15,11 @@ use super::{
     Order, Orders,
     attempt::Attempt,
     config::NetConfig,
-    dial::{DataDial, Peer},
+    dial::DataDial,
     greeting::PendingPeer,
     link::Link,
     pairing::NetMedium,
+    peer::Peer,
     plane::{Event, Plane},
     service::{ServiceId, ServiceStream},
     stats::Counters,
@@ -92,7 +93,8 @@ enum Ready {
 
 impl Thread {
     pub(super) fn new(config: NetConfig, incarnation: u64, listeners: Vec<TcpListener>, ends: Ends) -> Thread {
-        let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone()))).collect();
+        let now = Instant::now();
+        let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone(), now))).collect();
         Thread {
             config,
             incarnation,
