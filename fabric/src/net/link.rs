@@ -1,12 +1,9 @@
 //! A connection with a node that has said which node it is.
 
-use std::{
-    io::ErrorKind,
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{io::ErrorKind, net::SocketAddr, time::Instant};
 
 use super::{
+    heartbeat::Heartbeat,
     socket::{self, Channel, ChannelError},
     stats::count,
     thread::Thread,
@@ -20,9 +17,6 @@ use crate::{
 /// The number of bytes that may wait for a peer that does not read.
 const MAX_OUTBOX: usize = 32 << 20;
 
-/// The number of heartbeats in a failure timeout.
-const BEATS: u32 = 4;
-
 /// A connection with a node.
 pub(super) struct Link {
     pub(super) id: LinkId,
@@ -35,10 +29,7 @@ pub(super) struct Link {
     pub(super) address: SocketAddr,
     /// Whether this side dialed, and so matches offers and dials data connections.
     pub(super) dialed: bool,
-    /// The time at which something came last.
-    pub(super) heard: Instant,
-    /// The time at which the next heartbeat is due.
-    pub(super) beat_at: Instant,
+    heartbeat: Heartbeat,
     /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
 }
@@ -53,8 +44,8 @@ impl Link {
         address: SocketAddr,
         dialed: bool,
     ) -> Link {
-        let now = Instant::now();
-        Link { id, node, incarnation, channel, nonce, address, dialed, heard: now, beat_at: now, failed: None }
+        let heartbeat = Heartbeat::new(Instant::now());
+        Link { id, node, incarnation, channel, nonce, address, dialed, heartbeat, failed: None }
     }
 
     /// Sends a frame, now or when the peer has read others.
@@ -73,11 +64,6 @@ impl Link {
             Err(ChannelError::Pipe(error)) => self.failed = Some(error.to_string()),
         }
     }
-}
-
-/// The silence after which a peer is given up: a little early, so that it is noticed within the failure timeout.
-pub(super) fn patience(failure_timeout: Duration) -> Duration {
-    failure_timeout - failure_timeout / 16
 }
 
 impl Thread {
@@ -101,7 +87,7 @@ impl Thread {
         match link.channel.read() {
             Ok(heard) => {
                 if heard {
-                    link.heard = Instant::now();
+                    link.heartbeat.hear(Instant::now());
                 }
                 self.take_frames(id);
             }
@@ -189,14 +175,12 @@ impl Thread {
 
     /// Sends heartbeats, and gives up peers of which nothing is heard.
     pub(super) fn keep_links(&mut self, now: Instant) {
-        let limit = patience(self.config.failure_timeout);
-        let is_silent = |link: &Link| now.saturating_duration_since(link.heard) >= limit;
+        let timeout = self.config.failure_timeout;
         let mut silent = Vec::new();
         for link in self.links.values_mut() {
-            if is_silent(link) {
+            if link.heartbeat.is_silent(timeout, now) {
                 silent.push(link.id);
-            } else if link.beat_at <= now {
-                link.beat_at = now + self.config.failure_timeout / BEATS;
+            } else if link.heartbeat.beats(timeout, now) {
                 count(&self.counters.beats);
                 link.send(&LinkFrame::Beat);
             }
@@ -205,7 +189,9 @@ impl Thread {
             // If this process was stopped, the bytes that came meanwhile have to be read before a peer is called
             // silent.
             self.read_link(id);
-            let Some(link) = self.links.get_mut(&id).filter(|link| is_silent(link)) else { continue };
+            let Some(link) = self.links.get_mut(&id).filter(|link| link.heartbeat.is_silent(timeout, now)) else {
+                continue;
+            };
             tracing::warn!(peer = %link.node, "nothing was heard of it for the failure timeout");
             link.send(&LinkFrame::GivenUp);
             self.link_down(id, &BreakReason::Unreachable);
@@ -214,7 +200,6 @@ impl Thread {
 
     /// The time at which the next heartbeat or judgement is due.
     pub(super) fn links_due(&self) -> Option<Instant> {
-        let limit = patience(self.config.failure_timeout);
-        self.links.values().map(|link| link.beat_at.min(link.heard + limit)).min()
+        self.links.values().map(|link| link.heartbeat.due(self.config.failure_timeout)).min()
     }
 }

@@ -22,6 +22,7 @@ mod dial;
 pub mod fuzz;
 mod greeting;
 mod handshake;
+mod heartbeat;
 mod identity;
 mod link;
 mod pairing;
