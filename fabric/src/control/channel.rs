@@ -14,6 +14,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::BreakReason;
+
 /// The way to a control thread, for any thread.
 ///
 /// The channel has no bound, so that no thread waits. Each command is about an endpoint or a region that this process
@@ -94,15 +96,16 @@ impl<E> Events<E> {
         self.pending.swap(false, Ordering::Acquire);
     }
 
-    /// The next event, if there is one. An error says that the control thread is no more.
-    pub(crate) fn next(&self) -> Result<Option<E>, ()> {
+    /// The next event, if there is one. Once the control thread is no more, all endpoints end for the reason that comes
+    /// as an error.
+    pub(crate) fn next(&self) -> Result<Option<E>, BreakReason> {
         match self.events.try_recv() {
             Ok(event) => Ok(Some(event)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => {
                 // Endpoints that are connected from now on shall learn of it as well.
                 self.pending.store(true, Ordering::Relaxed);
-                Err(())
+                Err(BreakReason::Failed("the control thread has ended; open the fabric again".to_owned()))
             }
         }
     }

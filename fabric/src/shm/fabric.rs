@@ -179,8 +179,7 @@ impl ShmFabric {
             match self.control.events.next() {
                 Ok(Some(event)) => self.on_event(event, out),
                 Ok(None) => return,
-                Err(()) => {
-                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                Err(reason) => {
                     for id in self.endpoints.ids() {
                         self.break_endpoint(id, reason.clone(), out);
                     }

@@ -132,8 +132,7 @@ impl VerbsFabric {
                 }
                 Ok(Some(Event::Broken { endpoint, reason })) => ends.push((endpoint, reason)),
                 Ok(None) => return ends,
-                Err(()) => {
-                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                Err(reason) => {
                     ends.extend(self.endpoints.ids().into_iter().map(|id| (id, reason.clone())));
                     return ends;
                 }
