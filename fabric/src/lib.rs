@@ -48,6 +48,7 @@
 
 mod check;
 mod completion;
+mod control;
 mod endpoints;
 mod error;
 mod fingerprint;
@@ -58,6 +59,7 @@ pub mod name;
 pub mod net;
 mod op;
 mod part;
+mod random;
 mod region;
 #[cfg(test)]
 mod seeds;

@@ -2,6 +2,8 @@
 
 use std::str;
 
+use crate::{BreakReason, GroupTag};
+
 /// The length beyond which texts are cut when they are written, and refused when they are read.
 pub(crate) const TEXT_BYTES: usize = 512;
 
@@ -9,6 +11,9 @@ pub(crate) const TEXT_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it sent a malformed frame: {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// The error of a reason that no side has to close an endpoint.
+pub(crate) const UNKNOWN_REASON: Malformed = Malformed("an endpoint was closed for no known reason");
 
 /// Appends fields to a frame.
 pub(crate) struct Writer(pub(crate) Vec<u8>);
@@ -42,6 +47,27 @@ impl Writer {
             end -= 1;
         }
         self.sized(&text.as_bytes()[..end])
+    }
+
+    pub(crate) fn tag(&mut self, tag: GroupTag) -> &mut Writer {
+        self.u32(tag.layer).u32(tag.group).u64(tag.epoch)
+    }
+
+    /// Appends the reason for which a side has closed an endpoint: its code u8, and a text.
+    pub(crate) fn reason(&mut self, reason: &BreakReason) -> &mut Writer {
+        let (code, text) = match reason {
+            BreakReason::PeerClosed => (0, ""),
+            BreakReason::Access => (1, ""),
+            BreakReason::ReceiverNotReady => (2, ""),
+            BreakReason::Refused(text) => (3, text.as_str()),
+            BreakReason::Failed(text) => (4, text.as_str()),
+            BreakReason::Lost(text) => (5, text.as_str()),
+            // A peer that is unreachable for this side was given up by it.
+            BreakReason::Unreachable | BreakReason::GivenUp => (6, ""),
+            // No side that tells a reason breaks an endpoint for these.
+            BreakReason::ProcessGone | BreakReason::TagInUse => (0, ""),
+        };
+        self.u8(code).text(text)
     }
 }
 
@@ -84,6 +110,25 @@ impl<'a> Reader<'a> {
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let text = str::from_utf8(self.sized(TEXT_BYTES)?).map_err(|_| Malformed("a text is not UTF-8"))?;
         Ok(text.to_owned())
+    }
+
+    pub(crate) fn tag(&mut self) -> Result<GroupTag, Malformed> {
+        Ok(GroupTag { layer: self.u32()?, group: self.u32()?, epoch: self.u64()? })
+    }
+
+    pub(crate) fn reason(&mut self) -> Result<BreakReason, Malformed> {
+        let code = self.u8()?;
+        let text = self.text()?;
+        Ok(match code {
+            0 => BreakReason::PeerClosed,
+            1 => BreakReason::Access,
+            2 => BreakReason::ReceiverNotReady,
+            3 => BreakReason::Refused(text),
+            4 => BreakReason::Failed(text),
+            5 => BreakReason::Lost(text),
+            6 => BreakReason::GivenUp,
+            _ => return Err(UNKNOWN_REASON),
+        })
     }
 
     /// Checks that nothing is left behind the last field.

@@ -9,10 +9,8 @@ use rustix::io::Errno;
 
 use super::{
     config::{Security, UNPROTECTED},
-    greeting::mismatch,
     handshake::Handshake,
-    link::{Link, LinkId},
-    log_limit::and_more,
+    link::Link,
     pipe::{Pipe, PipeError},
     socket::{self, Channel, ChannelError},
     stats::count,
@@ -20,7 +18,11 @@ use super::{
     tls::TlsError,
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Nonce, Refusal, Service},
 };
-use crate::{BreakReason, EndpointId, NodeId};
+use crate::{
+    BreakReason, EndpointId, NodeId,
+    control::{LinkId, and_more, mismatch},
+    random,
+};
 
 /// The purpose of a dialed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +89,7 @@ impl Thread {
             }
             Security::LoopbackOnly | Security::None => Pipe::plain(),
         };
-        let nonce = super::random().ok()?;
+        let nonce = random::bytes().ok()?;
         let id = self.new_id();
         let deadline = self.connects_until(now);
         let channel = Channel::new(socket, pipe);
@@ -174,17 +176,17 @@ impl Thread {
     /// Ends an attempt at a node that says that it can't work with this one.
     fn refused(&mut self, id: u64, sentence: String) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
-        let reason = BreakReason::Refused(sentence.clone());
-        if let Some(more) = self.log.permits(Instant::now()) {
+        let now = Instant::now();
+        if let Some(more) = self.log.permits(now) {
             tracing::warn!("{sentence}{}", and_more(more));
         }
         match attempt.goal {
             Goal::Link => {
                 self.forget_dial(attempt.peer);
-                self.refusals.note(attempt.peer, &sentence);
-                self.fail_waiting(attempt.peer, &reason);
+                self.pairing.refuse(attempt.peer, sentence, now);
+                self.settle();
             }
-            Goal::Data(endpoint) => self.break_both(endpoint, reason),
+            Goal::Data(endpoint) => self.break_both(endpoint, BreakReason::Refused(sentence)),
         }
     }
 
@@ -221,7 +223,7 @@ impl Thread {
                 let Some(attempt) = self.attempts.remove(&id) else { return };
                 let Some(challenge) = attempt.challenge else { return };
                 match attempt.goal {
-                    Goal::Link if self.by_node.contains_key(&peer) => {}
+                    Goal::Link if self.pairing.link_with(peer).is_some() => {}
                     Goal::Link => {
                         let id = LinkId(self.new_id());
                         self.link_up(Link::new(id, peer, incarnation, attempt.channel, challenge, address, true));
@@ -239,8 +241,9 @@ impl Thread {
                 }
             }
             Greeting::Refuse { version, why: Refusal::Version | Refusal::Cluster, cluster } => {
-                match mismatch(&self.config, &peer.to_string(), version, Some(&cluster)) {
-                    Some((_, sentence)) => self.refused(id, sentence),
+                match mismatch((self.config.protocol, &self.config.cluster), &peer.to_string(), version, Some(&cluster))
+                {
+                    Some(sentence) => self.refused(id, sentence),
                     None => self.attempt_failed(id, "it refuses for no reason"),
                 }
             }

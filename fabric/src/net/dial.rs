@@ -1,7 +1,6 @@
-//! The dialing of peers that endpoints wait for, with their addresses and times, and of the data connections of a link.
+//! The dialing of peers that endpoints wait for, and of the data connections of a link.
 
 use std::{
-    collections::VecDeque,
     net::{SocketAddr, ToSocketAddrs},
     time::{Duration, Instant},
 };
@@ -9,21 +8,10 @@ use std::{
 use super::{
     Order,
     attempt::{Attempt, Goal},
+    peer::{FIRST_BACKOFF, LAST_BACKOFF, Peer, Step, pause},
     thread::Thread,
 };
 use crate::{BreakReason, EndpointId, NodeId};
-
-/// The time after which a peer that is not there is dialed again, at first.
-const FIRST_BACKOFF: Duration = Duration::from_millis(5);
-
-/// The longest such time.
-const LAST_BACKOFF: Duration = Duration::from_millis(200);
-
-/// The time for which an address may be mute before the next one is tried as well (RFC 8305, §5).
-const NEXT_ADDRESS: Duration = Duration::from_millis(250);
-
-/// The most addresses of a node that are tried.
-const MAX_ADDRESSES: usize = 16;
 
 /// The number of data connections with one peer that are dialed at a time, so that it does not take them for strangers'
 /// work.
@@ -35,36 +23,6 @@ const DIALS: usize = 16;
 
 /// The time that an address may take to accept a connection. Beyond that the system would try again too seldom.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(2);
-
-/// The time for which a name's addresses are taken for granted while none of them answers.
-const NAME_AGE: Duration = Duration::from_secs(5);
-
-/// The addresses of a peer, and the attempts to reach it.
-pub(super) struct Peer {
-    /// The addresses as they were given.
-    texts: Vec<String>,
-    /// The resolved addresses, and the time of their resolution.
-    addresses: Option<(Vec<SocketAddr>, Instant)>,
-    resolving: bool,
-    /// The time to begin again.
-    next: Instant,
-    backoff: Duration,
-    /// Addresses that were not tried in this round, and the time of the next try.
-    round: Option<(VecDeque<SocketAddr>, Instant)>,
-}
-
-impl Peer {
-    pub(super) fn new(texts: Vec<String>) -> Peer {
-        let now = Instant::now();
-        Peer { texts, addresses: None, resolving: false, next: now, backoff: FIRST_BACKOFF, round: None }
-    }
-
-    fn rest(&mut self) {
-        self.round = None;
-        self.next = Instant::now();
-        self.backoff = FIRST_BACKOFF;
-    }
-}
 
 /// A data connection that this side is to dial.
 pub(super) struct DataDial {
@@ -79,14 +37,17 @@ pub(super) struct DataDial {
 impl Thread {
     /// Sets the addresses at which a node can be reached from now on.
     pub(super) fn set_peer(&mut self, node: NodeId, texts: Vec<String>) {
-        let is_known = self.peers.get(&node).is_some_and(|peer| peer.texts == texts);
-        if is_known && (self.by_node.contains_key(&node) || self.is_dialing(node)) {
+        let is_known = self.peers.get(&node).is_some_and(|peer| peer.is_at(&texts));
+        if is_known && (self.pairing.link_with(node).is_some() || self.is_dialing(node)) {
             return;
         }
-        let resolving = self.peers.get(&node).is_some_and(|peer| peer.resolving);
         self.forget_dial(node);
-        // A thread that looks up the old names is waited for, so that there is one at a time.
-        self.peers.insert(node, Peer { resolving, ..Peer::new(texts) });
+        let now = Instant::now();
+        let peer = match self.peers.get(&node) {
+            Some(peer) => peer.moved(texts, now),
+            None => Peer::new(texts, now),
+        };
+        self.peers.insert(node, peer);
     }
 
     /// Whether an attempt at a link with a peer is under way.
@@ -97,17 +58,14 @@ impl Thread {
     /// Takes the addresses that a peer's names stand for.
     pub(super) fn resolved(&mut self, node: NodeId, texts: &[String], addresses: Vec<SocketAddr>) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.resolving = false;
-            if peer.texts == texts {
-                peer.addresses = Some((addresses, Instant::now()));
-            }
+            peer.resolved(texts, addresses, Instant::now());
         }
     }
 
     /// Forgets the attempts at a peer that is linked, or shall be looked for elsewhere.
     pub(super) fn forget_dial(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.rest();
+            peer.reset(Instant::now());
         }
         self.attempts.retain(|_, attempt| attempt.peer != node || attempt.goal != Goal::Link);
     }
@@ -124,7 +82,7 @@ impl Thread {
     /// Dials the peers that are due.
     pub(super) fn dial_due(&mut self, now: Instant) {
         self.dial_at = None;
-        let mut wanted = self.unlinked_peers();
+        let mut wanted = self.pairing.unlinked_peers();
         // The node with the smaller id dials, and so does a node that can't be dialed.
         wanted.retain(|peer| *peer > self.config.node || self.listeners.is_empty());
         self.attempts.retain(|_, attempt| attempt.goal != Goal::Link || wanted.contains(&attempt.peer));
@@ -150,60 +108,25 @@ impl Thread {
         if going.clone().count() < DIALS { None } else { going.min() }
     }
 
-    /// The pause behind an attempt that came to nothing: at random, so that nodes that wait for the same peer don't
-    /// come again together.
-    fn pause(&mut self, backoff: Duration) -> Duration {
-        backoff.mul_f64(self.rng.f64().mul_add(0.5, 0.5))
-    }
-
     /// Goes on to look for a peer, and returns the time at which that is to be done next.
     fn dial_peer(&mut self, node: NodeId, now: Instant) -> Option<Instant> {
         loop {
-            let (trying, room_at) = (self.is_dialing(node), self.room_at(now));
-            let peer = self.peers.get_mut(&node).filter(|peer| !peer.texts.is_empty())?;
-            match &mut peer.round {
-                None if peer.next > now => return Some(peer.next),
-                None => {
-                    if peer.resolving {
-                        return None;
-                    }
-                    let literals: Vec<SocketAddr> = peer.texts.iter().filter_map(|text| text.parse().ok()).collect();
-                    let known = match &peer.addresses {
-                        _ if literals.len() == peer.texts.len() => literals,
-                        Some((addresses, at)) if now.saturating_duration_since(*at) < NAME_AGE => addresses.clone(),
-                        _ => {
-                            peer.resolving = true;
-                            self.resolve(node);
-                            return None;
-                        }
-                    };
-                    peer.round = Some((known.into_iter().take(MAX_ADDRESSES).collect(), now));
+            let (is_trying, room_at) = (self.is_dialing(node), self.room_at(now));
+            match self.peers.get_mut(&node)?.step(now, is_trying, room_at, &mut self.rng) {
+                Step::Rest(until) => return until,
+                Step::Resolve(texts) => {
+                    self.resolve(node, texts);
+                    return None;
                 }
-                Some((queue, at)) => {
-                    if queue.is_empty() && !trying {
-                        peer.round = None;
-                        let backoff = peer.backoff;
-                        peer.backoff = (backoff * 3 / 2).min(LAST_BACKOFF);
-                        let next = now + self.pause(backoff);
-                        self.peers.get_mut(&node)?.next = next;
-                    } else if queue.is_empty() {
-                        return None;
-                    } else if *at > now && trying {
-                        return Some(*at);
-                    } else if room_at.is_some() {
-                        return room_at;
-                    } else if let Some(address) = queue.pop_front() {
-                        *at = now + NEXT_ADDRESS;
-                        self.attempt(node, address, Goal::Link, now);
-                    }
+                Step::Dial(address) => {
+                    self.attempt(node, address, Goal::Link, now);
                 }
             }
         }
     }
 
     /// Asks the system for a peer's addresses, on a thread that may have to wait for it.
-    fn resolve(&mut self, node: NodeId) {
-        let Some(texts) = self.peers.get(&node).map(|peer| peer.texts.clone()) else { return };
+    fn resolve(&mut self, node: NodeId, texts: Vec<String>) {
         let (orders, own_texts) = (self.orders.clone(), texts.clone());
         let thread = std::thread::Builder::new().name("squall-names".into()).spawn(move || {
             let mut addresses = Vec::new();
@@ -273,7 +196,7 @@ impl Thread {
     /// Has a data connection dialed again after a failed attempt.
     pub(super) fn retry_data_dial(&mut self, endpoint: EndpointId) {
         let Some(backoff) = self.data_dials.get(&endpoint).map(|dial| dial.backoff) else { return };
-        let next = Instant::now() + self.pause(backoff);
+        let next = Instant::now() + pause(backoff, &mut self.rng);
         if let Some(dial) = self.data_dials.get_mut(&endpoint) {
             (dial.attempt, dial.next, dial.backoff) = (None, next, (backoff * 2).min(LAST_BACKOFF));
         }

@@ -10,10 +10,9 @@ use std::{
 };
 
 use super::{
-    config::{NetConfig, Security},
+    config::Security,
     handshake::Handshake,
-    link::{Link, LinkId},
-    log_limit::and_more,
+    link::Link,
     pipe::{Pipe, PipeError},
     plane::DataStream,
     service::{ServiceId, ServiceStream},
@@ -23,19 +22,17 @@ use super::{
     tls::TlsError,
     wire::{GREETING_BYTES, Greeting, Hello, Nonce, Refusal, Service},
 };
-use crate::{BreakReason, NodeId};
+use crate::{
+    NodeId,
+    control::{LinkId, and_more, mismatch},
+    random,
+};
 
 /// The time after which the system is asked again when it has refused to accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// The number of connections that are accepted before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-
-/// The time for which a node that was refused is remembered, for endpoints that are connected to it a little later.
-const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
-
-/// The number of refused nodes that are remembered.
-const MAX_REFUSALS: usize = 64;
 
 /// A connection whose other end has not said which node it is.
 pub(super) struct PendingPeer {
@@ -44,45 +41,6 @@ pub(super) struct PendingPeer {
     from: SocketAddr,
     challenge: Nonce,
     pub(super) deadline: Instant,
-}
-
-/// Nodes that this one can't work with, and the reasons.
-#[derive(Default)]
-pub(super) struct Refusals(BTreeMap<NodeId, (Instant, String)>);
-
-impl Refusals {
-    pub(super) fn note(&mut self, node: NodeId, sentence: &str) {
-        self.0.retain(|_, (at, _)| at.elapsed() < REFUSAL_MEMORY);
-        if self.0.len() < MAX_REFUSALS {
-            self.0.insert(node, (Instant::now(), sentence.to_owned()));
-        }
-    }
-
-    pub(super) fn forget(&mut self, node: NodeId) {
-        self.0.remove(&node);
-    }
-
-    /// The reason for which a node was refused a moment ago, if it was.
-    pub(super) fn get(&self, node: NodeId) -> Option<String> {
-        self.0.get(&node).filter(|(at, _)| at.elapsed() < REFUSAL_MEMORY).map(|(_, sentence)| sentence.clone())
-    }
-}
-
-/// The reason for which a node can't work with another (called `peer` in the sentence) of that version and cluster.
-pub(super) fn mismatch(own: &NetConfig, peer: &str, version: u32, cluster: Option<&str>) -> Option<(Refusal, String)> {
-    if version != own.protocol {
-        let sentence = format!(
-            "{peer} speaks protocol {version}, this node {}: run the same release of Squall on both",
-            own.protocol
-        );
-        return Some((Refusal::Version, sentence));
-    }
-    let cluster = cluster.filter(|cluster| *cluster != own.cluster)?;
-    let sentence = format!(
-        "{peer} belongs to cluster {cluster:?}, this node to {:?}: give both the same cluster name",
-        own.cluster
-    );
-    Some((Refusal::Cluster, sentence))
 }
 
 /// The kind under which a connection with an error is counted.
@@ -134,7 +92,7 @@ impl Thread {
             },
             Security::LoopbackOnly | Security::None => Pipe::plain(),
         };
-        let (Ok(challenge), Ok(())) = (super::random(), socket.set_nonblocking(true)) else {
+        let (Ok(challenge), Ok(())) = (random::bytes(), socket.set_nonblocking(true)) else {
             return self.refuse_stranger(from, Stranger::Left, "the system has no numbers for it");
         };
         let mut channel = Channel::new(socket, pipe);
@@ -236,14 +194,20 @@ impl Thread {
             return self.refuse_stranger(from, Stranger::Certificate, &error.to_string());
         }
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
-        if let Some((why, sentence)) = mismatch(&self.config, &peer.to_string(), hello.version, cluster) {
-            let kind = if why == Refusal::Version { Stranger::OtherVersion } else { Stranger::OtherCluster };
+        if let Some(sentence) =
+            mismatch((self.config.protocol, &self.config.cluster), &peer.to_string(), hello.version, cluster)
+        {
+            let (kind, why) = if hello.version == self.config.protocol {
+                (Stranger::OtherCluster, Refusal::Cluster)
+            } else {
+                (Stranger::OtherVersion, Refusal::Version)
+            };
             let authenticated = pending.channel.pipe.session().is_some();
             self.refuse(pending, kind, why, &sentence);
             // Otherwise any process could say so in the peer's name.
             if authenticated {
-                self.refusals.note(peer, &sentence);
-                self.fail_waiting(peer, &BreakReason::Refused(sentence));
+                self.pairing.refuse(peer, sentence, Instant::now());
+                self.settle();
             }
             return;
         }
@@ -265,12 +229,12 @@ impl Thread {
                         &format!("{peer} should not dial"),
                     );
                 }
-                if let Some(id) = self.by_node.get(&peer).copied() {
+                if let Some(id) = self.pairing.link_with(peer) {
                     // The end of the old link may have come already.
                     self.read_link(id);
                     self.replace_link(peer, rest.incarnation);
                 }
-                if let Some(link) = self.by_node.get(&peer).and_then(|id| self.links.get_mut(id)) {
+                if let Some(link) = self.pairing.link_with(peer).and_then(|id| self.links.get_mut(&id)) {
                     // If the peer knows nothing of it any more, its kernel says so now.
                     link.send(&super::wire::LinkFrame::Beat);
                     return self.say_no(pending, Refusal::Busy);

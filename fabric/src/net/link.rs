@@ -1,37 +1,21 @@
 //! A connection with a node that has said which node it is.
 
-use std::{
-    collections::BTreeMap,
-    io::ErrorKind,
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{io::ErrorKind, net::SocketAddr, time::Instant};
 
 use super::{
-    log_limit::and_more,
-    plane::Plane,
+    heartbeat::Heartbeat,
     socket::{self, Channel, ChannelError},
     stats::count,
     thread::Thread,
     wire::{LINK_FRAME_BYTES, LinkFrame, Nonce},
 };
-use crate::{BreakReason, EndpointId, GroupTag, NodeId};
-
-/// The number of offers of endpoints that a peer may have waiting here.
-pub(super) const MAX_OFFERS: usize = 4096;
-
-/// The number of bytes that the set-ups of those offers may take.
-pub(super) const MAX_OFFERED_BYTES: usize = 16 << 20;
+use crate::{
+    BreakReason, NodeId,
+    control::{LinkId, and_more},
+};
 
 /// The number of bytes that may wait for a peer that does not read.
 const MAX_OUTBOX: usize = 32 << 20;
-
-/// The number of heartbeats in a failure timeout.
-const BEATS: u32 = 4;
-
-/// The name of a link within this process. It is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LinkId(pub(super) u64);
 
 /// A connection with a node.
 pub(super) struct Link {
@@ -45,24 +29,9 @@ pub(super) struct Link {
     pub(super) address: SocketAddr,
     /// Whether this side dialed, and so matches offers and dials data connections.
     pub(super) dialed: bool,
-    /// The time at which something came last.
-    pub(super) heard: Instant,
-    /// The time at which the next heartbeat is due.
-    pub(super) beat_at: Instant,
-    /// The peer's endpoints that have no counterpart here yet (at the side that dialed).
-    pub(super) offers: Vec<Offer>,
-    /// The endpoints of this side, by their counterparts.
-    pub(super) by_theirs: BTreeMap<u64, EndpointId>,
+    heartbeat: Heartbeat,
     /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
-}
-
-/// A peer's endpoint that waits for its counterpart.
-pub(super) struct Offer {
-    pub(super) theirs: u64,
-    pub(super) plane: Plane,
-    pub(super) tag: GroupTag,
-    pub(super) set_up: Vec<u8>,
 }
 
 impl Link {
@@ -75,21 +44,8 @@ impl Link {
         address: SocketAddr,
         dialed: bool,
     ) -> Link {
-        let now = Instant::now();
-        Link {
-            id,
-            node,
-            incarnation,
-            channel,
-            nonce,
-            address,
-            dialed,
-            heard: now,
-            beat_at: now,
-            offers: Vec::new(),
-            by_theirs: BTreeMap::new(),
-            failed: None,
-        }
+        let heartbeat = Heartbeat::new(Instant::now());
+        Link { id, node, incarnation, channel, nonce, address, dialed, heartbeat, failed: None }
     }
 
     /// Sends a frame, now or when the peer has read others.
@@ -110,23 +66,17 @@ impl Link {
     }
 }
 
-/// The silence after which a peer is given up: a little early, so that it is noticed within the failure timeout.
-pub(super) fn patience(failure_timeout: Duration) -> Duration {
-    failure_timeout - failure_timeout / 16
-}
-
 impl Thread {
     /// Takes a connection whose other end is a node of this cluster.
     pub(super) fn link_up(&mut self, link: Link) {
-        let (id, peer) = (link.id, link.node);
-        tracing::debug!(%peer, incarnation = link.incarnation, dialed = link.dialed, "linked");
+        let (id, peer, dialed) = (link.id, link.node, link.dialed);
+        tracing::debug!(%peer, incarnation = link.incarnation, dialed, "linked");
         count(&self.counters.links_up);
         socket::limit_silence(&link.channel.socket, self.config.failure_timeout);
-        self.refusals.forget(peer);
         self.forget_dial(peer);
         self.links.insert(id, link);
-        self.by_node.insert(peer, id);
-        self.advance_all(peer);
+        self.pairing.link_up(id, peer, dialed);
+        self.settle();
         // Frames may have come behind the greeting.
         self.take_frames(id);
     }
@@ -137,7 +87,7 @@ impl Thread {
         match link.channel.read() {
             Ok(heard) => {
                 if heard {
-                    link.heard = Instant::now();
+                    link.heartbeat.hear(Instant::now());
                 }
                 self.take_frames(id);
             }
@@ -187,13 +137,13 @@ impl Thread {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
         count(&self.counters.links_down);
-        self.by_node.remove(&link.node);
-        self.part(id, reason);
+        self.pairing.link_down(id, reason);
+        self.settle();
     }
 
     /// Lets a node's new process take the place of the earlier one, if that is not known to be gone.
     pub(super) fn replace_link(&mut self, peer: NodeId, incarnation: u64) {
-        let Some(id) = self.by_node.get(&peer).copied() else { return };
+        let Some(id) = self.pairing.link_with(peer) else { return };
         if self.links.get(&id).is_some_and(|link| link.incarnation != incarnation) {
             self.link_down(id, &BreakReason::Lost(format!("another process of {peer} has taken its place")));
         }
@@ -212,7 +162,8 @@ impl Thread {
         let _ = link.channel.flush();
         self.link_down(id, &reason);
         // Another try would most likely come to the same end.
-        self.fail_waiting(peer, &reason);
+        self.pairing.fail_waiting(peer, &reason);
+        self.settle();
     }
 
     /// Gives up links over which nothing can be sent.
@@ -224,14 +175,12 @@ impl Thread {
 
     /// Sends heartbeats, and gives up peers of which nothing is heard.
     pub(super) fn keep_links(&mut self, now: Instant) {
-        let limit = patience(self.config.failure_timeout);
-        let is_silent = |link: &Link| now.saturating_duration_since(link.heard) >= limit;
+        let timeout = self.config.failure_timeout;
         let mut silent = Vec::new();
         for link in self.links.values_mut() {
-            if is_silent(link) {
+            if link.heartbeat.is_silent(timeout, now) {
                 silent.push(link.id);
-            } else if link.beat_at <= now {
-                link.beat_at = now + self.config.failure_timeout / BEATS;
+            } else if link.heartbeat.beats(timeout, now) {
                 count(&self.counters.beats);
                 link.send(&LinkFrame::Beat);
             }
@@ -240,7 +189,9 @@ impl Thread {
             // If this process was stopped, the bytes that came meanwhile have to be read before a peer is called
             // silent.
             self.read_link(id);
-            let Some(link) = self.links.get_mut(&id).filter(|link| is_silent(link)) else { continue };
+            let Some(link) = self.links.get_mut(&id).filter(|link| link.heartbeat.is_silent(timeout, now)) else {
+                continue;
+            };
             tracing::warn!(peer = %link.node, "nothing was heard of it for the failure timeout");
             link.send(&LinkFrame::GivenUp);
             self.link_down(id, &BreakReason::Unreachable);
@@ -249,7 +200,6 @@ impl Thread {
 
     /// The time at which the next heartbeat or judgement is due.
     pub(super) fn links_due(&self) -> Option<Instant> {
-        let limit = patience(self.config.failure_timeout);
-        self.links.values().map(|link| link.beat_at.min(link.heard + limit)).min()
+        self.links.values().map(|link| link.heartbeat.due(self.config.failure_timeout)).min()
     }
 }

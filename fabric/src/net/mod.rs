@@ -22,10 +22,11 @@ mod dial;
 pub mod fuzz;
 mod greeting;
 mod handshake;
+mod heartbeat;
 mod identity;
 mod link;
-mod log_limit;
 mod pairing;
+mod peer;
 mod pipe;
 mod plane;
 mod service;
@@ -41,16 +42,11 @@ mod wire;
 
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread::JoinHandle,
 };
 
-use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
-use rustix::event::{EventfdFlags, eventfd};
+use crossbeam::channel::{Receiver, Sender, bounded};
 
 pub use config::{CLUSTER_BYTES, NetConfig, NetError, Security};
 pub use identity::{Identity, IdentityError, certificate_name};
@@ -61,7 +57,11 @@ pub use service::{
 pub use stats::{NetStats, StrangerStats};
 pub(crate) use tls::Session;
 
-use crate::NodeId;
+use crate::{
+    NodeId,
+    control::{self, Commands, EventSender},
+    random,
+};
 
 /// The number of streams of one service that may wait to be taken; one more is refused.
 const WAITING_STREAMS: usize = 64;
@@ -72,7 +72,7 @@ enum Order {
     /// The addresses at which a node can be reached from now on.
     SetPeer(NodeId, Vec<String>),
     /// A fabric takes its events.
-    Plane(Plane, EventSender),
+    Plane(Plane, EventSender<Event>),
     /// A thread takes a service's streams.
     Service(ServiceId, Sender<ServiceStream>),
     /// The addresses that a peer's host names stand for.
@@ -85,29 +85,12 @@ enum Order {
 }
 
 /// The way to the control thread, for any thread.
-#[derive(Clone)]
-struct Orders {
-    orders: Sender<Order>,
-    wake: Arc<OwnedFd>,
-}
+type Orders = Commands<Order>;
 
-impl Orders {
-    /// Sends orders. After the thread's end they go nowhere, since no peer is left to be told.
-    fn send(&self, orders: impl IntoIterator<Item = Order>) {
-        let mut any = false;
-        for order in orders {
-            any |= self.orders.send(order).is_ok();
-        }
-        if any {
-            // A full eventfd is one that is signaled already.
-            let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
-        }
-    }
-}
+/// A polling thread's end of a fabric's events.
+pub(crate) type Events = control::Events<Event>;
 
 /// A fabric's way to the control thread, for any thread.
-///
-/// The channel has no bound, so that no thread waits; each command is about an endpoint that this process holds.
 #[derive(Clone)]
 pub(crate) struct Control {
     plane: Plane,
@@ -118,93 +101,6 @@ impl Control {
     /// Sends commands, and wakes the thread if there were any.
     pub(crate) fn send(&self, commands: impl IntoIterator<Item = Command>) {
         self.orders.send(commands.into_iter().map(|command| Order::Command(self.plane, command)));
-    }
-}
-
-/// A polling thread's end of a fabric's events.
-pub(crate) struct Events {
-    events: Receiver<Event>,
-    pending: Arc<AtomicBool>,
-    told: Arc<AtomicUsize>,
-}
-
-impl Events {
-    /// Whether there may be events: one load, and no more on a hot path.
-    #[inline]
-    pub(crate) fn are_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Takes note of all events that there are so far; they are the next ones of [`next`](Events::next).
-    pub(crate) fn begin(&self) {
-        // An event that is sent after this sets the flag again.
-        self.pending.swap(false, Ordering::Acquire);
-    }
-
-    /// The next event, if there is one. An error says that the control thread is no more.
-    #[allow(clippy::result_unit_err)]
-    pub(crate) fn next(&self) -> Result<Option<Event>, ()> {
-        match self.events.try_recv() {
-            Ok(event) => {
-                if matches!(event, Event::Told { .. }) {
-                    self.told.fetch_sub(1, Ordering::Relaxed);
-                }
-                Ok(Some(event))
-            }
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => {
-                // Endpoints that are connected from now on shall learn of it as well.
-                self.pending.store(true, Ordering::Relaxed);
-                Err(())
-            }
-        }
-    }
-}
-
-/// The control thread's end.
-///
-/// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. The
-/// events that peers cause are bounded by the endpoints of this side, except `Told` events: `told` counts those.
-struct EventSender {
-    events: Option<Sender<Event>>,
-    pending: Arc<AtomicBool>,
-    told: Arc<AtomicUsize>,
-    bell: Box<dyn Fn() + Send + Sync>,
-    unflushed: bool,
-}
-
-impl EventSender {
-    fn send(&mut self, event: Event) {
-        if let Some(events) = &self.events {
-            if matches!(event, Event::Told { .. }) {
-                self.told.fetch_add(1, Ordering::Relaxed);
-            }
-            // The receiver goes with the fabric, after which no thread waits for events.
-            let _ = events.send(event);
-            self.unflushed = true;
-        }
-    }
-
-    /// The number of `Told` events that were not taken yet.
-    fn untaken(&self) -> usize {
-        self.told.load(Ordering::Relaxed)
-    }
-
-    /// Tells the polling thread of events.
-    fn flush(&mut self) {
-        if std::mem::take(&mut self.unflushed) {
-            self.pending.store(true, Ordering::Release);
-            (self.bell)();
-        }
-    }
-}
-
-impl Drop for EventSender {
-    /// Has the polling thread look and find the end, for whatever reason this thread ends.
-    fn drop(&mut self) {
-        self.events = None;
-        self.unflushed = true;
-        self.flush();
     }
 }
 
@@ -227,12 +123,10 @@ impl Net {
             .map(|listener| listener.local_addr())
             .collect::<Result<_, _>>()
             .map_err(|error| system("learn its address", error.to_string()))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| system("create an eventfd", error.to_string()))?;
-        let (sender, to_thread) = unbounded();
-        let orders = Orders { orders: sender, wake: Arc::new(wake) };
+        let (orders, to_thread) =
+            control::commands().map_err(|error| system("create an eventfd", error.to_string()))?;
         let counters = Arc::new(stats::Counters::default());
-        let incarnation = u64::from_le_bytes(random().map_err(|error| system("draw a random number", error))?);
+        let incarnation = random::number().map_err(|error| system("draw a random number", error.to_string()))?;
         let thread = thread::Thread::new(
             config.clone(),
             incarnation,
@@ -261,17 +155,9 @@ impl Net {
     /// `bell` ends its wait, and is rung on the control thread after events were sent. A later call for the same plane
     /// takes its place.
     pub(crate) fn plane(&self, plane: Plane, bell: impl Fn() + Send + Sync + 'static) -> (Control, Events) {
-        let (to_fabric, events) = unbounded();
-        let (pending, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let sender = EventSender {
-            events: Some(to_fabric),
-            pending: Arc::clone(&pending),
-            told: Arc::clone(&told),
-            bell: Box::new(bell),
-            unflushed: false,
-        };
+        let (sender, events) = control::events(bell);
         self.orders.send([Order::Plane(plane, sender)]);
-        (Control { plane, orders: self.orders.clone() }, Events { events, pending, told })
+        (Control { plane, orders: self.orders.clone() }, events)
     }
 
     /// Takes the streams that peers open for a service, from now on and in place of an earlier receiver.
@@ -298,18 +184,4 @@ impl Drop for Net {
             tracing::error!("the control thread of a node's port had panicked");
         }
     }
-}
-
-/// Bytes that can't be guessed.
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(len) => filled += len,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    Ok(bytes)
 }

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 
 use super::tls::Session;
-use crate::{BreakReason, EndpointId, GroupTag, NodeId};
+use crate::{BreakReason, EndpointId, GroupTag, NodeId, control::Untaken};
 
 /// The most that a set-up holds.
 pub(crate) const SET_UP_BYTES: usize = 128 << 10;
@@ -49,7 +49,7 @@ pub(crate) enum Event {
     Paired(Box<Paired>),
     /// Bytes that the counterpart has told.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
-    Told { endpoint: EndpointId, bytes: Vec<u8> },
+    Told { endpoint: EndpointId, bytes: Vec<u8>, _untaken: Untaken },
     /// The endpoint is no more. Nothing follows for it, nor for one that was closed here, except events on their way.
     Broken { endpoint: EndpointId, reason: BreakReason },
 }

@@ -9,13 +9,12 @@ use std::{
 
 use super::{
     config::{MAX_TIMEOUT, NetConfig, NetError, Security, UNPROTECTED, check_cluster, check_identity},
-    greeting::mismatch,
     handshake::Handshake,
     pipe::{Pipe, PipeError},
     tls::{Session, TlsError},
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Refusal, Service},
 };
-use crate::NodeId;
+use crate::{NodeId, control::mismatch, random};
 
 /// The number of plain bytes that are sealed at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -375,7 +374,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         Security::LoopbackOnly | Security::None => Pipe::plain(),
     };
     let own = NetConfig::new(dial.cluster, dial.node);
-    let nonce = super::random().map_err(Failure::Other)?;
+    let nonce = random::bytes().map_err(|error| Failure::Other(error.to_string()))?;
     loop {
         let sent = socket.write_all(&pipe.out);
         pipe.out.clear();
@@ -406,8 +405,10 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                         return Err(Failure::NoService);
                     }
                     return Err(Failure::Refused(match why {
-                        Refusal::Version | Refusal::Cluster => mismatch(&own, &whom, version, Some(&cluster))
-                            .map_or_else(|| format!("{whom} says no"), |(_, sentence)| sentence),
+                        Refusal::Version | Refusal::Cluster => {
+                            mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
+                                .unwrap_or_else(|| format!("{whom} says no"))
+                        }
                         Refusal::Node => format!("{whom} is another one than was looked for"),
                         _ => format!("{whom} says no"),
                     }));

@@ -132,7 +132,7 @@ impl Node {
 
     fn told(&mut self, endpoint: EndpointId) -> Vec<u8> {
         match self.event() {
-            Event::Told { endpoint: told, bytes } if told == endpoint => bytes,
+            Event::Told { endpoint: told, bytes, .. } if told == endpoint => bytes,
             _ => panic!("{} heard something else", self.id),
         }
     }

@@ -3,35 +3,38 @@
 use std::{
     collections::BTreeMap,
     net::TcpListener,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, Sender};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use crossbeam::channel::Sender;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    EventSender, Order, Orders,
+    Order, Orders,
     attempt::Attempt,
     config::NetConfig,
-    dial::{DataDial, Peer},
-    greeting::{PendingPeer, Refusals},
-    link::{Link, LinkId},
-    log_limit::LogLimit,
-    pairing::Locals,
+    dial::DataDial,
+    greeting::PendingPeer,
+    link::Link,
+    pairing::NetMedium,
+    peer::Peer,
     plane::{Event, Plane},
     service::{ServiceId, ServiceStream},
     stats::Counters,
     wire::LinkFrame,
 };
-use crate::{EndpointId, NodeId};
+use crate::{
+    EndpointId, NodeId,
+    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, Untaken, Watched},
+};
 
 /// The time for which peers that do not read hold up the end.
 const FAREWELL: Duration = Duration::from_millis(50);
+
+/// The spell of the limit on lines about peers and strangers.
+const LOG_SPELL: Duration = Duration::from_secs(1);
 
 /// The number of orders that are carried out before sockets have their turn.
 const ORDERS_PER_TURN: usize = 1024;
@@ -42,7 +45,7 @@ const HANDSHAKES_PER_TURN: usize = 4;
 
 /// The ends of the channels with other threads.
 pub(super) struct Ends {
-    pub(super) to_thread: Receiver<Order>,
+    pub(super) to_thread: CommandReceiver<Order>,
     pub(super) orders: Orders,
     pub(super) counters: Arc<Counters>,
 }
@@ -51,10 +54,12 @@ pub(super) struct Ends {
 pub(super) struct Thread {
     pub(super) config: NetConfig,
     pub(super) incarnation: u64,
-    to_thread: Receiver<Order>,
+    to_thread: CommandReceiver<Order>,
     pub(super) orders: Orders,
     pub(super) counters: Arc<Counters>,
-    planes: BTreeMap<Plane, EventSender>,
+    planes: BTreeMap<Plane, EventSender<Event>>,
+    /// The `Told` events of each plane that its polling thread has not taken.
+    pub(super) untaken: BTreeMap<Plane, Untaken>,
     pub(super) services: BTreeMap<ServiceId, Sender<ServiceStream>>,
     pub(super) listeners: Vec<TcpListener>,
     /// The time to accept again, after the system has refused to.
@@ -67,10 +72,8 @@ pub(super) struct Thread {
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
     /// The time at which a peer is to be dialed.
     pub(super) dial_at: Option<Instant>,
-    pub(super) refusals: Refusals,
     pub(super) links: BTreeMap<LinkId, Link>,
-    pub(super) by_node: BTreeMap<NodeId, LinkId>,
-    pub(super) locals: Locals,
+    pub(super) pairing: Pairing<NetMedium>,
     next_id: u64,
     pub(super) rng: fastrand::Rng,
     /// Whether orders may be left from the turn before.
@@ -88,24 +91,10 @@ enum Ready {
     PendingPeer(u64),
 }
 
-/// Descriptors to wait for, and the meaning of each.
-#[derive(Default)]
-struct Watched<'a> {
-    what: Vec<Ready>,
-    fds: Vec<PollFd<'a>>,
-}
-
-impl<'a> Watched<'a> {
-    fn add(&mut self, ready: Ready, fd: BorrowedFd<'a>, stuffed: bool) {
-        let out = if stuffed { PollFlags::OUT } else { PollFlags::empty() };
-        self.what.push(ready);
-        self.fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | out));
-    }
-}
-
 impl Thread {
     pub(super) fn new(config: NetConfig, incarnation: u64, listeners: Vec<TcpListener>, ends: Ends) -> Thread {
-        let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone()))).collect();
+        let now = Instant::now();
+        let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone(), now))).collect();
         Thread {
             config,
             incarnation,
@@ -113,19 +102,18 @@ impl Thread {
             orders: ends.orders,
             counters: ends.counters,
             planes: BTreeMap::new(),
+            untaken: BTreeMap::new(),
             services: BTreeMap::new(),
             listeners,
             accept_again: None,
-            log: LogLimit::default(),
+            log: LogLimit::new(LOG_SPELL),
             pending_peers: Vec::new(),
             peers,
             attempts: BTreeMap::new(),
             data_dials: BTreeMap::new(),
             dial_at: None,
-            refusals: Refusals::default(),
             links: BTreeMap::new(),
-            by_node: BTreeMap::new(),
-            locals: Locals::default(),
+            pairing: Pairing::new(),
             next_id: 0,
             rng: fastrand::Rng::new(),
             backlog: false,
@@ -181,9 +169,9 @@ impl Thread {
 
     fn take_orders(&mut self) {
         for _ in 0..ORDERS_PER_TURN {
-            match self.to_thread.try_recv() {
-                Ok(order) => self.take_order(order),
-                Err(_) => {
+            match self.to_thread.next() {
+                Some(order) => self.take_order(order),
+                None => {
                     self.backlog = false;
                     return;
                 }
@@ -209,14 +197,9 @@ impl Thread {
         }
     }
 
-    /// The number of a plane's `Told` events that were not taken yet.
-    pub(super) fn untaken(&self, plane: Plane) -> usize {
-        self.planes.get(&plane).map_or(0, EventSender::untaken)
-    }
-
     /// Waits until something is ready, or due.
     fn sleep(&self) -> Vec<(Ready, PollFlags)> {
-        let mut watched = Watched::default();
+        let mut watched = Watched::new();
         // Links first: a peer's end comes before its next life.
         for link in self.links.values() {
             watched.add(Ready::Link(link.id), link.channel.socket.as_fd(), link.channel.is_stuffed());
@@ -233,24 +216,8 @@ impl Thread {
                 watched.add(Ready::Listener(index), listener.as_fd(), false);
             }
         }
-        watched.add(Ready::Orders, self.orders.wake.as_fd(), false);
-        let Watched { what, mut fds } = watched;
-        let timeout = self.deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
-            Err(error) => {
-                tracing::error!(%error, "polling sockets failed");
-                // The system may be out of memory, so the next try waits.
-                std::thread::sleep(Duration::from_millis(50));
-                return Vec::new();
-            }
-        }
-        let flags = fds.iter().map(PollFd::revents);
-        what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
+        watched.add(Ready::Orders, self.to_thread.signal(), false);
+        watched.wait(self.deadline())
     }
 
     /// The time at which something is due even if nothing becomes ready.
@@ -264,10 +231,7 @@ impl Thread {
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
         match ready {
-            Ready::Orders => {
-                // An empty eventfd is one that another turn has emptied.
-                let _ = rustix::io::read(self.orders.wake.as_fd(), &mut [0u8; 8]);
-            }
+            Ready::Orders => self.to_thread.calm(),
             Ready::Listener(index) => self.accept(index, Instant::now()),
             Ready::Attempt(id) => self.hear_attempt(id),
             Ready::PendingPeer(id) => self.hear_pending_peer(id),

@@ -254,7 +254,7 @@ impl LinkFrame {
             LinkFrame::Offer { mine, plane, tag, set_up } => {
                 debug_assert!(set_up.len() <= SET_UP_BYTES);
                 to = begin(17);
-                to.u64(*mine).u8(*plane as u8).u32(tag.layer).u32(tag.group).u64(tag.epoch).bytes(set_up);
+                to.u64(*mine).u8(*plane as u8).tag(*tag).bytes(set_up);
             }
             LinkFrame::Accept { mine, yours, set_up } => {
                 debug_assert!(set_up.len() <= SET_UP_BYTES);
@@ -272,19 +272,7 @@ impl LinkFrame {
             }
             LinkFrame::Close { mine, reason } => {
                 to = begin(21);
-                let (code, text) = match reason {
-                    BreakReason::PeerClosed => (0, ""),
-                    BreakReason::Access => (1, ""),
-                    BreakReason::ReceiverNotReady => (2, ""),
-                    BreakReason::Refused(text) => (3, text.as_str()),
-                    BreakReason::Failed(text) => (4, text.as_str()),
-                    BreakReason::Lost(text) => (5, text.as_str()),
-                    // A peer that is unreachable for this side was given up by it.
-                    BreakReason::Unreachable | BreakReason::GivenUp => (6, ""),
-                    // No side that sends a `Close` breaks an endpoint for these reasons.
-                    BreakReason::ProcessGone | BreakReason::TagInUse => (0, ""),
-                };
-                to.u64(*mine).u8(code).text(text);
+                to.u64(*mine).reason(reason);
             }
             LinkFrame::Goodbye => to = begin(22),
             LinkFrame::GivenUp => to = begin(23),
@@ -305,28 +293,12 @@ impl LinkFrame {
                     2 => Plane::Choice,
                     _ => return Err(Malformed("an endpoint is of no known fabric")),
                 };
-                let tag = GroupTag { layer: from.u32()?, group: from.u32()?, epoch: from.u64()? };
-                LinkFrame::Offer { mine, plane, tag, set_up: rest(&mut from, SET_UP_BYTES)? }
+                LinkFrame::Offer { mine, plane, tag: from.tag()?, set_up: rest(&mut from, SET_UP_BYTES)? }
             }
             18 => LinkFrame::Accept { mine: from.u64()?, yours: from.u64()?, set_up: rest(&mut from, SET_UP_BYTES)? },
             19 => LinkFrame::Confirm { mine: from.u64()?, yours: from.u64()? },
             20 => LinkFrame::Tell { yours: from.u64()?, bytes: rest(&mut from, TELL_BYTES)? },
-            21 => {
-                let mine = from.u64()?;
-                let code = from.u8()?;
-                let text = from.text()?;
-                let reason = match code {
-                    0 => BreakReason::PeerClosed,
-                    1 => BreakReason::Access,
-                    2 => BreakReason::ReceiverNotReady,
-                    3 => BreakReason::Refused(text),
-                    4 => BreakReason::Failed(text),
-                    5 => BreakReason::Lost(text),
-                    6 => BreakReason::GivenUp,
-                    _ => return Err(Malformed("an endpoint was closed for no known reason")),
-                };
-                LinkFrame::Close { mine, reason }
-            }
+            21 => LinkFrame::Close { mine: from.u64()?, reason: from.reason()? },
             22 => LinkFrame::Goodbye,
             23 => LinkFrame::GivenUp,
             _ => return Err(Malformed("it is of no known kind")),

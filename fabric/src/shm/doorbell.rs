@@ -113,7 +113,7 @@ pub(crate) fn drain(eventfd: BorrowedFd<'_>) {
 }
 
 /// A new eventfd whose reads and writes never block.
-pub(super) fn new_eventfd() -> Result<OwnedFd, Errno> {
+fn new_eventfd() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 

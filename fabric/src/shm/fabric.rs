@@ -27,7 +27,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
     RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, endpoints::Endpoints, graph::Executor,
-    mixed, part::Part,
+    mixed, part::Part, random,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -69,7 +69,7 @@ impl ShmFabric {
     /// Attaches this process as a node. Fails if another process of this user has the node's id on this host.
     pub fn open(config: ShmConfig) -> Result<ShmFabric, ShmError> {
         config.check()?;
-        let incarnation = memory::random().map_err(ShmError::system("draw a random number"))?;
+        let incarnation = random::number().map_err(ShmError::system("draw a random number"))?;
         let bell = Arc::new(Doorbell::new().map_err(ShmError::system("create its doorbell"))?);
         let control = ControlThread::start(&config, incarnation, &bell)?;
         tracing::debug!(node = config.node.0, cluster = config.cluster, "shared-memory fabric opened");
@@ -179,8 +179,7 @@ impl ShmFabric {
             match self.control.events.next() {
                 Ok(Some(event)) => self.on_event(event, out),
                 Ok(None) => return,
-                Err(()) => {
-                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                Err(reason) => {
                     for id in self.endpoints.ids() {
                         self.break_endpoint(id, reason.clone(), out);
                     }

@@ -15,16 +15,14 @@ use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
     io::Errno,
     mm::{MapFlags, ProtFlags, mmap, munmap},
-    rand::{GetRandomFlags, getrandom},
 };
 
 use super::{
     control::{Command, Control},
     copy::End,
-    peer::LinkId,
     stream::UNCACHED_BYTES,
 };
-use crate::{Region, RegionKey, RegionKind, RemoteRegion};
+use crate::{Region, RegionKey, RegionKind, RemoteRegion, control::LinkId, random};
 
 /// An operator's remedy for a refusal of the system, as the rest of a sentence.
 pub(super) fn hint(cause: Errno) -> &'static str {
@@ -36,14 +34,6 @@ pub(super) fn hint(cause: Errno) -> &'static str {
         Errno::TOOMANYREFS => " (too many descriptors are on their way: raise `ulimit -n`)",
         _ => "",
     }
-}
-
-/// A random number that can't be guessed.
-pub(super) fn random() -> Result<u64, Errno> {
-    let mut bytes = [0; 8];
-    // Up to 256 bytes are never cut short, once the system's pool has been filled for the first time.
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// The use that a mapping permits.
@@ -180,7 +170,7 @@ impl OwnMemory {
         incarnation: u64,
         control: &Control,
     ) -> Result<Region, Errno> {
-        let key = RegionKey(random()?);
+        let key = RegionKey(random::number()?);
         let peers = match kind {
             RegionKind::Polled => Access::ReadWrite,
             RegionKind::Bulk | RegionKind::Phantom => Access::ReadOnly,

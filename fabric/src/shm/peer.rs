@@ -11,11 +11,7 @@ use super::{
     share::SharedCopy,
     stats::ShmStats,
 };
-use crate::{EndpointId, NodeId, RegionKey};
-
-/// One connection between two processes, never used again for another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct LinkId(pub(super) u64);
+use crate::{EndpointId, NodeId, RegionKey, control::LinkId};
 
 /// The place of a peer in [`Peers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,9 +36,8 @@ use super::{
     ShmFabric,
     control::{Command, Control},
     memory::{self, ForeignError, Mapping, OwnMemory, hint},
-    peer::LinkId,
 };
-use crate::{EndpointId, PostError, Region, RegionKey, RegionKind, Token};
+use crate::{EndpointId, PostError, Region, RegionKey, RegionKind, Token, control::LinkId};
 
 /// A message's bytes that no process can change any more, ready to be shared.
 pub struct SealedMemory {

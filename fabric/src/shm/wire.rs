@@ -25,7 +25,7 @@
 pub(super) use crate::wire::Malformed;
 use crate::{
     BreakReason, GroupTag, HELLO_BYTES, NodeId, RegionKey, RegionKind, RemoteRegion,
-    wire::{Reader, Writer},
+    wire::{Reader, UNKNOWN_REASON, Writer},
 };
 
 /// The number that begins the first frame in either direction.
@@ -152,7 +152,7 @@ impl Frame {
             6 => Frame::Accept { set_up: from.set_up()?, yours: from.u64()? },
             7 => Frame::Confirm { mine: from.u64()?, yours: from.u64()? },
             8 => Frame::Reject { yours: from.u64()?, text: from.text()? },
-            9 => Frame::Close { mine: from.u64()?, reason: from.reason()? },
+            9 => Frame::Close { mine: from.u64()?, reason: from.local_reason()? },
             10 => Frame::Source(from.region()?),
             11 => Frame::Forget(RegionKey(from.u64()?)),
             12 => Frame::Goodbye,
@@ -169,7 +169,6 @@ trait Parts {
     fn hello(&mut self, hello: &Hello) -> &mut Self;
     fn region(&mut self, region: &RemoteRegion) -> &mut Self;
     fn set_up(&mut self, set_up: &SetUp) -> &mut Self;
-    fn reason(&mut self, reason: &BreakReason) -> &mut Self;
 }
 
 impl Parts for Writer {
@@ -191,23 +190,7 @@ impl Parts for Writer {
     }
 
     fn set_up(&mut self, set_up: &SetUp) -> &mut Writer {
-        let GroupTag { layer, group, epoch } = set_up.tag;
-        self.u64(set_up.endpoint).u32(layer).u32(group).u64(epoch).u64(set_up.ring_slots).sized(&set_up.hello)
-    }
-
-    fn reason(&mut self, reason: &BreakReason) -> &mut Writer {
-        let (code, text) = match reason {
-            BreakReason::PeerClosed => (0, ""),
-            BreakReason::Access => (1, ""),
-            BreakReason::ReceiverNotReady => (2, ""),
-            BreakReason::Refused(text) => (3, text.as_str()),
-            BreakReason::Failed(text) => (4, text.as_str()),
-            // No side that sends a `Close` breaks an endpoint for these reasons.
-            BreakReason::ProcessGone | BreakReason::Unreachable | BreakReason::TagInUse => (0, ""),
-            // Nor for these, which need a network.
-            BreakReason::Lost(_) | BreakReason::GivenUp => (0, ""),
-        };
-        self.u8(code).text(text)
+        self.u64(set_up.endpoint).tag(set_up.tag).u64(set_up.ring_slots).sized(&set_up.hello)
     }
 }
 
@@ -216,7 +199,7 @@ trait TakeParts {
     fn hello(&mut self, own_version: u32) -> Result<Hello, Malformed>;
     fn region(&mut self) -> Result<RemoteRegion, Malformed>;
     fn set_up(&mut self) -> Result<SetUp, Malformed>;
-    fn reason(&mut self) -> Result<BreakReason, Malformed>;
+    fn local_reason(&mut self) -> Result<BreakReason, Malformed>;
 }
 
 impl TakeParts for Reader<'_> {
@@ -252,23 +235,19 @@ impl TakeParts for Reader<'_> {
     fn set_up(&mut self) -> Result<SetUp, Malformed> {
         Ok(SetUp {
             endpoint: self.u64()?,
-            tag: GroupTag { layer: self.u32()?, group: self.u32()?, epoch: self.u64()? },
+            tag: self.tag()?,
             ring_slots: self.u64()?,
             hello: self.sized(HELLO_BYTES)?.to_vec(),
         })
     }
 
-    fn reason(&mut self) -> Result<BreakReason, Malformed> {
-        let code = self.u8()?;
-        let text = self.text()?;
-        Ok(match code {
-            0 => BreakReason::PeerClosed,
-            1 => BreakReason::Access,
-            2 => BreakReason::ReceiverNotReady,
-            3 => BreakReason::Refused(text),
-            4 => BreakReason::Failed(text),
-            _ => return Err(Malformed("an endpoint was closed for no known reason")),
-        })
+    /// The reason for which a node of this host has closed an endpoint.
+    fn local_reason(&mut self) -> Result<BreakReason, Malformed> {
+        match self.reason()? {
+            // They need a network.
+            BreakReason::Lost(_) | BreakReason::GivenUp => Err(UNKNOWN_REASON),
+            reason => Ok(reason),
+        }
     }
 }
 
@@ -348,6 +327,13 @@ mod tests {
                 bytes[at] = rng.u8(..);
             }
             let _ = Frame::decode(&bytes, 1);
+        }
+    }
+
+    #[test]
+    fn a_reason_that_needs_a_network_is_malformed() {
+        for reason in [BreakReason::Lost("why".into()), BreakReason::GivenUp] {
+            assert_eq!(Frame::decode(&Frame::Close { mine: 1, reason }.encode(), 1), Err(UNKNOWN_REASON));
         }
     }
 

@@ -20,8 +20,8 @@ use super::{
     stats::TcpStats,
 };
 use crate::{
-    BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
-    RegisterError, Time, Token, Wait, Waker, WorkGraph,
+    Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError,
+    Time, Token, Wait, Waker, WorkGraph,
     graph::Executor,
     net::{Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
     part::Part,
@@ -102,8 +102,7 @@ impl TcpFabric {
             match self.events.next() {
                 Ok(Some(event)) => self.data.on_event(event, out),
                 Ok(None) => return,
-                Err(_) => {
-                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                Err(reason) => {
                     for id in self.data.endpoints.ids() {
                         self.data.break_endpoint(id, reason.clone(), out);
                     }

@@ -5,20 +5,16 @@ use std::ptr::{self, NonNull};
 use rustix::{
     io::Errno,
     mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
-    rand::{GetRandomFlags, getrandom},
 };
 
-use crate::{Region, RegionKey, RegionKind};
+use crate::{Region, RegionKey, RegionKind, random};
 
 /// The size below which regions come from the allocator: a mapping takes whole pages, and a process has only so many.
 const MAPPED_BYTES: usize = 64 << 10;
 
 /// Registers zeroed memory.
 pub(super) fn register(kind: RegionKind, bytes: usize) -> Result<Region, Errno> {
-    let mut key = [0; 8];
-    // Up to 256 bytes are never cut short, once the system's pool has been filled for the first time.
-    getrandom(&mut key, GetRandomFlags::empty())?;
-    let key = RegionKey(u64::from_ne_bytes(key));
+    let key = RegionKey(random::number()?);
     if bytes < MAPPED_BYTES {
         return Ok(Region::heap(kind, key, bytes));
     }

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, RegionKind,
     net::{Command, Connect, Event},
+    random,
 };
 
 impl VerbsFabric {
@@ -55,7 +56,8 @@ impl VerbsFabric {
             let addr = post::address(region, 0, region.len());
             regions.push(Exposed { describe: region.describe(), addr, key });
         }
-        let psn = memory::random().map_err(refused("no random number could be drawn"))? as u32 & 0x00ff_ffff;
+        let psn = random::number().map_err(|cause| refused("no random number could be drawn")(cause.into()))?;
+        let psn = psn as u32 & 0x00ff_ffff;
         let entries = (self.room.sends + self.room.recvs) as usize;
         let (cq, queue) =
             self.completions.reserve(entries).map_err(refused("a completion queue could not be created"))?;
@@ -118,7 +120,7 @@ impl VerbsFabric {
         loop {
             match self.events.next() {
                 Ok(Some(Event::Paired(paired))) => self.on_paired(paired.endpoint, &paired.set_up),
-                Ok(Some(Event::Told { endpoint, bytes })) => {
+                Ok(Some(Event::Told { endpoint, bytes, .. })) => {
                     let Some(endpoint) = self.endpoints.get_mut(endpoint) else { continue };
                     // A thread that armed before this must announce anew.
                     self.core.look_again = true;
@@ -130,8 +132,7 @@ impl VerbsFabric {
                 }
                 Ok(Some(Event::Broken { endpoint, reason })) => ends.push((endpoint, reason)),
                 Ok(None) => return ends,
-                Err(()) => {
-                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                Err(reason) => {
                     ends.extend(self.endpoints.ids().into_iter().map(|id| (id, reason.clone())));
                     return ends;
                 }

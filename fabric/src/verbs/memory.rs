@@ -18,11 +18,10 @@ use std::{
 use rustix::{
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
     process::{Resource, getrlimit},
-    rand::{GetRandomFlags, getrandom},
 };
 
 use super::device::{Mr, Pd};
-use crate::{Region, RegionKey, RegionKind};
+use crate::{Region, RegionKey, RegionKind, random};
 
 /// An operator's remedy for a refusal to lock memory, as the rest of a sentence.
 pub(super) fn hint(cause: &io::Error) -> String {
@@ -37,14 +36,6 @@ pub(super) fn hint(cause: &io::Error) -> String {
         }
         _ => String::new(),
     }
-}
-
-/// A random number that can't be guessed.
-pub(super) fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    // Up to 256 bytes are never cut short, once the system's pool has been filled for the first time.
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Mapped memory of this process alone.
@@ -196,7 +187,7 @@ impl Memories {
 
     /// Registers new memory.
     pub(super) fn register(&self, kind: RegionKind, bytes: usize) -> io::Result<Region> {
-        let key = RegionKey(random()?);
+        let key = RegionKey(random::number()?);
         let block = self.pool.take(bytes)?;
         let base = block.mapping.base;
         let memory = OwnMemory { exposed: OnceLock::new(), block: Some(block), pool: Arc::clone(&self.pool) };

@@ -2,7 +2,6 @@
 //! can work together.
 
 use std::{
-    collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
@@ -12,6 +11,7 @@ use rustix::io::Errno;
 use super::thread::Thread;
 use crate::{
     BreakReason, NodeId,
+    control::mismatch,
     shm::{
         doorbell::PeerBell,
         socket::{self, Packet},
@@ -24,12 +24,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 
 /// The longest such time.
 const LAST_BACKOFF: Duration = Duration::from_millis(50);
-
-/// The time for which a node that was refused is remembered, for endpoints that are connected to it a little later.
-const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
-
-/// The number of refused nodes that are remembered.
-const MAX_REFUSALS: usize = 64;
 
 /// A connection whose other end has not said which node it is.
 pub(super) struct PendingPeer {
@@ -57,29 +51,12 @@ impl Dial {
     }
 }
 
-/// Nodes that this one can't work with, and the reasons.
-#[derive(Default)]
-pub(super) struct Refusals(BTreeMap<NodeId, (Instant, String)>);
-
-impl Refusals {
-    fn note(&mut self, node: NodeId, sentence: &str) {
-        self.0.retain(|_, (at, _)| at.elapsed() < REFUSAL_MEMORY);
-        if self.0.len() < MAX_REFUSALS {
-            self.0.insert(node, (Instant::now(), sentence.to_owned()));
-        }
-    }
-
-    pub(super) fn forget(&mut self, node: NodeId) {
-        self.0.remove(&node);
-    }
-
-    /// The reason for which a node was refused a moment ago, if it was.
-    pub(super) fn get(&self, node: NodeId) -> Option<String> {
-        self.0.get(&node).filter(|(at, _)| at.elapsed() < REFUSAL_MEMORY).map(|(_, sentence)| sentence.clone())
-    }
-}
-
 impl Thread {
+    /// Whether this side dials a node, and accepts its offers of endpoints: that of the smaller id does.
+    pub(super) fn dials_to(&self, peer: NodeId) -> bool {
+        self.config.node < peer
+    }
+
     fn own_hello(&self, to: NodeId) -> Hello {
         let rest = HelloRest { to, incarnation: self.incarnation, cluster: self.config.cluster.clone() };
         Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) }
@@ -90,21 +67,8 @@ impl Thread {
     }
 
     /// The reason for which this node can't work with one of that version and cluster.
-    fn mismatch(&self, peer: NodeId, version: u32, cluster: Option<&str>) -> Option<(RefuseWhy, String)> {
-        let own = &self.config;
-        if version != own.protocol {
-            let sentence = format!(
-                "{peer} speaks protocol {version}, this node {}: run the same release of Squall on both",
-                own.protocol
-            );
-            return Some((RefuseWhy::Version, sentence));
-        }
-        let cluster = cluster.filter(|cluster| *cluster != own.cluster)?;
-        let sentence = format!(
-            "{peer} belongs to cluster {cluster:?}, this node to {:?}: give both the same cluster name",
-            own.cluster
-        );
-        Some((RefuseWhy::Cluster, sentence))
+    fn mismatch(&self, peer: NodeId, version: u32, cluster: Option<&str>) -> Option<String> {
+        mismatch((self.config.protocol, &self.config.cluster), &peer.to_string(), version, cluster)
     }
 
     /// Takes connections from the listener.
@@ -135,7 +99,7 @@ impl Thread {
     /// Counts and logs a connection that was closed.
     fn refuse_stranger(&mut self, why: &str) {
         let count = 1 + self.strangers_refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if self.stranger_log.permits() {
+        if self.stranger_log.permits(Instant::now()).is_some() {
             tracing::warn!(node = self.config.node.0, count, "a connection was refused: {why}");
         }
     }
@@ -175,23 +139,25 @@ impl Thread {
             return self.refuse_stranger("its node id should not dial this one");
         }
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
-        if let Some((why, sentence)) = self.mismatch(peer, hello.version, cluster) {
+        if let Some(sentence) = self.mismatch(peer, hello.version, cluster) {
+            let is_same = hello.version == self.config.protocol;
+            let why = if is_same { RefuseWhy::Cluster } else { RefuseWhy::Version };
             let cluster = self.config.cluster.clone();
             let refuse = Frame::Refuse { version: self.config.protocol, why, cluster };
             // If it does not get through, the peer dials again.
             let _ = socket::send(&socket, &refuse.encode(), &[]);
             self.refuse_stranger(&sentence);
-            self.refusals.note(peer, &sentence);
-            return self.fail_waiting(peer, &BreakReason::Refused(sentence));
+            self.pairing.refuse(peer, sentence, Instant::now());
+            return self.settle();
         }
         let Some(rest) = hello.rest.filter(|rest| rest.to == self.config.node) else {
             return self.refuse_stranger("it looks for another node");
         };
         // A process that has ended has closed its end before another could take its id.
-        if let Some(link) = self.by_node.get(&peer).copied() {
+        if let Some(link) = self.pairing.link_with(peer) {
             self.read_link(link);
         }
-        if self.by_node.contains_key(&peer) {
+        if self.pairing.link_with(peer).is_some() {
             let cluster = self.config.cluster.clone();
             let refuse = Frame::Refuse { version: self.config.protocol, why: RefuseWhy::Busy, cluster };
             let _ = socket::send(&socket, &refuse.encode(), &[]);
@@ -208,8 +174,8 @@ impl Thread {
 
     /// Dials the peers that are due, and gives up on those that do not answer.
     pub(super) fn dial_due(&mut self, now: Instant) {
-        let mut wanted = self.unlinked_peers();
-        wanted.retain(|peer| *peer > self.config.node);
+        let mut wanted = self.pairing.unlinked_peers();
+        wanted.retain(|peer| self.dials_to(*peer));
         self.dials.retain(|peer, _| wanted.contains(peer));
         for peer in wanted {
             let mut dial = self.dials.remove(&peer).unwrap_or_else(|| Dial::new(now));
@@ -234,7 +200,7 @@ impl Thread {
             // The peer is not there yet, or its queue of connections is full.
             Err(Errno::CONNREFUSED | Errno::AGAIN) => return None,
             Err(cause) => {
-                if self.stranger_log.permits() {
+                if self.stranger_log.permits(Instant::now()).is_some() {
                     tracing::warn!(%peer, %cause, "could not be dialed{}", crate::shm::memory::hint(cause));
                 }
                 return None;
@@ -268,10 +234,11 @@ impl Thread {
             }
             _ => return dial.retry(now),
         };
-        if let Some((_, sentence)) = self.mismatch(peer, version, cluster) {
+        if let Some(sentence) = self.mismatch(peer, version, cluster) {
             tracing::warn!(node = self.config.node.0, "{sentence}");
             self.dials.remove(&peer);
-            return self.fail_waiting(peer, &BreakReason::Refused(sentence));
+            self.pairing.fail_waiting(peer, &BreakReason::Refused(sentence));
+            return self.settle();
         }
         let (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) =
             (frame, bell_of(fds, self.config.node))

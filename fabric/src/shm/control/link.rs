@@ -3,25 +3,20 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
     time::Duration,
 };
 
 use rustix::io::Errno;
 
-use super::PeerSetUp;
 use crate::{
-    EndpointId, GroupTag, NodeId, RegionKey,
+    NodeId, RegionKey,
+    control::{LinkId, Untaken},
     shm::{
         memory::{Handle, PeerMemory},
-        peer::LinkId,
         socket,
         wire::Frame,
     },
 };
-
-/// The number of offers of endpoints that a peer may have waiting here.
-pub(super) const MAX_OFFERS: usize = 4096;
 
 /// The number of regions that a peer may have pulled from at a time.
 pub(super) const MAX_SOURCES: usize = 4096;
@@ -51,10 +46,6 @@ pub(super) struct Link {
     /// Regions that have come for an endpoint whose offer, or acceptance, follows; or the reason for which one could
     /// not be mapped.
     pub(super) exposed: BTreeMap<u64, Result<Vec<PeerMemory>, String>>,
-    /// The peer's endpoints that have no counterpart here yet (at the node with the smaller id).
-    pub(super) offers: Vec<Offer>,
-    /// The endpoints of this side, by their counterparts.
-    pub(super) by_theirs: BTreeMap<u64, EndpointId>,
     /// The keys of the memory that the peer has its bytes pulled from.
     pub(super) sources: BTreeSet<RegionKey>,
     /// Events about them that the polling thread has not taken.
@@ -63,23 +54,6 @@ pub(super) struct Link {
     pub(super) goodbye: bool,
     /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
-}
-
-/// Counts events, each of which holds a clone until it is taken.
-#[derive(Clone, Default)]
-pub(in crate::shm) struct Untaken(Arc<()>);
-
-impl Untaken {
-    pub(super) fn count(&self) -> usize {
-        Arc::strong_count(&self.0) - 1
-    }
-}
-
-/// A peer's endpoint that waits for its counterpart.
-pub(super) struct Offer {
-    pub(super) theirs: u64,
-    pub(super) tag: GroupTag,
-    pub(super) set_up: PeerSetUp,
 }
 
 impl Link {
@@ -92,8 +66,6 @@ impl Link {
             process,
             outbox: VecDeque::new(),
             exposed: BTreeMap::new(),
-            offers: Vec::new(),
-            by_theirs: BTreeMap::new(),
             sources: BTreeSet::new(),
             untaken: Untaken::default(),
             goodbye: false,

@@ -11,28 +11,26 @@ mod pairing;
 mod thread;
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicU64},
     thread::JoinHandle,
 };
 
-use crossbeam::channel::{Receiver, Sender, TryRecvError, unbounded};
 use rustix::io::Errno;
 
-use self::link::Untaken;
 use super::{
     config::{ShmConfig, ShmError},
-    doorbell::{self, Doorbell, PeerBell},
+    doorbell::{Doorbell, PeerBell},
     memory::{Handle, OwnMemory, PeerMemory},
-    peer::{LinkId, Source},
+    peer::Source,
     ring,
     share::SharedCopy,
     socket,
 };
-use crate::{BreakReason, EndpointId, GroupTag, NodeId, RegionKey};
+use crate::{
+    BreakReason, EndpointId, GroupTag, NodeId, RegionKey,
+    control::{self, Commands, Events, LinkId, Untaken},
+};
 
 /// A request of the polling thread.
 pub(super) enum Command {
@@ -114,105 +112,12 @@ pub(super) struct PeerSetUp {
 }
 
 /// The way to the control thread, for any thread.
-///
-/// The channel has no bound, so that no thread waits. Each command is about an endpoint or a region that this process
-/// holds, and the descriptors and memory that those take are bounded by the system.
-#[derive(Clone)]
-pub(super) struct Control {
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Control {
-    /// Sends commands, and wakes the thread if there were any. After its end they go nowhere, since no peer is left to
-    /// be told.
-    pub(super) fn send(&self, commands: impl IntoIterator<Item = Command>) {
-        let mut any = false;
-        for command in commands {
-            any |= self.commands.send(command).is_ok();
-        }
-        if any {
-            // A full eventfd is one that is signaled already.
-            let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
-        }
-    }
-}
-
-/// The polling thread's end of the events.
-pub(super) struct Events {
-    events: Receiver<Event>,
-    pending: Arc<AtomicBool>,
-}
-
-impl Events {
-    /// Whether there may be events: one load, and no more on a hot path.
-    #[inline]
-    pub(super) fn are_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Takes note of all events that there are so far; they are the next ones of [`next`](Events::next).
-    pub(super) fn begin(&self) {
-        // An event that is sent after this sets the flag again.
-        self.pending.swap(false, Ordering::Acquire);
-    }
-
-    /// The next event, if there is one. An error says that the control thread is no more.
-    pub(super) fn next(&self) -> Result<Option<Event>, ()> {
-        match self.events.try_recv() {
-            Ok(event) => Ok(Some(event)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => {
-                // Endpoints that are connected from now on shall learn of it as well.
-                self.pending.store(true, Ordering::Relaxed);
-                Err(())
-            }
-        }
-    }
-}
-
-/// The control thread's end.
-///
-/// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. The
-/// events that peers cause are bounded by the endpoints of this side and by [`link::MAX_UNTAKEN`].
-struct EventSender {
-    events: Option<Sender<Event>>,
-    pending: Arc<AtomicBool>,
-    bell: Arc<Doorbell>,
-    unflushed: bool,
-}
-
-impl EventSender {
-    fn send(&mut self, event: Event) {
-        if let Some(events) = &self.events {
-            // The receiver goes with the fabric, after which no thread waits for events.
-            let _ = events.send(event);
-            self.unflushed = true;
-        }
-    }
-
-    /// Tells the polling thread of events.
-    fn flush(&mut self) {
-        if std::mem::take(&mut self.unflushed) {
-            self.pending.store(true, Ordering::Release);
-            self.bell.wake();
-        }
-    }
-}
-
-impl Drop for EventSender {
-    /// Has the polling thread look and find the end, for whatever reason this thread ends.
-    fn drop(&mut self) {
-        self.events = None;
-        self.unflushed = true;
-        self.flush();
-    }
-}
+pub(super) type Control = Commands<Command>;
 
 /// A running control thread.
 pub(super) struct ControlThread {
     pub(super) control: Control,
-    pub(super) events: Events,
+    pub(super) events: Events<Event>,
     pub(super) strangers_refused: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
@@ -224,22 +129,15 @@ impl ControlThread {
             Errno::ADDRINUSE => ShmError::NodeRuns { node: config.node, cluster: config.cluster.clone() },
             cause => ShmError::System { attempt: "take its socket's name", cause },
         })?;
-        let wake = Arc::new(doorbell::new_eventfd().map_err(ShmError::system("create an eventfd"))?);
-        let (commands, to_thread) = unbounded();
-        let (to_fabric, events) = unbounded();
-        let pending = Arc::new(AtomicBool::new(false));
-        let sender = EventSender {
-            events: Some(to_fabric),
-            pending: Arc::clone(&pending),
-            bell: Arc::clone(bell),
-            unflushed: false,
-        };
+        let (control, commands) = control::commands().map_err(ShmError::system("create an eventfd"))?;
+        let own_bell = Arc::clone(bell);
+        let (sender, events) = control::events(move || own_bell.wake());
         let strangers_refused = Arc::new(AtomicU64::new(0));
         let thread = thread::Thread::new(
             config.clone(),
             incarnation,
             listener,
-            thread::Ends { commands: to_thread, wake: Arc::clone(&wake), events: sender },
+            thread::Ends { commands, events: sender, bell: Arc::clone(bell) },
             Arc::clone(&strangers_refused),
         );
         let thread = std::thread::Builder::new()
@@ -249,8 +147,7 @@ impl ControlThread {
                 attempt: "start its control thread",
                 cause: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
             })?;
-        let control = Control { commands, wake };
-        Ok(ControlThread { control, events: Events { events, pending }, strangers_refused, thread: Some(thread) })
+        Ok(ControlThread { control, events, strangers_refused, thread: Some(thread) })
     }
 }
 

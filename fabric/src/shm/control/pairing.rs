@@ -1,84 +1,37 @@
-//! The meeting of endpoints with their counterparts, and their parting.
+//! The meeting of endpoints over links, and the memory that goes with it.
 //!
-//! The node with the larger id *offers* its endpoints; the other one *accepts* an offer once it has an endpoint of that
-//! tag itself, and the offering side *confirms*:
-//!
-//! ```text
-//! larger id          smaller id
-//!   │── Offer(b) ──────▶│         b waits here until a is connected too
-//!   │◀── Accept(a, b) ──│
-//!   │── Confirm(b, a) ─▶│         a is connected
-//! b is connected        │
-//! ```
-//!
-//! One side decides which endpoints meet, so a tag that is closed and connected again never meets its earlier
-//! counterpart. If `b` was closed in the meantime, its `Close` comes instead of the `Confirm`, and `a` waits for
-//! another offer. `a` can't have been used by then, so it is as new.
+//! [`Pairing`](crate::control::Pairing) says which endpoints meet. The node with the smaller id accepts offers. Each
+//! side hands over the memory that it exposes to an endpoint before it, and its ring along with it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Instant,
 };
 
 use super::{
     Command, Connect, Connected, Event, PeerSetUp,
-    link::{Link, MAX_EXPOSED, MAX_OFFERS, MAX_SOURCES, MAX_UNTAKEN, Offer, Untaken},
+    link::{Link, MAX_EXPOSED, MAX_SOURCES, MAX_UNTAKEN},
     thread::Thread,
 };
 use crate::{
-    BreakReason, EndpointId, NodeId, RegionKey, RegionKind, RemoteRegion,
+    BreakReason, EndpointId, GroupTag, RegionKey, RegionKind, RemoteRegion,
+    control::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message, Untaken},
     shm::{
         memory::{Access, Handle, PeerMemory},
-        peer::LinkId,
         ring,
         share::SharedCopy,
         wire::{EXPOSE_REGIONS, Frame, Malformed, SetUp},
     },
 };
 
-/// An endpoint of this node.
-pub(super) struct Local {
-    connect: Box<Connect>,
-    state: State,
-}
+/// The memory of one host.
+pub(super) struct ShmMedium;
 
-enum State {
-    /// There is no link with its peer, or no offer of its tag.
-    Waiting,
-    Offered(LinkId),
-    Accepted {
-        link: LinkId,
-        theirs: u64,
-        set_up: PeerSetUp,
-    },
-    Paired {
-        link: LinkId,
-        theirs: u64,
-    },
-}
-
-impl State {
-    fn link(&self) -> Option<LinkId> {
-        match self {
-            State::Waiting => None,
-            State::Offered(link) | State::Accepted { link, .. } | State::Paired { link, .. } => Some(*link),
-        }
-    }
-}
-
-/// All endpoints of this node that have not ended.
-#[derive(Default)]
-pub(super) struct Locals(BTreeMap<EndpointId, Local>);
-
-impl Locals {
-    fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
-        let waits = |local: &Local| local.connect.peer == peer && matches!(local.state, State::Waiting);
-        self.0.iter().filter(|(_, local)| waits(local)).map(|(endpoint, _)| *endpoint).collect()
-    }
-
-    fn on_link(&self, link: LinkId) -> Vec<EndpointId> {
-        self.0.iter().filter(|(_, local)| local.state.link() == Some(link)).map(|(endpoint, _)| *endpoint).collect()
-    }
+impl Medium for ShmMedium {
+    type Tag = GroupTag;
+    type SetUp = Arc<Connect>;
+    type PeerSetUp = PeerSetUp;
 }
 
 impl Thread {
@@ -86,177 +39,84 @@ impl Thread {
     pub(super) fn carry_out(&mut self, command: Command) {
         match command {
             Command::Connect(connect) => {
-                let (endpoint, peer) = (connect.endpoint, connect.peer);
-                self.locals.0.insert(endpoint, Local { connect, state: State::Waiting });
-                if self.by_node.contains_key(&peer) {
-                    self.advance(endpoint);
-                } else if let Some(sentence) = self.refusals.get(peer) {
-                    self.break_local(endpoint, BreakReason::Refused(sentence));
-                }
+                let (endpoint, peer, tag) = (connect.endpoint, connect.peer, connect.tag);
+                self.pairing.connect(endpoint, peer, tag, Arc::from(connect), Instant::now());
             }
-            Command::Close { endpoint, reason } => {
-                let Some(local) = self.locals.0.remove(&endpoint) else { return };
-                let Some(link) = local.state.link().and_then(|link| self.links.get_mut(&link)) else { return };
-                if let State::Accepted { theirs, .. } | State::Paired { theirs, .. } = local.state {
-                    link.by_theirs.remove(&theirs);
-                }
-                link.send(&Frame::Close { mine: endpoint.0, reason }, Vec::new());
-            }
+            Command::Close { endpoint, reason } => self.pairing.close(endpoint, reason),
             Command::Lend { link, memory } => {
-                if let Some(link) = self.links.get_mut(&link) {
-                    let frame = Frame::Source(memory.describe);
-                    link.send(&frame, vec![Handle::Memory(memory)]);
-                }
+                let frame = Frame::Source(memory.describe);
+                self.send(link, &frame, vec![Handle::Memory(memory)]);
             }
             Command::Share { link, key, bytes, fd } => {
-                if let Some(link) = self.links.get_mut(&link) {
-                    link.send(&Frame::Share { key, bytes: bytes as u64 }, vec![Handle::Plain(fd)]);
-                }
+                self.send(link, &Frame::Share { key, bytes: bytes as u64 }, vec![Handle::Plain(fd)]);
             }
             Command::Forget { key, links } => {
-                for link in links {
-                    if let Some(link) = self.links.get_mut(&link) {
-                        link.send(&Frame::Forget(key), Vec::new());
-                    }
-                }
+                links.into_iter().for_each(|link| self.send(link, &Frame::Forget(key), Vec::new()));
             }
             Command::Shutdown => self.stopping = true,
         }
+        self.settle();
     }
 
-    /// The peers with which there is no link, but an endpoint that waits for one.
-    pub(super) fn unlinked_peers(&self) -> BTreeSet<NodeId> {
-        let locals = self.locals.0.values().filter(|local| matches!(local.state, State::Waiting));
-        locals.map(|local| local.connect.peer).filter(|peer| !self.by_node.contains_key(peer)).collect()
-    }
-
-    /// Takes an endpoint that waits as far as it can come now.
-    fn advance(&mut self, endpoint: EndpointId) {
-        let Some(local) = self.locals.0.get_mut(&endpoint) else { return };
-        let connect = &local.connect;
-        let link = self.by_node.get(&connect.peer).and_then(|link| self.links.get_mut(link));
-        let (State::Waiting, Some(link)) = (&local.state, link) else { return };
-        if self.config.node > connect.peer {
-            offer(link, connect, Frame::Offer);
-            local.state = State::Offered(link.id);
-        } else if let Some(at) = link.offers.iter().position(|offer| offer.tag == connect.tag) {
-            let Offer { theirs, set_up, .. } = link.offers.remove(at);
-            offer(link, connect, |mine| Frame::Accept { set_up: mine, yours: theirs });
-            link.by_theirs.insert(theirs, endpoint);
-            local.state = State::Accepted { link: link.id, theirs, set_up };
+    fn send(&mut self, link: LinkId, frame: &Frame, handles: Vec<Handle>) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.send(frame, handles);
         }
     }
 
-    /// Takes all endpoints on that wait for a peer.
-    pub(super) fn advance_all(&mut self, peer: NodeId) {
-        for endpoint in self.locals.waiting_for(peer) {
-            self.advance(endpoint);
-        }
-    }
-
-    /// Ends an endpoint of which the peer knows nothing, or has said that it is over.
-    fn break_local(&mut self, endpoint: EndpointId, reason: BreakReason) {
-        if self.locals.0.remove(&endpoint).is_some() {
-            self.events.send(Event::Broken { endpoint, reason });
-        }
-    }
-
-    /// Ends all endpoints that wait for a peer which they can't have.
-    pub(super) fn fail_waiting(&mut self, peer: NodeId, reason: &BreakReason) {
-        for endpoint in self.locals.waiting_for(peer) {
-            self.break_local(endpoint, reason.clone());
-        }
-    }
-
-    /// Ends all connected endpoints of a link that is no more; those that were not connected wait for another.
-    pub(super) fn part(&mut self, link: LinkId, reason: &BreakReason) {
-        for endpoint in self.locals.on_link(link) {
-            let Some(local) = self.locals.0.get_mut(&endpoint) else { continue };
-            match local.state {
-                State::Paired { .. } => self.break_local(endpoint, reason.clone()),
-                _ => local.state = State::Waiting,
+    /// Carries out the effects of the last call to `pairing`.
+    pub(super) fn settle(&mut self) {
+        while let Some(effect) = self.pairing.next_effect() {
+            match effect {
+                Effect::Send(link, message) => {
+                    if let Some(link) = self.links.get_mut(&link) {
+                        send_message(link, message);
+                    }
+                }
+                Effect::Matched(endpoint) => {
+                    if let Some((link, set_up)) = self.pairing.complete(endpoint) {
+                        self.events.send(Event::Connected(Box::new(Connected { endpoint, link, set_up })));
+                    }
+                }
+                Effect::Unmatched(_) => {}
+                Effect::Broken { endpoint, reason, .. } => self.events.send(Event::Broken { endpoint, reason }),
             }
         }
     }
 
     /// Carries out a peer's packet.
     pub(super) fn on_frame(&mut self, id: LinkId, frame: Frame, fds: Vec<OwnedFd>) -> Result<(), Malformed> {
+        let Some(peer) = self.links.get(&id).map(|link| link.node) else { return Ok(()) };
+        let dialed = self.dials_to(peer);
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
-        let peer = link.node;
-        let dialed = self.config.node < peer;
+        let from = |theirs| Counterpart { link: id, theirs };
         match frame {
             Frame::Expose { endpoint, regions } => take_exposed(link, endpoint, &regions, fds)?,
             Frame::Offer(set_up) if dialed => {
                 let (theirs, tag) = (set_up.endpoint, set_up.tag);
-                if link.offers.len() >= MAX_OFFERS {
-                    return Err(Malformed("it offers more endpoints than a node may"));
-                }
-                if link.by_theirs.contains_key(&theirs) || link.offers.iter().any(|offer| offer.theirs == theirs) {
-                    return Err(Malformed("it offers an endpoint twice"));
-                }
+                self.pairing.check_offer(from(theirs))?;
                 match take_set_up(link, set_up, fds)? {
-                    Ok(set_up) => {
-                        link.offers.push(Offer { theirs, tag, set_up });
-                        self.advance_all(peer);
-                    }
+                    Ok(set_up) => self.pairing.on_offer(from(theirs), tag, set_up)?,
                     Err(text) => {
                         link.send(&Frame::Reject { yours: theirs, text: text.clone() }, Vec::new());
                         tracing::warn!(%peer, ?tag, "an endpoint was rejected: {text}");
-                        let of_tag = |endpoint: &EndpointId| self.locals.0[endpoint].connect.tag == tag;
-                        for endpoint in self.locals.waiting_for(peer).into_iter().filter(of_tag).collect::<Vec<_>>() {
-                            self.break_local(endpoint, BreakReason::Failed(text.clone()));
-                        }
+                        self.pairing.fail_tag(peer, tag, BreakReason::Failed(text));
                     }
                 }
             }
             Frame::Accept { set_up, yours } if !dialed => {
-                let theirs = set_up.endpoint;
-                let set_up = take_set_up(link, set_up, fds)?;
-                let endpoint = EndpointId(yours);
-                let Some(local) = self.locals.0.get_mut(&endpoint) else { return Ok(()) };
-                if !matches!(local.state, State::Offered(on) if on == id) {
-                    return Err(Malformed("it accepts what was not offered"));
-                }
-                if link.by_theirs.contains_key(&theirs) {
-                    return Err(Malformed("one of its endpoints accepts two"));
-                }
-                match set_up {
-                    Ok(set_up) => {
-                        link.send(&Frame::Confirm { mine: yours, yours: theirs }, Vec::new());
-                        link.by_theirs.insert(theirs, endpoint);
-                        local.state = State::Paired { link: id, theirs };
-                        let connected = Connected { endpoint, link: id, set_up };
-                        self.events.send(Event::Connected(Box::new(connected)));
-                    }
-                    Err(text) => {
-                        let reason = BreakReason::Failed(text);
-                        link.send(&Frame::Close { mine: yours, reason: reason.clone() }, Vec::new());
-                        self.break_local(endpoint, reason);
-                    }
-                }
+                let from = from(set_up.endpoint);
+                let set_up = take_set_up(link, set_up, fds)?.map_err(BreakReason::Failed);
+                self.pairing.on_accept(from, EndpointId(yours), set_up)?;
             }
-            Frame::Confirm { mine: theirs, yours } if dialed => {
-                let endpoint = EndpointId(yours);
-                let Some(local) = self.locals.0.get_mut(&endpoint) else { return Ok(()) };
-                match std::mem::replace(&mut local.state, State::Paired { link: id, theirs }) {
-                    State::Accepted { link, theirs: accepted, set_up } if (link, accepted) == (id, theirs) => {
-                        let connected = Connected { endpoint, link: id, set_up };
-                        self.events.send(Event::Connected(Box::new(connected)));
-                    }
-                    before => {
-                        local.state = before;
-                        return Err(Malformed("it confirms what was not accepted"));
-                    }
-                }
-            }
+            Frame::Confirm { mine, yours } if dialed => self.pairing.on_confirm(from(mine), EndpointId(yours))?,
             Frame::Reject { yours, text } if !dialed => {
-                let endpoint = EndpointId(yours);
-                let local = self.locals.0.get(&endpoint);
-                if local.is_some_and(|local| matches!(local.state, State::Offered(on) if on == id)) {
-                    self.break_local(endpoint, BreakReason::Failed(text));
-                }
+                self.pairing.on_reject(id, EndpointId(yours), BreakReason::Failed(text));
             }
-            Frame::Close { mine: theirs, reason } => self.on_close(id, theirs, reason),
+            Frame::Close { mine, reason } => {
+                link.exposed.remove(&mine);
+                self.pairing.on_close(from(mine), reason);
+            }
             Frame::Source(region) => {
                 let untaken = take_source(link, region.key)?;
                 let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Malformed("a region came without memory"))?;
@@ -277,22 +137,17 @@ impl Thread {
             Frame::Goodbye => link.goodbye = true,
             _ => return Err(Malformed("it is none that this side expects")),
         }
+        self.settle();
         Ok(())
     }
+}
 
-    /// Takes note that the peer's endpoint is no more.
-    fn on_close(&mut self, id: LinkId, theirs: u64, reason: BreakReason) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.exposed.remove(&theirs);
-        link.offers.retain(|offer| offer.theirs != theirs);
-        let Some(endpoint) = link.by_theirs.remove(&theirs) else { return };
-        let Some(local) = self.locals.0.get_mut(&endpoint) else { return };
-        if matches!(local.state, State::Accepted { .. }) && reason == BreakReason::PeerClosed {
-            local.state = State::Waiting;
-            self.advance(endpoint);
-        } else {
-            self.break_local(endpoint, reason);
-        }
+fn send_message(link: &mut Link, message: Message<ShmMedium>) {
+    match message {
+        Message::Offer { set_up, .. } => offer(link, &set_up, Frame::Offer),
+        Message::Accept { yours, set_up, .. } => offer(link, &set_up, |set_up| Frame::Accept { set_up, yours }),
+        Message::Confirm { mine, yours } => link.send(&Frame::Confirm { mine: mine.0, yours }, Vec::new()),
+        Message::Close { mine, reason } => link.send(&Frame::Close { mine: mine.0, reason }, Vec::new()),
     }
 }
 

@@ -7,24 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::Receiver;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use rustix::event::PollFlags;
 
 use super::{
-    Command, Event, EventSender,
-    greeting::{Dial, PendingPeer, Refusals},
+    Command, Event,
+    greeting::{Dial, PendingPeer},
     link::Link,
-    pairing::Locals,
+    pairing::ShmMedium,
 };
 use crate::{
     BreakReason, NodeId,
+    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, Watched},
     shm::{
         config::ShmConfig,
-        doorbell::{self, Doorbell, PeerBell},
-        peer::LinkId,
+        doorbell::{Doorbell, PeerBell},
         socket::{self, Packet},
         wire::{FRAME_BYTES, Frame},
     },
@@ -33,18 +29,14 @@ use crate::{
 /// The number of packets of one link that are read before others have their turn.
 const PACKETS_PER_TURN: usize = 64;
 
-/// The number of lines about strangers that are logged in [`LOG_SPELL`] at most.
-const LOG_LINES: u32 = 10;
-
-/// The spell of [`LOG_LINES`].
+/// The spell of the limit on lines about strangers.
 const LOG_SPELL: Duration = Duration::from_secs(10);
 
-/// The ends of the channels with the polling thread.
+/// The ends of the channels with the polling thread, and the bell that this thread shows to peers.
 pub(super) struct Ends {
-    pub(super) commands: Receiver<Command>,
-    /// Signaled after commands were sent.
-    pub(super) wake: Arc<OwnedFd>,
-    pub(super) events: EventSender,
+    pub(super) commands: CommandReceiver<Command>,
+    pub(super) events: EventSender<Event>,
+    pub(super) bell: Arc<Doorbell>,
 }
 
 /// The control thread's state. Its parts are in `greeting`, `link` and `pairing`.
@@ -52,9 +44,8 @@ pub(super) struct Thread {
     pub(super) config: ShmConfig,
     pub(super) incarnation: u64,
     pub(super) bell: Arc<Doorbell>,
-    commands: Receiver<Command>,
-    wake: Arc<OwnedFd>,
-    pub(super) events: EventSender,
+    commands: CommandReceiver<Command>,
+    pub(super) events: EventSender<Event>,
     pub(super) listener: OwnedFd,
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
@@ -63,10 +54,8 @@ pub(super) struct Thread {
     pub(super) strangers_refused: Arc<AtomicU64>,
     pub(super) stranger_log: LogLimit,
     pub(super) dials: BTreeMap<NodeId, Dial>,
-    pub(super) refusals: Refusals,
     pub(super) links: BTreeMap<LinkId, Link>,
-    pub(super) by_node: BTreeMap<NodeId, LinkId>,
-    pub(super) locals: Locals,
+    pub(super) pairing: Pairing<ShmMedium>,
     next_link: u64,
     pub(super) stopping: bool,
 }
@@ -81,20 +70,6 @@ enum Ready {
     PendingPeer(usize),
 }
 
-/// Descriptors to wait for, and the meaning of each.
-#[derive(Default)]
-struct Watched<'a> {
-    what: Vec<Ready>,
-    fds: Vec<PollFd<'a>>,
-}
-
-impl<'a> Watched<'a> {
-    fn add(&mut self, ready: Ready, fd: &'a OwnedFd, flags: PollFlags) {
-        self.what.push(ready);
-        self.fds.push(PollFd::new(fd, flags));
-    }
-}
-
 impl Thread {
     pub(super) fn new(
         config: ShmConfig,
@@ -104,22 +79,19 @@ impl Thread {
         strangers_refused: Arc<AtomicU64>,
     ) -> Thread {
         Thread {
-            bell: Arc::clone(&ends.events.bell),
+            bell: ends.bell,
             config,
             incarnation,
             commands: ends.commands,
-            wake: ends.wake,
             events: ends.events,
             listener,
             accept_again: None,
             pending_peers: Vec::new(),
             strangers_refused,
-            stranger_log: LogLimit::default(),
+            stranger_log: LogLimit::new(LOG_SPELL),
             dials: BTreeMap::new(),
-            refusals: Refusals::default(),
             links: BTreeMap::new(),
-            by_node: BTreeMap::new(),
-            locals: Locals::default(),
+            pairing: Pairing::new(),
             next_link: 0,
             stopping: false,
         }
@@ -133,7 +105,7 @@ impl Thread {
             for (ready, flags) in self.sleep() {
                 self.serve(ready, flags);
             }
-            while let Ok(command) = self.commands.try_recv() {
+            while let Some(command) = self.commands.next() {
                 self.carry_out(command);
             }
             let now = Instant::now();
@@ -150,42 +122,25 @@ impl Thread {
 
     /// Waits until something is ready, or due.
     fn sleep(&self) -> Vec<(Ready, PollFlags)> {
-        let mut watched = Watched::default();
+        let mut watched = Watched::new();
         // Links first: a peer's end comes before its next life.
         for link in self.links.values() {
-            let stuffed = if link.is_stuffed() { PollFlags::OUT } else { PollFlags::empty() };
-            watched.add(Ready::Link(link.id), &link.socket, PollFlags::IN | stuffed);
+            watched.add(Ready::Link(link.id), link.socket.as_fd(), link.is_stuffed());
         }
         for (peer, dial) in &self.dials {
             if let Some((socket, _)) = &dial.socket {
-                watched.add(Ready::Dial(*peer), socket, PollFlags::IN);
+                watched.add(Ready::Dial(*peer), socket.as_fd(), false);
             }
         }
         // The last pending peer comes first, so that those before keep their indices when one is taken out.
         for (index, pending) in self.pending_peers.iter().enumerate().rev() {
-            watched.add(Ready::PendingPeer(index), &pending.socket, PollFlags::IN);
+            watched.add(Ready::PendingPeer(index), pending.socket.as_fd(), false);
         }
         if self.accept_again.is_none() {
-            watched.add(Ready::Listener, &self.listener, PollFlags::IN);
+            watched.add(Ready::Listener, self.listener.as_fd(), false);
         }
-        watched.add(Ready::Commands, &self.wake, PollFlags::IN);
-        let Watched { what, mut fds } = watched;
-        let timeout = self.deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
-            Err(error) => {
-                tracing::error!(%error, "polling sockets failed");
-                // The system may be out of memory, so the next try waits.
-                std::thread::sleep(Duration::from_millis(50));
-                return Vec::new();
-            }
-        }
-        let flags = fds.iter().map(PollFd::revents);
-        what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
+        watched.add(Ready::Commands, self.commands.signal(), false);
+        watched.wait(self.deadline())
     }
 
     /// The time at which something is due even if nothing becomes ready.
@@ -197,7 +152,7 @@ impl Thread {
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
         match ready {
-            Ready::Commands => doorbell::drain(self.wake.as_fd()),
+            Ready::Commands => self.commands.calm(),
             Ready::Listener => self.accept(Instant::now()),
             Ready::Dial(peer) => self.hear_dialed(peer, Instant::now()),
             Ready::PendingPeer(index) => self.hear_pending_peer(index),
@@ -219,12 +174,11 @@ impl Thread {
         self.next_link += 1;
         let id = LinkId(self.next_link);
         tracing::debug!(%peer, incarnation, "linked");
-        self.refusals.forget(peer);
         self.links.insert(id, Link::new(id, peer, socket));
-        self.by_node.insert(peer, id);
         self.dials.remove(&peer);
         self.events.send(Event::LinkUp { link: id, node: peer, bell });
-        self.advance_all(peer);
+        self.pairing.link_up(id, peer, self.dials_to(peer));
+        self.settle();
     }
 
     /// Reads the packets that a peer has sent.
@@ -259,8 +213,8 @@ impl Thread {
     fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
-        self.by_node.remove(&link.node);
-        self.part(id, reason);
+        self.pairing.link_down(id, reason);
+        self.settle();
         self.events.send(Event::LinkDown { link: id });
     }
 
@@ -274,7 +228,8 @@ impl Thread {
         let reason = BreakReason::Failed(format!("{peer}: {text}"));
         self.link_down(id, &reason);
         // Another try would most likely come to the same end.
-        self.fail_waiting(peer, &reason);
+        self.pairing.fail_waiting(peer, &reason);
+        self.settle();
     }
 
     /// Gives up links over which nothing can be sent.
@@ -283,24 +238,5 @@ impl Thread {
         if let Some((id, text)) = failed {
             self.give_up(id, &text);
         }
-    }
-}
-
-/// Bounds the lines that strangers can cause in the log.
-#[derive(Default)]
-pub(super) struct LogLimit {
-    began: Option<Instant>,
-    lines: u32,
-}
-
-impl LogLimit {
-    /// Whether one more line may be logged.
-    pub(super) fn permits(&mut self) -> bool {
-        if self.began.is_none_or(|began| began.elapsed() > LOG_SPELL) {
-            self.began = Some(Instant::now());
-            self.lines = 0;
-        }
-        self.lines += 1;
-        self.lines <= LOG_LINES
     }
 }

@@ -1,0 +1,19 @@
+//! The control plane's common half: what `shm` and `net` do alike on their control threads.
+//!
+//! A control thread greets peers, has endpoints meet, and notices the end of both. The media differ: `shm` has Unix
+//! sockets that pass descriptors between processes of one user, `net` has TCP with TLS, heartbeats and services. The
+//! rest is here. What decides ([`Pairing`], refusals, [`LogLimit`]) has no socket and no clock, so that it is tested
+//! without either; the channels and [`Watched`] are the thread's ways in and out.
+
+mod channel;
+mod log_limit;
+mod pairing;
+mod refusals;
+mod watched;
+
+pub(crate) use channel::{CommandReceiver, Commands, EventSender, Events, Untaken, commands, events};
+pub(crate) use log_limit::{LogLimit, and_more};
+pub(crate) use pairing::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message, Pairing};
+use refusals::Refusals;
+pub(crate) use refusals::mismatch;
+pub(crate) use watched::Watched;
