@@ -32,12 +32,12 @@ use squall_command::CommandError;
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// One module for each.
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Cp(cp::CpCommand),
     Doctor(doctor::DoctorArgs),
     Keys(keys::KeysCommand),
@@ -51,29 +51,29 @@ enum Command {
     Witness(witness::WitnessArgs),
 }
 
-impl Command {
+impl CliCommand {
     /// The level of what is logged, without `RUST_LOG`.
     fn level(&self) -> &'static str {
         match self {
             // A scenario is made of what a node would warn of.
-            Command::Sim(_) => "error",
+            CliCommand::Sim(_) => "error",
             _ => "warn",
         }
     }
 
     fn run(self) -> Result<(), CommandError> {
         match self {
-            Command::Cp(cp) => cp.run(),
-            Command::Doctor(doctor) => doctor.run(),
-            Command::Keys(keys) => keys.run(),
-            Command::Leave(leave) => leave.run(),
-            Command::Log(log) => log.run(),
-            Command::Rdmc(rdmc) => rdmc.run(),
-            Command::Recover(recover) => recover.run(),
-            Command::Sim(sim) => sim.run(),
-            Command::Status(status) => status.run(),
-            Command::Suspect(suspect) => suspect.run(),
-            Command::Witness(witness) => witness.run(),
+            CliCommand::Cp(cp) => cp.run(),
+            CliCommand::Doctor(doctor) => doctor.run(),
+            CliCommand::Keys(keys) => keys.run(),
+            CliCommand::Leave(leave) => leave.run(),
+            CliCommand::Log(log) => log.run(),
+            CliCommand::Rdmc(rdmc) => rdmc.run(),
+            CliCommand::Recover(recover) => recover.run(),
+            CliCommand::Sim(sim) => sim.run(),
+            CliCommand::Status(status) => status.run(),
+            CliCommand::Suspect(suspect) => suspect.run(),
+            CliCommand::Witness(witness) => witness.run(),
         }
     }
 }

@@ -9,7 +9,7 @@ use squall::copy::{self, PushError, PushOptions, PushProgress, PushReport, Recei
 use squall_command::{CommandError, stop_on_signals};
 
 use super::{
-    gauge::{Gauge, Part},
+    gauge::{Gauge, PartProgress},
     output,
     protection::ProtectionArgs,
 };
@@ -66,9 +66,9 @@ pub(super) struct PushArgs {
     protection: ProtectionArgs,
 }
 
-fn part(receiver: &copy::ReceiverProgress) -> Part<'_> {
+fn part(receiver: &copy::ReceiverProgress) -> PartProgress<'_> {
     let copy::ReceiverProgress { name, held, written, over, .. } = receiver;
-    Part { name, held: *held, written: *written, over: over.as_deref() }
+    PartProgress { name, held: *held, written: *written, over: over.as_deref() }
 }
 
 impl PushArgs {

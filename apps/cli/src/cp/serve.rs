@@ -8,7 +8,7 @@ use squall_command::{CommandError, stop_on_signals};
 use squall_fabric::{net::NetError, tcp::TcpError};
 
 use super::{
-    gauge::{Gauge, Part},
+    gauge::{Gauge, PartProgress},
     output,
     protection::ProtectionArgs,
 };
@@ -75,7 +75,7 @@ impl ServeArgs {
                     gauge = Gauge::new(quiet, &name, std::slice::from_ref(&name), bytes);
                 }
                 ServeEvent::Progress { written } => {
-                    let part = Part { name: &name, held: before, written, over: None };
+                    let part = PartProgress { name: &name, held: before, written, over: None };
                     gauge.show(total, [part].into_iter());
                 }
                 ServeEvent::Finished { placed, kept, failed, failures: count } => {
