@@ -3,7 +3,7 @@
 use std::{io::Write, path::PathBuf, sync::atomic::Ordering};
 
 use clap::Args;
-use squall::copy::{Network, Receiver, ServeError, ServeEvent, ServeOptions};
+use squall::copy::{Receiver, ReceiverNetwork, ServeError, ServeEvent, ServeOptions};
 use squall_command::{CommandError, stop_on_signals};
 use squall_fabric::{net::NetError, tcp::TcpError};
 
@@ -50,7 +50,7 @@ impl ServeArgs {
         }
         let security = protection.security()?;
         let name = name.unwrap_or_else(|| listen.join(","));
-        let network = (!listen.is_empty()).then_some(Network { listen, security });
+        let network = (!listen.is_empty()).then_some(ReceiverNetwork { listen, security });
         let options = ServeOptions { directory: dir, name: name.clone(), cluster, network };
         let mut receiver = Receiver::open(&options).map_err(|error| {
             let is_open = matches!(error, ServeError::Network(TcpError::Net(NetError::NotLoopback { .. })));
