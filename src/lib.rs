@@ -125,7 +125,9 @@ pub use node::{
     builder::{NodeBuilder, StartError},
     plan::PlanError,
     running::Node,
-    status::{AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status},
+    status::{
+        AsideStatus, BulkStatus, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status, ViewChangeTimes,
+    },
     witness::Witness,
 };
 pub use runtime::bulk;

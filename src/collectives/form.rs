@@ -5,7 +5,8 @@ use std::time::Duration;
 use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, Time, Wait};
 
 use super::{
-    CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateCommunicatorError, Member,
+    CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateCommunicatorError,
+    DrivenCommunicator,
 };
 use crate::group::error::Nodes;
 
@@ -40,7 +41,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         let tag = config.tag;
         let communicator = Communicator::create(&mut self.fabric, config)?;
         self.first_rank.get_or_insert(communicator.rank());
-        self.communicators.push(Some(Member { communicator, tag, splits: 0 }));
+        self.communicators.push(Some(DrivenCommunicator { communicator, tag, splits: 0 }));
         let on = CommunicatorId(self.communicators.len() - 1);
         let formed = self.meet(on, limit).and_then(|()| Ok(self.measure(on)?));
         if formed.is_err() {

@@ -25,11 +25,11 @@ use crate::{
     },
     group::{
         error::{ReadError, Unavailable},
-        read::{Job, Look, Reads},
+        read::{Job, Reads, ReplicaRead},
         replicated::Stamp,
         reply_slots::Wakeups,
         service::{Invalid, Service},
-        submit::{Shared, Unapplied},
+        submit::{GroupShared, Unapplied},
     },
     state_transfer::{exchange::StateExchange, state::Frontier},
 };
@@ -58,7 +58,7 @@ pub(super) struct FillBacklog<'a> {
 
 /// The part of a [`Delivery`] besides the replica that the application of messages needs.
 pub(super) struct ApplyContext<S: Service> {
-    pub(super) shared: Arc<Shared<S::Reply>>,
+    pub(super) shared: Arc<GroupShared<S::Reply>>,
     pub(super) reads: Arc<Reads<S>>,
     pub(super) exchange: Arc<StateExchange>,
     pub(super) tally: Arc<Tally>,
@@ -247,7 +247,7 @@ impl<S: Service> ApplyContext<S> {
                 Some(durable) => durable.hold_read(job),
                 None => Some(job),
             };
-            job.and_then(Look::answer).into_iter().for_each(|waker| wakers.push(waker));
+            job.and_then(ReplicaRead::answer).into_iter().for_each(|waker| wakers.push(waker));
         }
     }
 

@@ -20,14 +20,14 @@ use squall_ordered::Undelivered;
 use crate::{
     delivery::{Fate, Installed, Task},
     group::error::Unavailable,
-    node::engine::Request,
+    node::engine::EngineRequest,
 };
 
 /// The number of turns that a thread delivers before it publishes its progress.
 const BATCH: usize = 64;
 
 /// An event of a group, passed on in the order in which events happen.
-pub(crate) enum Change {
+pub(crate) enum DeliveryEvent {
     /// The group has a part in a new view.
     Install(Box<Installed>),
     /// The shard may go on with what this node has received in its view.
@@ -40,15 +40,15 @@ pub(crate) enum Change {
     End(Vec<(Undelivered, Fate)>, EndReason),
 }
 
-impl Change {
+impl DeliveryEvent {
     /// Tells a task of the event.
     pub(crate) fn tell(self, task: &mut dyn Task) {
         match self {
-            Change::Install(installed) => task.install(*installed),
-            Change::Keep(received) => task.keep(received),
-            Change::Outside(undelivered, why) => task.outside(undelivered, why),
-            Change::Stalled => task.stalled(),
-            Change::End(undelivered, reason) => task.end(undelivered, &reason),
+            DeliveryEvent::Install(installed) => task.install(*installed),
+            DeliveryEvent::Keep(received) => task.keep(received),
+            DeliveryEvent::Outside(undelivered, why) => task.outside(undelivered, why),
+            DeliveryEvent::Stalled => task.stalled(),
+            DeliveryEvent::End(undelivered, reason) => task.end(undelivered, &reason),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Change {
 /// The engine's side of a delivery thread.
 #[derive(Debug)]
 pub(crate) struct DeliveryThread {
-    changes: Sender<Change>,
+    changes: Sender<DeliveryEvent>,
     /// The number of changes of which the task has not been told yet.
     untold: Arc<AtomicUsize>,
     unparker: Unparker,
@@ -68,7 +68,7 @@ impl DeliveryThread {
     pub(crate) fn start(
         shard: ShardId,
         task: Box<dyn Task>,
-        requests: Sender<Request>,
+        requests: Sender<EngineRequest>,
         waker: Waker,
     ) -> Result<DeliveryThread, Box<dyn Task>> {
         let (changes, to_task) = unbounded();
@@ -99,8 +99,8 @@ impl DeliveryThread {
         self.unparker.unpark();
     }
 
-    /// Tells the task, once the application's current call returns. After [`Change::End`], the thread ends.
-    pub(crate) fn tell(&self, change: Change) {
+    /// Tells the task, once the application's current call returns. After [`DeliveryEvent::End`], the thread ends.
+    pub(crate) fn tell(&self, change: DeliveryEvent) {
         self.untold.fetch_add(1, Ordering::Relaxed);
         // Without a receiver the thread has ended already.
         let _ = self.changes.send(change);
@@ -129,19 +129,19 @@ impl Drop for DeliveryThread {
 fn run(
     shard: ShardId,
     mut task: Box<dyn Task>,
-    changes: &Receiver<Change>,
+    changes: &Receiver<DeliveryEvent>,
     untold: &AtomicUsize,
     parker: &Parker,
-    requests: &Sender<Request>,
+    requests: &Sender<EngineRequest>,
     waker: &Waker,
 ) {
     let mut stuck = false;
     loop {
         match changes.try_recv() {
-            Ok(end @ Change::End(..)) => return end.tell(&mut *task),
+            Ok(end @ DeliveryEvent::End(..)) => return end.tell(&mut *task),
             Ok(change) => {
                 // A task that comes back gets other messages, and another state.
-                stuck &= !matches!(change, Change::Outside(..));
+                stuck &= !matches!(change, DeliveryEvent::Outside(..));
                 change.tell(&mut *task);
                 untold.fetch_sub(1, Ordering::Release);
                 waker.wake();
@@ -154,7 +154,7 @@ fn run(
         if !stuck && (task.is_due() || expired) {
             if let Err(halt) = task.step(now, BATCH) {
                 stuck = true;
-                let _ = requests.send(Request::Halted(shard, halt));
+                let _ = requests.send(EngineRequest::Halted(shard, halt));
             }
             waker.wake();
             continue;
@@ -233,10 +233,10 @@ mod tests {
     fn a_task_that_met_a_faulty_sender_goes_on_only_after_it_was_outside() {
         let (thread, tells, lets) = start();
         assert_eq!(tells.recv(), Ok("step"));
-        thread.tell(Change::Stalled);
+        thread.tell(DeliveryEvent::Stalled);
         assert_eq!(tells.recv(), Ok("stalled"), "not another step");
         lets.send(()).unwrap();
-        thread.tell(Change::Outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) }));
+        thread.tell(DeliveryEvent::Outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) }));
         assert_eq!(tells.recv(), Ok("step"));
     }
 
@@ -245,7 +245,7 @@ mod tests {
         let (thread, tells, lets) = start();
         assert_eq!(tells.recv(), Ok("step"));
         assert!(thread.is_up_to_date());
-        thread.tell(Change::Stalled);
+        thread.tell(DeliveryEvent::Stalled);
         assert_eq!(tells.recv(), Ok("stalled"));
         assert!(!thread.is_up_to_date(), "it is being told");
         lets.send(()).unwrap();

@@ -8,12 +8,12 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, S
 use super::{
     Fate,
     apply::{Apply, ApplyContext},
-    kept::Kept,
+    kept::SuspendedCopy,
     transfer_requests::TransferRequests,
 };
 use crate::{
     delivery::{
-        backlog::{Backlog, Entry},
+        backlog::{Backlog, BacklogEntry},
         view_change::NewView,
     },
     group::{
@@ -40,7 +40,7 @@ pub(super) struct ViewPart {
 pub(super) enum ReplicaPhase {
     Complete {
         /// A part that the replica is to be given first, because the shard goes on with it from this node's memory.
-        owes: Option<Box<Kept>>,
+        owes: Option<Box<SuspendedCopy>>,
         /// The state that was restored, as long as it is ahead of the delivered order.
         ahead: Option<Frontier>,
         /// The views of which the replica has not been told.
@@ -123,11 +123,11 @@ impl ViewPart {
                 break;
             }
             match backlog.pop(frontier) {
-                Some(Entry::Message { epoch, seq, sender, time, payload }) => {
+                Some(BacklogEntry::Message { epoch, seq, sender, time, payload }) => {
                     let message = Message { epoch, seq, sender, time, payload: Payload::kept(&payload), ticket: 0 };
                     Apply { service, context }.deliver(message);
                 }
-                Some(Entry::View(view)) => context.tell_view(service, &view),
+                Some(BacklogEntry::View(view)) => context.tell_view(service, &view),
                 None => break,
             }
         }

@@ -34,7 +34,7 @@ use crate::{
         reply_slots::ReplySlots,
         schema::Schema,
         service::Service,
-        submit::{Sending, Shared, Submit},
+        submit::{GroupShared, Sending, Submit},
     },
     node::status::GroupCounts,
     runtime::{blocking::Patience, clock::Now, core_budget::CoreBudget},
@@ -42,7 +42,7 @@ use crate::{
         exchange::{CaptureReply, ReplicaStatus, StateExchange, Wanted},
         install::{Installer, Repair},
         state::{self, Head, RestoreError},
-        wire::{LogEnd, Offer},
+        wire::{LogEnd, OfferKind},
     },
 };
 
@@ -64,7 +64,7 @@ use crate::{
 /// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are
 /// delivered in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
 pub struct Group<R: Service> {
-    shared: Arc<Shared<R::Reply>>,
+    shared: Arc<GroupShared<R::Reply>>,
     reads: Arc<Reads<R>>,
     history: Arc<History>,
     mode: Mode,
@@ -176,7 +176,7 @@ impl<R: Service> Group<R> {
 
 impl<R: Service> Group<R> {
     /// Returns the state that the group's handles share with the delivering thread.
-    pub(crate) fn shared(&self) -> &Arc<Shared<R::Reply>> {
+    pub(crate) fn shared(&self) -> &Arc<GroupShared<R::Reply>> {
         &self.shared
     }
 
@@ -293,7 +293,7 @@ pub(crate) trait GroupControl: Send + Sync {
     ///
     /// Blocks the calling thread, which must not be a delivering one, until the application has read all of it. The
     /// status shows whether that was enough: it becomes complete, or asks for another state.
-    fn restore(&self, offer: Offer, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
+    fn restore(&self, offer: OfferKind, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
 }
 
 /// Declares a group: returns its handle, and the specification that the node's start brings to life.
@@ -301,7 +301,7 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
     let options = config.group(name);
     let patience = Patience::new(config.spin(), CoreBudget::here(config));
     let admission = Arc::new(Admission::new(name.to_owned(), patience, options.mode == Mode::Durable));
-    let shared = Arc::new(Shared { admission, replies: ReplySlots::new(options.max_waiting) });
+    let shared = Arc::new(GroupShared { admission, replies: ReplySlots::new(options.max_waiting) });
     let replica = Arc::new(ReplicaCell::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));
     let mode = options.mode;
@@ -313,7 +313,7 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
 
 struct Spec<S: Service> {
     replica: Arc<ReplicaCell<S>>,
-    shared: Arc<Shared<S::Reply>>,
+    shared: Arc<GroupShared<S::Reply>>,
     reads: Arc<Reads<S>>,
     history: Arc<History>,
     mode: Mode,
@@ -350,7 +350,7 @@ impl<S: Service> GroupSpec for Spec<S> {
             history.start(Arc::clone(log_writer), Arc::clone(&exchange), waker.clone());
         }
         shared.admission.start(waker, clock, bound);
-        let control = Control {
+        let control = ReplicaControl {
             shared: Arc::clone(&shared),
             reads: Arc::clone(&reads),
             exchange: Arc::clone(&exchange),
@@ -369,8 +369,8 @@ impl<S: Service> fmt::Debug for Spec<S> {
     }
 }
 
-struct Control<S: Service> {
-    shared: Arc<Shared<S::Reply>>,
+struct ReplicaControl<S: Service> {
+    shared: Arc<GroupShared<S::Reply>>,
     reads: Arc<Reads<S>>,
     exchange: Arc<StateExchange>,
     tally: Arc<Tally>,
@@ -378,7 +378,7 @@ struct Control<S: Service> {
     history: Arc<History>,
 }
 
-impl<S: Service> Control<S> {
+impl<S: Service> ReplicaControl<S> {
     /// The object that takes in states and records, in a durable group.
     fn installer(&self) -> Option<Installer<'_, S>> {
         let log_writer = self.log_writer.as_ref()?;
@@ -386,7 +386,7 @@ impl<S: Service> Control<S> {
     }
 }
 
-impl<S: Service> GroupControl for Control<S> {
+impl<S: Service> GroupControl for ReplicaControl<S> {
     fn name(&self) -> &str {
         &self.shared.admission.name
     }
@@ -439,7 +439,7 @@ impl<S: Service> GroupControl for Control<S> {
 
     fn log_source(&self) -> Option<Arc<dyn LogSource>> {
         self.log_writer.as_ref()?;
-        let Control { shared, reads, history, .. } = self;
+        let ReplicaControl { shared, reads, history, .. } = self;
         Some(Arc::new(Group {
             shared: Arc::clone(shared),
             reads: Arc::clone(reads),
@@ -477,15 +477,15 @@ impl<S: Service> GroupControl for Control<S> {
         self.installer().map_or(Ok(()), |installer| installer.cut(to, rebuilds))
     }
 
-    fn restore(&self, offer: Offer, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
+    fn restore(&self, offer: OfferKind, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
         if !matches!(self.exchange.replica_status(), ReplicaStatus::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
         if let Some(installer) = self.installer() {
             let taken = match offer {
-                Offer::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
-                Offer::Suffix(divergence) => installer.take_suffix(divergence, from),
-                Offer::Records => Err(RestoreError::Foreign("these are only some records of a log")),
+                OfferKind::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
+                OfferKind::Suffix(divergence) => installer.take_suffix(divergence, from),
+                OfferKind::Records => Err(RestoreError::Foreign("these are only some records of a log")),
             };
             self.shared.admission.wake();
             return taken;

@@ -15,7 +15,7 @@ use crate::{
     clients::admin::StatusReport,
     delivery::{
         Halt, Installed, Task,
-        delivery_thread::{Change, DeliveryThread},
+        delivery_thread::{DeliveryEvent, DeliveryThread},
     },
     durable::log_writer::LogWriter,
     fabric::Learn,
@@ -52,7 +52,7 @@ const LAST_RESORT: &str = "it goes on by itself once more of them are back; if t
 
 /// A request of another thread to the engine.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum EngineRequest {
     /// Ends the node's part in all groups, and the thread.
     Stop,
     /// Lets this node leave the group.
@@ -128,9 +128,9 @@ impl GroupSlot {
         }
     }
 
-    fn tell(&mut self, change: Change) {
-        let is_end = matches!(change, Change::End(..));
-        if matches!(change, Change::Outside(..)) {
+    fn tell(&mut self, change: DeliveryEvent) {
+        let is_end = matches!(change, DeliveryEvent::End(..));
+        if matches!(change, DeliveryEvent::Outside(..)) {
             // A node that comes back gets other messages, and another state.
             self.home = match std::mem::replace(&mut self.home, Home::Ended) {
                 Home::Stuck(task) => Home::Engine(task),
@@ -161,9 +161,9 @@ pub(crate) struct Engine<F> {
     pub(crate) monitor: Monitor,
     /// Dials other members.
     pub(crate) caller: Caller,
-    pub(crate) requests: Receiver<Request>,
+    pub(crate) requests: Receiver<EngineRequest>,
     /// The sender of requests for delivery threads.
-    pub(crate) to_self: Sender<Request>,
+    pub(crate) to_self: Sender<EngineRequest>,
     pub(crate) watch: Arc<NodeWatch>,
     /// Whether the node is one of the group's founders.
     pub(crate) founds: bool,
@@ -251,19 +251,19 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         while let Ok(request) = self.requests.try_recv() {
             busy = true;
             match request {
-                Request::Stop => stop = true,
-                Request::Leave => self.core.leave(&mut self.effects),
-                Request::Close => self.core.close(&mut self.effects),
-                Request::Suspect(node) => self.core.suspect(node, &mut self.effects),
-                Request::Status(reply) => {
+                EngineRequest::Stop => stop = true,
+                EngineRequest::Leave => self.core.leave(&mut self.effects),
+                EngineRequest::Close => self.core.close(&mut self.effects),
+                EngineRequest::Suspect(node) => self.core.suspect(node, &mut self.effects),
+                EngineRequest::Status(reply) => {
                     // The caller that asked may have gone.
                     let _ = reply.send(self.status());
                 }
-                Request::Report(known, reply) => {
+                EngineRequest::Report(known, reply) => {
                     let _ = reply.send(self.report(*known, now));
                 }
-                Request::Recover(reason, reply) => self.recover(reason, reply),
-                Request::Halted(shard, halt) => self.core.halted(shard, halt, &mut self.effects),
+                EngineRequest::Recover(reason, reply) => self.recover(reason, reply),
+                EngineRequest::Halted(shard, halt) => self.core.halted(shard, halt, &mut self.effects),
             }
         }
         (busy, stop)
@@ -276,7 +276,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             match effect {
                 CoreEffect::Created { shard, view, submitter, deliverer, undelivered: resubmit, fell_short } => {
                     let installed = Installed { view, shard, submitter, deliverer, resubmit, fell_short };
-                    self.tell(shard, Change::Install(Box::new(installed)));
+                    self.tell(shard, DeliveryEvent::Install(Box::new(installed)));
                 }
                 CoreEffect::Installed(view) => {
                     let forced = !self.monitor.status().forced.is_empty();
@@ -293,13 +293,13 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         group.control.halt(&why);
                     }
                 }
-                CoreEffect::Keep { shard, received } => self.tell(shard, Change::Keep(received)),
+                CoreEffect::Keep { shard, received } => self.tell(shard, DeliveryEvent::Keep(received)),
                 CoreEffect::Outside { shard, why, undelivered } => {
-                    self.tell(shard, Change::Outside(undelivered, why));
+                    self.tell(shard, DeliveryEvent::Outside(undelivered, why));
                 }
                 CoreEffect::CutTo { shard, end, complete } => {
                     // The shard's part of the view before, with which it was to go on, is void.
-                    self.tell(shard, Change::Outside(Vec::new(), Unavailable::Joining));
+                    self.tell(shard, DeliveryEvent::Outside(Vec::new(), Unavailable::Joining));
                     self.returning.cut(shard, end, complete);
                 }
                 CoreEffect::Returns => self.returning.gather(),
@@ -309,7 +309,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     tracing::warn!(%why, "the group stands still");
                     self.watch.interrupted(&why);
                     self.stalled = Some(why);
-                    self.groups.values_mut().for_each(|group| group.tell(Change::Stalled));
+                    self.groups.values_mut().for_each(|group| group.tell(DeliveryEvent::Stalled));
                 }
                 CoreEffect::Deliver(shard) => {
                     if let Some(Home::Thread(thread)) = self.groups.get(&shard).map(|group| &group.home) {
@@ -332,11 +332,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     }
                 }
                 CoreEffect::End { shard, undelivered, reason } => {
-                    self.tell(shard, Change::End(undelivered, reason));
+                    self.tell(shard, DeliveryEvent::End(undelivered, reason));
                 }
                 CoreEffect::Ended(reason) => {
                     for group in self.groups.values_mut() {
-                        group.tell(Change::End(Vec::new(), reason.clone()));
+                        group.tell(DeliveryEvent::End(Vec::new(), reason.clone()));
                     }
                     self.watch.ended(reason);
                 }
@@ -402,7 +402,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         self.stalled = Some(why);
     }
 
-    fn tell(&mut self, shard: ShardId, change: Change) {
+    fn tell(&mut self, shard: ShardId, change: DeliveryEvent) {
         if let Some(group) = self.groups.get_mut(&shard) {
             group.tell(change);
         }
@@ -507,7 +507,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
         self.carry_out();
         for group in self.groups.values_mut() {
-            group.tell(Change::End(Vec::new(), EndReason::ShutDown));
+            group.tell(DeliveryEvent::End(Vec::new(), EndReason::ShutDown));
         }
         self.watch.ended(EndReason::ShutDown);
         self.core.end_pipe_slots(&EndReason::ShutDown);
@@ -526,7 +526,7 @@ impl<F> Drop for Engine<F> {
     }
 }
 
-fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<Request>, waker: &Waker) {
+fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<EngineRequest>, waker: &Waker) {
     group.overruns += 1;
     group.control.count_overrun();
     if group.overruns < OVERRUNS {

@@ -19,7 +19,7 @@ use crate::{
     durable::scrub::{Pace, Scrubbing},
     group::handle::GroupControl,
     node::{status::AsideStatus, watch::NodeWatch},
-    services::{Caller, Contact},
+    services::{Caller, DialTarget},
     state_transfer::fetcher::fetch_records,
 };
 
@@ -133,6 +133,6 @@ fn fetch(
     (from, to): (Position, Position),
 ) -> Result<Vec<u8>, String> {
     let rank = view.rank_of(other).ok_or("it is no member")?;
-    let contact = Contact { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
+    let contact = DialTarget { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
     fetch_records(caller, &contact, shard, from, to)
 }

@@ -21,7 +21,7 @@ struct Streams(Arc<Messenger>);
 
 impl Transport for Streams {
     fn send(&self, to: &Contact, message: Vec<u8>) {
-        self.0.send(&services::Contact { node: to.node, addresses: to.addresses.clone() }, message);
+        self.0.send(&services::DialTarget { node: to.node, addresses: to.addresses.clone() }, message);
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn start(
 }
 
 fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
-    let contact = |contact: services::Contact| Contact { node: contact.node, addresses: contact.addresses };
+    let contact = |contact: services::DialTarget| Contact { node: contact.node, addresses: contact.addresses };
     let of = |&node: &NodeId| contact(config.contact(node));
     let join = || config.join_contacts().into_iter().map(contact).collect();
     let start = if config.is_witness() {

@@ -26,7 +26,7 @@ pub(super) fn name(cluster: &str, node: NodeId) -> String {
 
 /// A node to dial, with its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Contact {
+pub(crate) struct DialTarget {
     /// The node; None for any node of the cluster that listens at the addresses.
     pub(crate) node: Option<NodeId>,
     /// The addresses, as `host:port`, in the order in which they are tried; none on one host.
@@ -59,7 +59,7 @@ impl Caller {
     }
 
     /// Tells whether a node can be dialed at all, with what the contact says of it.
-    pub(super) fn can_dial(&self, to: &Contact) -> bool {
+    pub(super) fn can_dial(&self, to: &DialTarget) -> bool {
         match self.security {
             None => to.node.is_some(),
             Some(_) => !to.addresses.is_empty(),
@@ -69,7 +69,7 @@ impl Caller {
     /// Opens a stream to a service. It waits for about `timeout` at most; the stream itself has no timeout.
     pub(crate) fn dial(
         &self,
-        to: &Contact,
+        to: &DialTarget,
         service: Service,
         timeout: Duration,
     ) -> Result<ControlStream, ControlError> {
@@ -80,7 +80,7 @@ impl Caller {
     /// there.
     pub(crate) fn dial_within(
         &self,
-        to: &Contact,
+        to: &DialTarget,
         service: Service,
         connect_timeout: Duration,
         timeout: Duration,
@@ -133,15 +133,15 @@ impl Caller {
 
 impl Config {
     /// Returns what this configuration says of a node's addresses.
-    pub(crate) fn contact(&self, node: NodeId) -> Contact {
-        Contact { node: Some(node), addresses: self.addresses(node).iter().map(ToString::to_string).collect() }
+    pub(crate) fn contact(&self, node: NodeId) -> DialTarget {
+        DialTarget { node: Some(node), addresses: self.addresses(node).iter().map(ToString::to_string).collect() }
     }
 
     /// Returns the nodes that this node asks when it joins.
-    pub(crate) fn join_contacts(&self) -> Vec<Contact> {
+    pub(crate) fn join_contacts(&self) -> Vec<DialTarget> {
         let contact = |to: &config::Contact| match to {
             config::Contact::Node(node) => self.contact(*node),
-            config::Contact::Address(address) => Contact { node: None, addresses: vec![address.to_string()] },
+            config::Contact::Address(address) => DialTarget { node: None, addresses: vec![address.to_string()] },
         };
         self.join().iter().map(contact).collect()
     }

@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{
     clients::{
-        client::{Ask, Call, CallId, ClientEffect, Core, Reach, Resolve, encode},
+        client::{Ask, Call, CallId, ClientCore, ClientEffect, Reach, Resolve, encode},
         serve::{
             Clients, ConnectedClient, Outbox, Passing, QueryService, ServeOptions, Served, ServedEntry, Server,
             wire::{ToClient, ToNode},
         },
     },
     group::handle::{Group, new_group},
-    services::Contact,
+    services::DialTarget,
 };
 
 /// The longest time that a message between a client and a node takes.
@@ -42,7 +42,7 @@ pub struct Client<R> {
 
 /// The simulator's side of a client: its core, its calls and its connections.
 pub(super) struct ClientNode {
-    core: Core,
+    core: ClientCore,
     calls: BTreeMap<CallId, Resolve>,
     made: u64,
     link: ClientLink,
@@ -159,8 +159,8 @@ impl Cluster {
     /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
     pub fn client<R: QueryService>(&mut self, group: &str) -> Client<R> {
         let contacts = self.config.members().iter();
-        let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
-        let core = Core::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
+        let contacts = contacts.map(|&node| DialTarget { node: Some(node), addresses: Vec::new() }).collect();
+        let core = ClientCore::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
         let client = ClientNode {
             core,
             calls: BTreeMap::new(),

@@ -18,7 +18,7 @@ use crate::{
     group::handle::GroupControl,
     state_transfer::{
         state::RestoreError,
-        wire::{Offer, PreparedOffer, WriteOut},
+        wire::{OfferKind, PreparedOffer, WriteOut},
     },
 };
 
@@ -197,7 +197,7 @@ fn write_out(pipe: Pipe<io::Result<()>>, write: WriteOut, chunk_bytes: usize) ->
     }
 }
 
-fn take(pipe: Pipe<Result<(), RestoreError>>, to: &dyn GroupControl, offer: Offer) -> Result<(), RestoreError> {
+fn take(pipe: Pipe<Result<(), RestoreError>>, to: &dyn GroupControl, offer: OfferKind) -> Result<(), RestoreError> {
     let first = pipe.stop(Vec::new())?;
     let ended = first.is_empty();
     to.restore(offer, &mut Reading { pipe, chunk: first, at: 0, ended })

@@ -72,7 +72,7 @@ impl Cluster {
         // Sometimes it takes a state, where the end of the log would do.
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
-        match offer::Plan::new(&*from, have) {
+        match offer::TransferPlan::new(&*from, have) {
             Err(why) => *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
             Ok(plan) => {
                 let wanted = plan.wanted;

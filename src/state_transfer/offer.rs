@@ -20,7 +20,7 @@ use crate::{
     state_transfer::{
         exchange::Wanted,
         state::{self, LogPlace},
-        wire::{Divergence, LogEnd, Offer, PreparedOffer, RequestedPart},
+        wire::{Divergence, LogEnd, OfferKind, PreparedOffer, RequestedPart},
     },
 };
 
@@ -46,7 +46,7 @@ pub(crate) fn offer(control: &dyn GroupControl, part: RequestedPart) -> Result<P
         }
         RequestedPart::State { have, .. } => have,
     };
-    let plan = Plan::new(control, have)?;
+    let plan = TransferPlan::new(control, have)?;
     let (reply, answer) = bounded(1);
     let reply = move |captured| {
         // The thread that asked may have ended.
@@ -58,7 +58,7 @@ pub(crate) fn offer(control: &dyn GroupControl, part: RequestedPart) -> Result<P
 }
 
 /// The choice of the data that a member gets that lacks something.
-pub(crate) struct Plan {
+pub(crate) struct TransferPlan {
     /// The part to capture for it.
     pub(crate) wanted: Wanted,
     /// This node's log, in a durable group.
@@ -70,9 +70,9 @@ pub(crate) struct Plan {
     retains: u64,
 }
 
-impl Plan {
+impl TransferPlan {
     /// Plans for a member of a group whose log ends at `have`, if it has any.
-    pub(crate) fn new(control: &dyn GroupControl, have: Option<LogEnd>) -> Result<Plan, String> {
+    pub(crate) fn new(control: &dyn GroupControl, have: Option<LogEnd>) -> Result<TransferPlan, String> {
         plan(control.log_writer(), have, control.history().retains())
     }
 
@@ -102,17 +102,22 @@ fn whole(log_writer: Option<&Arc<LogWriter>>, captured: state::Captured) -> Resu
         let answer = log_writer.wait(&log_writer.ask(move |log| log.chain_at(at)));
         chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
     }
-    let offer = Offer::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
+    let offer =
+        OfferKind::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
     Ok(PreparedOffer { offer, bytes: captured.bytes, write: Box::new(move |to| captured.write(to)) })
 }
 
 /// Plans what a member whose log this is gives to one whose log ends at `have`, if it has any.
-pub(crate) fn plan(log_writer: Option<&Arc<LogWriter>>, have: Option<LogEnd>, retains: u64) -> Result<Plan, String> {
+pub(crate) fn plan(
+    log_writer: Option<&Arc<LogWriter>>,
+    have: Option<LogEnd>,
+    retains: u64,
+) -> Result<TransferPlan, String> {
     let common = log_writer.zip(have).map(|(log_writer, have)| common(log_writer, have)).transpose()?.flatten();
     // Whatever the state's size, these records are sent, so a captured state would be of no use.
     let is_small = common.as_ref().is_some_and(|common| common.bytes <= worth(Some(0), retains));
     let wanted = if is_small { Wanted::Place } else { Wanted::State };
-    Ok(Plan { wanted, log_writer: log_writer.cloned(), common, retains })
+    Ok(TransferPlan { wanted, log_writer: log_writer.cloned(), common, retains })
 }
 
 /// The common part of two logs.
@@ -183,7 +188,7 @@ fn suffix(
     let end = captured.logged.as_ref().ok_or("the group is not durable")?.end;
     let mut reader = read(log_writer, cut.position, end.position)?;
     let head = captured.without_state();
-    let offer = Offer::Suffix(Divergence { at: place(cut.position), version: cut.version, time: cut.time.0 });
+    let offer = OfferKind::Suffix(Divergence { at: place(cut.position), version: cut.version, time: cut.time.0 });
     let write = move |to: &mut dyn Write| {
         head.write(to)?;
         write_records(&mut reader, to)
@@ -195,7 +200,7 @@ fn suffix(
 pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<PreparedOffer, String> {
     let mut reader = read(log_writer, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);
-    Ok(PreparedOffer { offer: Offer::Records, bytes: None, write: Box::new(write) })
+    Ok(PreparedOffer { offer: OfferKind::Records, bytes: None, write: Box::new(write) })
 }
 
 fn read(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Reader<Disk>, String> {

@@ -9,7 +9,7 @@ use crate::{
     Config, FabricError,
     config::Address,
     services::{
-        Caller, Contact, ControlError, ControlStream, Service,
+        Caller, ControlError, ControlStream, DialTarget, Service,
         frame::{self, FrameError},
     },
 };
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Target {
     caller: Caller,
-    contact: Contact,
+    contact: DialTarget,
 }
 
 /// A conversation with a node.
@@ -66,7 +66,7 @@ impl Target {
 
     /// Targets a node of a cluster in shared memory, on this host, of this user.
     pub fn on_host(cluster: impl Into<String>, node: u32) -> Target {
-        let contact = Contact { node: Some(NodeId(node)), addresses: Vec::new() };
+        let contact = DialTarget { node: Some(NodeId(node)), addresses: Vec::new() };
         // The caller is no node.
         Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact }
     }
@@ -77,7 +77,7 @@ impl Target {
             Security::Tls(identity) => identity.node(),
             Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
         };
-        let contact = Contact { node: None, addresses: vec![address.to_string()] };
+        let contact = DialTarget { node: None, addresses: vec![address.to_string()] };
         Target { caller: Caller::on_network(cluster, node, security), contact }
     }
 
@@ -86,7 +86,7 @@ impl Target {
     pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
         let security = crate::fabric::net_config(config)?.security;
         let caller = Caller::on_network(config.cluster(), config.id(), security);
-        Ok(Target { caller, contact: Contact { node: None, addresses: vec![address.to_string()] } })
+        Ok(Target { caller, contact: DialTarget { node: None, addresses: vec![address.to_string()] } })
     }
 }
 

@@ -8,14 +8,14 @@ use super::driver::Dial;
 use crate::{
     config::Config,
     fabric::FabricError,
-    services::{Caller, Contact, Service},
+    services::{Caller, DialTarget, Service},
 };
 
 /// The way to a cluster, and the limits of a client's calls.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     caller: Caller,
-    contacts: Vec<Contact>,
+    contacts: Vec<DialTarget>,
     /// The time from a call to its deadline: 10 s.
     pub timeout: Duration,
     /// The number of calls that may wait at a time: 4096.
@@ -26,7 +26,7 @@ impl ClientConfig {
     /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
     /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
-        let contacts = members.into_iter().map(|node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+        let contacts = members.into_iter().map(|node| DialTarget { node: Some(node), addresses: Vec::new() }).collect();
         ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
     }
 
@@ -37,7 +37,7 @@ impl ClientConfig {
         addresses: impl IntoIterator<Item = impl Into<String>>,
         security: Security,
     ) -> ClientConfig {
-        let contact = |address: String| Contact { node: None, addresses: vec![address] };
+        let contact = |address: String| DialTarget { node: None, addresses: vec![address] };
         let contacts = addresses.into_iter().map(|address| contact(address.into())).collect();
         let node = match &security {
             Security::Tls(identity) => identity.node(),
@@ -54,7 +54,7 @@ impl ClientConfig {
         Ok(ClientConfig::new(Caller::of(config)?, contacts))
     }
 
-    fn new(caller: Caller, contacts: Vec<Contact>) -> ClientConfig {
+    fn new(caller: Caller, contacts: Vec<DialTarget>) -> ClientConfig {
         ClientConfig { caller, contacts, timeout: Duration::from_secs(10), max_waiting: 4096 }
     }
 
@@ -68,7 +68,7 @@ impl ClientConfig {
         &self.caller
     }
 
-    pub(crate) fn contacts(&self) -> Vec<Contact> {
+    pub(crate) fn contacts(&self) -> Vec<DialTarget> {
         self.contacts.clone()
     }
 

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Applied, Config, Mode, Node, Replicated, ServedGroup, StartError,
     clients::client::{Client, ClientConfig, ClientError},
-    services::{Caller, Contact, ControlStream, Service},
+    services::{Caller, ControlStream, DialTarget, Service},
 };
 
 /// A service that adds, and replies with the sum.
@@ -76,7 +76,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// Opens a stream to node 1, over which the test acts as the client.
 fn dial(test: &str) -> ControlStream {
-    let to = Contact { node: Some(NodeId(1)), addresses: Vec::new() };
+    let to = DialTarget { node: Some(NodeId(1)), addresses: Vec::new() };
     let caller = Caller::on_host(cluster(test), NodeId(99));
     caller.dial(&to, Service::Clients, Duration::from_secs(20)).unwrap()
 }

@@ -21,7 +21,7 @@ use std::io::{Read, Write};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    group::session::{Answer, Refusal, SessionId},
+    group::session::{Refusal, RequestOutcome, SessionId},
     services::frame::{self, FrameError},
 };
 
@@ -73,7 +73,7 @@ pub(crate) enum ToClient {
     /// As many sessions are open as may be.
     NotOpened { key: u64 },
     /// A request was delivered, now or before.
-    Answered { number: u64, result: Outcome },
+    Answered { number: u64, result: WireOutcome },
     /// A request was delivered and not applied.
     Refused { number: u64, why: Refusal },
     /// A request could not be sent by this node or any other: no node delivers this copy of it.
@@ -84,22 +84,22 @@ pub(crate) enum ToClient {
     Pong,
 }
 
-/// See [`Answer`].
+/// See [`RequestOutcome`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Outcome {
+pub(crate) enum WireOutcome {
     Reply(Vec<u8>),
     NoCommand,
     NoReply,
     Skipped,
 }
 
-impl From<&Answer> for Outcome {
-    fn from(answer: &Answer) -> Outcome {
+impl From<&RequestOutcome> for WireOutcome {
+    fn from(answer: &RequestOutcome) -> WireOutcome {
         match answer {
-            Answer::Reply(bytes) => Outcome::Reply(bytes.to_vec()),
-            Answer::NoCommand => Outcome::NoCommand,
-            Answer::NoReply => Outcome::NoReply,
-            Answer::Skipped => Outcome::Skipped,
+            RequestOutcome::Reply(bytes) => WireOutcome::Reply(bytes.to_vec()),
+            RequestOutcome::NoCommand => WireOutcome::NoCommand,
+            RequestOutcome::NoReply => WireOutcome::NoReply,
+            RequestOutcome::Skipped => WireOutcome::Skipped,
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     delivery::{Fate, Halt},
     fabric::Learn,
     group::{clock_bound::ClockBound, error::Unavailable},
-    node::status::Change,
+    node::status::ViewChangeTimes,
     onepipe::OnePipeSlot,
 };
 
@@ -131,8 +131,8 @@ pub(crate) struct NodeCore<F> {
     /// The clock, as of the last step.
     now: Time,
     /// The steps by which the view came about.
-    change: Change,
-    changing: Change,
+    change: ViewChangeTimes,
+    changing: ViewChangeTimes,
     bound: Arc<ClockBound>,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
@@ -181,8 +181,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
             cutting: BTreeSet::new(),
             is_ended: false,
             now: Time::ZERO,
-            change: Change::default(),
-            changing: Change::default(),
+            change: ViewChangeTimes::default(),
+            changing: ViewChangeTimes::default(),
             bound,
             completions: Vec::new(),
             effects: Vec::new(),
@@ -199,7 +199,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
     }
 
     /// The steps by which the node came to its view.
-    pub(crate) fn last_change(&self) -> Change {
+    pub(crate) fn last_change(&self) -> ViewChangeTimes {
         self.change
     }
 
@@ -409,7 +409,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Notes the time of the first decision that ends the view at hand.
     fn note_decision(&mut self) {
-        let Change { suspected, wedged, decided, .. } = &mut self.changing;
+        let ViewChangeTimes { suspected, wedged, decided, .. } = &mut self.changing;
         if *decided == Time::ZERO {
             *decided = self.now;
             // It is decided without waiting for this node to see that all have wedged.
@@ -421,7 +421,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Notes the time at which all members that this node keeps had wedged.
     fn note_wedging(&mut self) {
-        let Change { suspected, wedged, .. } = self.changing;
+        let ViewChangeTimes { suspected, wedged, .. } = self.changing;
         if suspected != Time::ZERO && wedged == Time::ZERO && self.membership.are_all_wedged() {
             self.changing.wedged = self.now;
         }
@@ -473,11 +473,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.own_membership();
                 self.watch.forget();
                 let under_way = std::mem::take(&mut self.changing);
-                self.change = Change { epoch: view.epoch.0, installed: self.now, ..under_way };
+                self.change = ViewChangeTimes { epoch: view.epoch.0, installed: self.now, ..under_way };
                 out.push(CoreEffect::Installed(view));
             }
             Effect::Wedge => {
-                self.changing = Change { suspected: self.now, ..Change::default() };
+                self.changing = ViewChangeTimes { suspected: self.now, ..ViewChangeTimes::default() };
                 for (shard, count, leased) in self.shards.wedge() {
                     self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }

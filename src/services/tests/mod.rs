@@ -70,7 +70,7 @@ fn identity(cluster: &str, node: NodeId) -> squall_fabric::net::Identity {
 /// A node that offers services.
 struct Node {
     caller: Caller,
-    contact: Contact,
+    contact: DialTarget,
     server: Option<Server>,
     _fabric: Option<TcpFabric>,
 }
@@ -81,7 +81,7 @@ impl Node {
         let caller = caller(way, cluster, id);
         let Some(security) = security(way, cluster, id) else {
             let server = Some(Server::on_host(cluster, node, handlers).unwrap());
-            let contact = Contact { node: Some(node), addresses: Vec::new() };
+            let contact = DialTarget { node: Some(node), addresses: Vec::new() };
             return Node { caller, contact, server, _fabric: None };
         };
         let mut config = NetConfig::new(cluster, node);
@@ -90,7 +90,7 @@ impl Node {
         let fabric = TcpFabric::open(TcpConfig::new(config)).unwrap();
         let server = Some(Server::at_port(node, |service| fabric.take_service(service), handlers).unwrap());
         let addresses = fabric.local_addrs().iter().map(ToString::to_string).collect();
-        Node { caller, contact: Contact { node: Some(node), addresses }, server, _fabric: Some(fabric) }
+        Node { caller, contact: DialTarget { node: Some(node), addresses }, server, _fabric: Some(fabric) }
     }
 }
 
