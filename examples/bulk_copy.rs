@@ -71,9 +71,9 @@ fn send(path: PathBuf, names: &[&str], cluster: &str) -> Result<PushReport, Box<
 }
 
 /// A receiver in a process of its own, which does not outlive this one.
-struct Process(Child);
+struct ReceiverProcess(Child);
 
-impl Drop for Process {
+impl Drop for ReceiverProcess {
     fn drop(&mut self) {
         // The process may have ended by itself.
         let _ = self.0.kill();
@@ -98,9 +98,9 @@ fn demonstrate_in(base: &Path) -> Result<(), Box<dyn Error>> {
         fs::create_dir(base.join(name))?;
         let mut command = Command::new(env::current_exe()?);
         command.arg("receive").arg(base.join(name)).args([name, &cluster]).stdout(Stdio::piped());
-        receivers.push(Process(command.spawn()?));
+        receivers.push(ReceiverProcess(command.spawn()?));
     }
-    for Process(receiver) in &mut receivers {
+    for ReceiverProcess(receiver) in &mut receivers {
         let mut ready = String::new();
         BufReader::new(receiver.stdout.as_mut().ok_or("a receiver has no output")?).read_line(&mut ready)?;
         if ready.is_empty() {
@@ -108,7 +108,7 @@ fn demonstrate_in(base: &Path) -> Result<(), Box<dyn Error>> {
         }
     }
     let report = send(file.clone(), &names, &cluster)?;
-    for (name, Process(receiver)) in names.iter().zip(&mut receivers) {
+    for (name, ReceiverProcess(receiver)) in names.iter().zip(&mut receivers) {
         if !receiver.wait()?.success() {
             return Err(format!("receiver {name} failed").into());
         }

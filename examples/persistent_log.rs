@@ -137,13 +137,13 @@ fn print(cluster: &str) -> Done {
 }
 
 /// A node in a process of its own, which does not outlive this one.
-struct Process(Child);
+struct NodeProcess(Child);
 
-impl Process {
-    fn start(cluster: &str, base: &Path, id: u32) -> Done<Process> {
+impl NodeProcess {
+    fn start(cluster: &str, base: &Path, id: u32) -> Done<NodeProcess> {
         let mut command = Command::new(env::current_exe()?);
         command.arg("serve").arg(base.join(id.to_string())).arg(id.to_string());
-        Ok(Process(command.env("PERSISTENT_LOG_CLUSTER", cluster).stdout(Stdio::piped()).spawn()?))
+        Ok(NodeProcess(command.env("PERSISTENT_LOG_CLUSTER", cluster).stdout(Stdio::piped()).spawn()?))
     }
 
     fn wait_ready(&mut self) -> Done {
@@ -153,7 +153,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for NodeProcess {
     /// Kills the process, as `kill -9` does.
     fn drop(&mut self) {
         // The process may have ended by itself.
@@ -162,9 +162,9 @@ impl Drop for Process {
     }
 }
 
-fn start_all(cluster: &str, base: &Path) -> Done<Vec<Process>> {
-    let mut nodes = NODES.map(|id| Process::start(cluster, base, id)).into_iter().collect::<Done<Vec<_>>>()?;
-    nodes.iter_mut().try_for_each(Process::wait_ready)?;
+fn start_all(cluster: &str, base: &Path) -> Done<Vec<NodeProcess>> {
+    let mut nodes = NODES.map(|id| NodeProcess::start(cluster, base, id)).into_iter().collect::<Done<Vec<_>>>()?;
+    nodes.iter_mut().try_for_each(NodeProcess::wait_ready)?;
     Ok(nodes)
 }
 

@@ -175,13 +175,13 @@ fn get(store: &Client<Store>, key: &str) -> Done<Option<String>> {
 }
 
 /// A member in a process of its own, which does not outlive this one.
-struct Process(Child);
+struct MemberProcess(Child);
 
-impl Process {
-    fn start(cluster: &str, id: u32) -> Done<Process> {
+impl MemberProcess {
+    fn start(cluster: &str, id: u32) -> Done<MemberProcess> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["member", &id.to_string()]).env("REPLICATED_KV_CLUSTER", cluster);
-        Ok(Process(command.stdout(Stdio::piped()).spawn()?))
+        Ok(MemberProcess(command.stdout(Stdio::piped()).spawn()?))
     }
 
     fn wait_ready(&mut self) -> Done {
@@ -191,7 +191,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for MemberProcess {
     /// Kills the process, as `kill -9` does.
     fn drop(&mut self) {
         // The process may have ended by itself.
@@ -203,8 +203,8 @@ impl Drop for Process {
 /// Starts three members, writes at one and reads at another, kills one, goes on with two, and takes it in again.
 fn demonstrate() -> Done {
     let cluster = format!("replicated-kv-{}", std::process::id());
-    let mut members = MEMBERS.iter().map(|&id| Process::start(&cluster, id)).collect::<Done<Vec<_>>>()?;
-    members.iter_mut().try_for_each(Process::wait_ready)?;
+    let mut members = MEMBERS.iter().map(|&id| MemberProcess::start(&cluster, id)).collect::<Done<Vec<_>>>()?;
+    members.iter_mut().try_for_each(MemberProcess::wait_ready)?;
     say("three members hold a store")?;
 
     let (first, third) = (connect(&cluster, &[1])?, connect(&cluster, &[3])?);
@@ -220,8 +220,8 @@ fn demonstrate() -> Done {
     expect(&third, "greeting", Some("hello again"))?;
     say(&format!("member 2 was killed (-9); {} ms later the next change was acknowledged", pause.as_millis()))?;
 
-    members.push(Process::start(&cluster, 2)?);
-    members.last_mut().map_or(Ok(()), Process::wait_ready)?;
+    members.push(MemberProcess::start(&cluster, 2)?);
+    members.last_mut().map_or(Ok(()), MemberProcess::wait_ready)?;
     let second = connect(&cluster, &[2])?;
     expect(&second, "greeting", Some("hello again"))?;
     second.submit(&Change::Remove { key: "greeting".to_owned() }).wait()?;

@@ -122,7 +122,7 @@ pub use node::{
     onepipe,
     plan::PlanError,
     running::Node,
-    status::{BulkStatus, Change, GroupStatus, MemberStatus, Status},
+    status::{BulkStatus, GroupStatus, MemberStatus, Status, ViewChangeTimes},
     witness::Witness,
 };
 #[doc(hidden)]

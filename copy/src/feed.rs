@@ -15,8 +15,8 @@ use std::{
 use rustix::fs::OFlags;
 
 use super::{
-    layout::{Layout, Piece},
-    manifest::{Kind, Manifest, Mtime},
+    layout::{Piece, StreamLayout},
+    manifest::{EntryKind, Manifest, Mtime},
     path::RelPath,
     sink::Verdict,
 };
@@ -47,9 +47,9 @@ impl Sources {
 pub(crate) struct Feed {
     sources: Sources,
     manifest: Arc<Manifest>,
-    layout: Layout,
+    layout: StreamLayout,
     /// The file that is being hashed, if it was opened.
-    current: Option<Current>,
+    current: Option<HashedFile>,
     /// The entry up to which all entries are hashed, or need not be.
     entry: usize,
     /// The number of its bytes that are hashed.
@@ -57,7 +57,7 @@ pub(crate) struct Feed {
     given_up: Arc<AtomicBool>,
 }
 
-struct Current {
+struct HashedFile {
     entry: usize,
     file: Result<File, String>,
     hasher: blake3::Hasher,
@@ -71,7 +71,7 @@ pub(crate) type Verdicts = Vec<(u32, Verdict)>;
 impl Feed {
     /// Makes a reader. Entries before `first` are not hashed: all receivers have them.
     pub(crate) fn new(sources: Sources, manifest: Arc<Manifest>, segment_bytes: usize, first: usize) -> Feed {
-        let layout = Layout::new(&manifest, segment_bytes);
+        let layout = StreamLayout::new(&manifest, segment_bytes);
         Feed { sources, manifest, layout, current: None, entry: first, hashed: 0, given_up: Arc::default() }
     }
 
@@ -148,7 +148,7 @@ impl Feed {
     /// Reads bytes that were hashed before. If they changed since, receivers notice it.
     fn read_again(&self, entry: usize, at: u64, bytes: &mut [u8]) {
         let read = match &self.current {
-            Some(Current { entry: open, file: Ok(file), .. }) if *open == entry => file.read_exact_at(bytes, at),
+            Some(HashedFile { entry: open, file: Ok(file), .. }) if *open == entry => file.read_exact_at(bytes, at),
             _ => self.open_file(entry).and_then(|file| file.read_exact_at(bytes, at)),
         };
         if read.is_err() {
@@ -163,11 +163,11 @@ impl Feed {
         OpenOptions::new().read(true).custom_flags(flags).open(path)
     }
 
-    fn open(&mut self) -> &mut Current {
+    fn open(&mut self) -> &mut HashedFile {
         if self.current.as_ref().is_none_or(|current| current.entry != self.entry) {
             let file = self.open_file(self.entry).map_err(|error| format!("the source could not open it: {error}"));
             let damage = file.as_ref().map_or_else(|error| Some(error.clone()), |file| self.changed(file));
-            self.current = Some(Current { entry: self.entry, file, hasher: blake3::Hasher::new(), damage });
+            self.current = Some(HashedFile { entry: self.entry, file, hasher: blake3::Hasher::new(), damage });
         }
         self.current.as_mut().expect("it was just opened")
     }
@@ -193,9 +193,9 @@ impl Feed {
 
     /// Ends the current entry, which is hashed whole.
     fn end(&mut self, out: &mut Verdicts) {
-        if matches!(self.manifest.entries()[self.entry].kind, Kind::File { .. }) {
+        if matches!(self.manifest.entries()[self.entry].kind, EntryKind::File { .. }) {
             self.open();
-            let Current { file, hasher, damage, .. } = self.current.take().expect("it was just opened");
+            let HashedFile { file, hasher, damage, .. } = self.current.take().expect("it was just opened");
             let damage = damage.or_else(|| file.ok().and_then(|file| self.changed(&file)));
             let verdict = damage.map_or_else(|| Verdict::Intact(hasher.finalize().into()), Verdict::Damaged);
             out.push((self.entry as u32, verdict));

@@ -20,15 +20,15 @@ pub(crate) struct Piece {
 
 /// The place of each file in the stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct StreamLayout {
     /// The offset in the stream at which each entry begins, and one more for the end of the stream.
     begins: Vec<u64>,
     segment_bytes: usize,
 }
 
-impl Layout {
+impl StreamLayout {
     /// Lays a manifest's files out. `segment_bytes` is at least 1.
-    pub(crate) fn new(manifest: &Manifest, segment_bytes: usize) -> Layout {
+    pub(crate) fn new(manifest: &Manifest, segment_bytes: usize) -> StreamLayout {
         let mut begins = Vec::with_capacity(manifest.entries().len() + 1);
         let mut end = 0;
         for entry in manifest.entries() {
@@ -36,7 +36,7 @@ impl Layout {
             end += entry.bytes();
         }
         begins.push(end);
-        Layout { begins, segment_bytes }
+        StreamLayout { begins, segment_bytes }
     }
 
     /// Returns the number of bytes.
@@ -105,9 +105,9 @@ mod tests {
         *,
     };
 
-    fn layout(sizes: &[u64], segment_bytes: usize) -> Layout {
+    fn layout(sizes: &[u64], segment_bytes: usize) -> StreamLayout {
         let entries = sizes.iter().enumerate().map(|(i, &bytes)| file(&format!("f{i}"), bytes)).collect();
-        Layout::new(&Manifest::new(entries).unwrap(), segment_bytes)
+        StreamLayout::new(&Manifest::new(entries).unwrap(), segment_bytes)
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_transfer_without_contents_has_no_segment() {
-        let layout = Layout::new(&Manifest::new(vec![directory("d"), file("d/e", 0)]).unwrap(), 10);
+        let layout = StreamLayout::new(&Manifest::new(vec![directory("d"), file("d/e", 0)]).unwrap(), 10);
         assert_eq!((layout.segments(), layout.ended(0), layout.whole_before(1)), (0, 2, 0));
     }
 

@@ -76,7 +76,7 @@ mod tests;
 
 pub use self::{
     algorithm::{flat, flat_names},
-    control::{Network, RendezvousError},
+    control::{ReceiverNetwork, RendezvousError},
     push::{PushError, PushOptions, PushProgress, PushReport, ReceiverProgress, ReceiverReport, push},
     root::RootError,
     scan::ScanError,

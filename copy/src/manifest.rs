@@ -20,7 +20,7 @@ pub(crate) struct Mtime {
 
 /// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// A file of this size.
     File {
         /// Its size.
@@ -41,7 +41,7 @@ pub(crate) struct RawEntry {
     /// Its name, as raw bytes.
     pub(crate) path: Vec<u8>,
     /// Its kind.
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     /// Its permission bits.
     pub(crate) mode: u32,
     /// Its modification time.
@@ -54,7 +54,7 @@ pub(crate) struct Entry {
     /// Its path, below the receiver's directory.
     pub(crate) path: RelPath,
     /// Its kind.
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     /// Its permission bits; no set-id bits, since files change their owner.
     pub(crate) mode: u32,
     /// Its modification time.
@@ -65,8 +65,8 @@ impl Entry {
     /// Returns the number of bytes of its contents.
     pub(crate) fn bytes(&self) -> u64 {
         match self.kind {
-            Kind::File { bytes } => bytes,
-            Kind::Directory | Kind::Symlink { .. } => 0,
+            EntryKind::File { bytes } => bytes,
+            EntryKind::Directory | EntryKind::Symlink { .. } => 0,
         }
     }
 }
@@ -124,12 +124,12 @@ impl Manifest {
             if mtime.nanos >= 1_000_000_000 {
                 return Err(ManifestError::Time(path));
             }
-            if let Kind::Symlink { target } = &kind
+            if let EntryKind::Symlink { target } = &kind
                 && !path.may_link_to(target)
             {
                 return Err(ManifestError::Link { path, target: target.clone() });
             }
-            let mode = mode & if kind == Kind::Directory { 0o1777 } else { 0o777 };
+            let mode = mode & if kind == EntryKind::Directory { 0o1777 } else { 0o777 };
             let entry = Entry { path, kind, mode, mtime };
             bytes = bytes.checked_add(entry.bytes()).ok_or(ManifestError::TooLarge("more than 2⁶⁴ bytes"))?;
             entries.push(entry);
@@ -150,7 +150,7 @@ impl Manifest {
 
     /// Returns the number of files, without directories and links.
     pub(crate) fn files(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })).count()
+        self.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File { .. })).count()
     }
 
     /// Returns the id of this transfer: another name, size or time makes another transfer. So does another size of
@@ -160,9 +160,9 @@ impl Manifest {
         hasher.update(&(segment_bytes as u64).to_le_bytes());
         for entry in &self.entries {
             let (kind, number, target): (u8, u64, &[u8]) = match &entry.kind {
-                Kind::File { bytes } => (0, *bytes, &[]),
-                Kind::Directory => (1, 0, &[]),
-                Kind::Symlink { target } => (2, target.len() as u64, target),
+                EntryKind::File { bytes } => (0, *bytes, &[]),
+                EntryKind::Directory => (1, 0, &[]),
+                EntryKind::Symlink { target } => (2, target.len() as u64, target),
             };
             hasher.update(&(entry.path.as_bytes().len() as u64).to_le_bytes());
             hasher.update(entry.path.as_bytes());
@@ -201,7 +201,7 @@ fn check_tree(entries: &[Entry]) -> Result<(), ManifestError> {
         {
             return Err(ManifestError::NoParent(entry.path.clone()));
         }
-        if seen.insert(entry.path.as_bytes(), entry.kind == Kind::Directory).is_some() {
+        if seen.insert(entry.path.as_bytes(), entry.kind == EntryKind::Directory).is_some() {
             return Err(ManifestError::Twice(entry.path.clone()));
         }
     }
@@ -229,16 +229,16 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn file(path: &str, bytes: u64) -> RawEntry {
-        RawEntry { kind: Kind::File { bytes }, ..directory(path) }
+        RawEntry { kind: EntryKind::File { bytes }, ..directory(path) }
     }
 
     pub(crate) fn directory(path: &str) -> RawEntry {
         let mtime = Mtime { seconds: 1_000_000_000, nanos: 5 };
-        RawEntry { path: path.as_bytes().to_vec(), kind: Kind::Directory, mode: 0o755, mtime }
+        RawEntry { path: path.as_bytes().to_vec(), kind: EntryKind::Directory, mode: 0o755, mtime }
     }
 
     pub(crate) fn link(path: &str, target: &str) -> RawEntry {
-        RawEntry { kind: Kind::Symlink { target: target.as_bytes().to_vec() }, ..directory(path) }
+        RawEntry { kind: EntryKind::Symlink { target: target.as_bytes().to_vec() }, ..directory(path) }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use rustix::fs::{Access, access};
 
 use super::{
     feed::Sources,
-    manifest::{Kind, Manifest, ManifestError, Mtime, RawEntry},
+    manifest::{EntryKind, Manifest, ManifestError, Mtime, RawEntry},
     path::RelPath,
 };
 
@@ -100,7 +100,7 @@ impl Walk {
         };
         let kind = metadata.file_type();
         let kind = if kind.is_dir() {
-            Kind::Directory
+            EntryKind::Directory
         } else if kind.is_symlink() {
             let target = match fs::read_link(real) {
                 Ok(target) => target.into_os_string().into_vec(),
@@ -114,12 +114,12 @@ impl Walk {
                 );
                 return self.refused.push(text);
             }
-            Kind::Symlink { target }
+            EntryKind::Symlink { target }
         } else if kind.is_file() {
             if let Err(error) = access(real, Access::READ_OK) {
                 return self.unreadable(real, &error.into());
             }
-            Kind::File { bytes: metadata.len() }
+            EntryKind::File { bytes: metadata.len() }
         } else {
             let what = match () {
                 () if kind.is_fifo() => "a pipe",
@@ -128,7 +128,7 @@ impl Walk {
             };
             return self.skipped.push(format!("{} is not copied: it is {what}", real.display()));
         };
-        let is_directory = kind == Kind::Directory;
+        let is_directory = kind == EntryKind::Directory;
         let mtime = Mtime { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 };
         self.entries.push(RawEntry { path: name.clone(), kind, mode: metadata.mode(), mtime });
         if is_directory && let Err(error) = self.add_all(real, &name) {

@@ -15,8 +15,8 @@ use rustix::{
 
 use super::{
     journal::{Journal, Remembered},
-    layout::{Layout, Piece},
-    manifest::{Entry, Kind, Manifest, TransferId},
+    layout::{Piece, StreamLayout},
+    manifest::{Entry, EntryKind, Manifest, TransferId},
     root::{PlaceError, Root, Staging, hint, timestamps},
 };
 
@@ -99,7 +99,7 @@ enum EntryState {
     Failed,
 }
 
-struct Current {
+struct OpenFile {
     entry: usize,
     file: File,
     hasher: blake3::Hasher,
@@ -111,14 +111,14 @@ pub(crate) struct Sink {
     id: TransferId,
     staging: Staging,
     manifest: Arc<Manifest>,
-    layout: Layout,
+    layout: StreamLayout,
     options: SinkOptions,
     journal: Journal,
     /// The number of segments that are written.
     segments: u64,
     /// The entry before which all bytes of all entries have come.
     cursor: usize,
-    current: Option<Current>,
+    current: Option<OpenFile>,
     states: Vec<EntryState>,
     verdicts: BTreeMap<usize, Verdict>,
     /// The entries in state `Verified`.
@@ -136,7 +136,7 @@ impl Sink {
         resume: bool,
     ) -> Result<Sink, SinkError> {
         let id = manifest.id(segment_bytes);
-        let layout = Layout::new(&manifest, segment_bytes);
+        let layout = StreamLayout::new(&manifest, segment_bytes);
         let staging = root.staging(id)?;
         let remembered = if resume { Journal::read(&staging) } else { Remembered::default() };
         if remembered == Remembered::default() {
@@ -264,7 +264,7 @@ impl Sink {
             }
         }
         for entry in 0..self.states.len() {
-            if let Kind::Symlink { target } = &self.manifest.entries()[entry].kind
+            if let EntryKind::Symlink { target } = &self.manifest.entries()[entry].kind
                 && !matches!(self.states[entry], EntryState::Placed | EntryState::Kept)
             {
                 let (name, mtime) = (name(entry), self.manifest.entries()[entry].mtime);
@@ -278,7 +278,7 @@ impl Sink {
         // Inner directories first, since a change in a directory changes its time.
         for entry in (0..self.states.len()).rev() {
             let Entry { path, kind, mode, mtime } = &self.manifest.entries()[entry];
-            if *kind == Kind::Directory && self.states[entry] != EntryState::Failed {
+            if *kind == EntryKind::Directory && self.states[entry] != EntryState::Failed {
                 let finished = self.root.finish_directory(path, *mode, *mtime);
                 self.accept(entry, finished)?;
             }
@@ -295,13 +295,13 @@ impl Sink {
     }
 
     fn is_file(&self, entry: usize) -> bool {
-        matches!(self.manifest.entries()[entry].kind, Kind::File { .. })
+        matches!(self.manifest.entries()[entry].kind, EntryKind::File { .. })
     }
 
     fn make_directories(&mut self) -> Result<(), SinkError> {
         let manifest = Arc::clone(&self.manifest);
         for (entry, Entry { path, kind, .. }) in manifest.entries().iter().enumerate() {
-            if *kind == Kind::Directory {
+            if *kind == EntryKind::Directory {
                 let made = self.root.make_directory(path);
                 self.accept(entry, made)?;
             }
@@ -335,7 +335,7 @@ impl Sink {
             if entry < ended {
                 self.states[entry] = EntryState::Whole(hasher.finalize().into());
             } else {
-                self.current = Some(Current { entry, file, hasher });
+                self.current = Some(OpenFile { entry, file, hasher });
             }
         }
         self.end_before(ended)
@@ -359,7 +359,7 @@ impl Sink {
         if piece.at == 0 {
             let file = self.staging.open(&name(piece.entry), true);
             let file = file.map_err(|cause| self.contents("create", piece.entry)(cause.into()))?;
-            self.current = Some(Current { entry: piece.entry, file, hasher: blake3::Hasher::new() });
+            self.current = Some(OpenFile { entry: piece.entry, file, hasher: blake3::Hasher::new() });
         }
         let Some(current) = self.current.as_mut().filter(|current| current.entry == piece.entry) else {
             return Err(SinkError::Order { came: self.segments, written: self.segments });
@@ -479,13 +479,13 @@ fn trusted(
     root: &Root,
     staging: &Staging,
     manifest: &Manifest,
-    layout: &Layout,
+    layout: &StreamLayout,
     clobber: bool,
     mut remembered: Remembered,
 ) -> Remembered {
     let entries = manifest.entries();
     remembered.placed.retain(|&entry| match entries.get(entry) {
-        Some(Entry { path, kind: Kind::File { bytes }, mtime, .. }) => root.file(path) == Some((*bytes, *mtime)),
+        Some(Entry { path, kind: EntryKind::File { bytes }, mtime, .. }) => root.file(path) == Some((*bytes, *mtime)),
         _ => false,
     });
     // A name that was kept is to be replaced now, or may be gone.

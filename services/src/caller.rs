@@ -23,7 +23,7 @@ pub(super) fn name(cluster: &str, node: NodeId) -> String {
 
 /// A node to dial, with its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Contact {
+pub struct DialTarget {
     /// The node; None for any node of the cluster that listens at the addresses.
     pub node: Option<NodeId>,
     /// The addresses, as `host:port`, in the order in which they are tried; none on one host.
@@ -56,7 +56,7 @@ impl Caller {
     }
 
     /// Tells whether a node can be dialed at all, with what the contact says of it.
-    pub(super) fn can_dial(&self, to: &Contact) -> bool {
+    pub(super) fn can_dial(&self, to: &DialTarget) -> bool {
         match self.security {
             None => to.node.is_some(),
             Some(_) => !to.addresses.is_empty(),
@@ -64,7 +64,7 @@ impl Caller {
     }
 
     /// Opens a stream to a service. It waits for about `timeout` at most; the stream itself has no timeout.
-    pub fn dial(&self, to: &Contact, service: Service, timeout: Duration) -> Result<ControlStream, ControlError> {
+    pub fn dial(&self, to: &DialTarget, service: Service, timeout: Duration) -> Result<ControlStream, ControlError> {
         self.dial_within(to, service, timeout, timeout)
     }
 
@@ -72,7 +72,7 @@ impl Caller {
     /// there.
     pub fn dial_within(
         &self,
-        to: &Contact,
+        to: &DialTarget,
         service: Service,
         connect_timeout: Duration,
         timeout: Duration,

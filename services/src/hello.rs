@@ -77,7 +77,7 @@ pub(super) fn call(stream: &mut ControlStream, me: NodeId, service: Service) -> 
 }
 
 /// A call that came in.
-pub(super) struct Call {
+pub(super) struct IncomingCall {
     /// The number of a service.
     pub(super) service: u32,
     pub(super) from: NodeId,
@@ -86,9 +86,9 @@ pub(super) struct Call {
 }
 
 /// Waits for the request of the process that dialed.
-pub(super) fn hear(stream: &mut ControlStream, me: NodeId) -> Result<Call, ControlError> {
+pub(super) fn hear(stream: &mut ControlStream, me: NodeId) -> Result<IncomingCall, ControlError> {
     let [service, from, to] = read(stream, None)?;
-    Ok(Call { service, from: NodeId(from), is_astray: NodeId(to) != me })
+    Ok(IncomingCall { service, from: NodeId(from), is_astray: NodeId(to) != me })
 }
 
 /// Answers a call.

@@ -27,7 +27,7 @@ mod stream;
 mod tests;
 
 pub use self::{
-    caller::{Caller, Contact},
+    caller::{Caller, DialTarget},
     messenger::Messenger,
     server::{Handler, Server},
     stream::{ControlStream, HangUp, StreamReader, StreamWriter},

@@ -19,8 +19,8 @@ use std::{
 use squall_fabric::NodeId;
 
 use super::{
-    Caller, Contact, ControlStream, StreamReader, frame,
-    peer::{Peer, Work},
+    Caller, ControlStream, DialTarget, StreamReader, frame,
+    peer::{Peer, PeerTask},
 };
 
 /// The longest message, in bytes.
@@ -33,7 +33,7 @@ pub(crate) type Deliver = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
 /// A sender and receiver of messages. They may be lost, come twice, or out of their order. Dropping it closes all
 /// streams.
 pub struct Messenger {
-    shared: Arc<Shared>,
+    shared: Arc<MessengerShared>,
 }
 
 /// The key of a peer: its addresses as long as its id is not known.
@@ -43,7 +43,7 @@ enum Key {
     At(Vec<String>),
 }
 
-struct Shared {
+struct MessengerShared {
     caller: Caller,
     deliver: Deliver,
     peers: Mutex<HashMap<Key, Arc<Peer>>>,
@@ -54,11 +54,11 @@ impl Messenger {
     /// Makes a messenger that dials as `caller`, and hands received messages to `deliver`.
     pub fn new(caller: Caller, deliver: Deliver) -> Messenger {
         let (peers, closed) = (Mutex::default(), AtomicBool::new(false));
-        Messenger { shared: Arc::new(Shared { caller, deliver, peers, closed }) }
+        Messenger { shared: Arc::new(MessengerShared { caller, deliver, peers, closed }) }
     }
 
     /// Queues a message to send soon, without waiting. A peer that takes none for long loses the oldest.
-    pub fn send(&self, to: &Contact, message: Vec<u8>) {
+    pub fn send(&self, to: &DialTarget, message: Vec<u8>) {
         if message.len() > MESSAGE_BYTES {
             return tracing::error!(bytes = message.len(), ?to, "a message is too long to be sent");
         }
@@ -76,7 +76,7 @@ impl Messenger {
 
     /// Takes a stream that a peer has dialed, and reads it until it ends.
     pub fn serve(&self, stream: ControlStream) {
-        let (node, contact) = (stream.peer, Contact { node: Some(stream.peer), addresses: Vec::new() });
+        let (node, contact) = (stream.peer, DialTarget { node: Some(stream.peer), addresses: Vec::new() });
         let peer = self.shared.peer(&Key::Node(node), &contact);
         match peer.attach(stream.writer) {
             Ok(number) => self.shared.read(&peer, node, number, stream.reader),
@@ -92,13 +92,13 @@ impl Drop for Messenger {
     }
 }
 
-impl Shared {
+impl MessengerShared {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Peer>>> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn peer(&self, key: &Key, contact: &Contact) -> Arc<Peer> {
+    fn peer(&self, key: &Key, contact: &DialTarget) -> Arc<Peer> {
         let mut peers = self.lock();
         if let Some(peer) = peers.get(key) {
             return Arc::clone(peer);
@@ -118,8 +118,8 @@ impl Shared {
     fn write(self: &Arc<Self>, peer: &Arc<Peer>) {
         while let Some(work) = peer.work(&self.caller) {
             match work {
-                Work::Write(writer, bytes) => peer.write(&writer, bytes),
-                Work::Dial(contact) => match peer.dial(&self.caller, &contact) {
+                PeerTask::Write(writer, bytes) => peer.write(&writer, bytes),
+                PeerTask::Dial(contact) => match peer.dial(&self.caller, &contact) {
                     Ok(stream) => self.adopt(peer, stream),
                     Err(error) => tracing::debug!(?contact, %error, "a peer can't be reached"),
                 },

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamWriter, frame};
+use super::{Caller, ControlError, ControlStream, DialTarget, HangUp, Service, StreamWriter, frame};
 
 /// The limits of the queue, in bytes and in messages; the oldest messages are dropped first.
 const QUEUE_BYTES: usize = 16 << 20;
@@ -43,7 +43,7 @@ pub(super) struct Peer {
 }
 
 struct PeerState {
-    contact: Contact,
+    contact: DialTarget,
     queue: VecDeque<(Instant, Vec<u8>)>,
     queued_bytes: usize,
     /// The streams, of which the last one is written to. There are two when both sides have dialed at once: each side
@@ -69,13 +69,13 @@ struct Stream {
 pub(super) type Writer = Arc<Mutex<StreamWriter>>;
 
 /// The next task of the writing thread.
-pub(super) enum Work {
+pub(super) enum PeerTask {
     Write(Writer, Vec<u8>),
-    Dial(Contact),
+    Dial(DialTarget),
 }
 
 impl Peer {
-    pub(super) fn new(contact: Contact) -> Peer {
+    pub(super) fn new(contact: DialTarget) -> Peer {
         let state = PeerState {
             contact,
             queue: VecDeque::new(),
@@ -103,7 +103,7 @@ impl Peer {
     }
 
     /// Queues a message. Returns whether a thread must be started, which carries out what [`work`](Peer::work) returns.
-    pub(super) fn push(&self, to: &Contact, message: Vec<u8>) -> bool {
+    pub(super) fn push(&self, to: &DialTarget, message: Vec<u8>) -> bool {
         let mut state = self.lock();
         if state.closed {
             return false;
@@ -127,7 +127,7 @@ impl Peer {
     }
 
     /// Waits until there is something to do. Returns None if the thread is to end.
-    pub(super) fn work(&self, caller: &Caller) -> Option<Work> {
+    pub(super) fn work(&self, caller: &Caller) -> Option<PeerTask> {
         let mut state = self.lock();
         loop {
             if state.closed {
@@ -149,9 +149,9 @@ impl Peer {
             match state.streams.last() {
                 Some(stream) if !is_silent || !may_dial => {
                     let writer = Arc::clone(&stream.writer);
-                    return Some(Work::Write(writer, state.take_batch()));
+                    return Some(PeerTask::Write(writer, state.take_batch()));
                 }
-                _ if may_dial => return Some(Work::Dial(state.contact.clone())),
+                _ if may_dial => return Some(PeerTask::Dial(state.contact.clone())),
                 _ => {
                     // Waits until the peer may be dialed, or dials, or the queued messages are stale.
                     let until = state.dial_at.filter(|&at| at > now).map_or(STALE, |at| at - now);
@@ -177,7 +177,7 @@ impl Peer {
     }
 
     /// Dials the peer.
-    pub(super) fn dial(&self, caller: &Caller, contact: &Contact) -> Result<ControlStream, ControlError> {
+    pub(super) fn dial(&self, caller: &Caller, contact: &DialTarget) -> Result<ControlStream, ControlError> {
         let dialed = caller.dial_within(contact, Service::ViewLog, CONNECT_TIMEOUT, DIAL_TIMEOUT);
         let mut state = self.lock();
         if dialed.is_ok() {

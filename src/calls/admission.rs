@@ -282,14 +282,14 @@ fn refusal(state: &AdmissionState) -> SubmitError {
 
 /// A message that has found no room yet.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingMessage {
     message: Envelope,
     listener: Option<EventListener>,
 }
 
-impl Waiting {
-    pub(crate) fn new(message: Envelope) -> Waiting {
-        Waiting { message, listener: None }
+impl WaitingMessage {
+    pub(crate) fn new(message: Envelope) -> WaitingMessage {
+        WaitingMessage { message, listener: None }
     }
 
     /// Ready once `accept` returns anything else than [`SubmitError::Full`].
@@ -324,7 +324,7 @@ impl Waiting {
         until: Option<Instant>,
         mut accept: impl FnMut(&Envelope) -> Result<A, SubmitError>,
     ) -> Result<A, SubmitError> {
-        let Waiting { message, listener } = self;
+        let WaitingMessage { message, listener } = self;
         // If the listener was notified, another waiter is notified in its place.
         drop(listener);
         let room = admission.room_for(&message);

@@ -42,13 +42,13 @@ pub(crate) struct ClockBound {
     /// The time that messages get, as of the engine's last look at the clock; 0 while a submitting thread must look
     /// itself.
     time: AtomicU64,
-    seen: Mutex<Seen>,
+    seen: Mutex<ClockObservations>,
     /// Notified once the others' clocks are known.
     known: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct ClockObservations {
     /// The other members' offsets, in nanoseconds.
     others: Vec<(NodeId, i64)>,
     wrong: Option<Wrong>,
@@ -192,7 +192,7 @@ impl ClockBound {
     }
 }
 
-impl Seen {
+impl ClockObservations {
     /// The distance of an offset from the median of the others.
     fn distance(&self, own: i64) -> Duration {
         let middle = self.others.get(self.others.len() / 2).map_or(own, |&(_, offset)| offset);

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// A read, in the form in which the delivering thread carries it out.
-pub(crate) trait Look<S>: Send {
+pub(crate) trait ReplicaRead<S>: Send {
     /// Looks at the replica, or takes note of the error for which it can't. A second call forgets the result of the
     /// first.
     fn look(&mut self, replica: Result<&S, ReadError>);
@@ -36,20 +36,20 @@ pub(crate) trait Look<S>: Send {
     fn answer(self: Box<Self>) -> Option<Waker>;
 }
 
-/// A [`Look`] of any kind.
-pub(crate) type Job<S> = Box<dyn Look<S>>;
+/// A [`ReplicaRead`] of any kind.
+pub(crate) type Job<S> = Box<dyn ReplicaRead<S>>;
 
 /// The reads that wait for a group's delivering thread.
 pub(crate) struct Reads<S> {
     replica: Arc<ReplicaCell<S>>,
-    queue: Mutex<Queue<S>>,
+    queue: Mutex<ReadQueue<S>>,
     /// The number of waiting peeks, so that the lock is not taken when there are none.
     peeks: AtomicUsize,
     /// The number of looks that readers took on their own threads. Counted by the thread that holds the replica.
     direct: AtomicU64,
 }
 
-struct Queue<S> {
+struct ReadQueue<S> {
     /// Linearizable reads: the current view's shard has counted as many as there are.
     linearizable: VecDeque<Job<S>>,
     /// The number of counted reads that were refused since. The shard will still call them answerable, and they come
@@ -64,7 +64,7 @@ struct Queue<S> {
 
 impl<S> Reads<S> {
     pub(crate) fn new(replica: Arc<ReplicaCell<S>>) -> Reads<S> {
-        let queue = Queue {
+        let queue = ReadQueue {
             linearizable: VecDeque::new(),
             void: 0,
             counter: Err(ReadError::NotStarted),
@@ -160,7 +160,7 @@ impl<S> Reads<S> {
         Err(look)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue<S>> {
+    fn lock(&self) -> MutexGuard<'_, ReadQueue<S>> {
         // Nothing panics while holding it: no application code runs under it.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +175,7 @@ impl<S> Reads<S> {
     /// Each read is counted where it is queued, under one lock, so that a new view counts each that it finds once.
     pub(crate) fn push(&self, admission: &Admission, job: Job<S>) -> Result<(), ReadError> {
         let mut queue = self.lock();
-        let Queue { linearizable, counter, .. } = &mut *queue;
+        let ReadQueue { linearizable, counter, .. } = &mut *queue;
         let submitter = counter.as_ref().map_err(ReadError::clone)?;
         linearizable.push_back(job);
         submitter.ask_read();
@@ -272,14 +272,14 @@ impl<S> fmt::Debug for Reads<S> {
 }
 
 /// A read whose caller waits for the answer.
-struct Pending<T, L> {
-    answer: Arc<Answer<T>>,
+struct PendingRead<T, L> {
+    answer: Arc<ReadAnswer<T>>,
     look: Option<L>,
     /// The result; [`ReadError::Panicked`] from the beginning, for a look that panics or is not called.
     seen: Result<T, ReadError>,
 }
 
-impl<S, T: Send, L: FnOnce(&S) -> T + Send> Look<S> for Pending<T, L> {
+impl<S, T: Send, L: FnOnce(&S) -> T + Send> ReplicaRead<S> for PendingRead<T, L> {
     fn look(&mut self, replica: Result<&S, ReadError>) {
         let look = self.look.take();
         if Arc::strong_count(&self.answer) == 1 {
@@ -296,7 +296,7 @@ impl<S, T: Send, L: FnOnce(&S) -> T + Send> Look<S> for Pending<T, L> {
     }
 
     fn answer(self: Box<Self>) -> Option<Waker> {
-        let Pending { answer, seen, .. } = *self;
+        let PendingRead { answer, seen, .. } = *self;
         let before = std::mem::replace(&mut *answer.lock(), AnswerState::Answered(seen));
         answer.is_there.store(true, Ordering::Release);
         match before {
@@ -321,10 +321,10 @@ enum Where<T> {
     /// In the `Read` itself, from the beginning; None once it was taken.
     Here(Option<Result<T, ReadError>>),
     /// In memory shared with the delivering thread, which puts it there.
-    There(Arc<Answer<T>>),
+    There(Arc<ReadAnswer<T>>),
 }
 
-struct Answer<T> {
+struct ReadAnswer<T> {
     state: Mutex<AnswerState<T>>,
     /// Whether the answer has come, readable without the lock.
     is_there: AtomicBool,
@@ -348,9 +348,9 @@ impl<T: Send + 'static> Read<T> {
         look: impl FnOnce(&S) -> T + Send + 'static,
     ) -> (Read<T>, Job<S>) {
         let state = Mutex::new(AnswerState::Waiting(None));
-        let answer = Arc::new(Answer { state, is_there: AtomicBool::new(false) });
+        let answer = Arc::new(ReadAnswer { state, is_there: AtomicBool::new(false) });
         let read = Read { answer: Where::There(Arc::clone(&answer)), backoff };
-        let job = Pending { answer, look: Some(look), seen: Err(ReadError::Panicked) };
+        let job = PendingRead { answer, look: Some(look), seen: Err(ReadError::Panicked) };
         (read, Box::new(job))
     }
 
@@ -373,7 +373,7 @@ impl<T: Send + 'static> Read<T> {
     }
 }
 
-impl<T> Answer<T> {
+impl<T> ReadAnswer<T> {
     fn lock(&self) -> MutexGuard<'_, AnswerState<T>> {
         // Nothing panics while holding it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -11,7 +11,7 @@ use std::{
 use squall_runtime::blocking;
 
 use crate::calls::{
-    admission::{Admission, Waiting},
+    admission::{Admission, WaitingMessage},
     deadline::Deadline,
     envelope::Envelope,
     error::{Outcome, SubmitError},
@@ -20,7 +20,7 @@ use crate::calls::{
 
 /// The state that all handles of a group share with the delivering thread.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub(crate) struct GroupShared<T> {
     pub(crate) admission: Arc<Admission>,
     pub(crate) replies: ReplySlots<Result<T, Unapplied>>,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Unapplied {
     Failed(Box<SubmitError>),
 }
 
-impl<T> Shared<T> {
+impl<T> GroupShared<T> {
     /// Accepts a message whose submitter waits for the reply, if there is room.
     pub(crate) fn accept(&self, message: &Envelope) -> Result<Ticket, SubmitError> {
         let ticket = self.replies.claim().ok_or_else(|| self.admission.full())?;
@@ -86,14 +86,14 @@ impl<T> Shared<T> {
 ///   know that the messages after it may go all the same.
 #[must_use = "a submit that was not accepted at once is not sent unless it is awaited or waited for"]
 pub struct Submit<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<GroupShared<T>>,
     stage: SubmitStage,
     limit: Limit,
 }
 
 #[derive(Debug)]
 enum SubmitStage {
-    Waiting(Waiting),
+    Waiting(WaitingMessage),
     Accepted(Ticket),
     /// It was not accepted, and will not be.
     Failed(SubmitError),
@@ -124,17 +124,17 @@ enum Limit {
 }
 
 impl<T> Submit<T> {
-    pub(crate) fn new(shared: &Arc<Shared<T>>, message: Result<Envelope, SubmitError>) -> Submit<T> {
+    pub(crate) fn new(shared: &Arc<GroupShared<T>>, message: Result<Envelope, SubmitError>) -> Submit<T> {
         let stage = message.and_then(|message| match shared.accept(&message) {
             Ok(ticket) => Ok(SubmitStage::Accepted(ticket)),
-            Err(SubmitError::Full) => Ok(SubmitStage::Waiting(Waiting::new(message))),
+            Err(SubmitError::Full) => Ok(SubmitStage::Waiting(WaitingMessage::new(message))),
             Err(error) => Err(error),
         });
         let stage = stage.unwrap_or_else(SubmitStage::Failed);
         Submit { shared: Arc::clone(shared), stage, limit: Limit::None }
     }
 
-    pub(crate) fn accepted(shared: &Arc<Shared<T>>, ticket: Ticket) -> Submit<T> {
+    pub(crate) fn accepted(shared: &Arc<GroupShared<T>>, ticket: Ticket) -> Submit<T> {
         Submit { shared: Arc::clone(shared), stage: SubmitStage::Accepted(ticket), limit: Limit::None }
     }
 
@@ -275,7 +275,7 @@ pub struct Sending {
 
 #[derive(Debug)]
 enum SendingStage {
-    Waiting(Waiting),
+    Waiting(WaitingMessage),
     Accepted,
     /// It was not accepted, and will not be.
     Failed(SubmitError),
@@ -294,7 +294,7 @@ impl Sending {
     pub(crate) fn new(admission: &Arc<Admission>, message: Result<Envelope, SubmitError>) -> Sending {
         let stage = match message {
             Ok(message) => match admission.accept(&message, 0) {
-                Err(SubmitError::Full) => SendingStage::Waiting(Waiting::new(message)),
+                Err(SubmitError::Full) => SendingStage::Waiting(WaitingMessage::new(message)),
                 result => SendingStage::of(result),
             },
             Err(error) => SendingStage::Failed(error),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use squall_fabric::NodeId;
-use squall_services::Contact;
+use squall_services::DialTarget;
 
 use crate::{
     clients::{
@@ -87,11 +87,11 @@ const MAX_WAITING: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Asks {
     started: OnceLock<(NodeId, Dial)>,
-    peers: Mutex<BTreeMap<NodeId, Peer>>,
+    peers: Mutex<BTreeMap<NodeId, AskedMember>>,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct AskedMember {
     addresses: Vec<String>,
     /// The driver of the queries, from the first query on.
     driver: Option<Arc<Driver>>,
@@ -113,7 +113,7 @@ impl Asks {
         let mut before = std::mem::take(&mut *peers);
         for (node, addresses) in members {
             let driver = before.remove(&node).filter(|peer| peer.addresses == addresses).and_then(|peer| peer.driver);
-            peers.insert(node, Peer { addresses, driver });
+            peers.insert(node, AskedMember { addresses, driver });
         }
     }
 
@@ -127,7 +127,7 @@ impl Asks {
         if let Some(driver) = &peer.driver {
             return Ok(Arc::clone(driver));
         }
-        let contact = Contact { node: Some(member), addresses: peer.addresses.clone() };
+        let contact = DialTarget { node: Some(member), addresses: peer.addresses.clone() };
         let driver = Arc::new(Driver::start(group, Reach::One(contact), Arc::clone(dial), MAX_WAITING)?);
         peer.driver = Some(Arc::clone(&driver));
         Ok(driver)

@@ -20,9 +20,9 @@ use super::{
 use crate::{
     calls::{
         error::{ReadError, Unavailable},
-        read::{Job, Look, Reads},
+        read::{Job, Reads, ReplicaRead},
         reply_slots::Wakeups,
-        submit::{Shared, Unapplied},
+        submit::{GroupShared, Unapplied},
     },
     capture::{exchange::StateExchange, state::Frontier},
     delivery::backlog::Backlog,
@@ -58,7 +58,7 @@ pub(super) struct FillBacklog<'a> {
 
 /// The part of a [`Delivery`] besides the replica that the application of messages needs.
 pub(super) struct ApplyContext<S: Service> {
-    pub(super) shared: Arc<Shared<S::Reply>>,
+    pub(super) shared: Arc<GroupShared<S::Reply>>,
     pub(super) reads: Arc<Reads<S>>,
     pub(super) exchange: Arc<StateExchange>,
     pub(super) tally: Arc<Tally>,
@@ -247,7 +247,7 @@ impl<S: Service> ApplyContext<S> {
                 Some(durable) => durable.hold_read(job),
                 None => Some(job),
             };
-            job.and_then(Look::answer).into_iter().for_each(|waker| wakers.push(waker));
+            job.and_then(ReplicaRead::answer).into_iter().for_each(|waker| wakers.push(waker));
         }
     }
 

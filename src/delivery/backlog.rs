@@ -16,7 +16,7 @@ const OVERHEAD: usize = 64;
 
 /// An event that a replica must be told of once it has its state.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum BacklogEntry {
     Message { epoch: Epoch, seq: Seq, sender: NodeId, time: Hlc, payload: Box<[u8]> },
     View(Arc<NewView>),
 }
@@ -28,7 +28,7 @@ pub(crate) struct Backlog {
     from: Frontier,
     /// The place behind the newest entry.
     to: Frontier,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<BacklogEntry>,
     bytes: usize,
     max_bytes: usize,
 }
@@ -47,7 +47,7 @@ impl Backlog {
         message.payload.read(&mut payload);
         self.to.pass(seq);
         self.bytes += payload.len() + OVERHEAD;
-        self.entries.push_back(Entry::Message { epoch, seq, sender, time, payload });
+        self.entries.push_back(BacklogEntry::Message { epoch, seq, sender, time, payload });
         let fits = self.bytes <= self.max_bytes;
         if !fits {
             self.from = self.to.clone();
@@ -61,7 +61,7 @@ impl Backlog {
     pub(crate) fn push_view(&mut self, view: Arc<NewView>) {
         self.to = Frontier::begin(view.change.epoch, view.change.senders.len());
         self.bytes += OVERHEAD;
-        self.entries.push_back(Entry::View(view));
+        self.entries.push_back(BacklogEntry::View(view));
     }
 
     /// Whether it begins no later than the end of `state`.
@@ -70,17 +70,17 @@ impl Backlog {
     }
 
     /// Takes the oldest entry that `state` lacks.
-    pub(crate) fn pop(&mut self, state: &Frontier) -> Option<Entry> {
+    pub(crate) fn pop(&mut self, state: &Frontier) -> Option<BacklogEntry> {
         loop {
             let entry = self.entries.pop_front()?;
             self.bytes -= OVERHEAD;
             let lacks = match &entry {
-                Entry::Message { epoch, seq, payload, .. } => {
+                BacklogEntry::Message { epoch, seq, payload, .. } => {
                     self.bytes -= payload.len();
                     self.from.pass(*seq);
                     !state.includes(*epoch, *seq)
                 }
-                Entry::View(view) => {
+                BacklogEntry::View(view) => {
                     let change = &view.change;
                     self.from = Frontier::begin(change.epoch, change.senders.len());
                     change.epoch > state.epoch
@@ -141,8 +141,8 @@ mod tests {
     /// The entries beyond a state: messages by their byte, views by 100 times their epoch.
     fn beyond(mut backlog: Backlog, state: &Frontier) -> Vec<u64> {
         let name = |entry| match entry {
-            Entry::Message { payload, .. } => u64::from(payload[0]),
-            Entry::View(view) => 100 * view.change.epoch.0,
+            BacklogEntry::Message { payload, .. } => u64::from(payload[0]),
+            BacklogEntry::View(view) => 100 * view.change.epoch.0,
         };
         std::iter::from_fn(|| backlog.pop(state)).map(name).collect()
     }

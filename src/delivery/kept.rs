@@ -14,7 +14,7 @@ use crate::replica::service::Service;
 /// Any member may have delivered them, since delivery takes the receipt of all. But they are not known to be delivered,
 /// so the replica does not see them before the shard goes on with them. The submitters of this node's messages were
 /// told that the outcome is unknown.
-pub(super) struct Kept {
+pub(super) struct SuspendedCopy {
     part: ViewPart,
     /// The end of the part of the view's order that is delivered, or may be.
     to: Seq,
@@ -33,10 +33,10 @@ impl<D: Deliver> Deliver for Untold<D> {
     }
 }
 
-impl Kept {
+impl SuspendedCopy {
     /// Keeps a complete replica's part, which has received the view's order up to `received`.
-    pub(super) fn new(part: ViewPart, received: Seq) -> Option<Kept> {
-        matches!(part.phase, ReplicaPhase::Complete { .. }).then_some(Kept { part, to: received })
+    pub(super) fn new(part: ViewPart, received: Seq) -> Option<SuspendedCopy> {
+        matches!(part.phase, ReplicaPhase::Complete { .. }).then_some(SuspendedCopy { part, to: received })
     }
 
     /// Its part in the view.
@@ -45,9 +45,9 @@ impl Kept {
     }
 
     /// The same up to the place from which the shard goes on; None if it lacks something of that.
-    pub(super) fn up_to(self, began: OrderEnd) -> Option<Kept> {
+    pub(super) fn up_to(self, began: OrderEnd) -> Option<SuspendedCopy> {
         let reaches = began.epoch == self.part.epoch && began.seq <= self.to;
-        reaches.then_some(Kept { to: began.seq, ..self })
+        reaches.then_some(SuspendedCopy { to: began.seq, ..self })
     }
 
     /// Delivers the rest to the replica.

@@ -26,7 +26,7 @@ use squall_runtime::blocking::Applying;
 
 use self::{
     apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
-    kept::Kept,
+    kept::SuspendedCopy,
     pending_durable::{PendingDurable, fail_read},
     shard_change::{Fate, Installed, ShardChange},
     transfer_requests::{TransferRequests, capture},
@@ -39,7 +39,7 @@ use crate::{
         read::Reads,
         reply_slots::Wakeups,
         resubmit::Resubmission,
-        submit::{Shared, Unapplied},
+        submit::{GroupShared, Unapplied},
     },
     capture::{
         exchange::{ReplicaStatus, StateExchange},
@@ -108,7 +108,7 @@ pub(crate) struct Delivery<S: Service> {
     /// The place in the view's order up to which `part` is to be kept.
     keeps: Option<Seq>,
     /// A part of an earlier view that is kept in place of `part`.
-    kept: Option<Kept>,
+    kept: Option<SuspendedCopy>,
     requests: TransferRequests,
     resubmission: Resubmission,
     max_backlog_bytes: usize,
@@ -118,7 +118,7 @@ pub(crate) struct Delivery<S: Service> {
 
 /// The handles that a group's delivering thread shares with other threads.
 pub(crate) struct Links<S: Service> {
-    pub(crate) shared: Arc<Shared<S::Reply>>,
+    pub(crate) shared: Arc<GroupShared<S::Reply>>,
     pub(crate) reads: Arc<Reads<S>>,
     pub(crate) exchange: Arc<StateExchange>,
     pub(crate) tally: Arc<Tally>,
@@ -324,7 +324,7 @@ impl<S: Service> Delivery<S> {
         let Installed { view, shard, submitter, deliverer, resubmit, fell_short } = installed;
         let members = view.shard(shard).expect("a view that is installed has the shard").clone();
         let (before, mut kept) = (self.part.take(), self.kept.take());
-        let last = kept.as_ref().map(Kept::part).or(before.as_ref());
+        let last = kept.as_ref().map(SuspendedCopy::part).or(before.as_ref());
         let change = Arc::new(self.new_view(last, &view, shard));
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
@@ -396,7 +396,7 @@ impl<S: Service> Delivery<S> {
             self.kept = None;
         }
         if let Some(received) = self.keeps.take() {
-            self.kept = before.and_then(|part| Kept::new(part, received));
+            self.kept = before.and_then(|part| SuspendedCopy::new(part, received));
         }
         self.context.refuse_reads(why);
         self.context.wakers.flush();
@@ -473,7 +473,7 @@ fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequest
 }
 
 /// Tells the submitter of a message that it was not delivered here.
-fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
+fn fail<T>(shared: &GroupShared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
     if ticket == 0 {
         return;
     }

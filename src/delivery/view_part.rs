@@ -8,7 +8,7 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, S
 use super::{
     Fate,
     apply::{Apply, ApplyContext},
-    kept::Kept,
+    kept::SuspendedCopy,
     transfer_requests::TransferRequests,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         exchange::ReplicaStatus,
         state::{Frontier, Reached},
     },
-    delivery::backlog::{Backlog, Entry},
+    delivery::backlog::{Backlog, BacklogEntry},
     replica::{service::Service, view_change::NewView},
 };
 
@@ -35,7 +35,7 @@ pub(super) struct ViewPart {
 pub(super) enum ReplicaPhase {
     Complete {
         /// A part that the replica is to be given first, because the shard goes on with it from this node's memory.
-        owes: Option<Box<Kept>>,
+        owes: Option<Box<SuspendedCopy>>,
         /// The state that was restored, as long as it is ahead of the delivered order.
         ahead: Option<Frontier>,
         /// The views of which the replica has not been told.
@@ -118,11 +118,11 @@ impl ViewPart {
                 break;
             }
             match backlog.pop(frontier) {
-                Some(Entry::Message { epoch, seq, sender, time, payload }) => {
+                Some(BacklogEntry::Message { epoch, seq, sender, time, payload }) => {
                     let message = Message { epoch, seq, sender, time, payload: Payload::kept(&payload), ticket: 0 };
                     Apply { service, context }.deliver(message);
                 }
-                Some(Entry::View(view)) => context.tell_view(service, &view),
+                Some(BacklogEntry::View(view)) => context.tell_view(service, &view),
                 None => break,
             }
         }

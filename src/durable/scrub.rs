@@ -40,7 +40,7 @@ impl Pace {
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum ScrubStep {
     /// Wait until this time.
     Wait(Time),
     /// Read about so many bytes.
@@ -64,7 +64,7 @@ pub(crate) struct ScrubReport {
 const MAX_FOUND: usize = 100;
 
 #[derive(Debug)]
-struct Found {
+struct FoundDamage {
     damage: Damage,
     /// The members that were asked in vain in this round.
     asked: Vec<NodeId>,
@@ -77,7 +77,7 @@ struct Found {
 pub(crate) struct Scrub {
     pace: Pace,
     next_read: Time,
-    found: Vec<Found>,
+    found: Vec<FoundDamage>,
     repaired: u64,
 }
 
@@ -87,24 +87,24 @@ impl Scrub {
     }
 
     /// Returns the next thing to do. `others` have the log, too.
-    pub(crate) fn next(&mut self, now: Time, others: &[NodeId]) -> Next {
+    pub(crate) fn next(&mut self, now: Time, others: &[NodeId]) -> ScrubStep {
         for found in self.found.iter_mut().filter(|found| found.next <= now) {
             if let Some(&other) = others.iter().find(|other| !found.asked.contains(other)) {
                 found.asked.push(other);
-                return Next::Repair(found.damage.clone(), other);
+                return ScrubStep::Repair(found.damage.clone(), other);
             }
             found.asked.clear();
             found.next = now + self.pace.again * (1 << found.rounds.min(6));
             found.rounds += 1;
             if found.rounds == 1 {
-                return Next::Alone(found.damage.clone());
+                return ScrubStep::Alone(found.damage.clone());
             }
         }
         let retry = self.found.iter().map(|found| found.next).min().unwrap_or(Time::MAX);
         match self.pace.bytes_per_second {
-            0 => Next::Wait(retry),
-            _ if self.next_read <= now => Next::Read(self.pace.slice),
-            _ => Next::Wait(retry.min(self.next_read)),
+            0 => ScrubStep::Wait(retry),
+            _ if self.next_read <= now => ScrubStep::Read(self.pace.slice),
+            _ => ScrubStep::Wait(retry.min(self.next_read)),
         }
     }
 
@@ -121,7 +121,7 @@ impl Scrub {
         if self.found.len() >= MAX_FOUND || self.found.iter().any(|found| place(&found.damage) == place(damage)) {
             return false;
         }
-        self.found.push(Found { damage: damage.clone(), asked: Vec::new(), next: now, rounds: 0 });
+        self.found.push(FoundDamage { damage: damage.clone(), asked: Vec::new(), next: now, rounds: 0 });
         true
     }
 
@@ -162,13 +162,13 @@ impl Scrubbing {
         fetch: impl FnOnce(NodeId, Position, Position) -> Result<Vec<u8>, String>,
     ) -> Time {
         match self.scrub.next(now, others) {
-            Next::Wait(until) => return until,
-            Next::Read(bytes) => self.read(now, bytes),
-            Next::Alone(damage) => {
+            ScrubStep::Wait(until) => return until,
+            ScrubStep::Read(bytes) => self.read(now, bytes),
+            ScrubStep::Alone(damage) => {
                 let (group, why) = (&self.group, "no other member that can be asked has these records");
                 tracing::error!(group, %damage, why, "damaged records can't be replaced yet: the group goes on");
             }
-            Next::Repair(damage, other) => {
+            ScrubStep::Repair(damage, other) => {
                 let repaired = recovery::repair(&self.log_writer, &damage, |from, to| fetch(other, from, to));
                 match repaired {
                     Ok(()) => self.scrub.is_gone(&damage, true),
@@ -244,22 +244,22 @@ mod tests {
     fn a_log_is_read_at_its_rate_and_begun_anew_after_a_rest() {
         let (mut scrub, mut now) = (scrub(), Time::ZERO);
         for _ in 0..10 {
-            assert_eq!(scrub.next(now, &[]), Next::Read(500));
+            assert_eq!(scrub.next(now, &[]), ScrubStep::Read(500));
             scrub.has_read(now, 500, false);
-            assert_eq!(scrub.next(now, &[]), Next::Wait(now + SECOND / 2));
+            assert_eq!(scrub.next(now, &[]), ScrubStep::Wait(now + SECOND / 2));
             now = now + SECOND / 2;
         }
         scrub.has_read(now, 100, true);
-        assert_eq!(scrub.next(now, &[]), Next::Wait(now + SECOND / 10 + 60 * SECOND));
+        assert_eq!(scrub.next(now, &[]), ScrubStep::Wait(now + SECOND / 10 + 60 * SECOND));
     }
 
     #[test]
     fn a_rate_of_0_reads_nothing_and_repairs_what_is_known() {
         let pace = Pace { bytes_per_second: 0, ..Pace::of_node(0) };
         let mut scrub = Scrub::new(pace, Time::ZERO);
-        assert_eq!(scrub.next(Time::ZERO, &[NodeId(2)]), Next::Wait(Time::MAX));
+        assert_eq!(scrub.next(Time::ZERO, &[NodeId(2)]), ScrubStep::Wait(Time::MAX));
         assert!(scrub.finds(Time::ZERO, &damage(1)));
-        assert_eq!(scrub.next(Time::ZERO, &[NodeId(2)]), Next::Repair(damage(1), NodeId(2)));
+        assert_eq!(scrub.next(Time::ZERO, &[NodeId(2)]), ScrubStep::Repair(damage(1), NodeId(2)));
     }
 
     #[test]
@@ -270,13 +270,13 @@ mod tests {
         assert!(!scrub.finds(Time::ZERO, &damage(1)), "it is known");
         let mut now = Time::ZERO;
         for round in 0..5 {
-            assert_eq!(scrub.next(now, &others), Next::Repair(damage(1), NodeId(2)));
-            assert_eq!(scrub.next(now, &others), Next::Repair(damage(1), NodeId(3)));
+            assert_eq!(scrub.next(now, &others), ScrubStep::Repair(damage(1), NodeId(2)));
+            assert_eq!(scrub.next(now, &others), ScrubStep::Repair(damage(1), NodeId(3)));
             if round == 0 {
-                assert_eq!(scrub.next(now, &others), Next::Alone(damage(1)), "said once");
+                assert_eq!(scrub.next(now, &others), ScrubStep::Alone(damage(1)), "said once");
                 scrub.next_read = Time::MAX;
             }
-            let Next::Wait(again) = scrub.next(now, &others) else { panic!("it is to wait") };
+            let ScrubStep::Wait(again) = scrub.next(now, &others) else { panic!("it is to wait") };
             assert_eq!(again, now + 10 * SECOND * (1 << round));
             now = again;
         }

@@ -74,7 +74,7 @@ pub(crate) struct SnapshotStore {
 
 /// The newest snapshot that can be used, and the errors of newer ones.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundSnapshot {
     pub(crate) snapshot: Option<StoredSnapshot>,
     pub(crate) refused: Vec<SnapshotStoreError>,
 }
@@ -108,7 +108,7 @@ impl SnapshotStore {
         view: Option<&(Epoch, ViewRecord)>,
     ) -> Result<StoredSnapshotWriter, SnapshotStoreError> {
         let writer = SnapshotWriter::new(self.disk.clone(), self.cluster, self.shard, at)?;
-        let mut snapshot = StoredSnapshotWriter(BufWriter::with_capacity(CHUNK_BYTES, Contents(writer)));
+        let mut snapshot = StoredSnapshotWriter(BufWriter::with_capacity(CHUNK_BYTES, SnapshotContents(writer)));
         let record = view.map(|(_, view)| view.encode()).unwrap_or_default();
         let mut write = || {
             snapshot.write_all(MAGIC)?;
@@ -161,15 +161,15 @@ impl SnapshotStore {
     }
 
     /// Returns the newest snapshot of a place from `begin` to `end` that can be used.
-    pub(crate) fn newest(&self, begin: Position, end: Position) -> Result<Found, SnapshotStoreError> {
+    pub(crate) fn newest(&self, begin: Position, end: Position) -> Result<FoundSnapshot, SnapshotStoreError> {
         let mut refused = Vec::new();
         for position in self.positions(begin, end)?.into_iter().rev() {
             match self.open(position) {
-                Ok(snapshot) => return Ok(Found { snapshot: Some(snapshot), refused }),
+                Ok(snapshot) => return Ok(FoundSnapshot { snapshot: Some(snapshot), refused }),
                 Err(error) => refused.push(error),
             }
         }
-        Ok(Found { snapshot: None, refused })
+        Ok(FoundSnapshot { snapshot: None, refused })
     }
 
     /// Removes the snapshots of places that the log no longer has, or never came to have.
@@ -185,11 +185,11 @@ impl SnapshotStore {
 
 /// A snapshot that is being written. If it is dropped before it is [finished](StoredSnapshotWriter::finish), no
 /// snapshot exists.
-pub(crate) struct StoredSnapshotWriter(BufWriter<Contents>);
+pub(crate) struct StoredSnapshotWriter(BufWriter<SnapshotContents>);
 
-struct Contents(SnapshotWriter<Disk>);
+struct SnapshotContents(SnapshotWriter<Disk>);
 
-impl Write for Contents {
+impl Write for SnapshotContents {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes).map_err(io::Error::other)?;
         Ok(bytes.len())

@@ -1,7 +1,7 @@
 //! The dialing of nodes as a configuration says.
 
 use squall_fabric::NodeId;
-use squall_services::{Caller, Contact};
+use squall_services::{Caller, DialTarget};
 
 use super::{FabricError, net_config};
 use crate::config::{self, Config, carrier::Carrier};
@@ -19,15 +19,15 @@ impl Config {
     }
 
     /// Returns what this configuration says of a node's addresses.
-    pub fn contact(&self, node: NodeId) -> Contact {
-        Contact { node: Some(node), addresses: self.addresses(node).iter().map(ToString::to_string).collect() }
+    pub fn contact(&self, node: NodeId) -> DialTarget {
+        DialTarget { node: Some(node), addresses: self.addresses(node).iter().map(ToString::to_string).collect() }
     }
 
     /// Returns the nodes that this node asks when it joins.
-    pub fn join_contacts(&self) -> Vec<Contact> {
+    pub fn join_contacts(&self) -> Vec<DialTarget> {
         let contact = |to: &config::Contact| match to {
             config::Contact::Node(node) => self.contact(*node),
-            config::Contact::Address(address) => Contact { node: None, addresses: vec![address.to_string()] },
+            config::Contact::Address(address) => DialTarget { node: None, addresses: vec![address.to_string()] },
         };
         self.join().iter().map(contact).collect()
     }

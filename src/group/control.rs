@@ -25,7 +25,7 @@ use crate::{
         error::{ReadError, Unavailable},
         read::Reads,
         reply_slots::ReplySlots,
-        submit::Shared,
+        submit::GroupShared,
     },
     capture::{
         exchange::{CaptureReply, ReplicaStatus, StateExchange, Wanted},
@@ -43,7 +43,7 @@ use crate::{
     state_transfer::{
         control::ReplicaControl,
         install::{Installer, Repair},
-        wire::{LogEnd, Offer},
+        wire::{LogEnd, OfferKind},
     },
 };
 
@@ -125,7 +125,7 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
     let options = config.group(name);
     let backoff = BackoffProfile::caller(config.spin(), CoreBudget::of_this_host(config.members_here()));
     let admission = Arc::new(Admission::new(name.to_owned(), backoff, options.mode == Mode::Durable));
-    let shared = Arc::new(Shared { admission, replies: ReplySlots::new(options.max_waiting) });
+    let shared = Arc::new(GroupShared { admission, replies: ReplySlots::new(options.max_waiting) });
     let replica = Arc::new(ReplicaCell::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));
     let mode = options.mode;
@@ -137,7 +137,7 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
 
 struct Spec<S: Service> {
     replica: Arc<ReplicaCell<S>>,
-    shared: Arc<Shared<S::Reply>>,
+    shared: Arc<GroupShared<S::Reply>>,
     reads: Arc<Reads<S>>,
     history: Arc<History>,
     mode: Mode,
@@ -194,7 +194,7 @@ impl<S: Service> fmt::Debug for Spec<S> {
 }
 
 struct Control<S: Service> {
-    shared: Arc<Shared<S::Reply>>,
+    shared: Arc<GroupShared<S::Reply>>,
     reads: Arc<Reads<S>>,
     exchange: Arc<StateExchange>,
     tally: Arc<Tally>,
@@ -244,15 +244,15 @@ impl<S: Service> ReplicaControl for Control<S> {
         self.installer().map_or(Ok(()), |installer| installer.cut(to, rebuilds))
     }
 
-    fn restore(&self, offer: Offer, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
+    fn restore(&self, offer: OfferKind, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
         if !matches!(self.exchange.replica_status(), ReplicaStatus::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
         if let Some(installer) = self.installer() {
             let taken = match offer {
-                Offer::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
-                Offer::Suffix(divergence) => installer.take_suffix(divergence, from),
-                Offer::Records => Err(RestoreError::Foreign("these are only some records of a log")),
+                OfferKind::State { chain, .. } => installer.take_state(chain.map(ChainValue), from),
+                OfferKind::Suffix(divergence) => installer.take_suffix(divergence, from),
+                OfferKind::Records => Err(RestoreError::Foreign("these are only some records of a log")),
             };
             self.shared.admission.wake();
             return taken;

@@ -9,7 +9,7 @@ use crate::{
         envelope::Envelope,
         error::{ReadError, SubmitError},
         read::{Read, Reads},
-        submit::{Sending, Shared, Submit},
+        submit::{GroupShared, Sending, Submit},
     },
     durable::history::History,
     replica::{replicated::Replicated, service::Service},
@@ -33,7 +33,7 @@ use crate::{
 /// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are
 /// delivered in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
 pub struct Group<R: Service> {
-    pub(super) shared: Arc<Shared<R::Reply>>,
+    pub(super) shared: Arc<GroupShared<R::Reply>>,
     pub(super) reads: Arc<Reads<R>>,
     pub(super) history: Arc<History>,
     pub(super) mode: Mode,
@@ -145,7 +145,7 @@ impl<R: Service> Group<R> {
 
 impl<R: Service> Group<R> {
     /// Returns the state that the group's handles share with the delivering thread.
-    pub(crate) fn shared(&self) -> &Arc<Shared<R::Reply>> {
+    pub(crate) fn shared(&self) -> &Arc<GroupShared<R::Reply>> {
         &self.shared
     }
 

@@ -47,7 +47,7 @@ const LAST_RESORT: &str = "it goes on by itself once more of them are back; if t
 
 /// A request of another thread to the engine.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum EngineRequest {
     /// Ends the node's part in all groups, and the thread.
     Stop,
     /// Lets this node leave the group.
@@ -156,9 +156,9 @@ pub(crate) struct Engine<F> {
     pub(crate) monitor: Monitor,
     /// Dials other members.
     pub(crate) caller: Caller,
-    pub(crate) requests: Receiver<Request>,
+    pub(crate) requests: Receiver<EngineRequest>,
     /// The sender of requests for delivery threads.
-    pub(crate) to_self: Sender<Request>,
+    pub(crate) to_self: Sender<EngineRequest>,
     pub(crate) watch: Arc<NodeWatch>,
     /// Whether the node is one of the group's founders.
     pub(crate) founds: bool,
@@ -246,19 +246,19 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         while let Ok(request) = self.requests.try_recv() {
             busy = true;
             match request {
-                Request::Stop => stop = true,
-                Request::Leave => self.core.leave(&mut self.effects),
-                Request::Close => self.core.close(&mut self.effects),
-                Request::Suspect(node) => self.core.suspect(node, &mut self.effects),
-                Request::Status(reply) => {
+                EngineRequest::Stop => stop = true,
+                EngineRequest::Leave => self.core.leave(&mut self.effects),
+                EngineRequest::Close => self.core.close(&mut self.effects),
+                EngineRequest::Suspect(node) => self.core.suspect(node, &mut self.effects),
+                EngineRequest::Status(reply) => {
                     // The caller that asked may have gone.
                     let _ = reply.send(self.status());
                 }
-                Request::Report(known, reply) => {
+                EngineRequest::Report(known, reply) => {
                     let _ = reply.send(self.report(*known, now));
                 }
-                Request::Recover(reason, reply) => self.recover(reason, reply),
-                Request::Halted(shard, halt) => self.core.halted(shard, halt, &mut self.effects),
+                EngineRequest::Recover(reason, reply) => self.recover(reason, reply),
+                EngineRequest::Halted(shard, halt) => self.core.halted(shard, halt, &mut self.effects),
             }
         }
         (busy, stop)
@@ -511,7 +511,7 @@ impl<F> Drop for Engine<F> {
     }
 }
 
-fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<Request>, waker: &Waker) {
+fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<EngineRequest>, waker: &Waker) {
     group.overruns += 1;
     group.control.count_overrun();
     if group.overruns < OVERRUNS {
@@ -520,7 +520,7 @@ fn overran(group: &mut GroupSlot, shard: ShardId, requests: &Sender<Request>, wa
     if let Home::Engine(task) = std::mem::replace(&mut group.home, Home::Ended) {
         tracing::warn!(group = task.name(), "its calls are not short: it moves to a thread of its own");
         let requests = requests.clone();
-        let halted = move |shard, halt| drop(requests.send(Request::Halted(shard, halt)));
+        let halted = move |shard, halt| drop(requests.send(EngineRequest::Halted(shard, halt)));
         group.home = match DeliveryThread::start(shard, task, halted, waker.clone()) {
             Ok(thread) => Home::Thread(thread),
             Err(task) => Home::Engine(task),

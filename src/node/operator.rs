@@ -13,7 +13,7 @@ use squall_view_log::Monitor;
 
 use crate::{
     clients::admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
-    node::{engine::Request, status::Status, watch::NodeWatch},
+    node::{engine::EngineRequest, status::Status, watch::NodeWatch},
 };
 
 /// The longest time that a node that has left waits until it is no voter any more.
@@ -31,7 +31,7 @@ pub(crate) struct Operator {
     pub(crate) cluster: String,
     /// The place of the view log, in words.
     pub(crate) storage: Option<String>,
-    pub(crate) requests: Sender<Request>,
+    pub(crate) requests: Sender<EngineRequest>,
     pub(crate) waker: Waker,
     pub(crate) watch: Arc<NodeWatch>,
     pub(crate) monitor: Monitor,
@@ -40,20 +40,20 @@ pub(crate) struct Operator {
 
 impl Operator {
     /// Sends the engine a request. After its end nothing happens.
-    pub(crate) fn tell(&self, request: Request) {
+    pub(crate) fn tell(&self, request: EngineRequest) {
         let _ = self.requests.send(request);
         self.waker.wake();
     }
 
     /// Sends the engine a question. None if there is no answer in time, or the engine has ended.
-    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
+    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> EngineRequest) -> Option<T> {
         let (reply, answer) = bounded(1);
         self.tell(request(reply));
         answer.recv_timeout(PATIENCE).ok()
     }
 
     pub(crate) fn status(&self) -> Option<Status> {
-        self.ask(Request::Status)
+        self.ask(EngineRequest::Status)
     }
 
     /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
@@ -73,7 +73,7 @@ impl Operator {
 impl Admin for Operator {
     fn status(&self) -> StatusReport {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
-        let seen = self.ask(|reply| Request::Report(Box::new(known.clone()), reply));
+        let seen = self.ask(|reply| EngineRequest::Report(Box::new(known.clone()), reply));
         seen.unwrap_or_else(|| {
             let why =
                 self.watch.end_reason().map_or_else(|| "its engine does not answer".into(), |end| end.to_string());
@@ -92,7 +92,7 @@ impl Admin for Operator {
             let members: Vec<String> = view.nodes().iter().map(|member| member.0.to_string()).collect();
             return Err(format!("{node} is not a member of {}: that has {}", view.epoch, members.join(", ")));
         }
-        self.tell(Request::Suspect(node));
+        self.tell(EngineRequest::Suspect(node));
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Admin for Operator {
             Some(reason) => Err(format!("its part is over: {reason}")),
             None => {
                 let farewell = self.farewells.hold();
-                self.tell(Request::Leave);
+                self.tell(EngineRequest::Leave);
                 Ok(farewell)
             }
         }
@@ -116,7 +116,7 @@ impl Admin for Operator {
     }
 
     fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String> {
-        let forced = self.ask(|reply| Request::Recover(reason, reply));
+        let forced = self.ask(|reply| EngineRequest::Recover(reason, reply));
         let (epoch, emptied) = forced.ok_or("its engine does not answer")??;
         match self.watch.wait_view(Some(RECOVERY_PATIENCE), |view| view.epoch >= epoch) {
             Ok(Some(_)) => Ok(emptied),

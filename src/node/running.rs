@@ -12,10 +12,10 @@ use crate::{
     durable::storage_thread::StorageThread,
     node::{
         builder::NodeBuilder,
-        engine::Request,
+        engine::EngineRequest,
         operator::Operator,
         scrub_thread::ScrubThread,
-        status::{Change, Status},
+        status::{Status, ViewChangeTimes},
     },
 };
 
@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// Returns the times of this node's steps to its view.
-    pub fn last_change(&self) -> Change {
+    pub fn last_change(&self) -> ViewChangeTimes {
         self.operator.watch.change()
     }
 
@@ -78,7 +78,7 @@ impl Node {
     /// member then, and goes on trying; a process that is to end calls [`shutdown`](Node::shutdown) next, whatever the
     /// answer.
     pub fn leave(&self, limit: Duration) -> bool {
-        self.operator.tell(Request::Leave);
+        self.operator.tell(EngineRequest::Leave);
         self.operator.wait_left(Some(limit)).is_some()
     }
 
@@ -91,13 +91,13 @@ impl Node {
     /// A message that was acknowledged survives a loss of power of all members: durable groups go on with it when their
     /// nodes are started again. The outcome of a message that was not delivered is unknown.
     pub fn shutdown_group(&self, limit: Duration) -> bool {
-        self.operator.tell(Request::Close);
+        self.operator.tell(EngineRequest::Close);
         self.operator.wait_left(Some(limit)).is_some()
     }
 
     /// Declares a member gone, whatever this node sees of it: the others go on without it.
     pub fn suspect(&self, member: NodeId) {
-        self.operator.tell(Request::Suspect(member));
+        self.operator.tell(EngineRequest::Suspect(member));
     }
 
     /// Returns the reason for which the node's part in its groups is over, if it is.
@@ -144,7 +144,7 @@ impl Drop for Node {
         let Some(engine) = self.engine.take() else { return };
         // An operator that let the node leave hears of that before the node goes.
         self.operator.farewells.wait(FAREWELL_PATIENCE);
-        self.operator.tell(Request::Stop);
+        self.operator.tell(EngineRequest::Stop);
         if engine.join().is_err() {
             tracing::error!("the engine's thread panicked");
         }

@@ -14,7 +14,7 @@ use crossbeam::sync::{Parker, Unparker};
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ShardId, View};
 use squall_ordered::log::{self, Position, Storage};
-use squall_services::{Caller, Contact};
+use squall_services::{Caller, DialTarget};
 
 use crate::{
     durable::{
@@ -136,6 +136,6 @@ fn fetch(
     (from, to): (Position, Position),
 ) -> Result<Vec<u8>, String> {
     let rank = view.rank_of(other).ok_or("it is no member")?;
-    let contact = Contact { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
+    let contact = DialTarget { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
     fetch_records(caller, &contact, shard, from, to)
 }

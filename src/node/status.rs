@@ -21,7 +21,7 @@ pub struct Status {
 /// The steps by which a node came to its view, with their times on its own clock
 /// ([`Time::boot_clock`](squall_fabric::Time)). Zero is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ViewChangeTimes {
     /// The view's epoch; 0 before the first.
     pub epoch: u64,
     /// The time at which the node learned that the view before had to end, and wedged. A member was suspected, or a

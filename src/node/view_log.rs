@@ -19,7 +19,7 @@ struct Streams(Arc<Messenger>);
 
 impl Transport for Streams {
     fn send(&self, to: &Contact, message: Vec<u8>) {
-        self.0.send(&squall_services::Contact { node: to.node, addresses: to.addresses.clone() }, message);
+        self.0.send(&squall_services::DialTarget { node: to.node, addresses: to.addresses.clone() }, message);
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn start(
 }
 
 fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
-    let contact = |contact: squall_services::Contact| Contact { node: contact.node, addresses: contact.addresses };
+    let contact = |contact: squall_services::DialTarget| Contact { node: contact.node, addresses: contact.addresses };
     let of = |&node: &NodeId| contact(config.contact(node));
     let join = || config.join_contacts().into_iter().map(contact).collect();
     let start = if config.is_witness() {

@@ -7,7 +7,7 @@ use std::{
 
 use squall_membership::{EndReason, Epoch, View};
 
-use crate::{clients::serve, node::status::Change};
+use crate::{clients::serve, node::status::ViewChangeTimes};
 
 /// The latest news of a node, for any thread.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct NodeWatch {
 #[derive(Debug, Default)]
 struct WatchState {
     view: Option<Arc<View>>,
-    change: Change,
+    change: ViewChangeTimes,
     ended: Option<EndReason>,
 }
 
@@ -35,7 +35,7 @@ impl NodeWatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn installed(&self, view: Arc<View>, change: Change) {
+    pub(crate) fn installed(&self, view: Arc<View>, change: ViewChangeTimes) {
         if let Some(clients) = &self.clients {
             clients.install(&view);
         }
@@ -64,7 +64,7 @@ impl NodeWatch {
     }
 
     /// The steps by which the last view came about.
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self) -> ViewChangeTimes {
         self.lock().change
     }
 

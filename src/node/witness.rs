@@ -23,7 +23,7 @@ use crate::{
 pub struct Witness {
     id: NodeId,
     monitor: Monitor,
-    news: Arc<News>,
+    news: Arc<LogSignal>,
     /// Ends before the log, whose messages it brings.
     _server: Server,
     _log: Log,
@@ -33,7 +33,7 @@ pub struct Witness {
 
 /// A notification that the log has news.
 #[derive(Default)]
-struct News {
+struct LogSignal {
     any: Mutex<bool>,
     came: Condvar,
 }
@@ -49,7 +49,7 @@ impl Witness {
             Carrier::Shm => None,
             _ => Some(config.open_tcp()?),
         };
-        let news = Arc::new(News::default());
+        let news = Arc::new(LogSignal::default());
         let waker = {
             let news = Arc::clone(&news);
             Waker::new(move || news.come())
@@ -58,7 +58,7 @@ impl Witness {
         // Groups are no concern of a witness.
         let (log, messenger) = view_log::start(config, directory, Default::default(), caller, waker)?;
         let monitor = log.monitor();
-        let watched = Watched {
+        let watched = WitnessOperator {
             id: config.id(),
             cluster: config.cluster().to_owned(),
             storage: view_log::storage(config),
@@ -99,7 +99,7 @@ impl Witness {
     }
 }
 
-impl News {
+impl LogSignal {
     fn come(&self) {
         *self.any.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.came.notify_all();
@@ -107,7 +107,7 @@ impl News {
 }
 
 /// A witness, as operators reach it.
-struct Watched {
+struct WitnessOperator {
     id: NodeId,
     cluster: String,
     storage: Option<String>,
@@ -116,7 +116,7 @@ struct Watched {
 
 const NO_MEMBER: &str = "it is a witness, with no part in any group: ask a member";
 
-impl Admin for Watched {
+impl Admin for WitnessOperator {
     fn status(&self) -> StatusReport {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
         let epoch = self.monitor.status().epoch.map(|epoch| epoch.0);

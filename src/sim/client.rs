@@ -11,15 +11,15 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
-use squall_services::Contact;
+use squall_services::DialTarget;
 
 use super::{
     cluster::{Cluster, NOBODY},
-    node::{Act, Node, RunState},
+    node::{Act, RunState, SimNode},
 };
 use crate::{
     clients::{
-        client::{Ask, Call, CallId, ClientEffect, Core, Reach, Resolve, encode},
+        client::{Ask, Call, CallId, ClientCore, ClientEffect, Reach, Resolve, encode},
         serve::{
             Clients, ConnectedClient, Outbox, Passing, QueryService, ServeOptions, Served, ServedEntry, Server,
             wire::{ToClient, ToNode},
@@ -42,12 +42,12 @@ pub struct Client<R> {
 
 /// The simulator's side of a client: its core, its calls and its connections.
 pub(super) struct ClientNode {
-    core: Core,
+    core: ClientCore,
     calls: BTreeMap<CallId, Resolve>,
     made: u64,
     link: ClientLink,
     /// Connections that the client has let go. Their nodes still read what was sent on them.
-    old: Vec<Connection>,
+    old: Vec<SimConnection>,
     /// The time at which its next turn is on the agenda, at the latest.
     due_at: Time,
 }
@@ -56,13 +56,13 @@ enum ClientLink {
     Down,
     /// The connection comes about, or does not, at this time.
     Dialing(NodeId, Time),
-    Up(Box<Connection>),
+    Up(Box<SimConnection>),
     /// The connection broke. The client notices at this time.
     Broken(Time),
 }
 
 /// A connection between a client and a node, in one life of the node.
-struct Connection {
+struct SimConnection {
     node: NodeId,
     server: Arc<Server>,
     outbox: Arc<Outbox>,
@@ -78,7 +78,7 @@ struct Connection {
     is_closed: bool,
 }
 
-impl Connection {
+impl SimConnection {
     /// Does the node's side: reads what has arrived, and sends what there is to send.
     fn serve(&mut self, now: Time, delay: Duration) {
         while !self.is_over && (self.passing.is_some() || self.to_node.front().is_some_and(|(at, _)| *at <= now)) {
@@ -159,8 +159,8 @@ impl Cluster {
     /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
     pub fn client<R: QueryService>(&mut self, group: &str) -> Client<R> {
         let contacts = self.config.members().iter();
-        let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
-        let core = Core::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
+        let contacts = contacts.map(|&node| DialTarget { node: Some(node), addresses: Vec::new() }).collect();
+        let core = ClientCore::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
         let client = ClientNode {
             core,
             calls: BTreeMap::new(),
@@ -246,7 +246,7 @@ impl Cluster {
     fn schedule_client(&mut self, number: usize) {
         let now = self.net.now();
         let client = &mut self.clients[number];
-        let arrives = |connection: &Connection| connection.to_node.front().map(|(at, _)| *at).filter(|at| *at > now);
+        let arrives = |connection: &SimConnection| connection.to_node.front().map(|(at, _)| *at).filter(|at| *at > now);
         let old = client.old.iter().filter_map(arrives).min();
         let link = match &client.link {
             ClientLink::Down => None,
@@ -329,11 +329,11 @@ impl Cluster {
     }
 
     /// Opens a connection to a node, if the node runs and serves clients.
-    fn connect(&self, node: NodeId) -> Option<Connection> {
-        let is_there = |node: &&Node| node.state == RunState::Running;
+    fn connect(&self, node: NodeId) -> Option<SimConnection> {
+        let is_there = |node: &&SimNode| node.state == RunState::Running;
         let server = Arc::clone(self.nodes.get(&node).filter(is_there)?.server.as_ref()?);
         let outbox = server.outbox(self.net.now());
-        Some(Connection {
+        Some(SimConnection {
             node,
             server,
             outbox,

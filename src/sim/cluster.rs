@@ -18,7 +18,7 @@ use super::{
     client::ClientNode,
     clock::Clock,
     disks::{DiskCopy, Disks},
-    node::{Act, Launch, Node, RunState, true_time},
+    node::{Act, Launch, RunState, SimNode, true_time},
     options::{Decider, Options},
     raft::Raft,
     view_log::{Pace, Script},
@@ -78,7 +78,7 @@ pub struct Cluster {
     pub(super) served: BTreeMap<NodeId, Vec<ServedEntry>>,
     pub(super) clients: Vec<ClientNode>,
     pipe_slots: BTreeMap<NodeId, Vec<Arc<OnePipeSlot>>>,
-    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) nodes: BTreeMap<NodeId, SimNode>,
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
     /// Breaks ties of the agenda in the order of its entries.
     entries: u64,
@@ -209,7 +209,7 @@ impl Cluster {
     /// Runs until each node that runs has installed a view, and knows the others' clocks.
     pub(super) fn wait_formed(&mut self) -> Result<(), NotStarted> {
         let limit = self.config.formation_timeout() + Duration::from_secs(1);
-        let came = |node: &Node| node.installed.is_some() && node.core.bound().is_known() || node.ended.is_some();
+        let came = |node: &SimNode| node.installed.is_some() && node.core.bound().is_known() || node.ended.is_some();
         let formed = self.run_until(limit, |cluster| cluster.nodes.values().all(came));
         match self.nodes.values().find_map(|node| node.ended.clone()) {
             Some(reason) => Err(NotStarted::NotFormed(reason)),
@@ -270,7 +270,7 @@ impl Cluster {
         };
         let server = self.server(id, served, specs.iter().zip(plan.shards.keys()));
         let (wall_ahead, clock_limit) = (self.walls.get(&id).copied().unwrap_or(0), self.config.clock_limit());
-        let node = Node::launch(Launch {
+        let node = SimNode::launch(Launch {
             fabric,
             now,
             clock,
@@ -449,13 +449,13 @@ impl Cluster {
     /// All views that nodes have installed, each with the node that did.
     pub(super) fn installed(&self) -> Vec<(NodeId, Arc<View>)> {
         let all =
-            |(&id, node): (&NodeId, &Node)| node.views.iter().map(|view| (id, Arc::clone(view))).collect::<Vec<_>>();
+            |(&id, node): (&NodeId, &SimNode)| node.views.iter().map(|view| (id, Arc::clone(view))).collect::<Vec<_>>();
         self.past.iter().cloned().chain(self.nodes.iter().flat_map(all)).collect()
     }
 
     /// Whether a node runs, is a member with all shards complete, and has not been disturbed in this life.
     pub(super) fn serves(&self, node: NodeId) -> bool {
-        self.nodes.get(&node).is_some_and(Node::serves)
+        self.nodes.get(&node).is_some_and(SimNode::serves)
     }
 
     /// Whether two nodes run, and what each sends reaches the other.

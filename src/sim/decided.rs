@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Member, Proposal, View};
 use squall_view_log::Standing;
 
-use super::{cluster::Cluster, node::Node, view_log::Script};
+use super::{cluster::Cluster, node::SimNode, view_log::Script};
 
 impl Cluster {
     /// The decisions of the view log, in order.
@@ -39,8 +39,9 @@ impl Cluster {
     /// The leader of the last view that a node has installed, or of the log that decides on views, as some running node
     /// knows it. Only a leader whose process exists is returned.
     pub(super) fn leader(&self, of_log: bool) -> Option<NodeId> {
-        let known =
-            |(&id, node): (&NodeId, &Node)| if of_log { self.raft.leader(id) } else { node.core.membership().leader() };
+        let known = |(&id, node): (&NodeId, &SimNode)| {
+            if of_log { self.raft.leader(id) } else { node.core.membership().leader() }
+        };
         self.nodes.iter().filter_map(known).find(|leader| self.nodes.contains_key(leader))
     }
 

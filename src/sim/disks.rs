@@ -17,7 +17,7 @@ use squall_view_log::SimDisk;
 
 use super::{
     cluster::Cluster,
-    node::{Act, Found},
+    node::{Act, FoundDisk},
     options::Options,
 };
 use crate::{
@@ -182,7 +182,7 @@ impl Cluster {
         me: &Member,
         plan: &Plan,
         specs: &[Box<dyn GroupSpec>],
-    ) -> Result<BTreeMap<ShardId, Found>, RecoverError> {
+    ) -> Result<BTreeMap<ShardId, FoundDisk>, RecoverError> {
         let cluster = recovery::cluster_id(self.config.cluster());
         let Options { segment_bytes, batch_bytes, .. } = self.options;
         let mut found = BTreeMap::new();
@@ -194,7 +194,7 @@ impl Cluster {
             let OpenedLog { mut log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
             let rebuilt = spec.recover(&mut log)?;
             let held = recovery::held(&rebuilt, is_kept, &log);
-            found.insert(shard, Found { log, is_kept, rebuilt, held });
+            found.insert(shard, FoundDisk { log, is_kept, rebuilt, held });
         }
         Ok(found)
     }

@@ -17,14 +17,14 @@ use std::{
 use crate::{
     capture::state::RestoreError,
     group::control::GroupControl,
-    state_transfer::wire::{Offer, PreparedOffer, WriteOut},
+    state_transfer::wire::{OfferKind, PreparedOffer, WriteOut},
 };
 
 /// The time after which a thread that has done nothing is taken to wait for something that does not come.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// The message of a thread, each time that it stops.
-enum Said<T> {
+enum FlowReport<T> {
     /// The thread goes on when it is told to. The bytes are what it hands over.
     Stopped(Vec<u8>),
     Ended(T),
@@ -34,7 +34,7 @@ enum Said<T> {
 struct Stepped<T> {
     /// Lets the thread go on, with these bytes.
     go_on: Option<Sender<Vec<u8>>>,
-    says: Receiver<Said<T>>,
+    says: Receiver<FlowReport<T>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -45,12 +45,12 @@ impl<T: Send + 'static> Stepped<T> {
             let pipe = Pipe { goes_on, say: say.clone() };
             let ended = body(pipe);
             // Nothing listens if the function was given up.
-            let _ = say.send(Said::Ended(ended));
+            let _ = say.send(FlowReport::Ended(ended));
         })?;
         Ok(Stepped { go_on: Some(go_on), says, thread: Some(thread) })
     }
 
-    fn go_on(&mut self, with: Vec<u8>) -> Said<T> {
+    fn go_on(&mut self, with: Vec<u8>) -> FlowReport<T> {
         if let Some(go_on) = &self.go_on {
             // On an error the thread has ended, and has said so.
             let _ = go_on.send(with);
@@ -58,7 +58,7 @@ impl<T: Send + 'static> Stepped<T> {
         self.listen()
     }
 
-    fn listen(&mut self) -> Said<T> {
+    fn listen(&mut self) -> FlowReport<T> {
         match self.says.recv_timeout(STUCK) {
             Ok(said) => said,
             Err(RecvTimeoutError::Timeout) => panic!("a transfer does nothing for {STUCK:?}"),
@@ -83,13 +83,13 @@ impl<T> Drop for Stepped<T> {
 /// The thread's side of a function that is stepped.
 struct Pipe<T> {
     goes_on: Receiver<Vec<u8>>,
-    say: Sender<Said<T>>,
+    say: Sender<FlowReport<T>>,
 }
 
 impl<T> Pipe<T> {
     fn stop(&self, with: Vec<u8>) -> io::Result<Vec<u8>> {
         let gone = || io::Error::new(ErrorKind::ConnectionReset, "the other node is gone");
-        self.say.send(Said::Stopped(with)).map_err(|_| gone())?;
+        self.say.send(FlowReport::Stopped(with)).map_err(|_| gone())?;
         self.goes_on.recv().map_err(|_| gone())
     }
 }
@@ -170,17 +170,17 @@ impl Flow {
         let chunk = match self.is_written {
             true => Vec::new(),
             false => match self.source.go_on(Vec::new()) {
-                Said::Stopped(chunk) => chunk,
-                Said::Ended(Ok(())) => {
+                FlowReport::Stopped(chunk) => chunk,
+                FlowReport::Ended(Ok(())) => {
                     self.is_written = true;
                     return None;
                 }
-                Said::Ended(Err(_)) => return Some(None),
+                FlowReport::Ended(Err(_)) => return Some(None),
             },
         };
         match self.sink.go_on(chunk) {
-            Said::Stopped(_) => None,
-            Said::Ended(restored) => Some(Some(restored)),
+            FlowReport::Stopped(_) => None,
+            FlowReport::Ended(restored) => Some(Some(restored)),
         }
     }
 }
@@ -195,7 +195,7 @@ fn write_out(pipe: Pipe<io::Result<()>>, write: WriteOut, chunk_bytes: usize) ->
     }
 }
 
-fn take(pipe: Pipe<Result<(), RestoreError>>, to: &dyn GroupControl, offer: Offer) -> Result<(), RestoreError> {
+fn take(pipe: Pipe<Result<(), RestoreError>>, to: &dyn GroupControl, offer: OfferKind) -> Result<(), RestoreError> {
     let first = pipe.stop(Vec::new())?;
     let ended = first.is_empty();
     to.restore(offer, &mut Reading { pipe, chunk: first, at: 0, ended })

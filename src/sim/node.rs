@@ -63,7 +63,7 @@ pub(super) enum RunState {
     Paused,
 }
 
-pub(super) struct Node {
+pub(super) struct SimNode {
     pub(super) core: NodeCore<SimFabric>,
     pub(super) groups: BTreeMap<ShardId, Home>,
     /// The server of clients from outside, if the node serves any.
@@ -144,7 +144,7 @@ impl Home {
 }
 
 /// The contents of a durable group's disk, as a node's start finds them.
-pub(super) struct Found {
+pub(super) struct FoundDisk {
     pub(super) log: DiskLog,
     pub(super) is_kept: bool,
     pub(super) rebuilt: Rebuilt,
@@ -168,7 +168,7 @@ pub(super) struct Launch {
     /// The slots of its 1Pipe groups, in the order of their names.
     pub(super) pipe_slots: Vec<Arc<OnePipeSlot>>,
     /// The logs of durable groups.
-    pub(super) logs: BTreeMap<ShardId, Found>,
+    pub(super) logs: BTreeMap<ShardId, FoundDisk>,
     pub(super) server: Option<Arc<Server>>,
 }
 
@@ -177,8 +177,8 @@ pub(super) fn true_time(now: Time) -> u64 {
     1_795_000_000_000_000_000 + now.as_nanos()
 }
 
-impl Node {
-    pub(super) fn launch(launch: Launch) -> Node {
+impl SimNode {
+    pub(super) fn launch(launch: Launch) -> SimNode {
         let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, .. } = launch;
         let Launch { has_disk, specs, pipe_slots, mut logs, server, .. } = launch;
         let says = clock.at(now);
@@ -225,7 +225,7 @@ impl Node {
         if has_disk {
             core.hold(held, &mut Vec::new());
         }
-        Node {
+        SimNode {
             core,
             groups,
             server,

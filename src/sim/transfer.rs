@@ -34,10 +34,10 @@ pub(super) struct Cargo {
     from: Arc<dyn GroupControl>,
     /// The number of the node's fetch that it is for.
     fetch: u32,
-    way: Way,
+    way: FetchStage,
 }
 
-enum Way {
+enum FetchStage {
     /// The source has not answered yet; the number counts the looks at the answer.
     Asked(Answer, u32),
     /// The state is on its way, a chunk at a time.
@@ -74,7 +74,7 @@ impl Cluster {
         // Sometimes it takes a state, where the end of the log would do.
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
-        match offer::Plan::new(&*from, have) {
+        match offer::TransferPlan::new(&*from, have) {
             Err(why) => *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
             Ok(plan) => {
                 let wanted = plan.wanted;
@@ -89,7 +89,7 @@ impl Cluster {
         self.step_within(source, self.options.step_delay);
         let at = self.net.now() + self.random(self.options.transfer_delay);
         let group = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)).expect("it asks");
-        group.cargo = Some(Cargo { source, from, fetch, way: Way::Asked(answer, 0) });
+        group.cargo = Some(Cargo { source, from, fetch, way: FetchStage::Asked(answer, 0) });
         self.put(at, id, Act::Restore(shard));
     }
 
@@ -130,8 +130,8 @@ impl Cluster {
         self.let_deliver(id, shard);
         let Cargo { source, from, fetch, way } = cargo;
         let way = match way {
-            Way::Asked(answer, late) => self.begin(id, shard, answer, late),
-            Way::Flows(flow) => self.flow(id, shard, flow),
+            FetchStage::Asked(answer, late) => self.begin(id, shard, answer, late),
+            FetchStage::Flows(flow) => self.flow(id, shard, flow),
         };
         let Some((way, wait)) = way else { return };
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
@@ -156,10 +156,10 @@ impl Cluster {
 
     /// Checks whether a source has captured its state. Returns the next thing to do, and the time until then; None if
     /// the state is to be fetched again.
-    fn begin(&mut self, id: NodeId, shard: ShardId, answer: Answer, late: u32) -> Option<(Way, Duration)> {
+    fn begin(&mut self, id: NodeId, shard: ShardId, answer: Answer, late: u32) -> Option<(FetchStage, Duration)> {
         let given = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match given {
-            None if late < TOO_LATE => return Some((Way::Asked(answer, late + 1), AGAIN)),
+            None if late < TOO_LATE => return Some((FetchStage::Asked(answer, late + 1), AGAIN)),
             Some(Ok(captured)) => {
                 let chunk_bytes = CHUNK_BYTES[self.rng.usize(0..CHUNK_BYTES.len())];
                 let group = self.nodes.get(&id)?.groups.get(&shard)?;
@@ -168,7 +168,7 @@ impl Cluster {
                 }
                 let to = Arc::clone(&group.control);
                 if let Ok(flow) = Flow::begin(captured, to, chunk_bytes) {
-                    return Some((Way::Flows(flow), Duration::ZERO));
+                    return Some((FetchStage::Flows(flow), Duration::ZERO));
                 }
             }
             None | Some(Err(_)) => {}
@@ -178,10 +178,10 @@ impl Cluster {
     }
 
     /// Moves a chunk. Returns the next thing to do, and the time until then, if there are more chunks.
-    fn flow(&mut self, id: NodeId, shard: ShardId, mut flow: Flow) -> Option<(Way, Duration)> {
+    fn flow(&mut self, id: NodeId, shard: ShardId, mut flow: Flow) -> Option<(FetchStage, Duration)> {
         let Some(over) = flow.step() else {
             let wait = self.random(self.options.transfer_delay / 4);
-            return Some((Way::Flows(flow), wait));
+            return Some((FetchStage::Flows(flow), wait));
         };
         drop(flow);
         if let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) {

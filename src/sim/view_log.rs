@@ -43,11 +43,11 @@ pub(super) struct Pace {
 /// The script, which all nodes' view logs of one cluster share.
 #[derive(Debug)]
 pub(super) struct Script {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<SimLogShared>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SimLogShared {
     rng: Rng,
     pace: Pace,
     layout: Layout,
@@ -94,7 +94,7 @@ struct LogClient {
 impl Script {
     /// A script for a cluster that these nodes begin.
     pub(super) fn new(founders: Vec<NodeId>, layout: Layout, pace: Pace, rng: Rng) -> Script {
-        let shared = Shared {
+        let shared = SimLogShared {
             rng,
             pace,
             layout,
@@ -180,11 +180,11 @@ impl Script {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<SimLogShared>) -> MutexGuard<'_, SimLogShared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl SimLogShared {
     fn look(
         &mut self,
         now: Time,
@@ -461,7 +461,7 @@ impl Shared {
 #[derive(Debug)]
 struct ScriptedLog {
     node: NodeId,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<SimLogShared>>,
 }
 
 impl ScriptedLog {

@@ -12,7 +12,7 @@ use crate::{
     durable::{history::History, log_writer::LogWriter},
     state_transfer::{
         install::Repair,
-        wire::{LogEnd, Offer},
+        wire::{LogEnd, OfferKind},
     },
 };
 
@@ -56,5 +56,5 @@ pub(crate) trait ReplicaControl: Send + Sync {
     ///
     /// Blocks the calling thread, which must not be a delivering one, until the application has read all of it. The
     /// status shows whether that was enough: it becomes complete, or asks for another state.
-    fn restore(&self, offer: Offer, from: &mut dyn Read) -> Result<(), RestoreError>;
+    fn restore(&self, offer: OfferKind, from: &mut dyn Read) -> Result<(), RestoreError>;
 }

@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, ShardId, View};
 use squall_ordered::log::{Damage, Position};
-use squall_services::{Caller, Contact, HangUp};
+use squall_services::{Caller, DialTarget, HangUp};
 
 use crate::{
     capture::{exchange::ReplicaStatus, state::RestoreError},
     durable::recovery,
     state_transfer::control::ReplicaControl,
-    state_transfer::wire::{Fetch, Offer, Progress, RequestedPart, TransferRequest},
+    state_transfer::wire::{Fetch, OfferKind, RequestedPart, TransferProgress, TransferRequest},
 };
 
 /// A replica's state on its way to this node.
@@ -46,34 +46,34 @@ const TELL_EVERY: u64 = 64 << 20;
 /// thread has noticed.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
-    shared: Arc<Shared>,
+    shared: Arc<FetcherShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The state that the thread shares with its watchers.
 #[derive(Debug)]
-struct Shared {
+struct FetcherShared {
     stopped: AtomicBool,
     /// Whether the state was fetched.
     succeeded: AtomicBool,
-    way: Mutex<Way>,
+    way: Mutex<FetchSources>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Way {
+struct FetchSources {
     /// The latest view: its complete members are the sources.
     view: Arc<View>,
     /// The transfer, if one is under way, and the handle that ends it.
     under_way: Option<(Fetching, HangUp)>,
 }
 
-impl Shared {
+impl FetcherShared {
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Way> {
+    fn lock(&self) -> MutexGuard<'_, FetchSources> {
         // Nothing panics while holding it.
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +107,7 @@ impl Shared {
         }
     }
 
-    fn progress(&self, progress: Progress) {
+    fn progress(&self, progress: TransferProgress) {
         if let Some((fetching, _)) = &mut self.lock().under_way {
             (fetching.received, fetching.bytes) = (progress.received, progress.bytes);
         }
@@ -120,13 +120,13 @@ impl Shared {
 
     /// Waits until there is another view than this, or an end, or for `limit`.
     fn rest(&self, epoch: Epoch, limit: Duration) {
-        let goes_on = |way: &mut Way| way.view.epoch == epoch && !self.is_stopped();
+        let goes_on = |way: &mut FetchSources| way.view.epoch == epoch && !self.is_stopped();
         // The caller looks at the reason itself.
         drop(self.changed.wait_timeout_while(self.lock(), limit, goes_on));
     }
 }
 
-fn cut(way: &Way) {
+fn cut(way: &FetchSources) {
     if let Some((_, transfer)) = &way.under_way {
         transfer.now();
     }
@@ -141,10 +141,10 @@ impl Fetcher {
         shard: ShardId,
         view: Arc<View>,
     ) -> Option<Fetcher> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FetcherShared {
             stopped: AtomicBool::new(false),
             succeeded: AtomicBool::new(false),
-            way: Mutex::new(Way { view, under_way: None }),
+            way: Mutex::new(FetchSources { view, under_way: None }),
             changed: Condvar::new(),
         });
         let of_thread = Arc::clone(&shared);
@@ -193,7 +193,7 @@ impl Drop for Fetcher {
     }
 }
 
-fn run(caller: &Caller, control: &dyn ReplicaControl, shard: ShardId, shared: &Arc<Shared>) {
+fn run(caller: &Caller, control: &dyn ReplicaControl, shard: ShardId, shared: &Arc<FetcherShared>) {
     let mut wait = AGAIN;
     loop {
         let view = Arc::clone(&shared.lock().view);
@@ -231,13 +231,13 @@ fn fetch(
     shard: ShardId,
     view: &View,
     source: NodeId,
-    shared: &Arc<Shared>,
+    shared: &Arc<FetcherShared>,
 ) -> Result<u64, String> {
     let rank = view.rank_of(source).ok_or("it is no member")?;
-    let contact = Contact { node: Some(source), addresses: view.members[rank.index()].addresses.clone() };
+    let contact = DialTarget { node: Some(source), addresses: view.members[rank.index()].addresses.clone() };
     let (group, watched) = (Arc::<str>::from(control.name()), Arc::clone(shared));
     let mut told = TELL_EVERY;
-    let progress = move |progress: Progress| {
+    let progress = move |progress: TransferProgress| {
         watched.progress(progress);
         if progress.received >= told {
             told = progress.received + TELL_EVERY;
@@ -265,7 +265,7 @@ fn take(
     control: &dyn ReplicaControl,
     fetch: &mut Fetch,
     source: NodeId,
-    shared: &Arc<Shared>,
+    shared: &Arc<FetcherShared>,
 ) -> Result<u64, RestoreError> {
     shared.begin(source, fetch.hang_up());
     let restored = control.restore(fetch.offer, fetch);
@@ -280,7 +280,7 @@ fn take(
 /// Replaces damaged records of this node's log by another member's.
 fn repair(
     caller: &Caller,
-    source: &Contact,
+    source: &DialTarget,
     control: &dyn ReplicaControl,
     shard: ShardId,
     damage: &Damage,
@@ -292,7 +292,7 @@ fn repair(
 /// Fetches the records between two places of a shard's log from another node.
 pub(crate) fn fetch_records(
     caller: &Caller,
-    source: &Contact,
+    source: &DialTarget,
     shard: ShardId,
     from: Position,
     to: Position,
@@ -300,7 +300,7 @@ pub(crate) fn fetch_records(
     let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
     let mut fetch =
         Fetch::begin(caller, source, TransferRequest { shard, part }, |_| {}).map_err(|error| error.to_string())?;
-    let is_asked = fetch.offer == Offer::Records;
+    let is_asked = fetch.offer == OfferKind::Records;
     let mut records = Vec::new();
     fetch.read_to_end(&mut records).map_err(|error| error.to_string())?;
     is_asked.then_some(records).ok_or_else(|| "the source has given something else".to_owned())

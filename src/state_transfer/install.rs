@@ -56,15 +56,15 @@ pub(crate) struct Installer<'a, S: Service> {
 pub(crate) type Repair<'a> = &'a mut dyn FnMut(&Damage) -> Result<(), String>;
 
 /// A log that another thread writes.
-struct Remote<'a> {
+struct RemoteLog<'a> {
     log_writer: &'a Arc<LogWriter>,
     store: SnapshotStore,
 }
 
-impl Remote<'_> {
-    fn of(log_writer: &Arc<LogWriter>) -> Result<Remote<'_>, RebuildError> {
+impl RemoteLog<'_> {
+    fn of(log_writer: &Arc<LogWriter>) -> Result<RemoteLog<'_>, RebuildError> {
         let store = ask(log_writer, |log| SnapshotStore::of(log))?;
-        Ok(Remote { log_writer, store })
+        Ok(RemoteLog { log_writer, store })
     }
 
     /// Changes the log's end. The replica must be marked as stale before.
@@ -87,7 +87,7 @@ fn ask<T: Send + 'static>(
     log_writer.wait(&log_writer.ask(job)).ok_or(RebuildError::LogEnded)
 }
 
-impl Source for Remote<'_> {
+impl Source for RemoteLog<'_> {
     fn store(&self) -> &SnapshotStore {
         &self.store
     }
@@ -166,7 +166,7 @@ impl<S: Service> Installer<'_, S> {
     }
 
     fn rebuild(&self, service: &mut S, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
-        let mut remote = Remote::of(self.log_writer)?;
+        let mut remote = RemoteLog::of(self.log_writer)?;
         let mut rebuilt = rebuild(service, &mut remote)?;
         while let (Some(end), Some(damage)) = (rebuilt.end, &rebuilt.damage) {
             if let Err(why) = repair(damage) {
@@ -218,7 +218,7 @@ impl<S: Service> Installer<'_, S> {
         if was.position > to {
             self.log_writer.set_stale(true);
         }
-        let (remote, log_writer) = (Remote::of(self.log_writer)?, Arc::clone(self.log_writer));
+        let (remote, log_writer) = (RemoteLog::of(self.log_writer)?, Arc::clone(self.log_writer));
         // The rebuilding of the replica finds the last view.
         let view = self.log_writer.view().filter(|(epoch, _)| *epoch <= to.epoch);
         let end = remote.change_end(move |log| {
@@ -255,7 +255,7 @@ impl<S: Service> Installer<'_, S> {
             let counts = |skip: &Skip| skip.version <= acknowledged || skips.get(skip.version).is_some();
             self.compare_skips(&own.before(end).only(counts), &skips.before(end))?;
         }
-        let remote = Remote::of(self.log_writer)?;
+        let remote = RemoteLog::of(self.log_writer)?;
         self.write_snapshot(&remote.store, at, &view, from)?;
         let mut guard = self.borrow()?;
         let Some(fetch) = self.exchange.begin_restoring() else {

@@ -22,7 +22,7 @@ use crate::{
         recovery::{place, position},
     },
     state_transfer::control::ReplicaControl,
-    state_transfer::wire::{Divergence, LogEnd, Offer, PreparedOffer, RequestedPart},
+    state_transfer::wire::{Divergence, LogEnd, OfferKind, PreparedOffer, RequestedPart},
 };
 
 /// The size up to which a suffix is cheaper than a state, since the application can notice the capture of a state. In
@@ -44,7 +44,7 @@ pub(crate) fn offer(control: &dyn ReplicaControl, part: RequestedPart) -> Result
         }
         RequestedPart::State { have, .. } => have,
     };
-    let plan = Plan::new(control, have)?;
+    let plan = TransferPlan::new(control, have)?;
     let (reply, answer) = bounded(1);
     let reply = move |captured| {
         // The thread that asked may have ended.
@@ -56,7 +56,7 @@ pub(crate) fn offer(control: &dyn ReplicaControl, part: RequestedPart) -> Result
 }
 
 /// The choice of the data that a member gets that lacks something.
-pub(crate) struct Plan {
+pub(crate) struct TransferPlan {
     /// The part to capture for it.
     pub(crate) wanted: Wanted,
     /// This node's log, in a durable group.
@@ -68,9 +68,9 @@ pub(crate) struct Plan {
     retains: u64,
 }
 
-impl Plan {
+impl TransferPlan {
     /// Plans for a member of a group whose log ends at `have`, if it has any.
-    pub(crate) fn new(control: &dyn ReplicaControl, have: Option<LogEnd>) -> Result<Plan, String> {
+    pub(crate) fn new(control: &dyn ReplicaControl, have: Option<LogEnd>) -> Result<TransferPlan, String> {
         plan(control.log_writer(), have, control.history().retains())
     }
 
@@ -100,17 +100,22 @@ fn whole(log_writer: Option<&Arc<LogWriter>>, captured: state::Captured) -> Resu
         let answer = log_writer.wait(&log_writer.ask(move |log| log.chain_at(at)));
         chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
     }
-    let offer = Offer::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
+    let offer =
+        OfferKind::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
     Ok(PreparedOffer { offer, bytes: captured.bytes, write: Box::new(move |to| captured.write(to)) })
 }
 
 /// Plans what a member whose log this is gives to one whose log ends at `have`, if it has any.
-pub(crate) fn plan(log_writer: Option<&Arc<LogWriter>>, have: Option<LogEnd>, retains: u64) -> Result<Plan, String> {
+pub(crate) fn plan(
+    log_writer: Option<&Arc<LogWriter>>,
+    have: Option<LogEnd>,
+    retains: u64,
+) -> Result<TransferPlan, String> {
     let common = log_writer.zip(have).map(|(log_writer, have)| common(log_writer, have)).transpose()?.flatten();
     // Whatever the state's size, these records are sent, so a captured state would be of no use.
     let is_small = common.as_ref().is_some_and(|common| common.bytes <= worth(Some(0), retains));
     let wanted = if is_small { Wanted::Place } else { Wanted::State };
-    Ok(Plan { wanted, log_writer: log_writer.cloned(), common, retains })
+    Ok(TransferPlan { wanted, log_writer: log_writer.cloned(), common, retains })
 }
 
 /// The common part of two logs.
@@ -181,7 +186,7 @@ fn suffix(
     let end = captured.logged.as_ref().ok_or("the group is not durable")?.end;
     let mut reader = read(log_writer, cut.position, end.position)?;
     let head = captured.without_state();
-    let offer = Offer::Suffix(Divergence { at: place(cut.position), version: cut.version, time: cut.time.0 });
+    let offer = OfferKind::Suffix(Divergence { at: place(cut.position), version: cut.version, time: cut.time.0 });
     let write = move |to: &mut dyn Write| {
         head.write(to)?;
         write_records(&mut reader, to)
@@ -193,7 +198,7 @@ fn suffix(
 pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<PreparedOffer, String> {
     let mut reader = read(log_writer, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);
-    Ok(PreparedOffer { offer: Offer::Records, bytes: None, write: Box::new(write) })
+    Ok(PreparedOffer { offer: OfferKind::Records, bytes: None, write: Box::new(write) })
 }
 
 fn read(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Reader<Disk>, String> {

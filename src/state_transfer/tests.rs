@@ -11,16 +11,16 @@ use std::{
 
 use squall_membership::{Epoch, Seq, ShardId};
 
-use squall_services::{Caller, Contact, Handler, Server, Service, frame};
+use squall_services::{Caller, DialTarget, Handler, Server, Service, frame};
 
 use self::nodes::{Node, PATIENCE, WAYS, Way, caller, fresh_cluster};
 use super::wire::{
-    self, Fetch, Offer, PreparedOffer, Progress, RequestedPart, StateSource, TransferError, TransferRequest,
+    self, Fetch, OfferKind, PreparedOffer, RequestedPart, StateSource, TransferError, TransferProgress, TransferRequest,
 };
 
 const REQUEST: TransferRequest =
     TransferRequest { shard: ShardId(7), part: RequestedPart::State { epoch: Epoch(3), have: None } };
-const STATE: Offer = Offer::State { epoch: Epoch(3), seq: Seq(42), chain: None };
+const STATE: OfferKind = OfferKind::State { epoch: Epoch(3), seq: Seq(42), chain: None };
 
 /// The state that a source gives.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ fn a_state_arrives_whole_with_its_place_and_its_progress() {
             assert!(received == state(bytes), "{bytes} bytes, {way:?}");
             let bytes = bytes as u64;
             let seen = seen.lock().unwrap();
-            assert_eq!(seen.last(), Some(&Progress { received: bytes, bytes: Some(bytes) }));
+            assert_eq!(seen.last(), Some(&TransferProgress { received: bytes, bytes: Some(bytes) }));
             assert!(seen.is_sorted_by_key(|progress| progress.received));
         }
     }

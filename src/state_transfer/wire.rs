@@ -34,7 +34,7 @@ use squall_membership::{ClusterId, Epoch, OrderEnd, Seq, ShardId};
 use squall_ordered::log;
 
 use squall_services::{
-    Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamReader, StreamWriter,
+    Caller, ControlError, ControlStream, DialTarget, HangUp, Service, StreamReader, StreamWriter,
     frame::{self, FrameError},
 };
 
@@ -91,7 +91,7 @@ impl LogEnd {
 
 /// The kind of data that a source offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Offer {
+pub(crate) enum OfferKind {
     /// A state of this epoch. It contains the effect of the first `seq` places of the epoch's order, and no more.
     /// `chain` is the value with which a log that is begun behind it continues, if the log is signed.
     State { epoch: Epoch, seq: Seq, chain: Option<[u8; 32]> },
@@ -114,7 +114,7 @@ pub(crate) struct Divergence {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum TransferReply {
-    Begun { offer: Offer, bytes: Option<u64> },
+    Begun { offer: OfferKind, bytes: Option<u64> },
     Refused(String),
 }
 
@@ -124,7 +124,7 @@ pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Se
 /// An offer that a source has ready, with its data.
 pub(crate) struct PreparedOffer {
     /// The kind of the data.
-    pub(crate) offer: Offer,
+    pub(crate) offer: OfferKind,
     /// Its length in bytes, if that is known.
     pub(crate) bytes: Option<u64>,
     /// The function that writes it.
@@ -238,7 +238,7 @@ impl Write for ChunkWriter {
 /// [`io::Error`] around a [`TransferError`], says that the state ends too early.
 pub(crate) struct Fetch {
     /// The kind of the data.
-    pub(crate) offer: Offer,
+    pub(crate) offer: OfferKind,
     from: StreamReader,
     hang_up: HangUp,
     hasher: blake3::Hasher,
@@ -248,14 +248,14 @@ pub(crate) struct Fetch {
     received: u64,
     bytes: Option<u64>,
     ended: bool,
-    progress: Box<dyn FnMut(Progress) + Send>,
+    progress: Box<dyn FnMut(TransferProgress) + Send>,
     /// Kept so that this side's direction stays open.
     _to: StreamWriter,
 }
 
 /// The progress of a state's transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct TransferProgress {
     /// The number of bytes so far.
     pub(crate) received: u64,
     /// The total number of bytes, if the source knows it.
@@ -266,9 +266,9 @@ impl Fetch {
     /// Asks a member for a shard's state, and waits until it begins. `progress` is called after each chunk.
     pub(crate) fn begin(
         caller: &Caller,
-        source: &Contact,
+        source: &DialTarget,
         request: TransferRequest,
-        progress: impl FnMut(Progress) + Send + 'static,
+        progress: impl FnMut(TransferProgress) + Send + 'static,
     ) -> Result<Fetch, TransferError> {
         let stream = caller.dial(source, Service::State, DIAL_TIMEOUT)?;
         let cut = |cause: FrameError| TransferError::Cut { after: 0, cause };
@@ -325,7 +325,7 @@ impl Fetch {
         self.at = 0;
         self.received += len as u64;
         self.ended = len == 0;
-        (self.progress)(Progress { received: self.received, bytes: self.bytes });
+        (self.progress)(TransferProgress { received: self.received, bytes: self.bytes });
         Ok(())
     }
 }

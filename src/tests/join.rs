@@ -12,12 +12,12 @@ use crate::{
         exchange::{ReplicaStatus, Wanted},
         state::{CaptureError, Captured, Frontier, Reached, RestoreError},
     },
-    state_transfer::wire::Offer,
+    state_transfer::wire::OfferKind,
 };
 
 const OLD: NodeId = NodeId(1);
 const NEW: NodeId = NodeId(2);
-const STATE: Offer = Offer::State { epoch: Epoch(1), seq: Seq(0), chain: None };
+const STATE: OfferKind = OfferKind::State { epoch: Epoch(1), seq: Seq(0), chain: None };
 
 /// One node of a [`Pair`].
 struct Half {

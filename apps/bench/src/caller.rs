@@ -13,7 +13,7 @@ use super::{
 };
 
 /// A call under way.
-enum Call<T> {
+enum OngoingCall<T> {
     Submit(Submit<T>),
     Read(Read<usize>),
 }
@@ -35,22 +35,22 @@ where
         while now < go.until && under_way.len() < calls.in_flight as usize {
             let began = Time::boot_clock().as_nanos();
             let call = if rng.u32(0..100) < calls.reads_percent {
-                Call::Read(group.read(|service| size_of_val(service)))
+                OngoingCall::Read(group.read(|service| size_of_val(service)))
             } else {
                 match group.try_submit_bytes(&payload) {
                     // A submit that waits for room is handed over only while its caller waits for it, and this thread
                     // waits for the oldest.
                     Err(SubmitError::Full) if !under_way.is_empty() => break,
-                    Err(SubmitError::Full) => Call::Submit(group.submit_bytes(&payload)),
-                    submitted => Call::Submit(submitted.map_err(|error| error.to_string())?),
+                    Err(SubmitError::Full) => OngoingCall::Submit(group.submit_bytes(&payload)),
+                    submitted => OngoingCall::Submit(submitted.map_err(|error| error.to_string())?),
                 }
             };
             under_way.push_back((began, call));
         }
         let Some((began, call)) = under_way.pop_front() else { return Ok(latencies) };
         match call {
-            Call::Submit(submit) => submit.wait().map(|_| ()).map_err(|error| error.to_string())?,
-            Call::Read(read) => read.wait().map(|_| ()).map_err(|error| error.to_string())?,
+            OngoingCall::Submit(submit) => submit.wait().map(|_| ()).map_err(|error| error.to_string())?,
+            OngoingCall::Read(read) => read.wait().map(|_| ()).map_err(|error| error.to_string())?,
         }
         let ended = Time::boot_clock().as_nanos();
         if (go.from..go.until).contains(&ended) {

@@ -8,10 +8,10 @@ use squall_command::CommandError;
 
 use super::{
     cluster,
-    job::{Calls, Job, Outcome, Senders, Spinning},
+    job::{Calls, Job, Senders, Spinning, WorkerMeasurements},
     latency,
     ordered::default_bulk_threshold,
-    places::{Place, PlaceArgs, Places, fabric_of, fresh_cluster},
+    places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
     report::{CallsRow, Printing},
 };
 
@@ -130,16 +130,16 @@ impl CallsArgs {
 }
 
 /// Combines what the nodes measured.
-fn row(job: &Job, calls: Calls, outcomes: &[Outcome]) -> CallsRow {
+fn row(job: &Job, calls: Calls, outcomes: &[WorkerMeasurements]) -> CallsRow {
     let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
-    let sum = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>();
+    let sum = |of: fn(&WorkerMeasurements) -> f64| outcomes.iter().map(of).sum::<f64>();
     let answered = sum(|outcome| outcome.answered as f64);
     let micros =
         |quantile| (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0);
     CallsRow {
         bench: "calls",
         fabric: fabric_of(job.place.as_ref()),
-        tls: job.place.as_ref().is_some_and(Place::is_protected),
+        tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
         nodes: job.nodes,
         callers: calls.callers,
         in_flight: calls.in_flight,

@@ -16,9 +16,9 @@ use serde::Serialize;
 use squall_fabric::Time;
 
 use super::{
-    bulk::{BulkJob, Round},
+    bulk::{BulkJob, BulkRound},
     collectives::{CollectivesJob, Timed},
-    job::{Go, Job, Outcome, Said, Work},
+    job::{Go, Job, WorkerJob, WorkerMeasurements, WorkerReport},
     onepipe::{OnePipeJob, PAUSE_NANOS, Scattered},
     places::Places,
 };
@@ -56,7 +56,7 @@ pub(crate) enum RunError {
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
-pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Vec<Outcome>, RunError> {
+pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Vec<WorkerMeasurements>, RunError> {
     run_unless(&Arc::default(), jobs, places, measure)
 }
 
@@ -66,21 +66,21 @@ pub(crate) fn run_unless(
     jobs: &[Job],
     places: &Places,
     measure: Duration,
-) -> Result<Vec<Outcome>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Ordered), places)?;
+) -> Result<Vec<WorkerMeasurements>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Ordered), places)?;
     workers.stop = Arc::clone(stop);
-    workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
+    workers.until_all(PATIENCE, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
     workers.tell(&Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
     workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
-        Said::Done(outcome) => Some(*outcome),
+        WorkerReport::Done(outcome) => Some(*outcome),
         _ => None,
     })
 }
 
 /// Runs a bulk job for each node in a process of its own, and returns the rounds that they measured, by node.
-pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Round>>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Bulk), places)?;
+pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<BulkRound>>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Bulk), places)?;
     let copies = jobs.iter().map(|job| u64::from(job.groups) * job.size_bytes as u64).sum::<u64>();
     let nanos =
         if jobs.iter().any(|job| job.place.is_some()) { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
@@ -88,33 +88,33 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Roun
     let rounds = jobs.first().map_or(0, |job| 1 + job.warm_up + job.iterations);
     // Workers do not wait for this process: one may have moved all before the readiness of another is read here.
     workers.until_all(once * (1 + rounds), |said| match said {
-        Said::Moved(rounds) => Some(rounds),
+        WorkerReport::Moved(rounds) => Some(rounds),
         _ => None,
     })
 }
 
 /// Runs a job for each node in a process of its own, and returns the times of its operations, by node.
 pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Result<Vec<Timed>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Collectives), places)?;
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Collectives), places)?;
     let bytes = jobs.iter().map(|job| 8 * job.elements as u64).sum::<u64>() * jobs.len() as u64;
     let nanos = if jobs[0].place.is_some() { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
     // The nodes may share cores: a short operation then waits while other nodes have them.
     let once = Duration::from_millis(jobs.len() as u64) + Duration::from_nanos(bytes * nanos);
     workers.until_all(PATIENCE + once * (64 + jobs[0].samples), |said| match said {
-        Said::Timed(timed) => Some(timed),
+        WorkerReport::Timed(timed) => Some(timed),
         _ => None,
     })
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
 pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &Places) -> Result<Vec<Scattered>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::OnePipe), places)?;
-    workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::OnePipe), places)?;
+    workers.until_all(PATIENCE, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
     let measure = Duration::from_nanos(2 * jobs[0].phase_nanos + 3 * PAUSE_NANOS);
     workers.tell(&Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
     workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
-        Said::Scattered(scattered) => Some(scattered),
+        WorkerReport::Scattered(scattered) => Some(scattered),
         _ => None,
     })
 }
@@ -125,8 +125,8 @@ pub(crate) struct Workers {
     /// Set once the run is to stop.
     stop: Arc<AtomicBool>,
     /// A process' words; None once it says nothing more.
-    said: Receiver<(Life, Option<Said>)>,
-    say: Sender<(Life, Option<Said>)>,
+    said: Receiver<(Life, Option<WorkerReport>)>,
+    say: Sender<(Life, Option<WorkerReport>)>,
 }
 
 /// A node's index, and the number of its process: 0 is the first.
@@ -142,7 +142,7 @@ struct Worker {
 
 impl Workers {
     /// Starts a process for each of these works, one for each node from 0 on.
-    pub(crate) fn start(works: impl Iterator<Item = Work>, places: &Places) -> Result<Workers, RunError> {
+    pub(crate) fn start(works: impl Iterator<Item = WorkerJob>, places: &Places) -> Result<Workers, RunError> {
         let (say, said) = mpsc::channel();
         let mut workers = Workers { workers: Vec::new(), stop: Arc::default(), said, say };
         for (node, work) in works.enumerate() {
@@ -152,7 +152,7 @@ impl Workers {
         Ok(workers)
     }
 
-    fn spawn(&self, life: Life, work: &Work, places: &Places) -> Result<Worker, RunError> {
+    fn spawn(&self, life: Life, work: &WorkerJob, places: &Places) -> Result<Worker, RunError> {
         let program = std::env::current_exe().map_err(RunError::Spawn)?;
         let node = life.0;
         let work = serde_json::to_string(work).expect("a job is plain data");
@@ -193,7 +193,7 @@ impl Workers {
     }
 
     /// Starts another process for a node that was killed.
-    pub(crate) fn restart(&mut self, node: usize, work: Work, places: &Places) -> Result<(), RunError> {
+    pub(crate) fn restart(&mut self, node: usize, work: WorkerJob, places: &Places) -> Result<(), RunError> {
         let life = (node, self.workers[node].life + 1);
         self.workers[node] = self.spawn(life, &work, places)?;
         Ok(())
@@ -204,7 +204,7 @@ impl Workers {
         &mut self,
         node: usize,
         limit: Duration,
-        take: impl Fn(Said) -> Option<T>,
+        take: impl Fn(WorkerReport) -> Option<T>,
     ) -> Result<T, RunError> {
         let taken = self.until_those(limit, |other| other == node, take)?;
         Ok(taken.into_iter().next().expect("there is one for each"))
@@ -214,7 +214,7 @@ impl Workers {
     pub(crate) fn until_all<T>(
         &mut self,
         limit: Duration,
-        take: impl Fn(Said) -> Option<T>,
+        take: impl Fn(WorkerReport) -> Option<T>,
     ) -> Result<Vec<T>, RunError> {
         let killed: Vec<bool> = self.workers.iter().map(|worker| worker.killed).collect();
         self.until_those(limit, |node| !killed[node], take)
@@ -224,7 +224,7 @@ impl Workers {
         &mut self,
         limit: Duration,
         those: impl Fn(usize) -> bool,
-        take: impl Fn(Said) -> Option<T>,
+        take: impl Fn(WorkerReport) -> Option<T>,
     ) -> Result<Vec<T>, RunError> {
         let until = Instant::now() + limit;
         let mut taken: Vec<Option<T>> = self.workers.iter().map(|_| None).collect();
@@ -235,7 +235,7 @@ impl Workers {
             let left = until.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left.min(STOP_AFTER)) {
                 Ok(((node, life), _)) if self.workers[node].killed || self.workers[node].life != life => {}
-                Ok(((node, _), Some(Said::Failed(why)))) => return Err(self.cause(node, why)),
+                Ok(((node, _), Some(WorkerReport::Failed(why)))) => return Err(self.cause(node, why)),
                 Ok(((node, _), Some(said))) => {
                     if let Some(value) = take(said) {
                         taken[node] = Some(value);
@@ -255,7 +255,7 @@ impl Workers {
         let mut gave_up = vec![node];
         while let Ok(((other, _), said)) = self.said.recv_timeout(Duration::from_millis(200)) {
             match said {
-                Some(Said::Failed(_)) => gave_up.push(other),
+                Some(WorkerReport::Failed(_)) => gave_up.push(other),
                 None if !gave_up.contains(&other) => return self.died(other),
                 _ => {}
             }

@@ -1,7 +1,8 @@
 //! The messages between a benchmark's parent and its workers.
 //!
-//! The parent gives each worker its [`Work`] as an argument. The worker then says [`Ready`](Said::Ready), the parent
-//! answers with a [`Go`], and the worker reports the outcome: one line of JSON each. A worker whose input ends stops.
+//! The parent gives each worker its [`WorkerJob`] as an argument. The worker then says [`Ready`](WorkerReport::Ready),
+//! the parent answers with a [`Go`], and the worker reports the outcome: one line of JSON each. A worker whose input
+//! ends stops.
 //! (Workers that move bulk data agree among themselves when to go.)
 
 use std::path::PathBuf;
@@ -11,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use squall::Spin;
 
 use super::{
-    bulk::{BulkJob, Round},
+    bulk::{BulkJob, BulkRound},
     collectives::{CollectivesJob, Timed},
     failover::{FailoverJob, Recovered, Settled},
     onepipe::{OnePipeJob, Scattered},
-    places::Place,
+    places::NodeAddresses,
 };
 
 /// The work of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Work {
+pub(crate) enum WorkerJob {
     Ordered(Job),
     Bulk(BulkJob),
     Collectives(CollectivesJob),
@@ -93,7 +94,7 @@ pub(crate) struct Job {
     pub(crate) rate: Option<f64>,
     pub(crate) spin: Spinning,
     /// None in shared memory.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NodeAddresses>,
     /// The calls that it makes, instead of sending messages whose replies no thread waits for.
     pub(crate) calls: Option<Calls>,
     /// This node's directory, if the group is durable.
@@ -128,12 +129,12 @@ pub(crate) struct Go {
 /// A line that a worker says to its parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Said {
+pub(crate) enum WorkerReport {
     /// Its group is formed.
     Ready,
-    Done(Box<Outcome>),
+    Done(Box<WorkerMeasurements>),
     /// Its measurements of each round of bulk data.
-    Moved(Vec<Round>),
+    Moved(Vec<BulkRound>),
     /// The times of its operations.
     Timed(Timed),
     /// The outcome of its scatterings.
@@ -148,7 +149,7 @@ pub(crate) enum Said {
 
 /// One worker's measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct WorkerMeasurements {
     /// Messages of all senders that were delivered here within the time.
     pub(crate) delivered: u64,
     /// Calls of this node that were answered within the time.

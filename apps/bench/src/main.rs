@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use squall_command::CommandError;
 
-use self::report::Report;
+use self::report::FigureReport;
 
 /// Measures what this machine can do, and what groups on it can do; repeats the experiments of the papers; checks
 /// simulated clusters.
@@ -88,7 +88,7 @@ impl Bench {
             Bench::Calls(args) => args.run(),
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),
-            Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
+            Bench::Yardsticks(args) => yardsticks::run(&mut FigureReport::new(args.json)),
             Bench::Papers(papers) => papers.run(),
             Bench::Sim(sim) => sim.run(),
             Bench::Worker(args) => args.run(),

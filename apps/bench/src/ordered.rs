@@ -9,11 +9,11 @@ use squall_sst::ring::{MAX_BYTES, MIN_BYTES};
 
 use super::{
     cluster,
-    job::{Job, Outcome, Senders, Spinning},
+    job::{Job, Senders, Spinning, WorkerMeasurements},
     latency,
     log::{DiskArgs, appends},
-    places::{FabricKind, Place, PlaceArgs, Places, fabric_of, fresh_cluster},
-    report::{OrderedRow, Printing, Report},
+    places::{FabricKind, NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
+    report::{FigureReport, OrderedRow, Printing},
 };
 
 const HELP: &str = "\
@@ -107,7 +107,7 @@ impl OrderedArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.check().map_err(CommandError::Usage)?;
         if self.delivery == Delivery::Durable {
-            return self.run_durable(&mut Report::new(self.printing.json));
+            return self.run_durable(&mut FigureReport::new(self.printing.json));
         }
         let mut report = self.printing.begin()?;
         for &nodes in &self.nodes {
@@ -125,7 +125,7 @@ impl OrderedArgs {
         Ok(())
     }
 
-    fn run_durable(&self, report: &mut Report) -> Result<(), CommandError> {
+    fn run_durable(&self, report: &mut FigureReport) -> Result<(), CommandError> {
         let rounds = self.disk.rounds(self.seconds)?;
         for &nodes in &self.nodes {
             for &size in &self.size {
@@ -232,7 +232,7 @@ pub(super) fn default_bulk_threshold(fabric: FabricKind) -> usize {
 }
 
 /// Combines what the nodes measured.
-fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
+fn row(job: &Job, outcomes: &[WorkerMeasurements]) -> OrderedRow {
     let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
     let lateness = latency::merged(outcomes.iter().map(|outcome| &outcome.lateness));
     let mut rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64 / outcome.wall_seconds).collect();
@@ -244,7 +244,7 @@ fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
     OrderedRow {
         bench: "ordered",
         fabric: fabric_of(job.place.as_ref()),
-        tls: job.place.as_ref().is_some_and(Place::is_protected),
+        tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
         nodes: job.nodes,
         senders: job.senders,
         size_bytes: job.size_bytes,

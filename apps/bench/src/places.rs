@@ -88,8 +88,8 @@ impl PlaceArgs {
             true => free_ports(nodes).map_err(|error| format!("no free port of 127.0.0.1 was found: {error}"))?,
             false => self.listed(nodes)?,
         };
-        let keys = self.tls.then(|| Keys::make(cluster, nodes)).transpose().map_err(|error| error.to_string())?;
-        let place = Place {
+        let keys = self.tls.then(|| RunKeys::make(cluster, nodes)).transpose().map_err(|error| error.to_string())?;
+        let place = NodeAddresses {
             fabric: self.fabric,
             device: self.device.clone(),
             addresses,
@@ -131,12 +131,12 @@ pub(crate) fn fresh_cluster() -> String {
 }
 
 /// The fabric as the command line spells it.
-pub(crate) fn fabric_of(place: Option<&Place>) -> FabricKind {
+pub(crate) fn fabric_of(place: Option<&NodeAddresses>) -> FabricKind {
     place.map_or(FabricKind::Shm, |place| place.fabric)
 }
 
 /// The configuration of one of `nodes` nodes that needs a fabric and nothing else.
-pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&Place>) -> Result<Config, String> {
+pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&NodeAddresses>) -> Result<Config, String> {
     let config = Config::builder(cluster, node).members(0..nodes);
     let config = match place {
         Some(place) => place.apply(config, node),
@@ -155,10 +155,10 @@ fn free_ports(nodes: u32) -> io::Result<Vec<String>> {
 /// The place of one run's nodes, and the keys that go with the run.
 #[derive(Debug)]
 pub(crate) struct Places {
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NodeAddresses>,
     wrap: Option<String>,
     #[expect(dead_code, reason = "its files go with it")]
-    keys: Option<Keys>,
+    keys: Option<RunKeys>,
 }
 
 impl Places {
@@ -171,7 +171,7 @@ impl Places {
 
 /// The fabric and the addresses of all nodes of a network, as each node is told them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct NodeAddresses {
     fabric: FabricKind,
     /// The name of the RDMA device, as it was given.
     device: Option<String>,
@@ -181,7 +181,7 @@ pub(crate) struct Place {
     keys: Option<PathBuf>,
 }
 
-impl Place {
+impl NodeAddresses {
     pub(crate) fn is_protected(&self) -> bool {
         self.keys.is_some()
     }
@@ -217,12 +217,12 @@ pub(crate) fn private_directory(prefix: &str, parent: &Path) -> io::Result<TempD
 
 /// Keys of a run, in a directory that is removed with them.
 #[derive(Debug)]
-struct Keys {
+struct RunKeys {
     directory: TempDir,
 }
 
-impl Keys {
-    fn make(cluster: &str, nodes: u32) -> Result<Keys, KeysError> {
+impl RunKeys {
+    fn make(cluster: &str, nodes: u32) -> Result<RunKeys, KeysError> {
         let directory = private_directory("squall-bench-keys-", &std::env::temp_dir());
         let directory = directory.map_err(|cause| KeysError::Write { path: std::env::temp_dir(), cause })?;
         let files = Files::in_directory(directory.path());
@@ -231,7 +231,7 @@ impl Keys {
         for node in (0..nodes).map(NodeId) {
             authority.issue(node, 1)?.save(&files, false)?;
         }
-        Ok(Keys { directory })
+        Ok(RunKeys { directory })
     }
 }
 

@@ -8,11 +8,11 @@ use serde::Serialize;
 use squall_command::CommandError;
 
 use super::{
-    bulk::{Touch, Way},
+    bulk::{BlockRoute, Touch},
     collectives::Of,
     failover::Victim,
     job::{Senders, Spinning},
-    onepipe::Order,
+    onepipe::ScatteringOrder,
     places::FabricKind,
     yardsticks::{self, Yardstick},
 };
@@ -30,8 +30,8 @@ pub(crate) struct Printing {
 
 impl Printing {
     /// Begins a report, with the yardsticks if they are wanted.
-    pub(crate) fn begin(&self) -> Result<Report, CommandError> {
-        let mut report = Report::new(self.json);
+    pub(crate) fn begin(&self) -> Result<FigureReport, CommandError> {
+        let mut report = FigureReport::new(self.json);
         if !self.bare {
             yardsticks::run(&mut report)?;
         }
@@ -126,7 +126,7 @@ pub(crate) struct BulkRow {
     pub(crate) nodes: u32,
     /// Whether receivers took the pages of one copy; there was no algorithm then, and there were no blocks.
     pub(crate) shared: bool,
-    pub(crate) algorithm: Option<Way>,
+    pub(crate) algorithm: Option<BlockRoute>,
     pub(crate) groups: u32,
     pub(crate) senders: Senders,
     pub(crate) size_bytes: usize,
@@ -176,7 +176,7 @@ pub(crate) struct CollectivesRow {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OnePipeRow {
     pub(crate) bench: &'static str,
-    pub(crate) mode: Order,
+    pub(crate) mode: ScatteringOrder,
     pub(crate) fabric: FabricKind,
     pub(crate) tls: bool,
     pub(crate) nodes: u32,
@@ -220,15 +220,15 @@ pub(crate) struct FailoverRow {
 
 /// The output of figures: each is printed as soon as it is known.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct FigureReport {
     json: bool,
     /// Whether the table's head is printed already.
     headed: bool,
 }
 
-impl Report {
-    pub(crate) fn new(json: bool) -> Report {
-        Report { json, headed: false }
+impl FigureReport {
+    pub(crate) fn new(json: bool) -> FigureReport {
+        FigureReport { json, headed: false }
     }
 
     pub(crate) fn yardstick(&mut self, yardstick: &Yardstick) -> Result<(), CommandError> {
@@ -342,7 +342,7 @@ impl Report {
             "{:>5} {:>7}  {:<11} {:>12} {:>11} {:>9} {:>8} {:>8} {:>7.0} {:>8.3} {:>7.1} {share:>11}{uses}",
             row.nodes,
             row.groups,
-            row.algorithm.map_or("shared".into(), Way::name),
+            row.algorithm.map_or("shared".into(), BlockRoute::name),
             binary(row.size_bytes),
             row.block_bytes.map_or("-".into(), binary),
             millis(row.seconds_median),

@@ -18,11 +18,11 @@ use squall_command::CommandError;
 #[derive(Debug, Args)]
 pub(crate) struct SimCommand {
     #[command(subcommand)]
-    what: What,
+    what: SimAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum SimAction {
     Check(Check),
     Replay(Replay),
 }
@@ -61,8 +61,8 @@ struct Replay {
 impl SimCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self.what {
-            What::Check(check) => check.run(),
-            What::Replay(replay) => replay.run(),
+            SimAction::Check(check) => check.run(),
+            SimAction::Replay(replay) => replay.run(),
         }
     }
 }

@@ -30,9 +30,9 @@ use squall_fabric::{NodeId, Time};
 use super::{
     bulk::{BulkJob, Carrier, Mover},
     caller,
-    collectives::{CollectivesJob, Rank},
+    collectives::{CollectivesJob, CollectivesRank},
     failover,
-    job::{Go, Job, Outcome, Said, Work, Written},
+    job::{Go, Job, WorkerJob, WorkerMeasurements, WorkerReport, Written},
     latency, load,
     onepipe::{self, OnePipeJob},
     tally::Tally,
@@ -43,12 +43,12 @@ use super::{
 pub(crate) struct WorkerArgs {
     /// The work to do, as JSON.
     #[arg(value_parser = parse_work)]
-    work: Work,
+    work: WorkerJob,
     /// The process that started this one; 0 if another one is between them.
     parent: i32,
 }
 
-fn parse_work(text: &str) -> Result<Work, serde_json::Error> {
+fn parse_work(text: &str) -> Result<WorkerJob, serde_json::Error> {
     serde_json::from_str(text)
 }
 
@@ -61,17 +61,17 @@ impl WorkerArgs {
             return Ok(());
         }
         match &self.work {
-            Work::Ordered(job) => {
+            WorkerJob::Ordered(job) => {
                 let told = listen();
                 end(work(job, &told), &told);
             }
-            Work::Failover(job) => {
+            WorkerJob::Failover(job) => {
                 let told = listen();
                 end(failover::run_client(job, &told), &told);
             }
-            Work::Bulk(job) => open(job.config(), job),
-            Work::Collectives(job) => open(job.config(), job),
-            Work::OnePipe(job) => open(job.config(), job),
+            WorkerJob::Bulk(job) => open(job.config(), job),
+            WorkerJob::Collectives(job) => open(job.config(), job),
+            WorkerJob::OnePipe(job) => open(job.config(), job),
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
         Ok(node) => drop((told.recv(), node)),
         Err(Stopped::Told) => {}
         Err(Stopped::Failed(why)) => {
-            say(&Said::Failed(why));
+            say(&WorkerReport::Failed(why));
             let _ = told.recv();
         }
     }
@@ -139,7 +139,7 @@ fn listen<G: DeserializeOwned + Send + 'static>() -> Receiver<G> {
     told
 }
 
-pub(crate) fn say(said: &Said) {
+pub(crate) fn say(said: &WorkerReport) {
     let line = serde_json::to_string(said).expect("plain data");
     // A parent that is gone does not listen; the end of the input will say so.
     let _ = writeln!(io::stdout().lock(), "{line}");
@@ -148,7 +148,7 @@ pub(crate) fn say(said: &Said) {
 fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     let tally = Arc::new(Tally::new(job.window));
     let (node, group) = start(job, &tally)?;
-    say(&Said::Ready);
+    say(&WorkerReport::Ready);
     let go = told.recv().map_err(|_| Stopped::Told)?;
     tally.begin(go);
     let callers: Vec<_> = (job.calls.into_iter())
@@ -184,7 +184,7 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
         }
         (outcome.answered, outcome.latencies) = (latencies.len(), latency::recorded(&latencies));
     }
-    say(&Said::Done(Box::new(outcome)));
+    say(&WorkerReport::Done(Box::new(outcome)));
     Ok(node)
 }
 
@@ -201,10 +201,10 @@ impl OnFabric for CollectivesJob {
 }
 
 fn time_operations<F: Carrier>(job: &CollectivesJob, fabric: F, told: &Receiver<Go>) -> Result<(), Stopped> {
-    let mut rank = Rank::connect(job, fabric, told)?;
+    let mut rank = CollectivesRank::connect(job, fabric, told)?;
     let timed = rank.measure()?;
     rank.close()?;
-    say(&Said::Timed(timed));
+    say(&WorkerReport::Timed(timed));
     Ok(())
 }
 
@@ -217,14 +217,14 @@ impl OnFabric for OnePipeJob {
 fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {
     let mut mover = Mover::new(job, fabric, told)?;
     mover.connect()?;
-    say(&Said::Ready);
+    say(&WorkerReport::Ready);
     let rounds = mover.run()?;
-    say(&Said::Moved(rounds));
+    say(&WorkerReport::Moved(rounds));
     Ok(mover)
 }
 
 /// Forms the group. Each node's service only reads its messages.
-fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String> {
+fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<ReadingService>), String> {
     let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
     let config = match &job.place {
         Some(place) => place.apply(config, job.node),
@@ -250,7 +250,7 @@ fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String>
     let expected = vec![0; job.nodes as usize];
     // Messages of several threads have no order among each other.
     let expected = job.calls.is_none().then_some(expected);
-    let service = Reader { tally: Arc::clone(tally), me: NodeId(job.node), expected, sum: 0 };
+    let service = ReadingService { tally: Arc::clone(tally), me: NodeId(job.node), expected, sum: 0 };
     let group = builder.group_of(GROUP, service);
     Ok((builder.start().map_err(|error| error.to_string())?, group))
 }
@@ -264,7 +264,7 @@ const READ_LEASE: Duration = Duration::from_millis(15);
 const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends a message as soon as there is room.
-fn send(group: &Group<Reader>, payload: &[u8]) -> Result<(), String> {
+fn send(group: &Group<ReadingService>, payload: &[u8]) -> Result<(), String> {
     let sent = match group.try_send_bytes(payload) {
         Err(SubmitError::Full) => group.send_bytes(payload).wait(),
         other => other,
@@ -273,7 +273,7 @@ fn send(group: &Group<Reader>, payload: &[u8]) -> Result<(), String> {
 }
 
 /// The service of every node: it reads a message's first and last word.
-struct Reader {
+struct ReadingService {
     tally: Arc<Tally>,
     me: NodeId,
     /// By sender: the number of its next message. None where several threads of a node may send.
@@ -281,7 +281,7 @@ struct Reader {
     sum: u64,
 }
 
-impl Service for Reader {
+impl Service for ReadingService {
     type Reply = ();
 
     fn take(&mut self, message: &Message<'_>, _stamp: Stamp, _scratch: &mut AlignedVec) -> Result<Option<()>, Invalid> {
@@ -315,13 +315,18 @@ impl Service for Reader {
 }
 
 /// The counts of what this node has written to its log.
-fn written(group: &Group<Reader>) -> Written {
+fn written(group: &Group<ReadingService>) -> Written {
     let LogCounts { records, bytes, syncs, .. } = group.log_counts().unwrap_or_default();
     Written { records, bytes, syncs }
 }
 
 /// Counts the messages that are delivered within the time.
-fn measure(tally: &Tally, go: Go, told: &Receiver<Go>, written: impl Fn() -> Written) -> Result<Outcome, Stopped> {
+fn measure(
+    tally: &Tally,
+    go: Go,
+    told: &Receiver<Go>,
+    written: impl Fn() -> Written,
+) -> Result<WorkerMeasurements, Stopped> {
     let at = |nanos: u64| {
         let wait = Duration::from_nanos(nanos.saturating_sub(Time::boot_clock().as_nanos()));
         match told.recv_timeout(wait) {
@@ -333,7 +338,7 @@ fn measure(tally: &Tally, go: Go, told: &Receiver<Go>, written: impl Fn() -> Wri
     };
     let (began, delivered_before, processor_before, switches_before, before) = at(go.from)?;
     let (ended, delivered, processor, switches, after) = at(go.until)?;
-    Ok(Outcome {
+    Ok(WorkerMeasurements {
         delivered: delivered - delivered_before,
         answered: 0,
         wall_seconds: ended.since(began).as_secs_f64(),

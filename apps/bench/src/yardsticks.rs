@@ -24,7 +24,7 @@ use squall_command::CommandError;
 
 use super::{
     copies::{BYTES, Best, Copies},
-    report::Report,
+    report::FigureReport,
 };
 
 /// Larger than a cache, so that memory is measured.
@@ -61,7 +61,7 @@ impl Yardstick {
 }
 
 /// Measures all yardsticks, and reports each.
-pub(crate) fn run(report: &mut Report) -> Result<(), CommandError> {
+pub(crate) fn run(report: &mut FigureReport) -> Result<(), CommandError> {
     let failed =
         |error: io::Error| CommandError::Failed(format!("this machine's yardsticks can't be measured: {error}"));
     for yardstick in measure().map_err(failed)? {

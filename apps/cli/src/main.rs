@@ -31,12 +31,12 @@ use squall_command::CommandError;
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// One module for each.
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Cp(cp::CpCommand),
     Doctor(doctor::DoctorArgs),
     Keys(keys::KeysCommand),
@@ -49,19 +49,19 @@ enum Command {
     Witness(witness::WitnessArgs),
 }
 
-impl Command {
+impl CliCommand {
     fn run(self) -> Result<(), CommandError> {
         match self {
-            Command::Cp(cp) => cp.run(),
-            Command::Doctor(doctor) => doctor.run(),
-            Command::Keys(keys) => keys.run(),
-            Command::Leave(leave) => leave.run(),
-            Command::Log(log) => log.run(),
-            Command::Rdmc(rdmc) => rdmc.run(),
-            Command::Recover(recover) => recover.run(),
-            Command::Status(status) => status.run(),
-            Command::Suspect(suspect) => suspect.run(),
-            Command::Witness(witness) => witness.run(),
+            CliCommand::Cp(cp) => cp.run(),
+            CliCommand::Doctor(doctor) => doctor.run(),
+            CliCommand::Keys(keys) => keys.run(),
+            CliCommand::Leave(leave) => leave.run(),
+            CliCommand::Log(log) => log.run(),
+            CliCommand::Rdmc(rdmc) => rdmc.run(),
+            CliCommand::Recover(recover) => recover.run(),
+            CliCommand::Status(status) => status.run(),
+            CliCommand::Suspect(suspect) => suspect.run(),
+            CliCommand::Witness(witness) => witness.run(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, NodeList, Time, Wait};
 
-use super::{Collectives, CommunicatorId, Member};
+use super::{Collectives, CommunicatorId, DrivenCommunicator};
 use crate::{CollectiveError, Communicator, CommunicatorConfig, CreateCommunicatorError};
 
 /// The reason why a communicator was not formed. Nothing of it is left.
@@ -38,7 +38,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         let tag = config.tag;
         let communicator = Communicator::create(&mut self.fabric, config)?;
         self.first_rank.get_or_insert(communicator.rank());
-        self.communicators.push(Some(Member { communicator, tag, splits: 0 }));
+        self.communicators.push(Some(DrivenCommunicator { communicator, tag, splits: 0 }));
         let on = CommunicatorId(self.communicators.len() - 1);
         let formed = self.meet(on, limit).and_then(|()| Ok(self.measure(on)?));
         if formed.is_err() {

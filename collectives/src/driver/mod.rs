@@ -81,7 +81,7 @@ pub struct Started<T = ()> {
 pub struct Collectives<F> {
     fabric: F,
     /// The communicators by id; none once one is closed.
-    communicators: Vec<Option<Member>>,
+    communicators: Vec<Option<DrivenCommunicator>>,
     completions: Vec<Completion>,
     backoff: Backoff,
     /// This node's rank in the first communicator, whose other ranks may be on this host.
@@ -93,7 +93,7 @@ pub struct Collectives<F> {
 }
 
 #[derive(Debug)]
-struct Member {
+struct DrivenCommunicator {
     communicator: Communicator,
     tag: GroupTag,
     /// The number of times that it was split.

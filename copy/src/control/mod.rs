@@ -46,7 +46,7 @@ pub(crate) use frame::FrameError;
 pub(crate) use frame::{expect_greeting, greet, read, write};
 pub(crate) use link::{ControlLink, Heard, refuse};
 pub(crate) use message::{Address, Holding, Join, Layer, Offer, Over, Report, ToReceiver, ToSource};
-pub use network::Network;
+pub use network::ReceiverNetwork;
 pub(crate) use network::{Caller, open_receiver};
 pub use rendezvous::RendezvousError;
 pub(crate) use rendezvous::{Listener, dial, fabric_cluster, node_id};

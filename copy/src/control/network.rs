@@ -23,7 +23,7 @@ const COPIES: ServiceId = ServiceId(1);
 
 /// The addresses at which a receiver listens, and their protection.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub struct ReceiverNetwork {
     /// The addresses, `host:port`, one or more.
     pub listen: Vec<String>,
     /// The protection of the port. Without TLS a receiver listens on loopback addresses only, unless told otherwise;
@@ -44,7 +44,7 @@ fn config(cluster: &str, security: &Security) -> NetConfig {
 /// Opens a receiver's fabric, and returns it with the calls that come in.
 pub(crate) fn open_receiver(
     cluster: &str,
-    network: &Network,
+    network: &ReceiverNetwork,
 ) -> Result<(MixedFabric, Receiver<ServiceStream>), TcpError> {
     let mut config = config(cluster, &network.security);
     config.listen.clone_from(&network.listen);

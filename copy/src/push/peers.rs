@@ -36,7 +36,7 @@ enum ReceiverState {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PushTarget {
     name: String,
     node: NodeId,
     rack: u32,
@@ -50,7 +50,7 @@ struct Peer {
 
 /// An event that matters to a group.
 #[derive(Debug)]
-pub(super) enum Word {
+pub(super) enum PeerEvent {
     /// A member is gone.
     Lost(usize),
     /// A group is over for a member.
@@ -75,7 +75,7 @@ impl Finder {
 /// All receivers of a push.
 #[derive(Debug)]
 pub(super) struct Peers {
-    peers: Vec<Peer>,
+    peers: Vec<PushTarget>,
     heard: Receiver<Heard<ToSource>>,
     /// The receivers given up since messages were last taken.
     lost: Vec<usize>,
@@ -114,7 +114,7 @@ impl Peers {
                 ));
             }
             let rack = options.racks.iter().flatten().position(|rack| rack.contains(name)).unwrap_or(0) as u32;
-            let mut peer = Peer {
+            let mut peer = PushTarget {
                 name: name.clone(),
                 node,
                 rack,
@@ -191,7 +191,7 @@ impl Peers {
 
     /// Handles the received messages, and adds the events of the current group to `words`. Returns whether anything
     /// happened.
-    pub(super) fn hear(&mut self, stream_begin: impl Fn(u64) -> u64, words: &mut Vec<Word>) -> bool {
+    pub(super) fn hear(&mut self, stream_begin: impl Fn(u64) -> u64, words: &mut Vec<PeerEvent>) -> bool {
         let mut busy = false;
         while let Ok(Heard { peer, message }) = self.heard.try_recv() {
             busy = true;
@@ -212,7 +212,7 @@ impl Peers {
                     {
                         let first_open = holding.first_open;
                         *holding = Holding { first_open, ..over.holding.clone() };
-                        words.push(Word::Over(peer, over));
+                        words.push(PeerEvent::Over(peer, over));
                     } else {
                         self.lose_breaker(peer);
                     }
@@ -237,7 +237,7 @@ impl Peers {
             }
         }
         busy |= !self.lost.is_empty();
-        words.extend(self.lost.drain(..).map(Word::Lost));
+        words.extend(self.lost.drain(..).map(PeerEvent::Lost));
         busy
     }
 
@@ -300,7 +300,7 @@ impl Peers {
     }
 
     pub(super) fn progress(&self) -> PushProgress {
-        let progress = |peer: &Peer| ReceiverProgress {
+        let progress = |peer: &PushTarget| ReceiverProgress {
             name: peer.name.clone(),
             held: peer.held,
             written: peer.written,
@@ -314,7 +314,7 @@ impl Peers {
     }
 
     pub(super) fn reports(self) -> Vec<ReceiverReport> {
-        let report = |peer: Peer| {
+        let report = |peer: PushTarget| {
             let report = ReceiverReport { name: peer.name, held: peer.held, ..ReceiverReport::default() };
             match peer.state {
                 ReceiverState::Done(Report { outcome, moved }) => ReceiverReport {

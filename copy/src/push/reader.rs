@@ -15,14 +15,14 @@ use squall_rdmc::Buffer;
 use super::super::feed::{Feed, Verdicts};
 
 /// An order for the thread. There are never more reads than buffers.
-enum Order {
+enum ReaderTask {
     Read { segment: u64, len: usize, buffer: Buffer, attempt: u64 },
     Finish,
 }
 
 /// A report of the thread.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ReaderReport {
     /// A segment is in the buffer.
     Read { segment: u64, len: usize, buffer: Buffer, attempt: u64 },
     /// The verdicts on files.
@@ -33,15 +33,15 @@ pub(super) enum Said {
 
 /// The handle of the thread. The thread ends soon after this is dropped.
 #[derive(Debug)]
-pub(super) struct Reader {
-    orders: Option<Sender<Order>>,
-    pub(super) said: Receiver<Said>,
+pub(super) struct ReaderThread {
+    orders: Option<Sender<ReaderTask>>,
+    pub(super) said: Receiver<ReaderReport>,
     thread: Option<thread::JoinHandle<()>>,
     given_up: Arc<AtomicBool>,
 }
 
-impl Reader {
-    pub(super) fn start(mut feed: Feed, waker: Waker) -> std::io::Result<Reader> {
+impl ReaderThread {
+    pub(super) fn start(mut feed: Feed, waker: Waker) -> std::io::Result<ReaderThread> {
         let given_up = feed.given_up();
         let (orders, ordered) = unbounded();
         let (say, said) = unbounded();
@@ -49,17 +49,17 @@ impl Reader {
             for order in ordered {
                 let mut verdicts = Verdicts::new();
                 let read = match order {
-                    Order::Read { segment, len, mut buffer, attempt } => {
+                    ReaderTask::Read { segment, len, mut buffer, attempt } => {
                         feed.read(segment, &mut buffer[..len], &mut verdicts);
-                        Said::Read { segment, len, buffer, attempt }
+                        ReaderReport::Read { segment, len, buffer, attempt }
                     }
-                    Order::Finish => {
+                    ReaderTask::Finish => {
                         feed.finish(&mut verdicts);
-                        Said::Finished
+                        ReaderReport::Finished
                     }
                 };
                 // A source that no longer listens has given up.
-                let told = say.send(Said::Verdicts(verdicts)).and_then(|()| say.send(read));
+                let told = say.send(ReaderReport::Verdicts(verdicts)).and_then(|()| say.send(read));
                 waker.wake();
                 if told.is_err() {
                     return;
@@ -67,20 +67,20 @@ impl Reader {
             }
         };
         let thread = thread::Builder::new().name("squall-cp-read".to_owned()).spawn(body)?;
-        Ok(Reader { orders: Some(orders), said, thread: Some(thread), given_up })
+        Ok(ReaderThread { orders: Some(orders), said, thread: Some(thread), given_up })
     }
 
     /// Reads a segment. `attempt` comes back with it.
     pub(super) fn read(&self, segment: u64, len: usize, buffer: Buffer, attempt: u64) {
-        self.order(Order::Read { segment, len, buffer, attempt });
+        self.order(ReaderTask::Read { segment, len, buffer, attempt });
     }
 
     /// Hashes the rest.
     pub(super) fn finish(&self) {
-        self.order(Order::Finish);
+        self.order(ReaderTask::Finish);
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: ReaderTask) {
         if let Some(orders) = &self.orders {
             // The thread ends only when this is dropped.
             let _ = orders.send(order);
@@ -88,7 +88,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ReaderThread {
     fn drop(&mut self) {
         self.given_up.store(true, Ordering::Relaxed);
         self.orders = None;

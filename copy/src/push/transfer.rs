@@ -16,15 +16,15 @@ use super::{
     super::{
         control::{Address, Join, Offer, ToReceiver},
         feed::{Feed, Sources},
-        layout::Layout,
+        layout::StreamLayout,
         manifest::Manifest,
         plan::Stage,
         pool::Pool,
         sink::SinkOptions,
     },
     PushError, PushOptions, PushProgress, ReceiverReport,
-    peers::{Peers, Word},
-    reader::{Reader, Said},
+    peers::{PeerEvent, Peers},
+    reader::{ReaderReport, ReaderThread},
 };
 use squall_rdmc::bulk::Bulk;
 
@@ -38,7 +38,7 @@ const WATCH: Duration = Duration::from_millis(100);
 const STRIKES: u32 = 3;
 
 /// The group that moves a stage.
-struct Current {
+struct SendingGroup {
     stage: Stage,
     join: Join,
     id: GroupId,
@@ -66,12 +66,12 @@ pub(super) struct Transfer<'o> {
     me: NodeId,
     peers: Peers,
     manifest: Arc<Manifest>,
-    layout: Layout,
+    layout: StreamLayout,
     sources: Option<Sources>,
-    reader: Option<Reader>,
+    reader: Option<ReaderThread>,
     pool: Pool,
     block_bytes: usize,
-    current: Option<Current>,
+    current: Option<SendingGroup>,
     group: u32,
     instance: u64,
     strikes: u32,
@@ -89,7 +89,7 @@ impl<'o> Transfer<'o> {
         manifest: Arc<Manifest>,
         sources: Sources,
     ) -> Result<Transfer<'o>, PushError> {
-        let layout = Layout::new(&manifest, options.segment_bytes);
+        let layout = StreamLayout::new(&manifest, options.segment_bytes);
         let block_bytes = options.block_bytes.min(layout.largest().max(1));
         let pool = Pool::new(layout.largest().max(1), BUFFERS);
         peers.set_bytes(layout.bytes());
@@ -176,7 +176,7 @@ impl<'o> Transfer<'o> {
             let sources = self.sources.take().unwrap_or_default();
             let (manifest, first) = (Arc::clone(&self.manifest), self.peers.first_open());
             let feed = Feed::new(sources, manifest, self.options.segment_bytes, first);
-            self.reader = Some(Reader::start(feed, self.bulk.waker())?);
+            self.reader = Some(ReaderThread::start(feed, self.bulk.waker())?);
         }
         if self.current.as_ref().is_some_and(|current| current.over && current.members.is_empty()) {
             self.conclude();
@@ -186,7 +186,7 @@ impl<'o> Transfer<'o> {
                 Some(stage) => self.begin(stage)?,
                 None => {
                     self.finishing = true;
-                    self.reader.iter().for_each(Reader::finish);
+                    self.reader.iter().for_each(ReaderThread::finish);
                 }
             }
         }
@@ -211,7 +211,7 @@ impl<'o> Transfer<'o> {
         };
         let id = join.id();
         tracing::debug!(?stage, ?id, "a group begins");
-        self.current = Some(Current {
+        self.current = Some(SendingGroup {
             join,
             id,
             attempt: self.instance,
@@ -287,9 +287,9 @@ impl<'o> Transfer<'o> {
         while let Some(said) = self.reader.as_ref().and_then(|reader| reader.said.try_recv().ok()) {
             busy = true;
             match said {
-                Said::Verdicts(verdicts) => self.peers.tell_verdicts(verdicts),
-                Said::Finished => self.peers.tell(&ToReceiver::Finish),
-                Said::Read { segment, len, buffer, attempt } => self.send(segment, len, buffer, attempt)?,
+                ReaderReport::Verdicts(verdicts) => self.peers.tell_verdicts(verdicts),
+                ReaderReport::Finished => self.peers.tell(&ToReceiver::Finish),
+                ReaderReport::Read { segment, len, buffer, attempt } => self.send(segment, len, buffer, attempt)?,
             }
         }
         Ok(busy)
@@ -345,22 +345,22 @@ impl<'o> Transfer<'o> {
         Ok(())
     }
 
-    fn on_word(&mut self, word: Word) {
-        if let Word::Lost(_) = word {
+    fn on_word(&mut self, word: PeerEvent) {
+        if let PeerEvent::Lost(_) = word {
             self.best = 0;
         }
         let Some(current) = &mut self.current else { return };
         match word {
             // A lost member counts even if the group is over for it, as long as it is not over here: others may wait
             // for it.
-            Word::Lost(peer)
+            PeerEvent::Lost(peer)
                 if current.members.remove(&peer) || !current.over && current.stage.receivers.contains(&peer) =>
             {
                 current.somebody_left = true;
                 current.failure.get_or_insert((None, "a receiver is gone".to_owned()));
                 self.leave();
             }
-            Word::Over(peer, over) if over.instance == current.id.instance => {
+            PeerEvent::Over(peer, over) if over.instance == current.id.instance => {
                 current.members.remove(&peer);
                 if over.failure.is_none() && over.holding.segments != current.stage.end {
                     // The receiver would be sent the same again, for ever.
@@ -375,7 +375,7 @@ impl<'o> Transfer<'o> {
                     self.leave();
                 }
             }
-            Word::Lost(_) | Word::Over(..) => {}
+            PeerEvent::Lost(_) | PeerEvent::Over(..) => {}
         }
     }
 

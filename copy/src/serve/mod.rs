@@ -26,11 +26,11 @@ use squall_fabric::{
 };
 
 use self::{
-    transfer::{Kept, Transfer},
-    turn::Turn,
+    transfer::{InterruptedBlocks, Transfer},
+    turn::TransferLock,
 };
 use super::{
-    control::{self, Listener, Network, RendezvousError, Stream, ToSource, node_id},
+    control::{self, Listener, ReceiverNetwork, RendezvousError, Stream, ToSource, node_id},
     root::{Root, RootError},
 };
 use squall_rdmc::bulk::Bulk;
@@ -49,7 +49,7 @@ pub struct ServeOptions {
     /// The cluster's name.
     pub cluster: String,
     /// The addresses at which sources on other hosts find it. None: it is found by its name, on this host.
-    pub network: Option<Network>,
+    pub network: Option<ReceiverNetwork>,
 }
 
 /// A reason for which a receiver can't work.
@@ -116,11 +116,11 @@ pub struct Receiver {
     me: NodeId,
     bulk: Bulk<MixedFabric>,
     calls: channel::Receiver<Stream>,
-    turn: Arc<Turn>,
+    turn: Arc<TransferLock>,
     /// The listener of its name, if it is found by that.
     listener: Option<Arc<Listener>>,
     /// Blocks of interrupted segments.
-    kept: Option<Kept>,
+    kept: Option<InterruptedBlocks>,
 }
 
 impl Receiver {
@@ -144,7 +144,7 @@ impl Receiver {
         // A group has at least the source and this receiver.
         let bulk = Bulk::new(fabric, Spin::Auto, 2);
         let (call, calls) = channel::unbounded();
-        let turn = Arc::new(Turn::default());
+        let turn = Arc::new(TransferLock::default());
         let listener = match &doorway {
             Doorway::Name(listener) => Some(Arc::clone(listener)),
             Doorway::Port(_) => None,
@@ -229,7 +229,7 @@ impl Doorway {
 }
 
 /// Accepts calls, one at a time, and refuses others.
-fn accept(doorway: &Doorway, turn: &Turn, name: &str, calls: &Sender<Stream>) {
+fn accept(doorway: &Doorway, turn: &TransferLock, name: &str, calls: &Sender<Stream>) {
     loop {
         let stream = match doorway.next() {
             Ok(Some(stream)) => stream,

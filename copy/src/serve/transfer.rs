@@ -18,15 +18,15 @@ use super::{
         control::{
             Address, ControlLink, FrameError, Heard, Holding, Join, Offer, Over, Report, Stream, ToReceiver, ToSource,
         },
-        layout::Layout,
+        layout::StreamLayout,
         manifest::{Manifest, TransferId},
         pool::Pool,
         root::Root,
         sink::{Outcome, Written},
     },
     LOOK, ServeEvent,
-    turn::Turn,
-    writer::{Said, Writer},
+    turn::TransferLock,
+    writer::{WriterReport, WriterThread},
 };
 use squall_rdmc::bulk::Bulk;
 
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Blocks of interrupted segments, for another attempt at the same transfer.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct InterruptedBlocks {
     id: TransferId,
     block_bytes: usize,
     partials: BTreeMap<u64, Partial>,
@@ -64,7 +64,7 @@ struct Partial {
 
 /// A reason for which a transfer ended early.
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum Abort {
     #[error("this receiver was stopped")]
     Stopped,
     #[error("the source is gone ({0}); what came is kept: push again with --resume")]
@@ -80,7 +80,7 @@ enum End {
 }
 
 /// The group that this receiver is in.
-struct Current {
+struct ReceivingGroup {
     id: GroupId,
     join: Join,
     /// The number of its messages for which memory was given.
@@ -94,8 +94,8 @@ struct Current {
 /// The state of a transfer once it was offered.
 struct Accepted {
     id: TransferId,
-    layout: Layout,
-    writer: Writer,
+    layout: StreamLayout,
+    writer: WriterThread,
     pool: Pool,
     /// The number of segments that are whole, here or on the disk.
     received: u64,
@@ -109,11 +109,11 @@ struct Accepted {
 
 pub(super) struct Transfer<'r> {
     bulk: &'r mut Bulk<MixedFabric>,
-    turn: &'r Turn,
+    turn: &'r TransferLock,
     root: Arc<Root>,
-    kept: Option<Kept>,
+    kept: Option<InterruptedBlocks>,
     accepted: Option<Accepted>,
-    current: Option<Current>,
+    current: Option<ReceivingGroup>,
     /// The next group, which begins when the current one is over and there is memory for it.
     next: Option<Join>,
     received_before: u64,
@@ -125,9 +125,9 @@ pub(super) struct Transfer<'r> {
 impl<'r> Transfer<'r> {
     pub(super) fn new(
         bulk: &'r mut Bulk<MixedFabric>,
-        turn: &'r Turn,
+        turn: &'r TransferLock,
         root: Arc<Root>,
-        kept: Option<Kept>,
+        kept: Option<InterruptedBlocks>,
     ) -> Transfer<'r> {
         let received_before = bulk.fabric().bytes_received();
         Transfer {
@@ -147,24 +147,24 @@ impl<'r> Transfer<'r> {
 
     /// Takes part until the transfer is over. Returns false if a caller made no offer.
     pub(super) fn run(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
-        let ended = self.converse(call, stop, tell);
+        let ended = self.serve(call, stop, tell);
         self.turn.end_soon();
         let offered = self.accepted.is_some();
         match ended {
             Ok(Outcome { placed, kept, failed, failures }) => {
                 tell(ServeEvent::Finished { placed, kept, failed, failures });
             }
-            Err(End::Gone(error)) if !offered => tracing::debug!(%error, "a caller made no offer"),
+            Err(Abort::Gone(error)) if !offered => tracing::debug!(%error, "a caller made no offer"),
             Err(end) => {
                 let reason = end.to_string();
                 let word = match end {
-                    End::Refused(why) => Some(ToSource::Refused(why)),
-                    End::Failed(why) => Some(ToSource::Failed(why)),
-                    End::Breach(_) => Some(ToSource::Failed(reason.clone())),
-                    End::Stopped => {
+                    Abort::Refused(why) => Some(ToSource::Refused(why)),
+                    Abort::Failed(why) => Some(ToSource::Failed(why)),
+                    Abort::Breach(_) => Some(ToSource::Failed(reason.clone())),
+                    Abort::Stopped => {
                         Some(ToSource::Failed("it was stopped; start it again, and push with --resume".to_owned()))
                     }
-                    End::Gone(_) | End::Aborted(_) => None,
+                    Abort::Gone(_) | Abort::Aborted(_) => None,
                 };
                 if let Some(word) = word {
                     // A source that has gone can't be told.
@@ -179,30 +179,30 @@ impl<'r> Transfer<'r> {
     }
 
     /// Returns the blocks that another attempt can use.
-    pub(super) fn kept(self) -> Option<Kept> {
+    pub(super) fn kept(self) -> Option<InterruptedBlocks> {
         let Some(Accepted { id, block_bytes, partials, outcome, .. }) = self.accepted else { return self.kept };
-        (outcome.is_none() && !partials.is_empty()).then_some(Kept { id, block_bytes, partials })
+        (outcome.is_none() && !partials.is_empty()).then_some(InterruptedBlocks { id, block_bytes, partials })
     }
 
-    fn converse(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> Result<Outcome, End> {
+    fn serve(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> Result<Outcome, Abort> {
         let (hear, heard) = unbounded();
-        self.link = Some(ControlLink::start(call, 0, hear, self.bulk.waker()).map_err(End::Gone)?);
+        self.link = Some(ControlLink::start(call, 0, hear, self.bulk.waker()).map_err(Abort::Gone)?);
         let until = Instant::now() + PATIENCE;
         let offer = loop {
             match heard.recv_timeout(LOOK) {
                 Ok(offer) => break offer,
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until && !stop.load(Ordering::Relaxed) => {}
-                Err(_) => return Err(End::Gone(FrameError::Closed)),
+                Err(_) => return Err(Abort::Gone(FrameError::Closed)),
             }
         };
-        match offer.message.map_err(End::Gone)? {
+        match offer.message.map_err(Abort::Gone)? {
             ToReceiver::Offer(offer) => self.accept(offer)?,
-            _ => return Err(End::Breach("it did not begin with an offer".to_owned())),
+            _ => return Err(Abort::Breach("it did not begin with an offer".to_owned())),
         }
         let mut events = Vec::new();
         loop {
             if stop.load(Ordering::Relaxed) {
-                return Err(End::Stopped);
+                return Err(Abort::Stopped);
             }
             let mut busy = self.bulk.turn(&mut events);
             for (id, event) in events.drain(..) {
@@ -210,7 +210,7 @@ impl<'r> Transfer<'r> {
             }
             while let Ok(Heard { message, .. }) = heard.try_recv() {
                 busy = true;
-                self.on_message(message.map_err(End::Gone)?)?;
+                self.on_message(message.map_err(Abort::Gone)?)?;
             }
             let said = self.accepted.as_ref().and_then(|accepted| accepted.writer.said.try_recv().ok());
             if let Some(said) = said {
@@ -231,25 +231,25 @@ impl<'r> Transfer<'r> {
         }
     }
 
-    fn accept(&mut self, mut offer: Offer) -> Result<(), End> {
+    fn accept(&mut self, mut offer: Offer) -> Result<(), Abort> {
         if !(1..=MAX_SEGMENT_BYTES).contains(&offer.segment_bytes) {
-            return Err(End::Refused(format!("segments of {} bytes are not possible", offer.segment_bytes)));
+            return Err(Abort::Refused(format!("segments of {} bytes are not possible", offer.segment_bytes)));
         }
         if offer.receivers.len() > MAX_RECEIVERS {
-            return Err(End::Refused(format!("{} receivers are more than {MAX_RECEIVERS}", offer.receivers.len())));
+            return Err(Abort::Refused(format!("{} receivers are more than {MAX_RECEIVERS}", offer.receivers.len())));
         }
         for Address { node, at } in std::mem::take(&mut offer.receivers) {
             self.bulk.fabric().learn(NodeId(node), &[at]);
         }
         let manifest = Manifest::new(std::mem::take(&mut offer.entries));
-        let manifest = Arc::new(manifest.map_err(|error| End::Refused(error.to_string()))?);
+        let manifest = Arc::new(manifest.map_err(|error| Abort::Refused(error.to_string()))?);
         let segment_bytes = offer.segment_bytes as usize;
         let id = manifest.id(segment_bytes);
-        let layout = Layout::new(&manifest, segment_bytes);
+        let layout = StreamLayout::new(&manifest, segment_bytes);
         let kept = self.kept.take().filter(|kept| offer.resume && kept.id == id);
         let (block_bytes, partials) = kept.map(|kept| (kept.block_bytes, kept.partials)).unwrap_or_default();
-        let writer = Writer::start(Arc::clone(&self.root), manifest, &offer, self.bulk.waker());
-        let writer = writer.map_err(|error| End::Refused(format!("the system gives no thread: {error}")))?;
+        let writer = WriterThread::start(Arc::clone(&self.root), manifest, &offer, self.bulk.waker());
+        let writer = writer.map_err(|error| Abort::Refused(format!("the system gives no thread: {error}")))?;
         let pool = Pool::new(0, 0);
         let accepted =
             Accepted { id, layout, writer, pool, received: 0, written: 0, partials, block_bytes, outcome: None };
@@ -266,24 +266,24 @@ impl<'r> Transfer<'r> {
         self.accepted.as_mut().expect("nothing else happens before an offer was accepted")
     }
 
-    fn on_said(&mut self, said: Said, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), End> {
+    fn on_said(&mut self, said: WriterReport, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
         match said {
-            Said::Opened(Written { segments, first_open, files, bytes, held }) => {
+            WriterReport::Opened(Written { segments, first_open, files, bytes, held }) => {
                 let accepted = self.accepted();
                 (accepted.received, accepted.written) = (segments, segments);
                 accepted.partials.retain(|&segment, _| segment >= segments);
                 tell(ServeEvent::Began { transfer: accepted.id.to_string(), files, bytes, held });
                 let holding = Holding { first_open: first_open as u32, ..self.holding() };
-                self.say(&ToSource::Ready(holding)).map_err(End::Gone)
+                self.say(&ToSource::Ready(holding)).map_err(Abort::Gone)
             }
-            Said::Wrote { buffer, segments } => {
+            WriterReport::Wrote { buffer, segments } => {
                 let accepted = self.accepted();
                 accepted.written = segments;
                 accepted.pool.give_shared(buffer);
                 Ok(())
             }
-            Said::Failed(error) => Err(End::Failed(error.to_string())),
-            Said::Done(outcome) => {
+            WriterReport::Failed(error) => Err(Abort::Failed(error.to_string())),
+            WriterReport::Done(outcome) => {
                 self.accepted().outcome = Some(outcome);
                 Ok(())
             }
@@ -296,9 +296,9 @@ impl<'r> Transfer<'r> {
         Holding { segments: accepted.received, partial, first_open: 0 }
     }
 
-    fn on_message(&mut self, message: ToReceiver) -> Result<(), End> {
+    fn on_message(&mut self, message: ToReceiver) -> Result<(), Abort> {
         match message {
-            ToReceiver::Offer(_) => Err(End::Breach("it made a second offer".to_owned())),
+            ToReceiver::Offer(_) => Err(Abort::Breach("it made a second offer".to_owned())),
             ToReceiver::Join(join) => {
                 self.next = Some(join);
                 Ok(())
@@ -311,11 +311,11 @@ impl<'r> Transfer<'r> {
                 self.accepted().writer.finish();
                 Ok(())
             }
-            ToReceiver::Abort(reason) => Err(End::Aborted(reason)),
+            ToReceiver::Abort(reason) => Err(Abort::Aborted(reason)),
         }
     }
 
-    fn join(&mut self, join: Join) -> Result<(), End> {
+    fn join(&mut self, join: Join) -> Result<(), Abort> {
         let id = join.id();
         let Accepted { layout, received, .. } = self.accepted();
         let fits = join.first == *received && join.first < join.end && join.end <= layout.segments();
@@ -325,12 +325,12 @@ impl<'r> Transfer<'r> {
             || !(1..=largest.max(1) as u64).contains(&join.block_bytes)
         {
             let Join { first, end, block_bytes, .. } = join;
-            return Err(End::Breach(format!(
+            return Err(Abort::Breach(format!(
                 "segments {first}..{end} in blocks of {block_bytes} bytes can't come next"
             )));
         }
         let Some(config) = join.config() else {
-            return Err(End::Failed(format!("it knows no algorithm {:?}: update it", join.algorithm.name)));
+            return Err(Abort::Failed(format!("it knows no algorithm {:?}: update it", join.algorithm.name)));
         };
         let block_bytes = join.block_bytes as usize;
         let accepted = self.accepted();
@@ -355,7 +355,7 @@ impl<'r> Transfer<'r> {
         };
         tracing::debug!(?id, first = join.first, end = join.end, "joins a group");
         let given = u64::from(message.is_some());
-        self.current = Some(Current { id, given, inside: given as usize, waiting: VecDeque::new(), join });
+        self.current = Some(ReceivingGroup { id, given, inside: given as usize, waiting: VecDeque::new(), join });
         let created = match message {
             Some(message) => self.bulk.resume(config, message),
             None => self.bulk.create(config),
@@ -364,7 +364,7 @@ impl<'r> Transfer<'r> {
     }
 
     /// Returns the received part of an interrupted segment; None if there is no memory for it now.
-    fn interrupted(&mut self, join: &Join) -> Result<Option<Interrupted>, End> {
+    fn interrupted(&mut self, join: &Join) -> Result<Option<Interrupted>, Abort> {
         let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
         let len = accepted.layout.len(join.first);
         let blocks = len.div_ceil(accepted.block_bytes).max(1) as u32;
@@ -372,7 +372,7 @@ impl<'r> Transfer<'r> {
             Some(partial) => Some(partial),
             None => {
                 let taken = accepted.pool.take(self.bulk.fabric(), accepted.partials.len());
-                let buffer = taken.map_err(|error| End::Failed(error.to_string()))?;
+                let buffer = taken.map_err(|error| Abort::Failed(error.to_string()))?;
                 buffer.map(|buffer| Partial { held: BlockSet::new(blocks), buffer: Arc::new(buffer) })
             }
         };
@@ -382,7 +382,7 @@ impl<'r> Transfer<'r> {
         }))
     }
 
-    fn on_event(&mut self, id: GroupId, event: Event) -> Result<(), End> {
+    fn on_event(&mut self, id: GroupId, event: Event) -> Result<(), Abort> {
         let Some(current) = self.current.as_mut().filter(|current| current.id == id) else { return Ok(()) };
         let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
         match event {
@@ -394,7 +394,7 @@ impl<'r> Transfer<'r> {
             Event::Received { buffer, len, .. } => {
                 let segment = accepted.received;
                 if segment >= current.join.end {
-                    return Err(End::Breach("it sent more than it had announced".to_owned()));
+                    return Err(Abort::Breach("it sent more than it had announced".to_owned()));
                 }
                 current.inside -= 1;
                 accepted.received += 1;
@@ -433,7 +433,7 @@ impl<'r> Transfer<'r> {
     }
 
     /// Handles the end of the current group.
-    fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), End> {
+    fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), Abort> {
         let Some(current) = self.current.take() else { return Ok(()) };
         self.bulk.remove(current.id);
         let accepted = self.accepted();
@@ -443,11 +443,11 @@ impl<'r> Transfer<'r> {
         }
         let holding = self.holding();
         let over = Over { instance: current.id.instance, holding, failure };
-        self.say(&ToSource::Over(over)).map_err(End::Gone)
+        self.say(&ToSource::Over(over)).map_err(Abort::Gone)
     }
 
     /// Gives the group memory for the messages to come.
-    fn supply(&mut self) -> Result<(), End> {
+    fn supply(&mut self) -> Result<(), Abort> {
         if self.current.is_none()
             && let Some(join) = self.next.take()
         {
@@ -457,7 +457,7 @@ impl<'r> Transfer<'r> {
         let messages = current.join.end - current.join.first;
         while current.given < messages {
             let taken = accepted.pool.take(self.bulk.fabric(), accepted.partials.len());
-            let Some(buffer) = taken.map_err(|error| End::Failed(error.to_string()))? else { return Ok(()) };
+            let Some(buffer) = taken.map_err(|error| Abort::Failed(error.to_string()))? else { return Ok(()) };
             let Some(group) = self.bulk.group(current.id) else { return Ok(()) };
             match current.waiting.pop_front() {
                 Some(message) => {
@@ -477,7 +477,7 @@ impl<'r> Transfer<'r> {
     }
 
     /// Reports the files' progress to both sides, at most once an interval.
-    fn report(&mut self, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), End> {
+    fn report(&mut self, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
         let Some(accepted) = &self.accepted else { return Ok(()) };
         let written = accepted.layout.begin(accepted.written);
         let due = if written > self.told { PROGRESS } else { SIGN_OF_LIFE };
@@ -486,7 +486,7 @@ impl<'r> Transfer<'r> {
         }
         self.told = written;
         tell(ServeEvent::Progress { written });
-        self.say(&ToSource::Progress { written }).map_err(End::Gone)
+        self.say(&ToSource::Progress { written }).map_err(Abort::Gone)
     }
 
     /// After an early end, keeps the blocks that the group has received, and writes the segments that were received

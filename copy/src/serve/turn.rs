@@ -24,12 +24,12 @@ enum TurnState {
 
 /// A lock that lets one caller in at a time.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct TransferLock {
     state: Mutex<TurnState>,
     changed: Condvar,
 }
 
-impl Turn {
+impl TransferLock {
     /// Waits for the turn, if it may come soon. Returns whether it came.
     pub(super) fn take(&self) -> bool {
         let began = Instant::now();

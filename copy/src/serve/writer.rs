@@ -15,7 +15,7 @@ use super::super::{
 };
 
 /// An order for the thread. There are never more writes than buffers.
-enum Order {
+enum WriterTask {
     Write { segment: u64, buffer: Arc<Buffer>, len: usize },
     Verdicts(Vec<(u32, Verdict)>),
     Finish,
@@ -23,7 +23,7 @@ enum Order {
 
 /// A report of the thread.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum WriterReport {
     /// The thread has read the state of an earlier attempt.
     Opened(Written),
     /// A segment is written, and its buffer free. `segments` is the new count of written segments.
@@ -36,19 +36,19 @@ pub(super) enum Said {
 
 /// The handle of the thread. When it is dropped, the thread carries out all its orders, and ends.
 #[derive(Debug)]
-pub(super) struct Writer {
-    orders: Option<Sender<Order>>,
-    pub(super) said: Receiver<Said>,
+pub(super) struct WriterThread {
+    orders: Option<Sender<WriterTask>>,
+    pub(super) said: Receiver<WriterReport>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Writer {
+impl WriterThread {
     pub(super) fn start(
         root: Arc<Root>,
         manifest: Arc<Manifest>,
         offer: &Offer,
         waker: Waker,
-    ) -> std::io::Result<Writer> {
+    ) -> std::io::Result<WriterThread> {
         let (orders, ordered) = unbounded();
         let (say, said) = unbounded();
         let (segment_bytes, options, resume) = (offer.segment_bytes as usize, offer.options, offer.resume);
@@ -61,26 +61,26 @@ impl Writer {
             let wrote = Sink::open(root, manifest, segment_bytes, options, resume)
                 .and_then(|sink| write(sink, &ordered, &tell));
             if let Err(error) = wrote {
-                tell(Said::Failed(error));
+                tell(WriterReport::Failed(error));
             }
         };
         let thread = thread::Builder::new().name("squall-cp-write".to_owned()).spawn(body)?;
-        Ok(Writer { orders: Some(orders), said, thread: Some(thread) })
+        Ok(WriterThread { orders: Some(orders), said, thread: Some(thread) })
     }
 
     pub(super) fn write(&self, segment: u64, buffer: Arc<Buffer>, len: usize) {
-        self.order(Order::Write { segment, buffer, len });
+        self.order(WriterTask::Write { segment, buffer, len });
     }
 
     pub(super) fn verdicts(&self, verdicts: Vec<(u32, Verdict)>) {
-        self.order(Order::Verdicts(verdicts));
+        self.order(WriterTask::Verdicts(verdicts));
     }
 
     pub(super) fn finish(&self) {
-        self.order(Order::Finish);
+        self.order(WriterTask::Finish);
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: WriterTask) {
         if let Some(orders) = &self.orders {
             // A thread that failed has reported it.
             let _ = orders.send(order);
@@ -88,7 +88,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WriterThread {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take()
@@ -99,22 +99,22 @@ impl Drop for Writer {
     }
 }
 
-fn write(mut sink: Sink, orders: &Receiver<Order>, tell: &impl Fn(Said)) -> Result<(), SinkError> {
-    tell(Said::Opened(sink.written()));
+fn write(mut sink: Sink, orders: &Receiver<WriterTask>, tell: &impl Fn(WriterReport)) -> Result<(), SinkError> {
+    tell(WriterReport::Opened(sink.written()));
     for order in orders {
         match order {
-            Order::Write { segment, buffer, len } => {
+            WriterTask::Write { segment, buffer, len } => {
                 sink.write(segment, buffer.get(..len).unwrap_or_default())?;
-                tell(Said::Wrote { buffer, segments: sink.segments() });
+                tell(WriterReport::Wrote { buffer, segments: sink.segments() });
             }
-            Order::Verdicts(verdicts) => {
+            WriterTask::Verdicts(verdicts) => {
                 for (entry, verdict) in verdicts {
                     sink.verdict(entry as usize, verdict)?;
                 }
                 sink.commit()?;
             }
-            Order::Finish => {
-                tell(Said::Done(sink.finish()?));
+            WriterTask::Finish => {
+                tell(WriterReport::Done(sink.finish()?));
                 return Ok(());
             }
         }

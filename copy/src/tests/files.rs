@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::super::{
     feed::Feed,
-    layout::Layout,
+    layout::StreamLayout,
     manifest::{
         Manifest,
         tests::{directory, file, link},
@@ -60,7 +60,7 @@ impl Pair {
 /// Moves segments up to `end`.
 fn pump(scan: &Scan, sink: &mut Sink, end: u64) {
     let written = sink.written();
-    let layout = Layout::new(&scan.manifest, SEGMENT);
+    let layout = StreamLayout::new(&scan.manifest, SEGMENT);
     let mut feed = Feed::new(scan.sources.clone(), Arc::clone(&scan.manifest), SEGMENT, written.first_open);
     let mut verdicts = Vec::new();
     for segment in written.segments..end.min(layout.segments()) {
@@ -146,7 +146,7 @@ fn a_transfer_resumes_after_any_segment() {
     let pair = Pair::new();
     make_tree(&pair);
     let scan = pair.scan();
-    let segments = Layout::new(&scan.manifest, SEGMENT).segments();
+    let segments = StreamLayout::new(&scan.manifest, SEGMENT).segments();
     for stop in 0..=segments {
         let mut sink = pair.sink(&scan, OPTIONS, false);
         pump(&scan, &mut sink, stop);
@@ -279,7 +279,7 @@ fn a_segment_is_read_again_without_a_second_verdict() {
     let pair = Pair::new();
     make_tree(&pair);
     let scan = pair.scan();
-    let layout = Layout::new(&scan.manifest, SEGMENT);
+    let layout = StreamLayout::new(&scan.manifest, SEGMENT);
     let mut feed = Feed::new(scan.sources.clone(), Arc::clone(&scan.manifest), SEGMENT, 0);
     let mut verdicts = Vec::new();
     let mut read = |feed: &mut Feed, segment| {

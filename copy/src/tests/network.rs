@@ -14,7 +14,7 @@ use squall_fabric::net::Security;
 use tempfile::TempDir;
 
 use super::{
-    super::{Network, PushOptions, PushProgress, PushReport, Receiver, ServeEvent, ServeOptions, push},
+    super::{PushOptions, PushProgress, PushReport, Receiver, ReceiverNetwork, ServeEvent, ServeOptions, push},
     files::assert_same,
 };
 
@@ -59,7 +59,7 @@ impl Cluster {
 
     fn serve(&mut self, name: &'static str) {
         let listen = vec!["127.0.0.1:0".to_owned()];
-        let network = Network { listen, security: Security::LoopbackOnly };
+        let network = ReceiverNetwork { listen, security: Security::LoopbackOnly };
         let options = ServeOptions {
             directory: self.base.path().join(name),
             name: name.to_owned(),

@@ -6,7 +6,7 @@ use squall_onepipe::{Mode, ScatteringId};
 
 use crate::{
     Moment, Outcome, Reply, Scattering, ShardId, StoreConfig, Transaction, TransactionError,
-    message::{Answer, Header, Part, answer_bytes, append, longest_value},
+    message::{RequestHeader, TransactionAnswer, TransactionPart, answer_bytes, append, longest_value},
 };
 
 /// The number of a transaction of one member.
@@ -64,7 +64,7 @@ pub enum SubmitError {
 
 /// A transaction that not all replicas have answered.
 #[derive(Debug)]
-struct Pending {
+struct PendingTransaction {
     /// `None` while the request waits to be sent.
     scattering: Option<ScatteringId>,
     operations: usize,
@@ -83,24 +83,24 @@ struct Awaited {
 }
 
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct TransactionClient {
     config: StoreConfig,
     me: usize,
     /// By rank.
     alive: Vec<bool>,
     ended: bool,
     next: u64,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingTransaction>,
     /// The requests still to be sent, with the transactions' numbers.
     requests: VecDeque<(u64, Scattering)>,
     completed: VecDeque<Completed>,
 }
 
-impl Client {
-    pub(crate) fn new(config: StoreConfig, me: usize) -> Client {
+impl TransactionClient {
+    pub(crate) fn new(config: StoreConfig, me: usize) -> TransactionClient {
         let alive = vec![true; config.placement.members()];
         let (pending, requests, completed) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        Client { config, me, alive, ended: false, next: 0, pending, requests, completed }
+        TransactionClient { config, me, alive, ended: false, next: 0, pending, requests, completed }
     }
 
     pub(crate) fn submit(&mut self, transaction: &Transaction) -> Result<TransactionId, SubmitError> {
@@ -110,7 +110,7 @@ impl Client {
         let mut parts = Vec::new();
         let of_shards = transaction.parts(&self.config.placement);
         let shards = of_shards.iter().map(|(shard, _)| *shard).collect();
-        let header = append(&Header { number, shards }, Vec::new());
+        let header = append(&RequestHeader { number, shards }, Vec::new());
         for (shard, operations) in of_shards {
             let replicas = self.config.placement.replicas_of(shard).filter(|&rank| self.alive[rank]);
             let answers: Vec<_> = replicas.map(|rank| (rank, None)).collect();
@@ -118,7 +118,7 @@ impl Client {
                 return Err(SubmitError::Lost(shard));
             }
             let items = operations.iter().map(|&at| transaction.operations()[at].clone()).collect();
-            let part = append(&Part { shard, items }, Vec::new());
+            let part = append(&TransactionPart { shard, items }, Vec::new());
             for &(rank, _) in &answers {
                 messages.entry(rank).or_insert_with(|| header.clone()).extend_from_slice(&part);
             }
@@ -131,7 +131,7 @@ impl Client {
         let messages = messages.into_iter().collect();
         self.next += 1;
         let operations = transaction.operations().len();
-        self.pending.insert(number, Pending { scattering: None, operations, parts, stamp: 0 });
+        self.pending.insert(number, PendingTransaction { scattering: None, operations, parts, stamp: 0 });
         self.requests.push_back((number, Scattering { mode: Mode::Reliable, messages }));
         Ok(TransactionId(number))
     }
@@ -170,10 +170,10 @@ impl Client {
     }
 
     /// Takes a replica's answer.
-    pub(crate) fn on_answer(&mut self, from: usize, answer: Answer) {
+    pub(crate) fn on_answer(&mut self, from: usize, answer: TransactionAnswer) {
         let Some(pending) = self.pending.get_mut(&answer.number) else { return };
         pending.stamp = answer.stamp;
-        for Part { shard, items } in answer.parts {
+        for TransactionPart { shard, items } in answer.parts {
             let part = pending.parts.iter_mut().find(|part| part.shard == shard);
             let Some(part) = part.filter(|part| part.operations.len() == items.len()) else { continue };
             // A removed replica is not waited for, and what it has carried out may be undone: see the crate's page.

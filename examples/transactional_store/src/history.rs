@@ -27,12 +27,12 @@ pub struct Record {
     /// The operations.
     pub transaction: Transaction,
     /// The result, as far as the client knows it.
-    pub seen: Seen,
+    pub seen: KnownOutcome,
 }
 
 /// A client's knowledge of a transaction's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Seen {
+pub enum KnownOutcome {
     /// It took effect.
     Committed(Outcome),
     /// It was recalled.
@@ -73,7 +73,7 @@ struct Done {
 
 /// A transaction of which it is not certain that it had no effect.
 #[derive(Clone, Debug)]
-pub struct Entry<'a> {
+pub struct HistoryEntry<'a> {
     /// The client's rank.
     pub client: usize,
     /// The transaction's number at its client.
@@ -221,25 +221,33 @@ impl History {
     }
 
     /// All transactions that may have had an effect.
-    pub fn entries(&self) -> Vec<Entry<'_>> {
+    pub fn entries(&self) -> Vec<HistoryEntry<'_>> {
         let mut unclaimed = self.moments.clone();
         let mut entries = Vec::with_capacity(self.records.len());
         for record in &self.records {
             let effect = unclaimed.remove(&(record.client, record.number));
             let (ended, replies, at) = match &record.seen {
-                Seen::Committed(outcome) => (record.ended, Some(&outcome.replies[..]), Some(outcome.at)),
-                Seen::Unknown => (u64::MAX, None, effect),
-                Seen::Aborted => continue,
+                KnownOutcome::Committed(outcome) => (record.ended, Some(&outcome.replies[..]), Some(outcome.at)),
+                KnownOutcome::Unknown => (u64::MAX, None, effect),
+                KnownOutcome::Aborted => continue,
             };
             let (client, number, submitted) = (record.client, record.number, record.submitted);
             let transaction = Cow::Borrowed(&record.transaction);
-            entries.push(Entry { client, number, submitted, ended, transaction, replies, at });
+            entries.push(HistoryEntry { client, number, submitted, ended, transaction, replies, at });
         }
         // Transactions whose records are missing, since their clients have failed.
         for ((client, number), at) in unclaimed {
             let operations = self.effects[&at].parts.values().flat_map(|done| &done.operations);
             let (transaction, at) = (Cow::Owned(operations.cloned().collect()), Some(at));
-            entries.push(Entry { client, number, submitted: 0, ended: u64::MAX, transaction, replies: None, at });
+            entries.push(HistoryEntry {
+                client,
+                number,
+                submitted: 0,
+                ended: u64::MAX,
+                transaction,
+                replies: None,
+                at,
+            });
         }
         entries
     }
@@ -277,7 +285,7 @@ impl History {
 
     /// Checks that all replicas that were looked at have carried out their parts of a transaction, at that moment and
     /// with the replies of its replay.
-    fn check_effect(&self, at: Moment, entry: &Entry<'_>, expected: &[Reply]) -> Result<(), Violation> {
+    fn check_effect(&self, at: Moment, entry: &HistoryEntry<'_>, expected: &[Reply]) -> Result<(), Violation> {
         let effect = self.effects.get(&at).filter(|effect| effect.number == entry.number);
         let parts: BTreeMap<ShardId, Vec<usize>> = entry.transaction.parts(&self.placement).into_iter().collect();
         let carried_out = effect.into_iter().flat_map(|effect| effect.shards.iter().chain(effect.parts.keys()));
@@ -301,7 +309,7 @@ impl History {
 
     /// The number of recalled transactions. It is an error if a replica has carried one out.
     fn check_aborted(&self) -> Result<usize, Violation> {
-        let aborted = self.records.iter().filter(|record| record.seen == Seen::Aborted);
+        let aborted = self.records.iter().filter(|record| record.seen == KnownOutcome::Aborted);
         aborted
             .map(|record| match self.moments.get(&(record.client, record.number)) {
                 Some(&at) => Err(Violation::Recalled(at)),

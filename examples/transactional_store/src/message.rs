@@ -6,7 +6,7 @@ use crate::{Operation, Reply, ShardId, Value};
 
 /// The head of a request. The parts of all shards of which the receiver has a copy follow.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Header {
+pub(crate) struct RequestHeader {
     /// The transaction's number at its client.
     pub(crate) number: u64,
     /// All shards that the transaction concerns, so that each replica knows the whole of it.
@@ -15,7 +15,7 @@ pub(crate) struct Header {
 
 /// The part of a transaction that concerns one shard.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Part<T> {
+pub(crate) struct TransactionPart<T> {
     pub(crate) shard: ShardId,
     /// Operations on the way to a shard; replies on the way back.
     pub(crate) items: Vec<T>,
@@ -23,11 +23,11 @@ pub(crate) struct Part<T> {
 
 /// A member's answer to a transaction that it has carried out. A message may hold several, one after the other.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct TransactionAnswer {
     pub(crate) number: u64,
     /// The transaction's time stamp.
     pub(crate) stamp: u64,
-    pub(crate) parts: Vec<Part<Reply>>,
+    pub(crate) parts: Vec<TransactionPart<Reply>>,
 }
 
 /// The most bytes that an operation or reply takes besides a key and a value.
@@ -78,14 +78,15 @@ mod tests {
 
     #[test]
     fn things_follow_each_other_in_a_message() {
-        let parts = [0, 7].map(|shard| Part { shard: ShardId(shard), items: vec![Reply::Sum(-1), Reply::Done] });
+        let parts =
+            [0, 7].map(|shard| TransactionPart { shard: ShardId(shard), items: vec![Reply::Sum(-1), Reply::Done] });
         let message = parts.iter().fold(Vec::new(), |message, part| append(part, message));
         let mut rest = &message[..];
         for part in parts {
             assert_eq!(take(&mut rest), Some(part));
         }
-        assert_eq!(take::<Part<Reply>>(&mut rest), None);
-        assert_eq!(take::<Part<Reply>>(&mut &message[..3]), None, "it is cut off");
+        assert_eq!(take::<TransactionPart<Reply>>(&mut rest), None);
+        assert_eq!(take::<TransactionPart<Reply>>(&mut &message[..3]), None, "it is cut off");
     }
 
     #[test]
@@ -93,8 +94,8 @@ mod tests {
         let long = Value::from(vec![0; 1000]);
         let replies = [Reply::Value(Some(long)), Reply::Sum(i64::MIN), Reply::Held(true)];
         let asked = Transaction::new().get("a").add("a", 1).check("a", crate::Condition::Present);
-        let part = |reply: &Reply| Part { shard: ShardId(u32::MAX), items: vec![reply.clone()] };
-        let answer = Answer { number: u64::MAX, stamp: u64::MAX, parts: replies.iter().map(part).collect() };
+        let part = |reply: &Reply| TransactionPart { shard: ShardId(u32::MAX), items: vec![reply.clone()] };
+        let answer = TransactionAnswer { number: u64::MAX, stamp: u64::MAX, parts: replies.iter().map(part).collect() };
         assert!(append(&answer, Vec::new()).len() <= answer_bytes(asked.operations(), 1000));
     }
 }

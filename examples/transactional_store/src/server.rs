@@ -7,7 +7,7 @@ use squall_onepipe::Mode;
 
 use crate::{
     Keyspace, Moment, Operation, Reply, Scattering, ShardId, StoreConfig,
-    message::{Answer, Header, Part, append, take},
+    message::{RequestHeader, TransactionAnswer, TransactionPart, append, take},
 };
 
 /// One replica's part in one transaction.
@@ -49,7 +49,7 @@ struct Shard {
 }
 
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct TransactionServer {
     config: StoreConfig,
     me: usize,
     shards: BTreeMap<ShardId, Shard>,
@@ -61,18 +61,20 @@ pub(crate) struct Server {
     executions: Vec<Execution>,
 }
 
-impl Server {
-    pub(crate) fn new(config: StoreConfig, me: usize) -> Server {
+impl TransactionServer {
+    pub(crate) fn new(config: StoreConfig, me: usize) -> TransactionServer {
         let shards = config.placement.shards_on(me).map(|shard| (shard, Shard::default())).collect();
         let answers = vec![Some(VecDeque::new()); config.placement.members()];
-        Server { config, me, shards, answers, next: None, last: 0, executions: Vec::new() }
+        TransactionServer { config, me, shards, answers, next: None, last: 0, executions: Vec::new() }
     }
 
     /// Carries out a request. Returns the answer if it is for this member itself.
-    pub(crate) fn on_request(&mut self, at: Moment, mut request: &[u8]) -> Option<Answer> {
-        let Header { number, shards } = take(&mut request)?;
-        let mut answer = Answer { number, stamp: at.stamp, parts: Vec::new() };
-        while let Some(Part { shard: id, items: operations }) = take::<Part<Operation>>(&mut request) {
+    pub(crate) fn on_request(&mut self, at: Moment, mut request: &[u8]) -> Option<TransactionAnswer> {
+        let RequestHeader { number, shards } = take(&mut request)?;
+        let mut answer = TransactionAnswer { number, stamp: at.stamp, parts: Vec::new() };
+        while let Some(TransactionPart { shard: id, items: operations }) =
+            take::<TransactionPart<Operation>>(&mut request)
+        {
             let Some(shard) = self.shards.get_mut(&id) else { continue };
             let replies = shard.keyspace.execute(&operations);
             shard.executed += 1;
@@ -81,7 +83,7 @@ impl Server {
                 let (shards, replies) = (shards.clone(), replies.clone());
                 self.executions.push(Execution { at, number, shard: id, shards, operations, replies });
             }
-            answer.parts.push(Part { shard: id, items: replies });
+            answer.parts.push(TransactionPart { shard: id, items: replies });
         }
         if at.sender == self.me {
             return Some(answer);

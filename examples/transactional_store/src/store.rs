@@ -4,7 +4,7 @@ use squall_onepipe::{Delivery, Mode, ScatteringId};
 
 use crate::{
     Completed, Digest, Execution, Keyspace, Moment, Placement, ShardId, SubmitError, Transaction, TransactionId,
-    client::Client, message::take, server::Server,
+    client::TransactionClient, message::take, server::TransactionServer,
 };
 
 /// The settings of a store. All but `window` and `record` are the same at all members.
@@ -53,15 +53,15 @@ impl Scattering {
 /// the next scattering, too.
 #[derive(Debug)]
 pub struct Store {
-    client: Client,
-    server: Server,
+    client: TransactionClient,
+    server: TransactionServer,
     me: usize,
 }
 
 impl Store {
     /// The member of this rank, in a store that is empty.
     pub fn new(config: StoreConfig, me: usize) -> Store {
-        Store { client: Client::new(config.clone(), me), server: Server::new(config, me), me }
+        Store { client: TransactionClient::new(config.clone(), me), server: TransactionServer::new(config, me), me }
     }
 
     /// Begins a transaction.

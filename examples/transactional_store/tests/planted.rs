@@ -5,7 +5,7 @@ mod serial;
 
 use squall_transactions::{
     Condition, Execution, Key, Moment, Operation, Outcome, Placement, Reply, ShardId, Transaction, Value,
-    history::{Checked, History, Record, Seen, Violation},
+    history::{Checked, History, KnownOutcome, Record, Violation},
 };
 
 /// Two keys in different shards.
@@ -39,7 +39,7 @@ impl Story {
         Story { history: History::new(placement()), last, executions: Vec::new() }
     }
 
-    fn record(mut self, submitted: u64, ended: u64, transaction: Transaction, seen: Seen) -> Story {
+    fn record(mut self, submitted: u64, ended: u64, transaction: Transaction, seen: KnownOutcome) -> Story {
         let number = self.last.0.wrapping_add(1);
         self.last = (number, transaction.clone());
         self.history.record(Record { client: 0, number, submitted, ended, transaction, seen });
@@ -48,16 +48,16 @@ impl Story {
 
     fn committed(self, When(submitted, ended, stamp): When, transaction: Transaction, replies: &[Reply]) -> Story {
         let outcome = Outcome { at: moment(stamp), replies: replies.to_vec() };
-        self.record(submitted, ended, transaction, Seen::Committed(outcome))
+        self.record(submitted, ended, transaction, KnownOutcome::Committed(outcome))
     }
 
     fn aborted(self, submitted: u64, ended: u64, transaction: Transaction) -> Story {
-        self.record(submitted, ended, transaction, Seen::Aborted)
+        self.record(submitted, ended, transaction, KnownOutcome::Aborted)
     }
 
     /// Adds a transaction whose end its client does not know.
     fn unknown(self, submitted: u64, transaction: Transaction) -> Story {
-        self.record(submitted, u64::MAX, transaction, Seen::Unknown)
+        self.record(submitted, u64::MAX, transaction, KnownOutcome::Unknown)
     }
 
     /// A transaction whose record is missing, since its client has failed.
@@ -327,7 +327,7 @@ fn a_committed_transaction_that_one_of_two_replicas_has_not_carried_out() {
     };
     let check = |learnt: &[usize], done: &[usize]| {
         let mut history = History::new(placement.clone());
-        let seen = Seen::Committed(Outcome { at, replies: vec![Reply::Done] });
+        let seen = KnownOutcome::Committed(Outcome { at, replies: vec![Reply::Done] });
         let transaction = transaction.clone();
         history.record(Record { client: 0, number, submitted: 1, ended: 2, transaction, seen });
         for member in learnt {

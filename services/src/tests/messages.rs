@@ -67,7 +67,7 @@ fn who_can_t_be_dialed_is_answered_over_the_stream_that_it_dialed() {
     let [dials, listens] = [1, 2].map(|id| Member::start(Way::Port, &cluster, id));
     dials.send(&listens, b"question");
     assert_eq!(listens.receive().0, NodeId(1));
-    listens.messenger.send(&Contact { node: Some(NodeId(1)), addresses: Vec::new() }, b"answer".to_vec());
+    listens.messenger.send(&DialTarget { node: Some(NodeId(1)), addresses: Vec::new() }, b"answer".to_vec());
     assert_eq!(dials.receive(), (NodeId(2), b"answer".to_vec()));
 }
 
@@ -75,10 +75,10 @@ fn who_can_t_be_dialed_is_answered_over_the_stream_that_it_dialed() {
 fn a_node_known_by_its_address_alone_becomes_known_by_its_id() {
     let cluster = fresh_cluster();
     let [one, other] = [1, 2].map(|id| Member::start(Way::Port, &cluster, id));
-    one.messenger.send(&Contact { node: None, ..other.node.contact.clone() }, b"who?".to_vec());
+    one.messenger.send(&DialTarget { node: None, ..other.node.contact.clone() }, b"who?".to_vec());
     assert_eq!(other.receive(), (NodeId(1), b"who?".to_vec()));
     // The contact has no address, so the message uses the stream that exists.
-    one.messenger.send(&Contact { node: Some(NodeId(2)), addresses: Vec::new() }, b"you".to_vec());
+    one.messenger.send(&DialTarget { node: Some(NodeId(2)), addresses: Vec::new() }, b"you".to_vec());
     assert_eq!(other.receive().1, b"you");
 }
 
@@ -97,7 +97,7 @@ fn a_node_that_comes_back_is_reached_again() {
 fn who_starts_later_is_reached_by_what_waits() {
     let cluster = fresh_cluster();
     let one = Member::start(Way::Host, &cluster, 1);
-    one.messenger.send(&Contact { node: Some(NodeId(2)), addresses: Vec::new() }, b"early".to_vec());
+    one.messenger.send(&DialTarget { node: Some(NodeId(2)), addresses: Vec::new() }, b"early".to_vec());
     let other = Member::start(Way::Host, &cluster, 2);
     one.send_until_it_comes(&other, b"late");
 }

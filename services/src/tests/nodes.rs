@@ -18,7 +18,7 @@ use squall_fabric::{
     tcp::{TcpConfig, TcpFabric},
 };
 
-use super::{Caller, Contact, Handler, Server, Service};
+use super::{Caller, DialTarget, Handler, Server, Service};
 
 /// A limit that nothing here reaches unless it is broken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,7 +66,7 @@ fn identity(cluster: &str, node: NodeId) -> Identity {
 /// A node that offers services.
 pub(super) struct Node {
     pub(super) caller: Caller,
-    pub(super) contact: Contact,
+    pub(super) contact: DialTarget,
     pub(super) server: Option<Server>,
     _fabric: Option<TcpFabric>,
 }
@@ -77,7 +77,7 @@ impl Node {
         let caller = caller(way, cluster, id);
         let Some(security) = security(way, cluster, id) else {
             let server = Some(Server::on_host(cluster, node, handlers).unwrap());
-            let contact = Contact { node: Some(node), addresses: Vec::new() };
+            let contact = DialTarget { node: Some(node), addresses: Vec::new() };
             return Node { caller, contact, server, _fabric: None };
         };
         let mut config = NetConfig::new(cluster, node);
@@ -86,7 +86,7 @@ impl Node {
         let fabric = TcpFabric::open(TcpConfig::new(config)).unwrap();
         let server = Some(Server::at_port(node, |service| fabric.take_service(service), handlers).unwrap());
         let addresses = fabric.local_addrs().iter().map(ToString::to_string).collect();
-        Node { caller, contact: Contact { node: Some(node), addresses }, server, _fabric: Some(fabric) }
+        Node { caller, contact: DialTarget { node: Some(node), addresses }, server, _fabric: Some(fabric) }
     }
 }
 

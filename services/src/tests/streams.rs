@@ -51,7 +51,7 @@ fn a_service_has_the_streams_of_whoever_dials_it() {
 fn an_address_alone_leads_to_whoever_listens_there() {
     let cluster = fresh_cluster();
     let node = Node::start(Way::Port, &cluster, 3, vec![(Service::Admin, echo())]);
-    let contact = Contact { node: None, ..node.contact };
+    let contact = DialTarget { node: None, ..node.contact };
     let stream = caller(Way::Port, &cluster, 9).dial(&contact, Service::Admin, PATIENCE).unwrap();
     assert_eq!(stream.peer, NodeId(3));
 }
@@ -68,7 +68,7 @@ fn a_service_that_is_not_offered_is_refused() {
 
 #[test]
 fn a_node_that_does_not_run_is_named() {
-    let to = Contact { node: Some(NodeId(4)), addresses: Vec::new() };
+    let to = DialTarget { node: Some(NodeId(4)), addresses: Vec::new() };
     let error = caller(Way::Host, "test-absent", 9).dial(&to, Service::State, PATIENCE).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("node 4 of cluster \"test-absent\" does not run on this host"), "{text}");
@@ -109,7 +109,7 @@ fn what_is_no_hello_is_hung_up_on_and_harms_nobody() {
 fn another_node_than_was_called_is_told_apart() {
     let cluster = fresh_cluster();
     let node = Node::start(Way::Port, &cluster, 1, vec![(Service::State, echo())]);
-    let contact = Contact { node: Some(NodeId(2)), ..node.contact };
+    let contact = DialTarget { node: Some(NodeId(2)), ..node.contact };
     let error = caller(Way::Port, &cluster, 9).dial(&contact, Service::State, PATIENCE).unwrap_err();
     assert!(error.to_string().contains("another one than was looked for"), "{error}");
 }

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use super::table::{Answer, MAX_WINDOW, Session, Sessions};
+use super::table::{MAX_WINDOW, RequestOutcome, Session, Sessions};
 
 const VERSION: u8 = 1;
 
@@ -52,10 +52,10 @@ impl Sessions {
             to.write_all(&(kept().count() as u32).to_le_bytes())?;
             for (number, answer) in kept() {
                 let (kind, bytes): (u8, &[u8]) = match answer {
-                    Answer::Reply(bytes) => (0, bytes),
-                    Answer::NoCommand => (1, &[]),
-                    Answer::NoReply => (2, &[]),
-                    Answer::Skipped => (3, &[]),
+                    RequestOutcome::Reply(bytes) => (0, bytes),
+                    RequestOutcome::NoCommand => (1, &[]),
+                    RequestOutcome::NoReply => (2, &[]),
+                    RequestOutcome::Skipped => (3, &[]),
                 };
                 to.write_all(&number.to_le_bytes())?;
                 to.write_all(&[kind])?;
@@ -115,11 +115,11 @@ fn read_session(from: &mut dyn Read) -> Result<Session, ImageError> {
                 if from.take(u64::from(len)).read_to_end(&mut bytes)? < len as usize {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
-                Answer::Reply(Arc::from(bytes))
+                RequestOutcome::Reply(Arc::from(bytes))
             }
-            1 if len == 0 => Answer::NoCommand,
-            2 if len == 0 => Answer::NoReply,
-            3 if len == 0 => Answer::Skipped,
+            1 if len == 0 => RequestOutcome::NoCommand,
+            2 if len == 0 => RequestOutcome::NoReply,
+            3 if len == 0 => RequestOutcome::Skipped,
             _ => return Err(ImageError::Damaged("an answer is of no known kind")),
         };
         session.kept_bytes += u64::from(len);

@@ -27,6 +27,6 @@ mod trailer;
 
 pub(crate) use self::{
     idle::Idle,
-    table::{Answer, Opening, Refusal, RequestVerdict, SessionId, Sessions},
+    table::{Opening, Refusal, RequestOutcome, RequestVerdict, SessionId, Sessions},
     trailer::Trailer,
 };

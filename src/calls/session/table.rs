@@ -42,7 +42,7 @@ pub(crate) struct TooMany;
 
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum RequestOutcome {
     /// Applied, with the reply's bytes.
     Reply(Arc<[u8]>),
     /// Not applied: the bytes are no command.
@@ -53,11 +53,11 @@ pub(crate) enum Answer {
     Skipped,
 }
 
-impl Answer {
+impl RequestOutcome {
     fn bytes(&self) -> usize {
         match self {
-            Answer::Reply(bytes) => bytes.len(),
-            Answer::NoCommand | Answer::NoReply | Answer::Skipped => 0,
+            RequestOutcome::Reply(bytes) => bytes.len(),
+            RequestOutcome::NoCommand | RequestOutcome::NoReply | RequestOutcome::Skipped => 0,
         }
     }
 }
@@ -79,7 +79,7 @@ pub(crate) enum RequestVerdict {
     /// The request is to be applied, and its answer [kept](Sessions::keep).
     New,
     /// The request was applied before, with this answer.
-    Known(Answer),
+    Known(RequestOutcome),
     /// The client has the reply, or does not want it any more: no answer is sent.
     Past,
     /// The request is not applied.
@@ -103,7 +103,7 @@ pub(super) struct Session {
     /// The first number whose reply the client may not have.
     pub(super) acknowledged: u64,
     /// The answers by number, from `acknowledged` on. The last entry is always an answer.
-    pub(super) answers: VecDeque<Option<Answer>>,
+    pub(super) answers: VecDeque<Option<RequestOutcome>>,
     /// The size of the kept answers, in bytes.
     pub(super) kept_bytes: u64,
     /// The number of the session's messages that were delivered.
@@ -195,11 +195,11 @@ impl Sessions {
     /// # Panics
     ///
     /// If the request was not new.
-    pub(crate) fn keep(&mut self, id: SessionId, number: u64, answer: Answer) -> Answer {
+    pub(crate) fn keep(&mut self, id: SessionId, number: u64, answer: RequestOutcome) -> RequestOutcome {
         let session = self.open.get_mut(&id.number).expect("it was admitted");
         assert_eq!(session.admit(number), RequestVerdict::New, "request {number} is applied once");
         let answer = match answer {
-            Answer::Reply(bytes) if bytes.len() > session.reply_bytes as usize => Answer::NoReply,
+            RequestOutcome::Reply(bytes) if bytes.len() > session.reply_bytes as usize => RequestOutcome::NoReply,
             answer => answer,
         };
         let index = (number - session.acknowledged) as usize;

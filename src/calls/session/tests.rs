@@ -13,8 +13,8 @@ use super::{table::TooMany, *};
 
 const OPENING: Opening = Opening { key: 7, sessions: 2, window: 4, reply_bytes: 8 };
 
-fn reply(bytes: &[u8]) -> Answer {
-    Answer::Reply(Arc::from(bytes))
+fn reply(bytes: &[u8]) -> RequestOutcome {
+    RequestOutcome::Reply(Arc::from(bytes))
 }
 
 /// Delivers a request. Returns whether it was applied, and the admission that its client would be told.
@@ -72,8 +72,8 @@ fn a_reply_that_is_too_long_is_not_kept_and_says_so_each_time() {
     let mut sessions = Sessions::default();
     let id = sessions.open(&OPENING).unwrap();
     assert_eq!(sessions.admit(id, 0, 0), RequestVerdict::New);
-    assert_eq!(sessions.keep(id, 0, reply(&[0; 9])), Answer::NoReply);
-    assert_eq!(sessions.admit(id, 0, 0), RequestVerdict::Known(Answer::NoReply));
+    assert_eq!(sessions.keep(id, 0, reply(&[0; 9])), RequestOutcome::NoReply);
+    assert_eq!(sessions.admit(id, 0, 0), RequestVerdict::Known(RequestOutcome::NoReply));
 }
 
 #[test]
@@ -194,7 +194,7 @@ proptest! {
             prop_assert!(session.kept_bytes < 3 * u64::from(OPENING.reply_bytes));
             prop_assert!(session.answers.len() <= OPENING.window as usize);
             let kept: u64 = session.answers.iter().flatten().map(|answer| match answer {
-                Answer::Reply(bytes) => bytes.len() as u64,
+                RequestOutcome::Reply(bytes) => bytes.len() as u64,
                 _ => 0,
             }).sum();
             prop_assert_eq!(session.kept_bytes, kept);

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, time::Duration};
 
 use squall_fabric::{NodeId, net::Security};
 use squall_services::{
-    Caller, Contact, ControlError, ControlStream, Service,
+    Caller, ControlError, ControlStream, DialTarget, Service,
     frame::{self, FrameError},
 };
 
@@ -15,7 +15,7 @@ use crate::{Config, FabricError, config::Address};
 #[derive(Clone, Debug)]
 pub struct Target {
     caller: Caller,
-    contact: Contact,
+    contact: DialTarget,
 }
 
 /// A conversation with a node.
@@ -63,7 +63,7 @@ impl Target {
 
     /// Targets a node of a cluster in shared memory, on this host, of this user.
     pub fn on_host(cluster: impl Into<String>, node: u32) -> Target {
-        let contact = Contact { node: Some(NodeId(node)), addresses: Vec::new() };
+        let contact = DialTarget { node: Some(NodeId(node)), addresses: Vec::new() };
         // The caller is no node.
         Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact }
     }
@@ -74,7 +74,7 @@ impl Target {
             Security::Tls(identity) => identity.node(),
             Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
         };
-        let contact = Contact { node: None, addresses: vec![address.to_string()] };
+        let contact = DialTarget { node: None, addresses: vec![address.to_string()] };
         Target { caller: Caller::on_network(cluster, node, security), contact }
     }
 
@@ -83,7 +83,7 @@ impl Target {
     pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
         let security = crate::fabric::net_config(config)?.security;
         let caller = Caller::on_network(config.cluster(), config.id(), security);
-        Ok(Target { caller, contact: Contact { node: None, addresses: vec![address.to_string()] } })
+        Ok(Target { caller, contact: DialTarget { node: None, addresses: vec![address.to_string()] } })
     }
 }
 

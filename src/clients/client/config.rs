@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{NodeId, net::Security};
-use squall_services::{Caller, Contact, Service};
+use squall_services::{Caller, DialTarget, Service};
 
 use super::driver::Dial;
 use crate::{config::Config, fabric::FabricError};
@@ -12,7 +12,7 @@ use crate::{config::Config, fabric::FabricError};
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     caller: Caller,
-    contacts: Vec<Contact>,
+    contacts: Vec<DialTarget>,
     /// The time from a call to its deadline: 10 s.
     pub timeout: Duration,
     /// The number of calls that may wait at a time: 4096.
@@ -23,7 +23,7 @@ impl ClientConfig {
     /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
     /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
-        let contacts = members.into_iter().map(|node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+        let contacts = members.into_iter().map(|node| DialTarget { node: Some(node), addresses: Vec::new() }).collect();
         ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
     }
 
@@ -34,7 +34,7 @@ impl ClientConfig {
         addresses: impl IntoIterator<Item = impl Into<String>>,
         security: Security,
     ) -> ClientConfig {
-        let contact = |address: String| Contact { node: None, addresses: vec![address] };
+        let contact = |address: String| DialTarget { node: None, addresses: vec![address] };
         let contacts = addresses.into_iter().map(|address| contact(address.into())).collect();
         let node = match &security {
             Security::Tls(identity) => identity.node(),
@@ -51,7 +51,7 @@ impl ClientConfig {
         Ok(ClientConfig::new(config.caller()?, contacts))
     }
 
-    fn new(caller: Caller, contacts: Vec<Contact>) -> ClientConfig {
+    fn new(caller: Caller, contacts: Vec<DialTarget>) -> ClientConfig {
         ClientConfig { caller, contacts, timeout: Duration::from_secs(10), max_waiting: 4096 }
     }
 
@@ -65,7 +65,7 @@ impl ClientConfig {
         &self.caller
     }
 
-    pub(crate) fn contacts(&self) -> Vec<Contact> {
+    pub(crate) fn contacts(&self) -> Vec<DialTarget> {
         self.contacts.clone()
     }
 

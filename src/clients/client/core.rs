@@ -11,12 +11,12 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
-use squall_services::Contact;
+use squall_services::DialTarget;
 
 use super::error::ClientError;
 use crate::{
     calls::session::{Refusal, SessionId},
-    clients::serve::wire::{Consistency, Members, Outcome, ToClient, ToNode, VERSION},
+    clients::serve::wire::{Consistency, Members, ToClient, ToNode, VERSION, WireOutcome},
 };
 
 /// The time for which a connection may be silent before the client pings the node.
@@ -45,8 +45,8 @@ pub(crate) enum Ask {
 /// An action for the client's threads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Connect to a member, and report the outcome with [`Core::connected`] or [`Core::broken`].
-    Dial(Contact),
+    /// Connect to a member, and report the outcome with [`ClientCore::connected`] or [`ClientCore::broken`].
+    Dial(DialTarget),
     /// Send this message on the connection.
     Send(ToNode),
     /// End the connection, or the attempt. It may report nothing after that.
@@ -59,9 +59,9 @@ pub(crate) enum Effect {
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
     /// Any member. These are known at first.
-    Any(Vec<Contact>),
+    Any(Vec<DialTarget>),
     /// One member only.
-    One(Contact),
+    One(DialTarget),
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ enum ConnectionState {
 }
 
 #[derive(Debug)]
-enum Session {
+enum ClientSession {
     None,
     /// A session was requested with this key.
     Opening(u64),
@@ -88,7 +88,7 @@ enum Session {
 }
 
 #[derive(Debug)]
-struct Call {
+struct OutstandingCall {
     ask: Ask,
     deadline: Time,
     /// The command's number, once it was sent.
@@ -106,7 +106,7 @@ struct Sent {
 
 /// The client.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct ClientCore {
     group: String,
     reach: Reach,
     /// The members that serve, as of the newest view that a node has reported.
@@ -118,12 +118,12 @@ pub(crate) struct Core {
     /// The time at which the connection last brought something; and the time of the next ping.
     heard: Time,
     ping_at: Time,
-    session: Session,
+    session: ClientSession,
     session_timeout: Duration,
     /// The time of the last message in the session.
     acted: Time,
     request_bytes: usize,
-    calls: BTreeMap<CallId, Call>,
+    calls: BTreeMap<CallId, OutstandingCall>,
     deadlines: BTreeSet<(Time, CallId)>,
     /// The commands that have no number.
     queued: VecDeque<CallId>,
@@ -137,10 +137,10 @@ pub(crate) struct Core {
     trouble: String,
 }
 
-impl Core {
-    pub(crate) fn new(group: String, reach: Reach, seed: u64) -> Core {
+impl ClientCore {
+    pub(crate) fn new(group: String, reach: Reach, seed: u64) -> ClientCore {
         let mut random = fastrand::Rng::with_seed(seed);
-        Core {
+        ClientCore {
             group,
             // Clients start at different members, so that they spread.
             turn: random.usize(..1 << 16),
@@ -150,7 +150,7 @@ impl Core {
             link: ConnectionState::Down(Time::ZERO),
             heard: Time::ZERO,
             ping_at: Time::ZERO,
-            session: Session::None,
+            session: ClientSession::None,
             session_timeout: Duration::MAX,
             acted: Time::ZERO,
             request_bytes: usize::MAX,
@@ -173,7 +173,7 @@ impl Core {
         if let Ask::Command(_) = ask {
             self.queued.push_back(id);
         }
-        self.calls.insert(id, Call { ask, deadline, number: None });
+        self.calls.insert(id, OutstandingCall { ask, deadline, number: None });
         self.deadlines.insert((deadline, id));
         self.tick(now, out);
     }
@@ -189,9 +189,9 @@ impl Core {
     /// Reports that the requested connection was not established, or has ended.
     pub(crate) fn broken(&mut self, now: Time, why: String, out: &mut Vec<Effect>) {
         self.trouble = why;
-        if matches!(self.session, Session::Opening(_)) {
+        if matches!(self.session, ClientSession::Opening(_)) {
             // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
-            self.session = Session::None;
+            self.session = ClientSession::None;
         }
         self.turn += 1;
         self.link = ConnectionState::Down(if self.turn.is_multiple_of(self.contacts().len().max(1)) {
@@ -223,24 +223,24 @@ impl Core {
                 return self.broken(now, why, out);
             }
             ToClient::Opened { session, window } => {
-                if matches!(self.session, Session::Opening(key) if key == session.key) {
-                    self.session = Session::Open { id: session, window: u64::from(window.max(1)) };
+                if matches!(self.session, ClientSession::Opening(key) if key == session.key) {
+                    self.session = ClientSession::Open { id: session, window: u64::from(window.max(1)) };
                     self.acted = now;
                     self.back_off = BACK_OFF;
                 }
             }
             ToClient::NotOpened { key } => {
-                if matches!(self.session, Session::Opening(asked) if asked == key) {
+                if matches!(self.session, ClientSession::Opening(asked) if asked == key) {
                     "the group has as many sessions of clients as it may have".clone_into(&mut self.trouble);
-                    self.session = Session::Refused(now + MOST_BACK_OFF);
+                    self.session = ClientSession::Refused(now + MOST_BACK_OFF);
                 }
             }
             ToClient::Answered { number, result } => {
                 let result = match result {
-                    Outcome::Reply(bytes) => Ok(bytes),
-                    Outcome::NoCommand => Err(ClientError::Invalid),
-                    Outcome::NoReply => Err(ClientError::NoReply),
-                    Outcome::Skipped => Err(ClientError::Skipped),
+                    WireOutcome::Reply(bytes) => Ok(bytes),
+                    WireOutcome::NoCommand => Err(ClientError::Invalid),
+                    WireOutcome::NoReply => Err(ClientError::NoReply),
+                    WireOutcome::Skipped => Err(ClientError::Skipped),
                 };
                 if let Some(sent) = self.sent.remove(&number) {
                     self.back_off = BACK_OFF;
@@ -266,7 +266,7 @@ impl Core {
             }
             ToClient::Told { number, answer } => {
                 let id = CallId(number);
-                if matches!(self.calls.get(&id), Some(Call { ask: Ask::Query(..), .. })) {
+                if matches!(self.calls.get(&id), Some(OutstandingCall { ask: Ask::Query(..), .. })) {
                     self.back_off = BACK_OFF;
                     self.resolve(id, answer.map_err(ClientError::Query), out);
                 }
@@ -299,7 +299,7 @@ impl Core {
         }
     }
 
-    /// Returns the time at which the next [`tick`](Core::tick) is due.
+    /// Returns the time at which the next [`tick`](ClientCore::tick) is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let link = match self.link {
             ConnectionState::Down(at) if self.is_needed() => Some(at),
@@ -307,7 +307,7 @@ impl Core {
             ConnectionState::Greeting => Some(self.heard + SILENCE),
             ConnectionState::Up => {
                 let session = match self.session {
-                    Session::Refused(at) if !self.queued.is_empty() => Some(at),
+                    ClientSession::Refused(at) if !self.queued.is_empty() => Some(at),
                     _ => None,
                 };
                 [Some(self.heard + SILENCE), Some(self.ping_at), self.again_at, session].into_iter().flatten().min()
@@ -318,7 +318,7 @@ impl Core {
 
     /// Ends the client.
     pub(crate) fn close(&mut self, out: &mut Vec<Effect>) {
-        if let (ConnectionState::Up, Session::Open { id, .. }) = (&self.link, &self.session) {
+        if let (ConnectionState::Up, ClientSession::Open { id, .. }) = (&self.link, &self.session) {
             out.push(Effect::Send(ToNode::Close { session: *id }));
         }
         for (id, call) in std::mem::take(&mut self.calls) {
@@ -329,21 +329,21 @@ impl Core {
 
     /// Tells whether a connection has any use.
     fn is_needed(&self) -> bool {
-        !self.calls.is_empty() || matches!(self.session, Session::Open { .. })
+        !self.calls.is_empty() || matches!(self.session, ClientSession::Open { .. })
     }
 
     /// Returns the known members, best first.
-    fn contacts(&self) -> Vec<Contact> {
+    fn contacts(&self) -> Vec<DialTarget> {
         match &self.reach {
             Reach::One(contact) => vec![contact.clone()],
             Reach::Any(first) => {
-                let contact = |(node, addresses): &(u32, Vec<String>)| Contact {
+                let contact = |(node, addresses): &(u32, Vec<String>)| DialTarget {
                     node: Some(NodeId(*node)),
                     addresses: addresses.clone(),
                 };
-                let told: Vec<Contact> = self.members.members.iter().map(contact).collect();
+                let told: Vec<DialTarget> = self.members.members.iter().map(contact).collect();
                 // The reported members may all be gone, while one of the first has joined again.
-                let others: Vec<Contact> = first.iter().filter(|first| !told.contains(first)).cloned().collect();
+                let others: Vec<DialTarget> = first.iter().filter(|first| !told.contains(first)).cloned().collect();
                 [told, others].concat()
             }
         }
@@ -373,7 +373,7 @@ impl Core {
 
     /// Sends everything again that is not answered, on a fresh connection.
     fn resume(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if let Session::Open { id, .. } = self.session {
+        if let ClientSession::Open { id, .. } = self.session {
             out.push(Effect::Send(ToNode::Resume { session: id }));
             self.sent.values_mut().for_each(|sent| sent.again = true);
             self.again_at = Some(now);
@@ -391,16 +391,16 @@ impl Core {
             self.queued.pop_front();
         }
         match self.session {
-            Session::Open { id, window } => self.go_on_in(id, window, now, out),
-            Session::None if self.queued.is_empty() => {}
-            Session::Refused(at) if at > now || self.queued.is_empty() => {}
-            Session::None | Session::Refused(_) => {
+            ClientSession::Open { id, window } => self.go_on_in(id, window, now, out),
+            ClientSession::None if self.queued.is_empty() => {}
+            ClientSession::Refused(at) if at > now || self.queued.is_empty() => {}
+            ClientSession::None | ClientSession::Refused(_) => {
                 // Each attempt has a new key: of two sessions opened with one key, either could be taken for the other.
                 let key = self.random.u64(..);
-                self.session = Session::Opening(key);
+                self.session = ClientSession::Opening(key);
                 out.push(Effect::Send(ToNode::Open { key }));
             }
-            Session::Opening(_) => {}
+            ClientSession::Opening(_) => {}
         }
         if self.ping_at <= now {
             self.ping_at = now + PING;
@@ -410,8 +410,8 @@ impl Core {
 
     fn go_on_in(&mut self, session: SessionId, window: u64, now: Time, out: &mut Vec<Effect>) {
         let acknowledged = self.acknowledged();
-        let mut send = |number, calls: &BTreeMap<CallId, Call>, id: CallId| {
-            let Some(Call { ask: Ask::Command(command), .. }) = calls.get(&id) else { return };
+        let mut send = |number, calls: &BTreeMap<CallId, OutstandingCall>, id: CallId| {
+            let Some(OutstandingCall { ask: Ask::Command(command), .. }) = calls.get(&id) else { return };
             out.push(Effect::Send(ToNode::Request { session, number, acknowledged, command: command.clone() }));
         };
         if self.again_at.is_some_and(|at| at <= now) {
@@ -450,7 +450,7 @@ impl Core {
         if !self.sent.contains_key(&number) {
             return;
         }
-        self.session = Session::None;
+        self.session = ClientSession::None;
         self.again_at = None;
         let mut unsent = VecDeque::new();
         for (other, sent) in std::mem::take(&mut self.sent) {

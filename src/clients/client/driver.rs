@@ -14,11 +14,11 @@ use std::{
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use squall_fabric::Time;
-use squall_services::{Contact, ControlStream, StreamReader, StreamWriter, frame::FrameError};
+use squall_services::{ControlStream, DialTarget, StreamReader, StreamWriter, frame::FrameError};
 
 use super::{
     call::{Call, Resolve},
-    core::{Ask, CallId, Core, Effect, Reach},
+    core::{Ask, CallId, ClientCore, Effect, Reach},
     error::ClientError,
 };
 use crate::clients::serve::{
@@ -27,7 +27,7 @@ use crate::clients::serve::{
 };
 
 /// The way to connect to a member, within a time limit.
-pub(crate) type Dial = Arc<dyn Fn(&Contact, Duration) -> Result<ControlStream, String> + Send + Sync>;
+pub(crate) type Dial = Arc<dyn Fn(&DialTarget, Duration) -> Result<ControlStream, String> + Send + Sync>;
 
 /// The limit of an attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// The longest reply or answer, in bytes.
 const REPLY_BYTES: usize = 1 << 30;
 
-enum Event {
+enum DriverEvent {
     Call(CallId, Ask, Time, Resolve),
     /// An established connection, with the number of the attempt.
     Connected(u64, Box<ControlStream>),
@@ -49,7 +49,7 @@ enum Event {
 
 /// The handle through which calls enter a client. When it is dropped, the client ends.
 pub(crate) struct Driver {
-    events: Sender<Event>,
+    events: Sender<DriverEvent>,
     next: AtomicU64,
     waiting: Arc<AtomicUsize>,
     max_waiting: usize,
@@ -60,7 +60,7 @@ impl Driver {
     pub(crate) fn start(group: &str, reach: Reach, dial: Dial, max_waiting: usize) -> Result<Driver, ClientError> {
         let (events, to_core) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let core = Core::new(group.to_owned(), reach, fastrand::u64(..));
+        let core = ClientCore::new(group.to_owned(), reach, fastrand::u64(..));
         let threads = Threads {
             core,
             dial,
@@ -86,7 +86,7 @@ impl Driver {
         // A deadline beyond the clock's end is not observable.
         let deadline = Time::boot_clock() + limit.min(Duration::from_secs(u64::from(u32::MAX)));
         // If the client's thread is gone, the returned event is dropped, and that resolves the call.
-        let _ = self.events.send(Event::Call(id, ask, deadline, resolve));
+        let _ = self.events.send(DriverEvent::Call(id, ask, deadline, resolve));
         call
     }
 }
@@ -94,7 +94,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         // The thread may have ended by a panic.
-        let _ = self.events.send(Event::Close);
+        let _ = self.events.send(DriverEvent::Close);
     }
 }
 
@@ -105,35 +105,35 @@ impl fmt::Debug for Driver {
 }
 
 struct Threads {
-    core: Core,
+    core: ClientCore,
     dial: Dial,
-    to_self: Sender<Event>,
+    to_self: Sender<DriverEvent>,
     calls: BTreeMap<CallId, Resolve>,
     waiting: Arc<AtomicUsize>,
     /// The number of the latest attempt to connect: reports of earlier ones are out of date.
     attempt: u64,
-    connection: Option<Connection>,
+    connection: Option<ConnectionHandle>,
 }
 
 /// The handle of a connection. When it is dropped, the writer writes the rest, and hangs up.
-struct Connection {
+struct ConnectionHandle {
     to_writer: Sender<ToNode>,
 }
 
 impl Threads {
-    fn run(mut self, events: &Receiver<Event>) {
+    fn run(mut self, events: &Receiver<DriverEvent>) {
         let mut effects = Vec::new();
         loop {
             let wait = self.core.deadline().map_or(Duration::from_secs(3600), |at| at.since(Time::boot_clock()));
             let event = events.recv_timeout(wait);
             let now = Time::boot_clock();
             match event {
-                Ok(Event::Call(id, ask, deadline, resolve)) => {
+                Ok(DriverEvent::Call(id, ask, deadline, resolve)) => {
                     self.calls.insert(id, resolve);
                     self.core.call(now, id, ask, deadline, &mut effects);
                 }
-                Ok(Event::Connected(attempt, stream)) if attempt == self.attempt => {
-                    match Connection::start(*stream, attempt, &self.to_self) {
+                Ok(DriverEvent::Connected(attempt, stream)) if attempt == self.attempt => {
+                    match ConnectionHandle::start(*stream, attempt, &self.to_self) {
                         Ok(connection) => {
                             self.connection = Some(connection);
                             self.core.connected(now, &mut effects);
@@ -141,16 +141,16 @@ impl Threads {
                         Err(error) => self.core.broken(now, error.to_string(), &mut effects),
                     }
                 }
-                Ok(Event::Heard(attempt, message)) if attempt == self.attempt => {
+                Ok(DriverEvent::Heard(attempt, message)) if attempt == self.attempt => {
                     self.core.heard(now, message, &mut effects);
                 }
-                Ok(Event::Broken(attempt, why)) if attempt == self.attempt => {
+                Ok(DriverEvent::Broken(attempt, why)) if attempt == self.attempt => {
                     self.hang_up();
                     self.core.broken(now, why, &mut effects);
                 }
-                Ok(Event::Connected(..) | Event::Heard(..) | Event::Broken(..)) => {}
+                Ok(DriverEvent::Connected(..) | DriverEvent::Heard(..) | DriverEvent::Broken(..)) => {}
                 Err(RecvTimeoutError::Timeout) => self.core.tick(now, &mut effects),
-                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(DriverEvent::Close) | Err(RecvTimeoutError::Disconnected) => {
                     self.core.close(&mut effects);
                     return self.carry_out(&mut effects);
                 }
@@ -179,18 +179,18 @@ impl Threads {
     }
 
     /// Connects on a thread of its own, since that may take long.
-    fn dial(&mut self, contact: Contact) {
+    fn dial(&mut self, contact: DialTarget) {
         self.attempt += 1;
         let (attempt, dial, events) = (self.attempt, Arc::clone(&self.dial), self.to_self.clone());
         let connect = move || {
             // The send fails only if the client has ended.
             let _ = events.send(match dial(&contact, ATTEMPT) {
-                Ok(stream) => Event::Connected(attempt, Box::new(stream)),
-                Err(why) => Event::Broken(attempt, why),
+                Ok(stream) => DriverEvent::Connected(attempt, Box::new(stream)),
+                Err(why) => DriverEvent::Broken(attempt, why),
             });
         };
         if let Err(error) = thread::Builder::new().name("squall-client-d".to_owned()).spawn(connect) {
-            let _ = self.to_self.send(Event::Broken(attempt, error.to_string()));
+            let _ = self.to_self.send(DriverEvent::Broken(attempt, error.to_string()));
         }
     }
 
@@ -200,8 +200,8 @@ impl Threads {
     }
 }
 
-impl Connection {
-    fn start(stream: ControlStream, attempt: u64, events: &Sender<Event>) -> std::io::Result<Connection> {
+impl ConnectionHandle {
+    fn start(stream: ControlStream, attempt: u64, events: &Sender<DriverEvent>) -> std::io::Result<ConnectionHandle> {
         let ControlStream { reader, writer, .. } = stream;
         writer.set_timeout(Some(WRITE_LIMIT))?;
         let hang_up = writer.hang_up()?;
@@ -217,9 +217,9 @@ impl Connection {
         })?;
         name("r").spawn(move || {
             let why = read(reader, attempt, &of_reader);
-            let _ = of_reader.send(Event::Broken(attempt, why));
+            let _ = of_reader.send(DriverEvent::Broken(attempt, why));
         })?;
-        Ok(Connection { to_writer })
+        Ok(ConnectionHandle { to_writer })
     }
 }
 
@@ -237,12 +237,12 @@ fn write(to: StreamWriter, messages: &Receiver<ToNode>) -> Result<(), FrameError
 }
 
 /// Reads until the end, and returns the reason for which it ended.
-fn read(from: StreamReader, attempt: u64, events: &Sender<Event>) -> String {
+fn read(from: StreamReader, attempt: u64, events: &Sender<DriverEvent>) -> String {
     let mut from = BufReader::new(from);
     loop {
         match wire::read(&mut from, REPLY_BYTES) {
             Ok(message) => {
-                if events.send(Event::Heard(attempt, message)).is_err() {
+                if events.send(DriverEvent::Heard(attempt, message)).is_err() {
                     return String::new();
                 }
             }

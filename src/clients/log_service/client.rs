@@ -10,13 +10,13 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_services::{
-    Caller, Contact, Service, StreamReader, StreamWriter,
+    Caller, DialTarget, Service, StreamReader, StreamWriter,
     frame::{self, FrameError},
 };
 
 use super::{
     Checked, LogError, LogRecord, Page,
-    wire::{REPLY_BYTES, REQUEST_BYTES, Reply, Request, VERSION},
+    wire::{LogServiceReply, LogServiceRequest, REPLY_BYTES, REQUEST_BYTES, VERSION},
 };
 use crate::{
     Hlc, LogStatus,
@@ -52,7 +52,7 @@ pub struct LogClient {
     shard: u32,
     caller: Caller,
     /// The contacts that are known at first.
-    contacts: Vec<Contact>,
+    contacts: Vec<DialTarget>,
     /// The only member that may answer, if one is given.
     only: Option<NodeId>,
     /// The members of a view, once a member has reported one.
@@ -146,9 +146,9 @@ impl LogClient {
     fn page(&mut self, from: u64, to: u64, wait: Duration, consistency: Consistency) -> Result<Page, LogError> {
         let wait = wait.min(MOST_WAIT);
         let wait_ms = wait.as_millis() as u64;
-        let request = Request::Read { from: from.max(1), to, max_bytes: PAGE_BYTES, wait_ms, consistency };
+        let request = LogServiceRequest::Read { from: from.max(1), to, max_bytes: PAGE_BYTES, wait_ms, consistency };
         match self.ask(&request, ATTEMPT + wait)? {
-            (_, Reply::Page { rows, next, safe }) => {
+            (_, LogServiceReply::Page { rows, next, safe }) => {
                 Ok(Page { records: rows.into_iter().map(LogRecord::from).collect(), next, safe })
             }
             (node, _) => Err(LogError::Unexpected { node }),
@@ -196,16 +196,16 @@ impl LogClient {
     /// Returns the last version that is not later than `time`, and its own time; version 0 if all are later. The answer
     /// is final if a later version is globally persisted; else one that was submitted earlier may still come.
     pub fn version_at(&mut self, consistency: Consistency, time: Hlc) -> Result<Logged, LogError> {
-        match self.ask(&Request::At { time_ns: time.0, consistency }, ATTEMPT)? {
-            (_, Reply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),
+        match self.ask(&LogServiceRequest::At { time_ns: time.0, consistency }, ATTEMPT)? {
+            (_, LogServiceReply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),
             (node, _) => Err(LogError::Unexpected { node }),
         }
     }
 
     /// Returns the status of the log at the member that is asked.
     pub fn status(&mut self) -> Result<LogStatus, LogError> {
-        match self.ask(&Request::Status, ATTEMPT)? {
-            (_, Reply::Status(status)) => Ok(*status),
+        match self.ask(&LogServiceRequest::Status, ATTEMPT)? {
+            (_, LogServiceReply::Status(status)) => Ok(*status),
             (node, _) => Err(LogError::Unexpected { node }),
         }
     }
@@ -213,8 +213,8 @@ impl LogClient {
     /// Makes the member check its records of these versions, as they are on its disk: all of them, or at
     /// most some 64 MiB at a time.
     pub fn check(&mut self, from: u64, to: u64) -> Result<Checked, LogError> {
-        match self.ask(&Request::Check { from: from.max(1), to, max_bytes: u64::MAX }, CHECK)? {
-            (_, Reply::Checked { to, messages, bytes, digest, damage }) => {
+        match self.ask(&LogServiceRequest::Check { from: from.max(1), to, max_bytes: u64::MAX }, CHECK)? {
+            (_, LogServiceReply::Checked { to, messages, bytes, digest, damage }) => {
                 Ok(Checked { to, messages, bytes, digest, damage })
             }
             (node, _) => Err(LogError::Unexpected { node }),
@@ -224,7 +224,7 @@ impl LogClient {
 
 impl LogClient {
     /// Asks any member that answers. Requests change nothing, so they may be repeated.
-    fn ask(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), LogError> {
+    fn ask(&mut self, request: &LogServiceRequest, patience: Duration) -> Result<(NodeId, LogServiceReply), LogError> {
         let begun = Instant::now();
         let mut back_off = BACK_OFF;
         loop {
@@ -233,9 +233,9 @@ impl LogClient {
             let members = self.whom().len().max(1);
             for _ in 0..members {
                 match self.exchange(request, patience) {
-                    Ok((node, Reply::Refused(why))) => return Err(LogError::Refused { node, why }),
-                    Ok((node, Reply::Away(why))) => trouble = format!("{node}: {why}"),
-                    Ok((_, Reply::Trimmed { first })) => {
+                    Ok((node, LogServiceReply::Refused(why))) => return Err(LogError::Refused { node, why }),
+                    Ok((node, LogServiceReply::Away(why))) => trouble = format!("{node}: {why}"),
+                    Ok((_, LogServiceReply::Trimmed { first })) => {
                         trimmed = Some(trimmed.map_or(first, |least| least.min(first)));
                     }
                     Ok(answer) => return Ok(answer),
@@ -259,7 +259,11 @@ impl LogClient {
         }
     }
 
-    fn exchange(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), String> {
+    fn exchange(
+        &mut self,
+        request: &LogServiceRequest,
+        patience: Duration,
+    ) -> Result<(NodeId, LogServiceReply), String> {
         // A connection that was idle may have ended long ago, which says nothing about its member.
         if let Some(mut link) = self.link.take()
             && let Ok(answer) = link.exchange(request, patience)
@@ -274,7 +278,7 @@ impl LogClient {
     }
 
     /// Connects, or returns the member's answer in place of a welcome.
-    fn dial(&mut self) -> Result<Option<(NodeId, Reply)>, String> {
+    fn dial(&mut self) -> Result<Option<(NodeId, LogServiceReply)>, String> {
         let whom = self.whom();
         let Some(contact) = whom.get(self.turn % whom.len().max(1)) else {
             return Err("no member is known".to_owned());
@@ -283,9 +287,9 @@ impl LogClient {
         stream.writer.set_timeout(Some(ATTEMPT)).map_err(|error| error.to_string())?;
         let (node, reader) = (stream.peer, BufReader::new(stream.reader));
         let mut link = LogConnection { node, reader, writer: stream.writer };
-        let hello = Request::Hello { version: VERSION, group: self.group.clone(), shard: self.shard };
+        let hello = LogServiceRequest::Hello { version: VERSION, group: self.group.clone(), shard: self.shard };
         let (node, reply) = link.exchange(&hello, ATTEMPT)?;
-        let Reply::Welcome(members) = reply else { return Ok(Some((node, reply))) };
+        let LogServiceReply::Welcome(members) = reply else { return Ok(Some((node, reply))) };
         if members.epoch >= self.members.epoch && !members.members.is_empty() {
             self.members = members;
         }
@@ -294,16 +298,16 @@ impl LogClient {
     }
 
     /// Returns the members that may be asked.
-    fn whom(&self) -> Vec<Contact> {
+    fn whom(&self) -> Vec<DialTarget> {
         let told = self
             .members
             .members
             .iter()
-            .map(|(node, addresses)| Contact { node: Some(NodeId(*node)), addresses: addresses.clone() });
-        let told: Vec<Contact> = told.collect();
+            .map(|(node, addresses)| DialTarget { node: Some(NodeId(*node)), addresses: addresses.clone() });
+        let told: Vec<DialTarget> = told.collect();
         // The reported members may all be gone, while one of the first has joined again.
         let others = self.contacts.iter().filter(|first| !told.contains(first)).cloned();
-        let mut whom: Vec<Contact> = told.iter().cloned().chain(others).collect();
+        let mut whom: Vec<DialTarget> = told.iter().cloned().chain(others).collect();
         if let Some(only) = self.only {
             whom.retain(|contact| contact.node == Some(only));
         }
@@ -312,7 +316,11 @@ impl LogClient {
 }
 
 impl LogConnection {
-    fn exchange(&mut self, request: &Request, patience: Duration) -> Result<(NodeId, Reply), String> {
+    fn exchange(
+        &mut self,
+        request: &LogServiceRequest,
+        patience: Duration,
+    ) -> Result<(NodeId, LogServiceReply), String> {
         let node = self.node;
         let cut = |error: FrameError| match error {
             FrameError::System(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

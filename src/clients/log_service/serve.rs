@@ -17,7 +17,7 @@ use squall_services::{
 use super::{
     LogRecord, Page,
     check::check,
-    wire::{REPLY_BYTES, REQUEST_BYTES, Reply, Request, VERSION},
+    wire::{LogServiceReply, LogServiceRequest, REPLY_BYTES, REQUEST_BYTES, VERSION},
 };
 use crate::{
     clients::serve::{Consistency, wire::Members},
@@ -70,7 +70,7 @@ fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
         Ok(conversation) => conversation,
         Err(refusal) => return frame::write(&mut writer, &refusal, REPLY_BYTES),
     };
-    frame::write(&mut writer, &Reply::Welcome(logs.members()), REPLY_BYTES)?;
+    frame::write(&mut writer, &LogServiceReply::Welcome(logs.members()), REPLY_BYTES)?;
     loop {
         let request = frame::read(&mut reader, REQUEST_BYTES)?;
         let reply = conversation.answer(request).unwrap_or_else(|error| sorry(&error));
@@ -79,28 +79,30 @@ fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
 }
 
 impl Logs {
-    fn find(&self, hello: Request) -> Result<LogConversation, Reply> {
-        let Request::Hello { version, group, shard } = hello else {
-            return Err(Reply::Refused("the first message is no hello".to_owned()));
+    fn find(&self, hello: LogServiceRequest) -> Result<LogConversation, LogServiceReply> {
+        let LogServiceRequest::Hello { version, group, shard } = hello else {
+            return Err(LogServiceReply::Refused("the first message is no hello".to_owned()));
         };
         if version != VERSION {
             let why =
                 format!("logs are read by version {VERSION} here, not {version}: run one version of squall everywhere");
-            return Err(Reply::Refused(why));
+            return Err(LogServiceReply::Refused(why));
         }
         // A group's shards are numbered one after the other.
         let mut shards = self.controls.iter().filter(|(_, control)| control.name() == group);
         let Some((&ShardId(first), _)) = shards.clone().next() else {
-            return Err(Reply::Refused(format!("this node has no group {group:?}: give the name of one that it has")));
+            return Err(LogServiceReply::Refused(format!(
+                "this node has no group {group:?}: give the name of one that it has"
+            )));
         };
         let Some((_, control)) = shards.find(|(number, _)| number.0 - first == shard) else {
-            return Err(Reply::Refused(format!("group {group:?} has no shard {shard}")));
+            return Err(LogServiceReply::Refused(format!("group {group:?} has no shard {shard}")));
         };
         match control.log_source() {
             Some(source) => Ok(LogConversation { source, control: Arc::clone(control), follower: None }),
             None => {
                 let why = format!("group {group:?} has no log: give it `mode = \"durable\"` in its configuration");
-                Err(Reply::Refused(why))
+                Err(LogServiceReply::Refused(why))
             }
         }
     }
@@ -113,11 +115,13 @@ impl Logs {
 }
 
 /// Returns the reply in place of an answer.
-fn sorry(error: &HistoryError) -> Reply {
+fn sorry(error: &HistoryError) -> LogServiceReply {
     match error {
-        HistoryError::Trimmed { first, .. } | HistoryError::Before { first } => Reply::Trimmed { first: *first },
-        HistoryError::NotDurable { .. } => Reply::Refused(error.to_string()),
-        _ => Reply::Away(error.to_string()),
+        HistoryError::Trimmed { first, .. } | HistoryError::Before { first } => {
+            LogServiceReply::Trimmed { first: *first }
+        }
+        HistoryError::NotDurable { .. } => LogServiceReply::Refused(error.to_string()),
+        _ => LogServiceReply::Away(error.to_string()),
     }
 }
 
@@ -130,33 +134,33 @@ struct LogConversation {
 }
 
 impl LogConversation {
-    fn answer(&mut self, request: Request) -> Result<Reply, HistoryError> {
+    fn answer(&mut self, request: LogServiceRequest) -> Result<LogServiceReply, HistoryError> {
         Ok(match request {
-            Request::Hello { .. } => Reply::Refused("a second hello".to_owned()),
-            Request::Read { consistency: Consistency::Linearizable, .. }
-            | Request::At { consistency: Consistency::Linearizable, .. }
+            LogServiceRequest::Hello { .. } => LogServiceReply::Refused("a second hello".to_owned()),
+            LogServiceRequest::Read { consistency: Consistency::Linearizable, .. }
+            | LogServiceRequest::At { consistency: Consistency::Linearizable, .. }
                 if let Some(why) = self.is_behind() =>
             {
-                Reply::Away(why)
+                LogServiceReply::Away(why)
             }
-            Request::Read { from, to, max_bytes, wait_ms, .. } => {
+            LogServiceRequest::Read { from, to, max_bytes, wait_ms, .. } => {
                 let page = self.page(from, to, max_bytes.min(MAX_PAGE_BYTES), Duration::from_millis(wait_ms))?;
                 // A reader that waits in vain must learn whether it is with a member that would hear of more.
                 match (page.records.is_empty() && page.next == from && wait_ms > 0).then(|| self.is_behind()).flatten()
                 {
-                    Some(why) => Reply::Away(why),
+                    Some(why) => LogServiceReply::Away(why),
                     None => page.into(),
                 }
             }
-            Request::At { time_ns, .. } => {
+            LogServiceRequest::At { time_ns, .. } => {
                 let at = self.source.version_at(Hlc(time_ns))?;
-                Reply::At { version: at.version, time_ns: at.time.0 }
+                LogServiceReply::At { version: at.version, time_ns: at.time.0 }
             }
-            Request::Status => match self.control.history().status() {
-                Some(status) => Reply::Status(Box::new(status)),
-                None => Reply::Away("the node has not started yet".to_owned()),
+            LogServiceRequest::Status => match self.control.history().status() {
+                Some(status) => LogServiceReply::Status(Box::new(status)),
+                None => LogServiceReply::Away("the node has not started yet".to_owned()),
             },
-            Request::Check { from, to, max_bytes } => {
+            LogServiceRequest::Check { from, to, max_bytes } => {
                 check(&*self.source, from, to, max_bytes.min(MAX_CHECK_BYTES))?.into()
             }
         })

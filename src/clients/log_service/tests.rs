@@ -7,7 +7,7 @@ use std::{
 };
 
 use squall_fabric::NodeId;
-use squall_services::{Caller, Contact, ControlStream, Service, frame};
+use squall_services::{Caller, ControlStream, DialTarget, Service, frame};
 use tempfile::TempDir;
 
 use super::*;
@@ -66,7 +66,7 @@ impl World {
 
     /// Opens a stream to node 1, over which the test acts as the reader.
     fn dial(&self) -> ControlStream {
-        let to = Contact { node: Some(NodeId(1)), addresses: Vec::new() };
+        let to = DialTarget { node: Some(NodeId(1)), addresses: Vec::new() };
         let caller = Caller::on_host(&self.name, NodeId(99));
         caller.dial(&to, Service::Log, Duration::from_secs(20)).unwrap()
     }
@@ -209,7 +209,7 @@ fn bytes_of_strangers_disturb_nobody() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut stream = world.dial();
         if random.bool() {
-            let hello = wire::Request::Hello { version: wire::VERSION, group: "log".to_owned(), shard: 0 };
+            let hello = wire::LogServiceRequest::Hello { version: wire::VERSION, group: "log".to_owned(), shard: 0 };
             frame::write(&mut stream.writer, &hello, wire::REQUEST_BYTES).unwrap();
         }
         let mut bytes = vec![0; random.usize(..300)];

@@ -22,7 +22,7 @@ pub(super) const REPLY_BYTES: usize = 1 << 30;
 
 /// A message of a reader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(super) enum LogServiceRequest {
     /// Names the log to read: that of a group's shard of this number. The first message.
     Hello { version: u32, group: String, shard: u32 },
     /// Asks for records from `from` to `to`. Where there is none yet, the node waits for `wait_ms`.
@@ -37,7 +37,7 @@ pub(super) enum Request {
 
 /// A message of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Reply {
+pub(super) enum LogServiceReply {
     /// The node has that log. These are the members of its view.
     Welcome(Members),
     /// Records.
@@ -79,15 +79,15 @@ impl From<Row> for LogRecord {
     }
 }
 
-impl From<Page> for Reply {
-    fn from(Page { records, next, safe }: Page) -> Reply {
-        Reply::Page { rows: records.into_iter().map(Row::from).collect(), next, safe }
+impl From<Page> for LogServiceReply {
+    fn from(Page { records, next, safe }: Page) -> LogServiceReply {
+        LogServiceReply::Page { rows: records.into_iter().map(Row::from).collect(), next, safe }
     }
 }
 
-impl From<Checked> for Reply {
-    fn from(Checked { to, messages, bytes, digest, damage }: Checked) -> Reply {
-        Reply::Checked { to, messages, bytes, digest, damage }
+impl From<Checked> for LogServiceReply {
+    fn from(Checked { to, messages, bytes, digest, damage }: Checked) -> LogServiceReply {
+        LogServiceReply::Checked { to, messages, bytes, digest, damage }
     }
 }
 
@@ -103,9 +103,10 @@ mod tests {
         let (sender, command) = (NodeId(10), vec![1, 2, 3]);
         let record = LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender, is_skipped: true, command };
         let mut bytes = Vec::new();
-        let page = Reply::from(Page { records: vec![record.clone()], next: 8, safe: 9 });
+        let page = LogServiceReply::from(Page { records: vec![record.clone()], next: 8, safe: 9 });
         frame::write(&mut bytes, &page, REPLY_BYTES).unwrap();
-        let Reply::Page { rows, next: 8, safe: 9 } = frame::read(&mut &bytes[..], REPLY_BYTES).unwrap() else {
+        let LogServiceReply::Page { rows, next: 8, safe: 9 } = frame::read(&mut &bytes[..], REPLY_BYTES).unwrap()
+        else {
             panic!("it is a page")
         };
         assert_eq!(rows.into_iter().map(LogRecord::from).collect::<Vec<_>>(), [record]);
@@ -115,8 +116,8 @@ mod tests {
         #[test]
         fn no_bytes_make_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
-            let _ = frame::read::<Request>(&mut &framed[..], REQUEST_BYTES);
-            let _ = frame::read::<Reply>(&mut &framed[..], REPLY_BYTES);
+            let _ = frame::read::<LogServiceRequest>(&mut &framed[..], REQUEST_BYTES);
+            let _ = frame::read::<LogServiceReply>(&mut &framed[..], REPLY_BYTES);
         }
     }
 }

@@ -89,14 +89,14 @@ impl<R: QueryService> Backend for Group<Served<R>> {
 }
 
 /// A replica's answer to a query: the answer's bytes, or the reason for which there are none.
-pub(crate) type Told = Result<Vec<u8>, String>;
+pub(crate) type QueryResult = Result<Vec<u8>, String>;
 
 /// Makes this node's replica answer a query, and hands on the answer whenever it comes.
 pub(crate) fn ask<R: QueryService>(
     group: &Group<Served<R>>,
     consistency: Consistency,
     query: Vec<u8>,
-    then: impl FnOnce(Result<Told, ReadError>) + Send + 'static,
+    then: impl FnOnce(Result<QueryResult, ReadError>) + Send + 'static,
 ) {
     let look = move |served: &Served<R>| answer(&**served, &query);
     let read = match consistency {
@@ -106,7 +106,7 @@ pub(crate) fn ask<R: QueryService>(
     Arc::new(Asking(Mutex::new(Some((read, Box::new(then)))))).wake();
 }
 
-fn answer<R: QueryService>(replica: &R, query: &[u8]) -> Told {
+fn answer<R: QueryService>(replica: &R, query: &[u8]) -> QueryResult {
     let mut aligned: AlignedVec = AlignedVec::with_capacity(query.len());
     aligned.extend_from_slice(query);
     let query = rkyv::access::<Archived<R::Query>, rancor::Error>(&aligned)
@@ -116,9 +116,9 @@ fn answer<R: QueryService>(replica: &R, query: &[u8]) -> Told {
 }
 
 /// A query that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
-struct Asking(Mutex<Option<(Read<Told>, Then)>>);
+struct Asking(Mutex<Option<(Read<QueryResult>, Then)>>);
 
-type Then = Box<dyn FnOnce(Result<Told, ReadError>) + Send>;
+type Then = Box<dyn FnOnce(Result<QueryResult, ReadError>) + Send>;
 
 impl Wake for Asking {
     fn wake(self: Arc<Self>) {

@@ -13,7 +13,7 @@ use squall_fabric::Time;
 
 use super::{
     budget::Budget,
-    wire::{Outcome, ToClient},
+    wire::{ToClient, WireOutcome},
 };
 use squall_services::HangUp;
 
@@ -46,7 +46,7 @@ const MESSAGE_BYTES: usize = 64;
 fn bytes(message: &ToClient) -> usize {
     MESSAGE_BYTES
         + match message {
-            ToClient::Answered { result: Outcome::Reply(bytes), .. } | ToClient::Told { answer: Ok(bytes), .. } => {
+            ToClient::Answered { result: WireOutcome::Reply(bytes), .. } | ToClient::Told { answer: Ok(bytes), .. } => {
                 bytes.len()
             }
             _ => 0,

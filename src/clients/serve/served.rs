@@ -20,10 +20,10 @@ use squall_ordered::Message;
 
 use super::{
     clients::Clients,
-    wire::{Outcome, ToClient},
+    wire::{ToClient, WireOutcome},
 };
 use crate::{
-    calls::session::{Answer, RequestVerdict, SessionId, Sessions, Trailer},
+    calls::session::{RequestOutcome, RequestVerdict, SessionId, Sessions, Trailer},
     replica::{
         replicated::{Applied, Command, Replicated, Stamp},
         schema::Schema,
@@ -180,7 +180,7 @@ impl<R: QueryService> Service for Served<R> {
             (_, Trailer::Plain) => {}
             (_, Trailer::Request { session, number, acknowledged }) => {
                 if self.sessions.admit(session, number, acknowledged) == RequestVerdict::New {
-                    self.sessions.keep(session, number, Answer::Skipped);
+                    self.sessions.keep(session, number, RequestOutcome::Skipped);
                 }
             }
             _ => _ = self.take(message, stamp, &mut AlignedVec::new())?,
@@ -255,7 +255,7 @@ impl<R: QueryService> Served<R> {
             RequestVerdict::New => {
                 let answer = match self.apply(command, at) {
                     Ok(reply) => self.encode(&reply),
-                    Err(_) => Answer::NoCommand,
+                    Err(_) => RequestOutcome::NoCommand,
                 };
                 self.sessions.keep(session, number, answer)
             }
@@ -265,15 +265,15 @@ impl<R: QueryService> Served<R> {
                 return self.tell(at.version, session.key, || ToClient::Refused { number, why });
             }
         };
-        self.tell(at.version, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
+        self.tell(at.version, session.key, || ToClient::Answered { number, result: WireOutcome::from(&answer) });
     }
 
-    fn encode(&mut self, reply: &R::Reply) -> Answer {
+    fn encode(&mut self, reply: &R::Reply) -> RequestOutcome {
         let mut into = mem::take(&mut self.encoded);
         into.clear();
         // On failure only the buffer is lost.
-        let Ok(encoded) = to_bytes_in::<_, rancor::Error>(reply, into) else { return Answer::NoReply };
-        let answer = Answer::Reply(Arc::from(encoded.as_slice()));
+        let Ok(encoded) = to_bytes_in::<_, rancor::Error>(reply, into) else { return RequestOutcome::NoReply };
+        let answer = RequestOutcome::Reply(Arc::from(encoded.as_slice()));
         if encoded.capacity() <= KEPT_BYTES {
             self.encoded = encoded;
         }

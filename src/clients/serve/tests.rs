@@ -10,7 +10,7 @@ use std::{
 
 use rkyv::Archived;
 use squall_fabric::NodeId;
-use squall_services::{Caller, Contact, ControlStream, Service};
+use squall_services::{Caller, ControlStream, DialTarget, Service};
 
 use super::{
     Consistency, QueryService, ServeOptions,
@@ -76,7 +76,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// Opens a stream to node 1, over which the test acts as the client.
 fn dial(test: &str) -> ControlStream {
-    let to = Contact { node: Some(NodeId(1)), addresses: Vec::new() };
+    let to = DialTarget { node: Some(NodeId(1)), addresses: Vec::new() };
     let caller = Caller::on_host(cluster(test), NodeId(99));
     caller.dial(&to, Service::Clients, Duration::from_secs(20)).unwrap()
 }

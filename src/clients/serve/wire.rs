@@ -21,7 +21,7 @@ use std::io::{Read, Write};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use squall_services::frame::{self, FrameError};
 
-use crate::calls::session::{Answer, Refusal, SessionId};
+use crate::calls::session::{Refusal, RequestOutcome, SessionId};
 
 /// The version of these messages.
 pub(crate) const VERSION: u32 = 2;
@@ -71,7 +71,7 @@ pub(crate) enum ToClient {
     /// As many sessions are open as may be.
     NotOpened { key: u64 },
     /// A request was delivered, now or before.
-    Answered { number: u64, result: Outcome },
+    Answered { number: u64, result: WireOutcome },
     /// A request was delivered and not applied.
     Refused { number: u64, why: Refusal },
     /// A request could not be sent by this node or any other: no node delivers this copy of it.
@@ -82,22 +82,22 @@ pub(crate) enum ToClient {
     Pong,
 }
 
-/// See [`Answer`].
+/// See [`RequestOutcome`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Outcome {
+pub(crate) enum WireOutcome {
     Reply(Vec<u8>),
     NoCommand,
     NoReply,
     Skipped,
 }
 
-impl From<&Answer> for Outcome {
-    fn from(answer: &Answer) -> Outcome {
+impl From<&RequestOutcome> for WireOutcome {
+    fn from(answer: &RequestOutcome) -> WireOutcome {
         match answer {
-            Answer::Reply(bytes) => Outcome::Reply(bytes.to_vec()),
-            Answer::NoCommand => Outcome::NoCommand,
-            Answer::NoReply => Outcome::NoReply,
-            Answer::Skipped => Outcome::Skipped,
+            RequestOutcome::Reply(bytes) => WireOutcome::Reply(bytes.to_vec()),
+            RequestOutcome::NoCommand => WireOutcome::NoCommand,
+            RequestOutcome::NoReply => WireOutcome::NoReply,
+            RequestOutcome::Skipped => WireOutcome::Skipped,
         }
     }
 }

@@ -217,7 +217,7 @@ impl History {
     fn capture(&self) -> Result<mpsc::Receiver<Result<Captured, CaptureError>>, HistoryError> {
         let Sources { log_writer, exchange, waker } = self.sources()?;
         let (to, answers) = mpsc::channel();
-        let reply = Reply { to: Some(to), log_writer: Arc::clone(log_writer) };
+        let reply = CaptureHandover { to: Some(to), log_writer: Arc::clone(log_writer) };
         exchange.ask(Wanted::State, Box::new(move |captured| reply.send(captured)));
         waker.wake();
         Ok(answers)
@@ -335,12 +335,12 @@ impl Taking {
 }
 
 /// A captured state on its way to the waiting thread, which is woken also if none comes.
-struct Reply {
+struct CaptureHandover {
     to: Option<mpsc::Sender<Result<Captured, CaptureError>>>,
     log_writer: Arc<LogWriter>,
 }
 
-impl Reply {
+impl CaptureHandover {
     fn send(mut self, captured: Result<Captured, CaptureError>) {
         if let Some(to) = self.to.take() {
             // The thread that asked may have ended.
@@ -349,7 +349,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for CaptureHandover {
     fn drop(&mut self) {
         self.to = None;
         self.log_writer.grown().notify(usize::MAX);

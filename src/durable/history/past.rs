@@ -43,16 +43,16 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The pool of threads that rebuild earlier states of a group.
 #[derive(Default)]
-pub(super) struct RebuildPool(Mutex<Queue>);
+pub(super) struct RebuildPool(Mutex<RebuildQueue>);
 
 #[derive(Default)]
-struct Queue {
+struct RebuildQueue {
     waiting: VecDeque<Job>,
     threads: usize,
 }
 
 impl RebuildPool {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, RebuildQueue> {
         // The lock can't be poisoned: no code panics while it holds it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -22,7 +22,7 @@ pub(super) enum Keep {
 
 /// The snapshots and the part of the log that are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct RetentionPlan {
     /// The places of the snapshots to remove.
     pub(super) remove: Vec<Position>,
     /// The place before which the log is removed.
@@ -36,8 +36,8 @@ pub(super) struct Plan {
 /// - The newest snapshot before the part to keep stays as well, since states behind it are built from it.
 /// - All snapshots that stay take no more room than the log does, as far as there are others than these. Of the
 ///   snapshots between, the one is removed whose neighbours are the closest.
-pub(super) fn plan(snapshots: &[KeptSnapshot], keep: Keep) -> Plan {
-    let Some(second) = snapshots.len().checked_sub(2) else { return Plan::default() };
+pub(super) fn plan(snapshots: &[KeptSnapshot], keep: Keep) -> RetentionPlan {
+    let Some(second) = snapshots.len().checked_sub(2) else { return RetentionPlan::default() };
     let newest = snapshots[second + 1];
     let reaches = |snapshot: &KeptSnapshot| match keep {
         Keep::All => false,
@@ -54,7 +54,7 @@ pub(super) fn plan(snapshots: &[KeptSnapshot], keep: Keep) -> Plan {
         let closest = (1..kept.len() - 2).min_by_key(gap).expect("there is one between");
         remove.push(kept.remove(closest).at.position);
     }
-    Plan { remove, trim: first.map(|first| snapshots[first].at.position) }
+    RetentionPlan { remove, trim: first.map(|first| snapshots[first].at.position) }
 }
 
 #[cfg(all(test, not(squall_loom)))]
@@ -86,7 +86,7 @@ mod tests {
     fn the_two_newest_stay_and_the_log_behind_the_older_one() {
         let snapshots = snapshots(1, &[0, 300, 600, 900]);
         let plan = plan(&snapshots, Keep::Bytes(0));
-        assert_eq!(plan, Plan { remove: removed(&[0, 300]), trim: Some(position(600)) });
+        assert_eq!(plan, RetentionPlan { remove: removed(&[0, 300]), trim: Some(position(600)) });
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(trimmed(301), Some(position(300)));
         assert_eq!(trimmed(900), Some(position(0)));
         assert_eq!(trimmed(901), None, "there is not so much");
-        assert_eq!(plan(&snapshots, Keep::All), Plan::default());
+        assert_eq!(plan(&snapshots, Keep::All), RetentionPlan::default());
     }
 
     #[test]
@@ -113,13 +113,13 @@ mod tests {
     #[test]
     fn images_take_no_more_room_than_the_log_if_they_need_not() {
         let snapshots = snapshots(300, &[0, 100, 400, 500, 800, 900]);
-        let Plan { remove, trim } = plan(&snapshots, Keep::All);
+        let RetentionPlan { remove, trim } = plan(&snapshots, Keep::All);
         assert_eq!((remove, trim), (removed(&[100, 500, 400]), None));
     }
 
     #[test]
     fn with_one_image_nothing_goes() {
-        assert_eq!(plan(&snapshots(1, &[700]), Keep::Bytes(0)), Plan::default());
-        assert_eq!(plan(&[], Keep::Bytes(0)), Plan::default());
+        assert_eq!(plan(&snapshots(1, &[700]), Keep::Bytes(0)), RetentionPlan::default());
+        assert_eq!(plan(&[], Keep::Bytes(0)), RetentionPlan::default());
     }
 }

@@ -7,7 +7,7 @@ use squall_ordered::log::{Damage, Position};
 use crate::durable::{batches::read_batch, log_writer::LogWriter};
 
 /// Replaces damaged records of a log by those that `fetch` gets from another member. They are the records that take a
-/// log from one place to another, as a source of [records](crate::state_transfer::wire::Offer::Records) sends them.
+/// log from one place to another, as a source of [records](crate::state_transfer::wire::OfferKind::Records) sends them.
 ///
 /// The records beside the damage are requested, too: they show that the other member has the same log. Nothing but the
 /// missing records is written. Damage without a known end can't be repaired in this way: the log must be cut there.

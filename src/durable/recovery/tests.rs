@@ -29,7 +29,7 @@ use crate::{
     state_transfer::{
         install::{Installer, Repair},
         offer,
-        wire::{Divergence, LogEnd, Offer},
+        wire::{Divergence, LogEnd, OfferKind},
     },
 };
 
@@ -183,23 +183,23 @@ impl Node {
     }
 
     /// Returns what this node gives to one whose log ends at `have`: a suffix, or a state.
-    fn give(&self, have: Option<LogEnd>) -> Result<(Offer, Vec<u8>), String> {
+    fn give(&self, have: Option<LogEnd>) -> Result<(OfferKind, Vec<u8>), String> {
         let given = offer::plan(Some(&self.log_writer), have, 0)?.give(self.captured())?;
         let mut bytes = Vec::new();
         (given.write)(&mut bytes).map_err(|error| error.to_string())?;
         Ok((given.offer, bytes))
     }
 
-    fn take(&self, (offer, bytes): &(Offer, Vec<u8>)) -> Result<(), RestoreError> {
+    fn take(&self, (offer, bytes): &(OfferKind, Vec<u8>)) -> Result<(), RestoreError> {
         match *offer {
-            Offer::State { chain, .. } => self.installer().take_state(chain.map(ChainValue), &mut bytes.as_slice()),
-            Offer::Suffix(divergence) => self.installer().take_suffix(divergence, &mut bytes.as_slice()),
-            Offer::Records => unreachable!("nobody asked for them"),
+            OfferKind::State { chain, .. } => self.installer().take_state(chain.map(ChainValue), &mut bytes.as_slice()),
+            OfferKind::Suffix(divergence) => self.installer().take_suffix(divergence, &mut bytes.as_slice()),
+            OfferKind::Records => unreachable!("nobody asked for them"),
         }
     }
 
     /// Gets from another node what this one lacks, as a joiner does.
-    fn join(&self, source: &Node) -> Result<Offer, RestoreError> {
+    fn join(&self, source: &Node) -> Result<OfferKind, RestoreError> {
         let have = self.installer().prepare(&mut |damage| source.repairs(self, damage))?;
         let given = source.give(have).map_err(RestoreError::NotKept)?;
         self.take(&given).map(|()| given.0)
@@ -366,7 +366,7 @@ fn damage_that_nobody_repairs_is_replaced_by_a_suffix() {
     let node = start(&disk);
     let have = node.installer().prepare(&mut no_repair()).unwrap();
     let given = peer.give(have).unwrap();
-    assert!(matches!(given.0, Offer::Suffix(_)));
+    assert!(matches!(given.0, OfferKind::Suffix(_)));
     node.take(&given).unwrap();
     assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     node.sync();
@@ -381,7 +381,7 @@ fn a_joiner_gets_what_is_behind_its_log() {
     peer.messages(2, 40..70);
     peer.view(3, (2, 70));
     let node = start(&disk);
-    let Offer::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else { panic!("it has all but the end") };
+    let OfferKind::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else { panic!("it has all but the end") };
     assert_eq!(at, membership::OrderEnd { epoch: Epoch(2), seq: Seq(40) });
     assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     assert_eq!(node.log_writer.view(), peer.log_writer.view());
@@ -403,7 +403,7 @@ fn what_a_joiner_has_behind_where_the_others_went_on_is_void() {
         peer.view(4, ended);
         peer.messages(4, 0..20);
         let node = start(&disk);
-        let Offer::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else {
+        let OfferKind::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else {
             panic!("they have much in common")
         };
         assert_eq!(at, membership::OrderEnd { epoch: Epoch(cut.0), seq: Seq(cut.1) });
@@ -448,7 +448,7 @@ fn a_log_of_a_life_that_was_ended_gets_a_state_though_it_seems_to_be_a_part_of_t
         let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
         let (node, peer) = (second_life(&disk, 1, places), second_life(&other, 2, [60, 50]));
         peer.view(3, (2, 50));
-        assert!(matches!(node.join(&peer).unwrap(), Offer::State { .. }), "{places:?}");
+        assert!(matches!(node.join(&peer).unwrap(), OfferKind::State { .. }), "{places:?}");
         assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
         assert_eq!(node.log_writer.life(), ClusterId(2));
     }
@@ -460,7 +460,7 @@ fn a_log_that_ends_in_later_epochs_than_the_source_s_is_of_a_life_that_was_ended
     let (node, peer) = (second_life(&disk, 1, [60, 50]), second_life(&other, 2, [60, 50]));
     node.view(9, (2, 50));
     node.messages(9, 0..10);
-    assert!(matches!(node.join(&peer).unwrap(), Offer::State { .. }));
+    assert!(matches!(node.join(&peer).unwrap(), OfferKind::State { .. }));
     assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
 }
 
@@ -473,7 +473,7 @@ fn a_log_that_ends_before_a_life_was_forced_goes_on_with_that_life() {
         node.view(1, (0, 0));
         node.messages(1, 0..more);
         let peer = second_life(&other, 2, [60, 50]);
-        let Offer::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else {
+        let OfferKind::Suffix(Divergence { at, .. }) = node.join(&peer).unwrap() else {
             panic!("they have much in common")
         };
         assert_eq!(at, membership::OrderEnd { epoch: Epoch(1), seq: Seq(more.min(60)) });
@@ -487,7 +487,7 @@ fn a_source_whose_log_was_trimmed_gives_its_state() {
     let (node, peer) = (start(&disk), history(&other));
     peer.snapshot();
     peer.log.lock().unwrap().trim_before(peer.log_writer.end().position).unwrap();
-    assert!(matches!(node.join(&peer).unwrap(), Offer::State { .. }));
+    assert!(matches!(node.join(&peer).unwrap(), OfferKind::State { .. }));
     assert_eq!((node.trail(), node.log_writer.end()), (peer.trail(), peer.log_writer.end()));
     node.messages(2, 40..45);
     let back = start(&disk);

@@ -30,7 +30,7 @@ use crate::{
         shard_change::{Fate, Installed, ShardChange},
     },
     fabric::Learn,
-    node::{onepipe::OnePipeSlot, status::Change},
+    node::{onepipe::OnePipeSlot, status::ViewChangeTimes},
 };
 
 /// An effect that a node's surroundings must carry out.
@@ -116,8 +116,8 @@ pub(crate) struct NodeCore<F> {
     /// The clock, as of the last step.
     now: Time,
     /// The steps by which the view came about.
-    change: Change,
-    changing: Change,
+    change: ViewChangeTimes,
+    changing: ViewChangeTimes,
     bound: Arc<ClockBound>,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
@@ -166,8 +166,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
             cutting: BTreeSet::new(),
             is_ended: false,
             now: Time::ZERO,
-            change: Change::default(),
-            changing: Change::default(),
+            change: ViewChangeTimes::default(),
+            changing: ViewChangeTimes::default(),
             bound,
             completions: Vec::new(),
             effects: Vec::new(),
@@ -184,7 +184,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
     }
 
     /// The steps by which the node came to its view.
-    pub(crate) fn last_change(&self) -> Change {
+    pub(crate) fn last_change(&self) -> ViewChangeTimes {
         self.change
     }
 
@@ -394,7 +394,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Notes the time of the first decision that ends the view at hand.
     fn note_decision(&mut self) {
-        let Change { suspected, wedged, decided, .. } = &mut self.changing;
+        let ViewChangeTimes { suspected, wedged, decided, .. } = &mut self.changing;
         if *decided == Time::ZERO {
             *decided = self.now;
             // It is decided without waiting for this node to see that all have wedged.
@@ -406,7 +406,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Notes the time at which all members that this node keeps had wedged.
     fn note_wedging(&mut self) {
-        let Change { suspected, wedged, .. } = self.changing;
+        let ViewChangeTimes { suspected, wedged, .. } = self.changing;
         if suspected != Time::ZERO && wedged == Time::ZERO && self.membership.are_all_wedged() {
             self.changing.wedged = self.now;
         }
@@ -458,11 +458,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.own_membership();
                 self.watch.forget();
                 let under_way = std::mem::take(&mut self.changing);
-                self.change = Change { epoch: view.epoch.0, installed: self.now, ..under_way };
+                self.change = ViewChangeTimes { epoch: view.epoch.0, installed: self.now, ..under_way };
                 out.push(CoreEffect::Installed(view));
             }
             Effect::Wedge => {
-                self.changing = Change { suspected: self.now, ..Change::default() };
+                self.changing = ViewChangeTimes { suspected: self.now, ..ViewChangeTimes::default() };
                 for (shard, count, leased) in self.shards.wedge() {
                     self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }

@@ -151,7 +151,7 @@ pub enum BulkError {
 pub struct BulkCluster {
     net: SimNet,
     turn: Duration,
-    nodes: Vec<Node>,
+    nodes: Vec<BulkNode>,
     groups: Vec<GroupState>,
     agenda: BinaryHeap<Reverse<(Time, u64, usize)>>,
     /// Breaks ties of the agenda in the order of its entries.
@@ -165,7 +165,7 @@ pub struct BulkCluster {
     events: Vec<(GroupId, Event)>,
 }
 
-struct Node {
+struct BulkNode {
     fabric: SimFabric,
     rdmc: Rdmc,
     /// Set while a turn of it is on the agenda.
@@ -193,7 +193,7 @@ impl BulkCluster {
     pub fn new(nodes: u32, net: SimConfig, turn: Duration, seed: u64) -> BulkCluster {
         let net = SimNet::new(net, seed);
         let node =
-            |id| Node { fabric: net.fabric(NodeId(id)), rdmc: Rdmc::new(), scheduled: false, free_at: Time::ZERO };
+            |id| BulkNode { fabric: net.fabric(NodeId(id)), rdmc: Rdmc::new(), scheduled: false, free_at: Time::ZERO };
         let nodes = (0..nodes).map(node).collect();
         BulkCluster {
             net,
@@ -442,7 +442,7 @@ fn group_id(group: u32) -> GroupId {
 }
 
 /// Gives the engine memory for one more message.
-fn provide(node: &mut Node, group: u32, spec: &BulkGroup) -> Result<(), String> {
+fn provide(node: &mut BulkNode, group: u32, spec: &BulkGroup) -> Result<(), String> {
     // So much that the first block has its place, whichever block it is.
     let blocks = spec.largest_bytes.div_ceil(spec.block_bytes).max(MOST_STEPS_TO_FIRST);
     let buffer = Buffer::phantom(&mut node.fabric, blocks * spec.block_bytes).map_err(|error| error.to_string())?;

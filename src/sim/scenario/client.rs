@@ -55,9 +55,9 @@ impl From<SubmitError> for Failed {
 type Answer = Pin<Box<dyn Future<Output = Result<u64, Failed>>>>;
 
 /// An operation that a client waits for.
-pub(super) struct Waiting {
+pub(super) struct WaitingOperation {
     pub(super) node: NodeId,
-    pub(super) what: What,
+    pub(super) what: ClientOperation,
     /// The length of the longest log that any client had seen when it began.
     floor: u64,
     /// The number of messages that were [said to be delivered](Scenario::delivered) then. Its answer must show them
@@ -73,7 +73,7 @@ pub(super) struct Waiting {
 /// An answer to an operation that began after messages were said to be delivered without a word on where they are.
 pub(super) struct Later {
     pub(super) node: NodeId,
-    pub(super) what: What,
+    pub(super) what: ClientOperation,
     /// The number of those messages.
     pub(super) behind: usize,
     /// The length of the log that it showed.
@@ -81,7 +81,7 @@ pub(super) struct Later {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum ClientOperation {
     Append { client: u32, number: u64 },
     Read,
 }
@@ -112,13 +112,15 @@ impl Scenario<'_> {
         let (read, log) = (peer.group.read(Ledger::len), peer.log.clone());
         let answer =
             Box::pin(async move { read.await.map_err(|error| Failed { fate: Fate::Unknown, why: error.to_string() }) });
-        self.waiting.push(Waiting { node, what: What::Read, floor, behind, answer, log, served });
+        self.waiting.push(WaitingOperation { node, what: ClientOperation::Read, floor, behind, answer, log, served });
     }
 
     /// Returns whether the client was free to submit something.
     pub(super) fn append(&mut self, node: NodeId, client: u32) -> bool {
         // A client that waits for room must not submit the next message: that one could be accepted first.
-        let waits = |w: &Waiting| w.node == node && matches!(w.what, What::Append { client: c, .. } if c == client);
+        let waits = |w: &WaitingOperation| {
+            w.node == node && matches!(w.what, ClientOperation::Append { client: c, .. } if c == client)
+        };
         if self.waiting.iter().any(waits) {
             return false;
         }
@@ -126,12 +128,12 @@ impl Scenario<'_> {
         let behind = self.delivered.len();
         let number = self.numbers.entry((node, client)).or_default();
         let append = Append { client, number: *number, padding: padding(node, client, *number, len) };
-        let what = What::Append { client, number: *number };
+        let what = ClientOperation::Append { client, number: *number };
         *number += 1;
         let Some(peer) = self.peer(node) else { return false };
         let (submit, log) = (peer.group.submit(&append), peer.log.clone());
         let answer = Box::pin(async move { submit.await.map_err(Failed::from) });
-        self.waiting.push(Waiting { node, what, floor, behind, answer, log, served });
+        self.waiting.push(WaitingOperation { node, what, floor, behind, answer, log, served });
         true
     }
 
@@ -152,8 +154,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    fn on_answer(&mut self, waiting: &Waiting, answer: Result<u64, Failed>) -> Result<(), String> {
-        let &Waiting { node, what, floor, .. } = waiting;
+    fn on_answer(&mut self, waiting: &WaitingOperation, answer: Result<u64, Failed>) -> Result<(), String> {
+        let &WaitingOperation { node, what, floor, .. } = waiting;
         let told = answer.as_ref().map_err(|failed| failed.why.clone());
         self.tell(|| format!("{node}: {what:?} -> {told:?}"));
         let entry = |client, number| Applied { sender: node, client, number, intact: true };
@@ -165,7 +167,7 @@ impl Scenario<'_> {
             (_, Err(Failed { why, .. })) if self.ordered && waiting.served && self.cluster.serves(node) => {
                 return Err(format!("{node}: {what:?} failed at a member that stayed: {why}"));
             }
-            (What::Append { client, number }, Err(Failed { fate, .. })) => {
+            (ClientOperation::Append { client, number }, Err(Failed { fate, .. })) => {
                 let entry = entry(client, number);
                 match fate {
                     // An acknowledgement without the place.
@@ -174,16 +176,16 @@ impl Scenario<'_> {
                     Fate::Unknown => _ = self.unknown.insert(entry),
                 }
             }
-            (What::Read, Err(_)) => {}
-            (What::Append { client, number }, Ok(len)) => {
+            (ClientOperation::Read, Err(_)) => {}
+            (ClientOperation::Append { client, number }, Ok(len)) => {
                 self.acknowledged.push((len, entry(client, number)));
                 self.show(waiting, len)?;
                 self.note(waiting, len);
             }
-            (What::Read, Ok(len)) if len < floor => {
+            (ClientOperation::Read, Ok(len)) if len < floor => {
                 return Err(format!("{node} read a log of {len} entries, after {floor} had been seen"));
             }
-            (What::Read, Ok(len)) => {
+            (ClientOperation::Read, Ok(len)) => {
                 self.reads += 1;
                 self.show(waiting, len)?;
                 self.note(waiting, len);
@@ -194,7 +196,7 @@ impl Scenario<'_> {
 
     /// Takes note that a durable group's answer shows a log of `len` entries. Nothing may undo that log, so it must be
     /// part of all that other clients were shown, or go on from that.
-    fn show(&mut self, Waiting { node, log, .. }: &Waiting, len: u64) -> Result<(), String> {
+    fn show(&mut self, WaitingOperation { node, log, .. }: &WaitingOperation, len: u64) -> Result<(), String> {
         if !self.durable {
             return Ok(());
         }
@@ -214,7 +216,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    fn note(&mut self, &Waiting { node, what, behind, .. }: &Waiting, len: u64) {
+    fn note(&mut self, &WaitingOperation { node, what, behind, .. }: &WaitingOperation, len: u64) {
         self.digest.number(u64::from(node.0)).number(len);
         if behind > 0 {
             self.later.push(Later { node, what, behind, len });

@@ -6,7 +6,7 @@ use squall_fabric::{NodeId, Time, sim::Link};
 
 use super::{
     super::cluster::Cluster,
-    Peer, Scenario, WITNESS,
+    Scenario, SimPeer, WITNESS,
     disks::DiskFault,
     ledger::{Ledger, Log},
 };
@@ -401,7 +401,7 @@ impl Scenario<'_> {
             (group, log) = declare(&mut self.cluster);
             self.cluster.launch(node).map_err(|error| format!("{node} did not start with an empty disk: {error}"))?;
         }
-        let peer = Peer { node, group, log, is_up: true, is_paused: false, leaves: false };
+        let peer = SimPeer { node, group, log, is_up: true, is_paused: false, leaves: false };
         match self.peer(node) {
             Some(before) => {
                 let before = std::mem::replace(before, peer);

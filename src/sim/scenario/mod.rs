@@ -49,7 +49,7 @@ use squall_ordered::Mode;
 use squall_view_log::Standing;
 
 use self::{
-    client::{Later, Waiting},
+    client::{Later, WaitingOperation},
     faults::Faults,
     ledger::{Ledger, Log, Sizes},
 };
@@ -137,7 +137,7 @@ impl Teller<'_> {
 }
 
 /// A node that takes part, or did.
-struct Peer {
+struct SimPeer {
     node: NodeId,
     group: Group<Ledger>,
     log: Log,
@@ -151,7 +151,7 @@ struct Scenario<'a> {
     seed: u64,
     rng: Rng,
     cluster: Cluster,
-    peers: Vec<Peer>,
+    peers: Vec<SimPeer>,
     /// The logs of nodes' lives that are over.
     past: Vec<(NodeId, Log)>,
     senders: Vec<NodeId>,
@@ -164,7 +164,7 @@ struct Scenario<'a> {
     ordered: bool,
     /// The next number of each client, by sender and client.
     numbers: BTreeMap<(NodeId, u32), u64>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingOperation>,
     /// The acknowledged messages, each with its place in the log.
     acknowledged: Vec<(u64, Applied)>,
     /// The messages that have no reply and are delivered, as their submitters were told, in the order of the answers.
@@ -308,7 +308,7 @@ impl<'a> Scenario<'a> {
                 events.lock().unwrap_or_else(PoisonError::into_inner).push((at, event.to_string()));
             })));
         }
-        let peer = |((node, group), log)| Peer { node, group, log, is_up: true, is_paused: false, leaves: false };
+        let peer = |((node, group), log)| SimPeer { node, group, log, is_up: true, is_paused: false, leaves: false };
         Scenario {
             seed,
             rng,
@@ -387,7 +387,7 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    fn peer(&mut self, node: NodeId) -> Option<&mut Peer> {
+    fn peer(&mut self, node: NodeId) -> Option<&mut SimPeer> {
         self.peers.iter_mut().find(|peer| peer.node == node)
     }
 
@@ -421,7 +421,7 @@ impl<'a> Scenario<'a> {
 
     /// A description of how far each node is.
     fn standings(&self) -> String {
-        let one = |peer: &Peer| {
+        let one = |peer: &SimPeer| {
             let view = self.cluster.view(peer.node).map(|view| view.epoch.0);
             let end = self.cluster.end_reason(peer.node).map(ToString::to_string);
             let len = peer.log.book().entries.len();
@@ -466,7 +466,7 @@ impl<'a> Scenario<'a> {
     }
 
     /// The nodes that run, did not leave, and can find the group.
-    fn living(&self) -> impl Iterator<Item = &Peer> {
+    fn living(&self) -> impl Iterator<Item = &SimPeer> {
         self.peers.iter().filter(|peer| peer.is_up && !peer.leaves && !self.cluster.is_adrift(peer.node))
     }
 
@@ -477,7 +477,7 @@ impl<'a> Scenario<'a> {
         let Some(last) = self.last_view() else { return false };
         let shard = last.shard(SHARD).expect("the group has a shard");
         let lens: BTreeSet<usize> = self.living().map(|peer| peer.log.book().entries.len()).collect();
-        let is_in = |peer: &Peer| self.cluster.view(peer.node) == Some(&last) && shard.is_complete(peer.node);
+        let is_in = |peer: &SimPeer| self.cluster.view(peer.node) == Some(&last) && shard.is_complete(peer.node);
         let left = self.peers.iter().filter(|peer| peer.is_up && peer.leaves);
         left.into_iter().all(|peer| self.cluster.end_reason(peer.node).is_some())
             && last.members.len() == self.living().count()

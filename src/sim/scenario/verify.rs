@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use squall_membership::{EndReason, Member, Proposal, ShardState};
 
 use super::{
-    Peer, SHARD, Scenario,
+    SHARD, Scenario, SimPeer,
     client::Later,
     ledger::{Append, Log, padding},
 };
@@ -179,7 +179,7 @@ impl Scenario<'_> {
             return Ok(());
         }
         for (_, entry) in &self.acknowledged {
-            let lacks = |peer: &&Peer| !peer.log.book().entries.contains(entry);
+            let lacks = |peer: &&SimPeer| !peer.log.book().entries.contains(entry);
             if let Some(peer) = self.living().find(lacks) {
                 return Err(format!("{entry:?} was acknowledged, and {} lacks it", peer.node));
             }

@@ -8,16 +8,16 @@ pub(super) const COMPARED: usize = 8;
 
 /// One group's message of one round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Contents {
+pub(super) struct MessageContents {
     seed: u64,
     every: usize,
 }
 
-impl Contents {
+impl MessageContents {
     /// The contents of a group's message. In round 0 every byte is written and compared, later a word of each page.
-    pub(super) fn of(group: u32, round: u32) -> Contents {
+    pub(super) fn of(group: u32, round: u32) -> MessageContents {
         let every = if round == 0 { COMPARED } else { PAGE };
-        Contents { seed: u64::from(group) << 32 | u64::from(round), every }
+        MessageContents { seed: u64::from(group) << 32 | u64::from(round), every }
     }
 
     fn word(self, offset: usize) -> [u8; COMPARED] {
@@ -55,23 +55,23 @@ mod tests {
     #[test]
     fn a_byte_that_is_wrong_is_found_in_the_first_round_and_a_page_that_is_wrong_in_any() {
         let mut message = vec![0; 3 * PAGE + 5];
-        Contents::of(0, 0).write(&mut message);
-        assert_eq!(Contents::of(0, 0).first_difference(&message), None);
+        MessageContents::of(0, 0).write(&mut message);
+        assert_eq!(MessageContents::of(0, 0).first_difference(&message), None);
         message[PAGE + 17] ^= 1;
-        assert_eq!(Contents::of(0, 0).first_difference(&message), Some(PAGE + 16));
+        assert_eq!(MessageContents::of(0, 0).first_difference(&message), Some(PAGE + 16));
 
-        Contents::of(0, 1).write(&mut message);
-        assert_eq!(Contents::of(0, 1).first_difference(&message), None);
+        MessageContents::of(0, 1).write(&mut message);
+        assert_eq!(MessageContents::of(0, 1).first_difference(&message), None);
         let last = message.len() - 5;
         message[last] ^= 1;
-        assert_eq!(Contents::of(0, 1).first_difference(&message), Some(3 * PAGE));
+        assert_eq!(MessageContents::of(0, 1).first_difference(&message), Some(3 * PAGE));
     }
 
     #[test]
     fn messages_of_other_rounds_and_groups_differ() {
         let mut message = vec![0; 2 * PAGE];
-        Contents::of(1, 7).write(&mut message);
-        for other in [Contents::of(1, 8), Contents::of(2, 7)] {
+        MessageContents::of(1, 7).write(&mut message);
+        for other in [MessageContents::of(1, 8), MessageContents::of(2, 7)] {
             assert_eq!(other.first_difference(&message), Some(0));
         }
     }

@@ -1,7 +1,7 @@
 //! The figures of a run, from what its nodes saw of each round.
 
-use super::job::{BulkJob, Round};
-use crate::places::{Place, fabric_of};
+use super::job::{BulkJob, BulkRound};
+use crate::places::{NodeAddresses, fabric_of};
 use crate::{job::Senders, report::BulkRow};
 
 /// The figures of one iteration, in seconds from the first send.
@@ -18,7 +18,7 @@ struct Iteration {
 
 impl Iteration {
     /// Combines what the nodes saw of one iteration.
-    fn of(groups: usize, seen: &[&Round]) -> Iteration {
+    fn of(groups: usize, seen: &[&BulkRound]) -> Iteration {
         let began = seen.iter().filter_map(|round| round.sent).min().expect("there is a root");
         let spans: Vec<(f64, f64)> = (0..groups)
             .map(|group| {
@@ -50,7 +50,7 @@ impl Iteration {
 }
 
 /// Combines what the nodes, by index, saw of each iteration.
-pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<Round>]) -> BulkRow {
+pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<BulkRound>]) -> BulkRow {
     let groups = job.groups as usize;
     let iterations: Vec<Iteration> = (0..job.iterations as usize)
         .map(|number| Iteration::of(groups, &rounds.iter().map(|of_node| &of_node[number]).collect::<Vec<_>>()))
@@ -70,7 +70,7 @@ pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<Round>]) -> Bul
     BulkRow {
         bench: "bulk",
         fabric: fabric_of(job.place.as_ref()),
-        tls: job.place.as_ref().is_some_and(Place::is_protected),
+        tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
         nodes: job.nodes,
         shared: job.share,
         algorithm: (!job.share).then_some(job.way),
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
     use crate::bulk::touch::Touched;
 
-    fn saw(sent: Option<u64>, received: &[Option<u64>]) -> Round {
-        Round { sent, received: received.to_vec(), ..Round::default() }
+    fn saw(sent: Option<u64>, received: &[Option<u64>]) -> BulkRound {
+        BulkRound { sent, received: received.to_vec(), ..BulkRound::default() }
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_shared_is_timed_from_its_sealing_too() {
-        let root = Round { sealed: Some(4_000), ..saw(Some(1_000), &[None]) };
+        let root = BulkRound { sealed: Some(4_000), ..saw(Some(1_000), &[None]) };
         let iteration = Iteration::of(1, &[&root, &saw(None, &[Some(6_000)])]);
         assert!((iteration.seconds - 5e-6).abs() < 1e-12);
         assert!((iteration.after_seal.expect("it was sealed") - 2e-6).abs() < 1e-12);
@@ -123,8 +123,10 @@ mod tests {
 
     #[test]
     fn the_slowest_receiver_counts() {
-        let used =
-            |nanos, page_faults| Round { touched: Some(Touched { nanos, page_faults }), ..saw(None, &[Some(2_000)]) };
+        let used = |nanos, page_faults| BulkRound {
+            touched: Some(Touched { nanos, page_faults }),
+            ..saw(None, &[Some(2_000)])
+        };
         let iteration = Iteration::of(1, &[&saw(Some(1_000), &[None]), &used(3_000, 16), &used(5_000, 15)]);
         assert_eq!(iteration.touched, Some((5_000.0 * 1e-9, 16.0)));
     }

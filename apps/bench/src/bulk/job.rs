@@ -14,13 +14,13 @@ use squall_fabric::NodeId;
 use super::touch::{Touch, Touched};
 use crate::{
     job::Spinning,
-    places::{Place, configure},
+    places::{NodeAddresses, configure},
 };
 
 /// A route of blocks from the root to the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Way {
+pub(crate) enum BlockRoute {
     /// The root sends the whole message to each receiver in turn
     Sequential,
     /// The root sends each block to all receivers, then the next
@@ -35,15 +35,15 @@ pub(crate) enum Way {
     Hybrid,
 }
 
-impl Way {
-    pub(crate) fn of(algorithm: &Algorithm) -> Way {
+impl BlockRoute {
+    pub(crate) fn of(algorithm: &Algorithm) -> BlockRoute {
         match algorithm {
-            Algorithm::Sequential => Way::Sequential,
-            Algorithm::Interleaved => Way::Interleaved,
-            Algorithm::Chain => Way::Chain,
-            Algorithm::BinomialTree => Way::Tree,
-            Algorithm::BinomialPipeline => Way::Pipeline,
-            Algorithm::Hybrid(_) => Way::Hybrid,
+            Algorithm::Sequential => BlockRoute::Sequential,
+            Algorithm::Interleaved => BlockRoute::Interleaved,
+            Algorithm::Chain => BlockRoute::Chain,
+            Algorithm::BinomialTree => BlockRoute::Tree,
+            Algorithm::BinomialPipeline => BlockRoute::Pipeline,
+            Algorithm::Hybrid(_) => BlockRoute::Hybrid,
         }
     }
 
@@ -54,12 +54,12 @@ impl Way {
 
     fn algorithm(self, nodes: u32) -> Algorithm {
         match self {
-            Way::Sequential => Algorithm::Sequential,
-            Way::Interleaved => Algorithm::Interleaved,
-            Way::Chain => Algorithm::Chain,
-            Way::Tree => Algorithm::BinomialTree,
-            Way::Pipeline => Algorithm::BinomialPipeline,
-            Way::Hybrid => {
+            BlockRoute::Sequential => Algorithm::Sequential,
+            BlockRoute::Interleaved => Algorithm::Interleaved,
+            BlockRoute::Chain => Algorithm::Chain,
+            BlockRoute::Tree => Algorithm::BinomialTree,
+            BlockRoute::Pipeline => Algorithm::BinomialPipeline,
+            BlockRoute::Hybrid => {
                 let halves: Vec<bool> = (0..nodes).map(|node| node >= nodes.div_ceil(2)).collect();
                 Algorithm::Hybrid(Racks::new(&halves, Outer::default()).expect("there are nodes"))
             }
@@ -78,7 +78,7 @@ pub(crate) struct BulkJob {
     /// Groups of all nodes. Their roots are the first `roots` nodes, in turn.
     pub(crate) groups: u32,
     pub(crate) roots: u32,
-    pub(crate) way: Way,
+    pub(crate) way: BlockRoute,
     pub(crate) size_bytes: usize,
     pub(crate) block_bytes: usize,
     pub(crate) receives_ahead: usize,
@@ -93,7 +93,7 @@ pub(crate) struct BulkJob {
     pub(crate) iterations: u32,
     pub(crate) spin: Spinning,
     /// None in shared memory.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NodeAddresses>,
 }
 
 impl BulkJob {
@@ -123,7 +123,7 @@ impl BulkJob {
 /// One node's measurements of a round, in which every group moves one message. Times are nanoseconds of the host's boot
 /// clock.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Round {
+pub(crate) struct BulkRound {
     /// The time of its send, if it is a root.
     pub(crate) sent: Option<u64>,
     /// The time at which the shared message was sealed. Sealing begins at `sent`.

@@ -17,7 +17,7 @@ use squall_command::CommandError;
 use squall_fabric::NodeId;
 
 pub(crate) use self::{
-    job::{BulkJob, Round, Way},
+    job::{BlockRoute, BulkJob, BulkRound},
     mover::{Carrier, Mover},
     touch::Touch,
 };
@@ -78,7 +78,7 @@ pub(crate) struct BulkArgs {
     block: Vec<usize>,
     /// The route of the blocks; a list gives a row each [default: what suits the fabric]
     #[arg(long, value_enum, value_delimiter = ',')]
-    algorithm: Vec<Way>,
+    algorithm: Vec<BlockRoute>,
     /// Try all algorithms, with blocks from 64 KiB to the whole message
     #[arg(long, conflicts_with_all = ["block", "algorithm"])]
     sweep: bool,
@@ -168,7 +168,7 @@ impl BulkArgs {
     }
 
     /// None stands for the default.
-    fn ways(&self) -> Vec<Option<Way>> {
+    fn ways(&self) -> Vec<Option<BlockRoute>> {
         match &*self.algorithm {
             _ if self.sweep => ALL_WAYS.map(Some).to_vec(),
             [] => vec![None],
@@ -203,7 +203,7 @@ impl BulkArgs {
         places: &Places,
         nodes: u32,
         size_bytes: usize,
-        way: Option<Way>,
+        way: Option<BlockRoute>,
         block_bytes: Option<usize>,
     ) -> Vec<BulkJob> {
         let roots = self.senders.of(nodes);
@@ -217,7 +217,7 @@ impl BulkArgs {
             nodes,
             groups: self.groups.unwrap_or(roots),
             roots,
-            way: way.unwrap_or_else(|| Way::of(&suited.algorithm)),
+            way: way.unwrap_or_else(|| BlockRoute::of(&suited.algorithm)),
             size_bytes,
             block_bytes: block_bytes.unwrap_or(suited.block_bytes),
             receives_ahead: self.receives_ahead.map_or(suited.receives_ahead, |ahead| ahead as usize),
@@ -233,7 +233,14 @@ impl BulkArgs {
     }
 }
 
-const ALL_WAYS: [Way; 6] = [Way::Interleaved, Way::Sequential, Way::Chain, Way::Tree, Way::Pipeline, Way::Hybrid];
+const ALL_WAYS: [BlockRoute; 6] = [
+    BlockRoute::Interleaved,
+    BlockRoute::Sequential,
+    BlockRoute::Chain,
+    BlockRoute::Tree,
+    BlockRoute::Pipeline,
+    BlockRoute::Hybrid,
+];
 
 /// The sweep's smallest block: 64 KiB.
 const LEAST_BLOCK_LOG2: u32 = 16;

@@ -21,8 +21,8 @@ use squall::{
 use squall_fabric::{Fabric, NodeId, Wait, shm::ShmFabric, tcp::TcpFabric};
 
 use super::{
-    contents::Contents,
-    job::{BulkJob, Round},
+    contents::MessageContents,
+    job::{BulkJob, BulkRound},
     sharing::Sharing,
 };
 use crate::{
@@ -63,7 +63,7 @@ pub(crate) struct Mover<'a, F> {
     /// The number of groups that are not connected yet.
     connecting: usize,
     /// By group; empty if the message is shared.
-    messages: Vec<Message>,
+    messages: Vec<GroupMessage>,
     sharing: Option<Sharing>,
     /// An empty message, for signals.
     nothing: Arc<Buffer>,
@@ -77,7 +77,7 @@ pub(crate) struct Mover<'a, F> {
 
 /// A group's message of this round.
 #[derive(Debug)]
-struct Message {
+struct GroupMessage {
     group: GroupId,
     sends: bool,
     /// The root's memory; at a receiver, the message once it has arrived.
@@ -86,7 +86,7 @@ struct Message {
     released: bool,
 }
 
-impl Message {
+impl GroupMessage {
     fn is_done(&self) -> bool {
         self.released && (self.sends || self.received.is_some())
     }
@@ -133,7 +133,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
                 mover.provide(group, memory);
                 None
             };
-            mover.messages.push(Message { group, sends, buffer, received: None, released: false });
+            mover.messages.push(GroupMessage { group, sends, buffer, received: None, released: false });
         }
         for from in (0..job.nodes).filter(|&from| from == 0 || job.node == 0 || from == job.node) {
             mover.create(signals(from, job.nodes))?;
@@ -165,7 +165,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
     }
 
     /// Runs all rounds, and returns the measurements of those that count.
-    pub(crate) fn run(&mut self) -> Result<Vec<Round>, Stopped> {
+    pub(crate) fn run(&mut self) -> Result<Vec<BulkRound>, Stopped> {
         let before = 1 + self.job.warm_up;
         let rounds = (0..before + self.job.iterations).map(|number| self.round(number));
         let rounds = rounds.collect::<Result<Vec<_>, _>>()?.split_off(before as usize);
@@ -173,24 +173,24 @@ impl<'a, F: Carrier> Mover<'a, F> {
         Ok(rounds)
     }
 
-    fn round(&mut self, number: u32) -> Result<Round, Stopped> {
+    fn round(&mut self, number: u32) -> Result<BulkRound, Stopped> {
         for message in &mut self.messages {
             (message.received, message.released) = (None, false);
             if !message.sends {
                 continue;
             }
             let buffer = message.buffer.as_mut().and_then(Arc::get_mut).expect("the last round is over");
-            Contents::of(message.group.group, number).write(buffer);
+            MessageContents::of(message.group.group, number).write(buffer);
         }
         if let Some(sharing) = &mut self.sharing {
-            sharing.renew(shared(&mut self.bulk), (self.job.node == 0).then(|| Contents::of(0, number)))?;
+            sharing.renew(shared(&mut self.bulk), (self.job.node == 0).then(|| MessageContents::of(0, number)))?;
         }
         let before = processor_seconds();
         // Roots other than node 0 must be told that all are ready.
         self.meet(self.job.roots > 1)?;
         let sent = Time::boot_clock().as_nanos();
         for at in 0..self.messages.len() {
-            if let Message { group, sends: true, buffer: Some(buffer), .. } = &self.messages[at] {
+            if let GroupMessage { group, sends: true, buffer: Some(buffer), .. } = &self.messages[at] {
                 let (group, buffer) = (*group, Arc::clone(buffer));
                 self.send(group, buffer, self.job.size_bytes)?;
             }
@@ -199,7 +199,9 @@ impl<'a, F: Carrier> Mover<'a, F> {
             Some(sharing) => sharing.share(shared(&mut self.bulk))?,
             None => None,
         };
-        self.until(|mover| mover.messages.iter().all(Message::is_done) && mover.sharing.iter().all(Sharing::is_done))?;
+        self.until(|mover| {
+            mover.messages.iter().all(GroupMessage::is_done) && mover.sharing.iter().all(Sharing::is_done)
+        })?;
         let mut after = processor_seconds();
         self.meet(true)?;
         if self.sharing.is_some() {
@@ -219,7 +221,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         self.give_memory();
         let sends = sealed.is_some() || self.messages.iter().any(|message| message.sends);
         let cpu_seconds = after - before;
-        Ok(Round { sent: sends.then_some(sent), sealed, received, cpu_seconds, touched })
+        Ok(BulkRound { sent: sends.then_some(sent), sealed, received, cpu_seconds, touched })
     }
 
     /// The messages that this node received in this round, with their groups' numbers.
@@ -235,7 +237,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
     /// Checks that the received messages are the ones that were sent.
     fn compare(&mut self, number: u32) -> Result<(), String> {
         for (group, message) in self.held() {
-            if let Some(at) = Contents::of(group, number).first_difference(message) {
+            if let Some(at) = MessageContents::of(group, number).first_difference(message) {
                 return Err(format!(
                     "round {number} of group {group} brought other bytes than were sent, at {at}: this is a bug of Squall"
                 ));
@@ -248,10 +250,10 @@ impl<'a, F: Carrier> Mover<'a, F> {
     /// another's writes.
     fn write_apart(&mut self) -> Result<(), Stopped> {
         let Some(sharing) = &mut self.sharing else { return Ok(()) };
-        let own = Contents::of(1 + self.job.node, 0);
+        let own = MessageContents::of(1 + self.job.node, 0);
         sharing.write(own)?;
         self.meet(true)?;
-        match self.sharing.as_ref().and_then(|sharing| sharing.first_change(own, Contents::of(0, 0))) {
+        match self.sharing.as_ref().and_then(|sharing| sharing.first_change(own, MessageContents::of(0, 0))) {
             None => Ok(()),
             Some(at) => {
                 Err(format!("a shared message changed, at {at}, when others wrote it: this is a bug of Squall").into())

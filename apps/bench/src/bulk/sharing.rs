@@ -6,7 +6,7 @@ use squall_fabric::{
     shm::{SealedMemory, SharedCopy, ShmFabric},
 };
 
-use super::{contents::Contents, job::BulkJob};
+use super::{contents::MessageContents, job::BulkJob};
 use crate::worker::Stopped;
 
 /// A layer number that no layer of Squall uses.
@@ -21,13 +21,13 @@ pub(super) struct Sharing {
     size_bytes: usize,
     /// The region that receives are posted into. Nothing is ever placed in it.
     nowhere: Region,
-    held: Held,
+    held: RoundMessage,
     /// The time at which the message was here, by the boot clock.
     received: Option<u64>,
 }
 
 /// The message of this round, as far as it exists.
-enum Held {
+enum RoundMessage {
     Nothing,
     Filled(Region),
     Sealed {
@@ -51,7 +51,8 @@ impl Sharing {
         let peers = if job.node == 0 { 1..job.nodes } else { 0..1 };
         let tag = GroupTag { layer: LAYER, group: 0, epoch: 1 };
         let ends: Vec<_> = peers.map(|peer| fabric.connect(NodeId(peer), tag, &[], &[])).collect();
-        let mut sharing = Sharing { ends, size_bytes: job.size_bytes, nowhere, held: Held::Nothing, received: None };
+        let mut sharing =
+            Sharing { ends, size_bytes: job.size_bytes, nowhere, held: RoundMessage::Nothing, received: None };
         if job.node > 0 {
             sharing.receive(fabric)?;
         }
@@ -84,25 +85,27 @@ impl Sharing {
     }
 
     /// Gives up the last round's message. The root makes a new one, in memory that was never used.
-    pub(super) fn renew(&mut self, fabric: &mut ShmFabric, contents: Option<Contents>) -> Result<(), String> {
-        (self.held, self.received) = (Held::Nothing, None);
+    pub(super) fn renew(&mut self, fabric: &mut ShmFabric, contents: Option<MessageContents>) -> Result<(), String> {
+        (self.held, self.received) = (RoundMessage::Nothing, None);
         if let Some(contents) = contents {
             let region = fabric.register(RegionKind::Bulk, self.size_bytes).map_err(|error| error.to_string())?;
             contents.each_word(self.size_bytes, |at, word| region.write(at, word));
-            self.held = Held::Filled(region);
+            self.held = RoundMessage::Filled(region);
         }
         Ok(())
     }
 
     /// Seals the root's message and shares it with all receivers. Returns the time at which it was sealed.
     pub(super) fn share(&mut self, fabric: &mut ShmFabric) -> Result<Option<u64>, String> {
-        let Held::Filled(region) = std::mem::replace(&mut self.held, Held::Nothing) else { return Ok(None) };
+        let RoundMessage::Filled(region) = std::mem::replace(&mut self.held, RoundMessage::Nothing) else {
+            return Ok(None);
+        };
         let memory = fabric.seal(region).map_err(|error| error.to_string())?;
         let sealed = Time::boot_clock().as_nanos();
         for &end in &self.ends {
             fabric.share(end, &memory, None, Token::UNSIGNALED).map_err(|error| error.to_string())?;
         }
-        self.held = Held::Sealed { memory, copy: None };
+        self.held = RoundMessage::Sealed { memory, copy: None };
         Ok(Some(sealed))
     }
 
@@ -113,13 +116,13 @@ impl Sharing {
         if copy.len() != self.size_bytes {
             return Err(format!("{} bytes were shared: this is a bug of Squall", copy.len()));
         }
-        self.held = Held::Taken(copy);
+        self.held = RoundMessage::Taken(copy);
         self.receive(fabric)
     }
 
     /// Whether this node's part is done. The root's is done once it has shared.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.held, Held::Sealed { .. } | Held::Taken(_))
+        matches!(self.held, RoundMessage::Sealed { .. } | RoundMessage::Taken(_))
     }
 
     /// The time at which a receiver had the message.
@@ -130,33 +133,33 @@ impl Sharing {
     /// The copy that a receiver has taken.
     pub(super) fn copy(&mut self) -> Option<&mut [u8]> {
         match &mut self.held {
-            Held::Taken(copy) => Some(copy),
+            RoundMessage::Taken(copy) => Some(copy),
             _ => None,
         }
     }
 
     /// Writes other contents over this node's own copy; the root takes a copy for it.
-    pub(super) fn write(&mut self, own: Contents) -> Result<(), String> {
+    pub(super) fn write(&mut self, own: MessageContents) -> Result<(), String> {
         match &mut self.held {
-            Held::Sealed { memory, copy } => {
+            RoundMessage::Sealed { memory, copy } => {
                 let new = memory.to_copy().map_err(|cause| format!("sealed memory could not be mapped: {cause}"))?;
                 own.write(copy.insert(new));
             }
-            Held::Taken(copy) => own.write(copy),
-            Held::Nothing | Held::Filled(_) => {}
+            RoundMessage::Taken(copy) => own.write(copy),
+            RoundMessage::Nothing | RoundMessage::Filled(_) => {}
         }
         Ok(())
     }
 
     /// The first offset at which the root's sealed memory is not as it was shared, or this node's copy is not as it
     /// wrote it.
-    pub(super) fn first_change(&self, own: Contents, shared: Contents) -> Option<usize> {
+    pub(super) fn first_change(&self, own: MessageContents, shared: MessageContents) -> Option<usize> {
         match &self.held {
-            Held::Sealed { memory, copy } => {
+            RoundMessage::Sealed { memory, copy } => {
                 shared.first_difference(memory).or_else(|| own.first_difference(copy.as_ref()?))
             }
-            Held::Taken(copy) => own.first_difference(copy),
-            Held::Nothing | Held::Filled(_) => None,
+            RoundMessage::Taken(copy) => own.first_difference(copy),
+            RoundMessage::Nothing | RoundMessage::Filled(_) => None,
         }
     }
 }

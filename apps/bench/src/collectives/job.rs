@@ -10,7 +10,7 @@ use squall::{
 
 use crate::{
     job::Spinning,
-    places::{FabricKind, Place, configure, fabric_of},
+    places::{FabricKind, NodeAddresses, configure, fabric_of},
 };
 
 /// Bytes per second of a link, for the blocks of long broadcasts: 100 Gb/s.
@@ -150,7 +150,7 @@ pub(crate) struct CollectivesJob {
     pub(crate) samples: u32,
     pub(crate) spin: Spinning,
     /// None in shared memory.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NodeAddresses>,
 }
 
 impl CollectivesJob {

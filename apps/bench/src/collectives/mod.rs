@@ -9,7 +9,7 @@ use squall_command::CommandError;
 
 pub(crate) use self::{
     job::{By, CollectivesJob, Of, Timed},
-    rank::Rank,
+    rank::CollectivesRank,
 };
 use super::{
     cluster,

@@ -26,7 +26,7 @@ const SAMPLE: Duration = Duration::from_micros(200);
 /// The time that it may take until all ranks have met.
 const CONNECT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Rank<'a, F> {
+pub(crate) struct CollectivesRank<'a, F> {
     job: &'a CollectivesJob,
     told: &'a Receiver<Go>,
     ranks: Collectives<F>,
@@ -35,8 +35,12 @@ pub(crate) struct Rank<'a, F> {
     vector: Vec<f64>,
 }
 
-impl<'a, F: Carrier> Rank<'a, F> {
-    pub(crate) fn connect(job: &'a CollectivesJob, fabric: F, told: &'a Receiver<Go>) -> Result<Rank<'a, F>, Stopped> {
+impl<'a, F: Carrier> CollectivesRank<'a, F> {
+    pub(crate) fn connect(
+        job: &'a CollectivesJob,
+        fabric: F,
+        told: &'a Receiver<Go>,
+    ) -> Result<CollectivesRank<'a, F>, Stopped> {
         let mut ranks = Collectives::new(fabric, job.spin.into(), job.nodes as usize);
         let nodes = (0..job.nodes).map(NodeId).collect();
         let config = CommunicatorConfig {
@@ -48,7 +52,7 @@ impl<'a, F: Carrier> Rank<'a, F> {
         let communicator = ranks.communicator(all).map_err(failed)?;
         communicator.set_algorithm(job.operation.collective(), job.algorithm.map(|by| by.algorithm()));
         let vector = vec![0.0; job.operation.elements(job.elements, job.node as usize, job.nodes as usize)];
-        Ok(Rank { job, told, ranks, all, sum: Builtin::Sum.into(), vector })
+        Ok(CollectivesRank { job, told, ranks, all, sum: Builtin::Sum.into(), vector })
     }
 
     /// Checks one result, and takes the samples.
@@ -115,7 +119,7 @@ impl<'a, F: Carrier> Rank<'a, F> {
 
     #[inline]
     fn operate(&mut self, vector: Vec<f64>) -> Result<Vec<f64>, CollectiveError> {
-        let Rank { ranks, sum, all, .. } = self;
+        let CollectivesRank { ranks, sum, all, .. } = self;
         let all = *all;
         match self.job.operation {
             Of::Barrier => ranks.barrier(all).map(|()| vector),

@@ -15,9 +15,9 @@ use rkyv::util::AlignedVec;
 use squall::{Config, Epoch, Group, Invalid, Message, Node, Service, Snapshot, Stamp, View, config::Backend};
 use squall_fabric::Time;
 
-use super::{FailoverJob, Recovered, Settled, Told};
+use super::{FailoverJob, Recovered, Settled, WorkerCommand};
 use crate::{
-    job::Said,
+    job::WorkerReport,
     worker::{Stopped, say},
 };
 
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const AGAIN: Duration = Duration::from_micros(200);
 
 /// Runs a node and its caller until the parent wants no more of it.
-pub(crate) fn run(job: &FailoverJob, told: &Receiver<Told>) -> Result<Node, Stopped> {
+pub(crate) fn run(job: &FailoverJob, told: &Receiver<WorkerCommand>) -> Result<Node, Stopped> {
     let (node, group) = start(job)?;
     let answers = Arc::new(Answers::default());
     let stop = Arc::new(AtomicBool::new(false));
@@ -41,18 +41,18 @@ pub(crate) fn run(job: &FailoverJob, told: &Receiver<Told>) -> Result<Node, Stop
         let (answers, stop) = (Arc::clone(&answers), Arc::clone(&stop));
         thread::spawn(move || call(&group, &answers, &stop))
     };
-    say(&Said::Ready);
+    say(&WorkerReport::Ready);
     let result = obey(job, told, &node, &answers);
     stop.store(true, Ordering::Relaxed);
     caller.join().expect("the calling thread does not panic");
     result.map(|()| node)
 }
 
-fn obey(job: &FailoverJob, told: &Receiver<Told>, node: &Node, answers: &Answers) -> Result<(), Stopped> {
+fn obey(job: &FailoverJob, told: &Receiver<WorkerCommand>, node: &Node, answers: &Answers) -> Result<(), Stopped> {
     loop {
         let ended = || node.end_reason().map(|reason| Stopped::Failed(reason.to_string()));
         match told.recv().map_err(|_| Stopped::Told)? {
-            Told::Settle => {
+            WorkerCommand::Settle => {
                 let view = loop {
                     let view = node.view();
                     if is_settled(&view, job.nodes) && answers.epoch.load(Ordering::Acquire) == view.epoch.0 {
@@ -62,16 +62,16 @@ fn obey(job: &FailoverJob, told: &Receiver<Told>, node: &Node, answers: &Answers
                     thread::sleep(LOOK);
                 };
                 let nodes = view.nodes().iter().map(|node| node.0).collect();
-                say(&Said::Settled(Settled { epoch: view.epoch.0, nodes }));
+                say(&WorkerReport::Settled(Settled { epoch: view.epoch.0, nodes }));
             }
-            Told::Recover { after } => {
+            WorkerCommand::Recover { after } => {
                 while answers.epoch.load(Ordering::Acquire) <= after {
                     ended().map_or(Ok(()), Err)?;
                     thread::sleep(LOOK);
                 }
                 let answered = answers.first.load(Ordering::Relaxed);
                 let change = node.last_change();
-                say(&Said::Recovered(Recovered {
+                say(&WorkerReport::Recovered(Recovered {
                     suspected: change.suspected.as_nanos(),
                     wedged: change.wedged.as_nanos(),
                     decided: change.decided.as_nanos(),

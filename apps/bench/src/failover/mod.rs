@@ -9,10 +9,10 @@ use clap::{Args, ValueEnum, value_parser};
 use serde::{Deserialize, Serialize};
 use squall_command::CommandError;
 
-use self::rounds::Round;
+use self::rounds::FailoverRound;
 use super::{
-    places::{Place, PlaceArgs, fabric_of, fresh_cluster},
-    report::{FailoverRow, Report},
+    places::{NodeAddresses, PlaceArgs, fabric_of, fresh_cluster},
+    report::{FailoverRow, FigureReport},
 };
 
 pub(crate) use client::run as run_client;
@@ -80,16 +80,16 @@ pub(crate) struct FailoverJob {
     pub(crate) nodes: u32,
     pub(crate) failure_timeout_ms: u64,
     /// None in shared memory.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NodeAddresses>,
 }
 
 /// A command to a worker.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Told {
-    /// Say [`Settled`](super::job::Said::Settled) once all nodes are full members of one view.
+pub(crate) enum WorkerCommand {
+    /// Say [`Settled`](super::job::WorkerReport::Settled) once all nodes are full members of one view.
     Settle,
-    /// Say [`Recovered`](super::job::Said::Recovered) once the caller has an answer of a view after this epoch.
+    /// Say [`Recovered`](super::job::WorkerReport::Recovered) once the caller has an answer of a view after this epoch.
     Recover { after: u64 },
 }
 
@@ -127,10 +127,10 @@ impl FailoverArgs {
         let patience = Duration::from_secs(30) + 10 * Duration::from_millis(self.failure_timeout_ms);
         let rounds = rounds::run(&jobs, &places, self.victim, self.rounds, patience)
             .map_err(|error| CommandError::Failed(error.to_string()))?;
-        Report::new(self.json).failover(&self.row(places.place.as_ref(), &rounds))
+        FigureReport::new(self.json).failover(&self.row(places.place.as_ref(), &rounds))
     }
 
-    fn row(&self, place: Option<&Place>, rounds: &[Round]) -> FailoverRow {
+    fn row(&self, place: Option<&NodeAddresses>, rounds: &[FailoverRound]) -> FailoverRow {
         let all = || rounds.iter().flat_map(|round| round.survivors.iter().map(|survivor| (round.killed, survivor)));
         let median = |of: fn(u64, &Recovered) -> (u64, u64)| {
             let mut all: Vec<f64> = all()
@@ -146,7 +146,7 @@ impl FailoverArgs {
         FailoverRow {
             bench: "failover",
             fabric: fabric_of(place),
-            tls: place.is_some_and(Place::is_protected),
+            tls: place.is_some_and(NodeAddresses::is_protected),
             nodes: self.nodes,
             victim: self.victim,
             rounds: self.rounds,

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::Time;
 
-use super::{FailoverJob, Recovered, Settled, Told, Victim};
+use super::{FailoverJob, Recovered, Settled, Victim, WorkerCommand};
 use crate::{
     cluster::{RunError, Workers},
-    job::{Said, Work},
+    job::{WorkerJob, WorkerReport},
     places::Places,
 };
 
 /// The measurements of one round.
 #[derive(Debug)]
-pub(crate) struct Round {
+pub(crate) struct FailoverRound {
     /// The time at which the victim was killed, in nanoseconds of the host's boot clock.
     pub(crate) killed: u64,
     pub(crate) survivors: Vec<Recovered>,
@@ -28,9 +28,9 @@ pub(crate) fn run(
     victim: Victim,
     rounds: u32,
     patience: Duration,
-) -> Result<Vec<Round>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Failover), places)?;
-    workers.until_all(patience, |said| matches!(said, Said::Ready).then_some(()))?;
+) -> Result<Vec<FailoverRound>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Failover), places)?;
+    workers.until_all(patience, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
     (0..rounds).map(|_| one(&mut workers, jobs, places, victim, patience)).collect()
 }
 
@@ -40,7 +40,7 @@ fn one(
     places: &Places,
     victim: Victim,
     patience: Duration,
-) -> Result<Round, RunError> {
+) -> Result<FailoverRound, RunError> {
     let view = settle(workers, patience)?;
     std::thread::sleep(CALM);
     let victim = match victim {
@@ -50,23 +50,23 @@ fn one(
     let victim = *victim.expect("a view has members") as usize;
     let killed = Time::boot_clock().as_nanos();
     workers.kill(victim);
-    workers.tell(&Told::Recover { after: view.epoch });
+    workers.tell(&WorkerCommand::Recover { after: view.epoch });
     let survivors = workers.until_all(patience, |said| match said {
-        Said::Recovered(recovered) => Some(recovered),
+        WorkerReport::Recovered(recovered) => Some(recovered),
         _ => None,
     })?;
-    workers.restart(victim, Work::Failover(jobs[victim].clone()), places)?;
-    workers.until(victim, patience, |said| matches!(said, Said::Ready).then_some(()))?;
-    Ok(Round { killed, survivors })
+    workers.restart(victim, WorkerJob::Failover(jobs[victim].clone()), places)?;
+    workers.until(victim, patience, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
+    Ok(FailoverRound { killed, survivors })
 }
 
 /// Waits until all nodes are full members of the same view.
 fn settle(workers: &mut Workers, patience: Duration) -> Result<Settled, RunError> {
     let until = Instant::now() + patience;
     loop {
-        workers.tell(&Told::Settle);
+        workers.tell(&WorkerCommand::Settle);
         let views = workers.until_all(patience, |said| match said {
-            Said::Settled(settled) => Some(settled),
+            WorkerReport::Settled(settled) => Some(settled),
             _ => None,
         })?;
         if views.windows(2).all(|pair| pair[0].epoch == pair[1].epoch) {

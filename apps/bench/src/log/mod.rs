@@ -15,7 +15,7 @@ use super::{
     job::{Calls, Job, Senders, Spinning},
     ordered::default_bulk_threshold,
     places::{PlaceArgs, Places},
-    report::Report,
+    report::FigureReport,
 };
 
 const HELP: &str = "\
@@ -100,7 +100,7 @@ impl LogArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.places.check(self.nodes.iter().copied().max().unwrap_or_default()).map_err(CommandError::Usage)?;
         let rounds = self.disk.rounds(self.seconds)?;
-        let mut report = Report::new(self.json);
+        let mut report = FigureReport::new(self.json);
         for &nodes in &self.nodes {
             for &size in &self.size {
                 for &writers in &self.writers {

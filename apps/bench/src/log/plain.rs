@@ -30,7 +30,7 @@ pub(super) fn bytes_per_second(
 ) -> io::Result<f64> {
     fs::create_dir_all(directory)?;
     let start = Barrier::new(writers as usize);
-    let writer = Writer { directory, batch_bytes, span, start: &start, stop };
+    let writer = PlainWriter { directory, batch_bytes, span, start: &start, stop };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..writers).map(|n| scope.spawn(move || writer.run(n))).collect();
         threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
@@ -38,7 +38,7 @@ pub(super) fn bytes_per_second(
 }
 
 #[derive(Clone, Copy)]
-struct Writer<'a> {
+struct PlainWriter<'a> {
     directory: &'a Path,
     batch_bytes: usize,
     span: Duration,
@@ -47,7 +47,7 @@ struct Writer<'a> {
     stop: &'a AtomicBool,
 }
 
-impl Writer<'_> {
+impl PlainWriter<'_> {
     /// Bytes per second of the writer with this number.
     fn run(self, n: u32) -> io::Result<f64> {
         let file_bytes = FILE_BYTES.max(self.batch_bytes as u64);

@@ -10,9 +10,9 @@ use squall_command::CommandError;
 use super::{Scratch, plain};
 use crate::{
     cluster,
-    job::{Job, Outcome, Written},
+    job::{Job, WorkerMeasurements, Written},
     latency,
-    places::{Place, PlaceArgs, Places, fabric_of, fresh_cluster},
+    places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
     report::LogRow,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Rounds {
 }
 
 /// The figures of one round.
-struct Round {
+struct LogRound {
     appends_per_second: f64,
     latency_us: [f64; 3],
     fsyncs_per_second: f64,
@@ -65,7 +65,7 @@ impl Rounds {
         }
         let jobs = last.expect("there is at least one round");
         let job = jobs.first().expect("there is at least one node");
-        let median = |of: &dyn Fn(&Round) -> f64| {
+        let median = |of: &dyn Fn(&LogRound) -> f64| {
             let mut values: Vec<f64> = rounds.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
@@ -74,7 +74,7 @@ impl Rounds {
         Ok(LogRow {
             bench,
             fabric: fabric_of(job.place.as_ref()),
-            tls: job.place.as_ref().is_some_and(Place::is_protected),
+            tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
             nodes,
             writers: jobs.iter().filter_map(|job| job.calls).map(|calls| calls.callers * calls.in_flight).sum(),
             size_bytes: job.size_bytes,
@@ -101,8 +101,8 @@ impl Rounds {
         rustix::fs::sync();
     }
 
-    fn round(&self, outcomes: &[Outcome]) -> Result<Round, CommandError> {
-        let sum = |of: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>();
+    fn round(&self, outcomes: &[WorkerMeasurements]) -> Result<LogRound, CommandError> {
+        let sum = |of: &dyn Fn(&WorkerMeasurements) -> f64| outcomes.iter().map(of).sum::<f64>();
         let per_second = |of: fn(&Written) -> u64| sum(&|outcome| of(&outcome.written) as f64 / outcome.wall_seconds);
         let total = |of: fn(&Written) -> u64| sum(&|outcome| of(&outcome.written) as f64);
         let (records, bytes, syncs) = (total(|log| log.records), total(|log| log.bytes), total(|log| log.syncs));
@@ -120,7 +120,7 @@ impl Rounds {
             &self.stop,
         );
         let failed = |error| CommandError::Failed(format!("the disk can't be measured: {error}; give another --dir"));
-        Ok(Round {
+        Ok(LogRound {
             appends_per_second: sum(&|outcome| outcome.answered as f64 / outcome.wall_seconds),
             latency_us: [0.5, 0.99, 0.999].map(|quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0),
             fsyncs_per_second: per_second(|log| log.syncs),

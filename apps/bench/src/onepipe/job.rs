@@ -4,12 +4,12 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use squall::{Config, config::Backend};
 
-use crate::places::Place;
+use crate::places::NodeAddresses;
 
 /// The protocol that orders the scatterings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Order {
+pub(crate) enum ScatteringOrder {
     /// 1Pipe with best effort: timestamps, one phase
     Be,
     /// 1Pipe, reliable: timestamps, two phases
@@ -30,7 +30,7 @@ pub(crate) struct OnePipeJob {
     /// This worker's node, from 0, which is also its rank.
     pub(crate) node: u32,
     pub(crate) nodes: u32,
-    pub(crate) order: Order,
+    pub(crate) order: ScatteringOrder,
     /// The size of each message.
     pub(crate) size_bytes: usize,
     /// The number of nodes that each scattering goes to.
@@ -41,7 +41,7 @@ pub(crate) struct OnePipeJob {
     /// The time for which latency is measured, and then throughput, in nanoseconds.
     pub(crate) phase_nanos: u64,
     /// None in shared memory.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NodeAddresses>,
 }
 
 impl OnePipeJob {

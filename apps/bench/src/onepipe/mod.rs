@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use squall_command::CommandError;
 
 pub(crate) use self::{
-    job::{OnePipeJob, Order, Scattered},
+    job::{OnePipeJob, Scattered, ScatteringOrder},
     rank::{PAUSE_NANOS, scatter},
 };
 use super::{
@@ -51,7 +51,7 @@ pub(crate) struct OnePipeArgs {
     places: PlaceArgs,
     /// The protocol that orders them; a list gives a row each
     #[arg(long, value_enum, value_delimiter = ',', default_value = "be")]
-    mode: Vec<Order>,
+    mode: Vec<ScatteringOrder>,
     /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4")]
     #[arg(value_parser = value_parser!(u32).range(1..=MAX_NODES))]
@@ -89,7 +89,7 @@ const WIDTH: u32 = 4;
 /// The case of one row.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    order: Order,
+    order: ScatteringOrder,
     nodes: u32,
     size_bytes: usize,
     width: u32,
@@ -136,7 +136,7 @@ impl OnePipeArgs {
         let most = |list: &[u32]| list.iter().copied().max().unwrap_or_default();
         let widest = if self.width.is_empty() { WIDTH.min(most(&self.nodes)) } else { most(&self.width) };
         let (size, width) = (most(&self.size) as usize, widest as usize);
-        let is_whole = self.mode.contains(&Order::Sequencer);
+        let is_whole = self.mode.contains(&ScatteringOrder::Sequencer);
         let payload = if is_whole { 8 + width * (8 + size) } else { size };
         let needed = (4 * (payload + RECORD_HEADER)).next_power_of_two();
         if needed <= self.ring_bytes {

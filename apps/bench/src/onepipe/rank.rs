@@ -16,10 +16,10 @@ use squall::{
 };
 use squall_fabric::{Completion, NodeId};
 
-use super::job::{OnePipeJob, Order, Scattered};
+use super::job::{OnePipeJob, Scattered, ScatteringOrder};
 use crate::{
     bulk::Carrier,
-    job::{Go, Said},
+    job::{Go, WorkerReport},
     latency,
     worker::{Stopped, processor_seconds, say},
 };
@@ -43,7 +43,7 @@ pub(crate) const PAUSE_NANOS: u64 = 250_000_000;
 
 /// A rank's activity at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LoadPhase {
     /// It sends as scheduled, and in the end the scatterings that were late.
     Paced,
     /// It sends as fast as it can.
@@ -69,12 +69,12 @@ impl Times {
         Times { from: go.from, paced_until, full_from, full_until: full_from + phase_nanos }
     }
 
-    fn phase(&self, now: u64) -> Phase {
+    fn phase(&self, now: u64) -> LoadPhase {
         match now {
-            _ if now < self.full_from - PAUSE_NANOS => Phase::Paced,
-            _ if now < self.full_until => Phase::Full,
-            _ if now < self.full_until + PAUSE_NANOS => Phase::Drain,
-            _ => Phase::Over,
+            _ if now < self.full_from - PAUSE_NANOS => LoadPhase::Paced,
+            _ if now < self.full_until => LoadPhase::Full,
+            _ if now < self.full_until + PAUSE_NANOS => LoadPhase::Drain,
+            _ => LoadPhase::Over,
         }
     }
 }
@@ -90,20 +90,20 @@ pub(crate) fn scatter<F: Carrier>(job: &OnePipeJob, mut fabric: F, told: &Receiv
     let clock = HostClock::default();
     let failed = |error: CreateError| Stopped::Failed(error.to_string());
     match job.order {
-        Order::Be | Order::R => {
-            let mode = if job.order == Order::R { Mode::Reliable } else { Mode::BestEffort };
+        ScatteringOrder::Be | ScatteringOrder::R => {
+            let mode = if job.order == ScatteringOrder::R { Mode::Reliable } else { Mode::BestEffort };
             let order = OnePipe::create(&mut fabric, config, clock).map_err(failed)?.only(mode);
             run(job, fabric, order, told)
         }
-        Order::Sequencer => {
+        ScatteringOrder::Sequencer => {
             let order = Sequencer::create(&mut fabric, config).map_err(failed)?;
             run(job, fabric, order, told)
         }
-        Order::Token => {
+        ScatteringOrder::Token => {
             let order = TokenRing::create(&mut fabric, config).map_err(failed)?;
             run(job, fabric, order, told)
         }
-        Order::Lamport => {
+        ScatteringOrder::Lamport => {
             let order = Lamport::create(&mut fabric, config).map_err(failed)?;
             run(job, fabric, order, told)
         }
@@ -111,13 +111,13 @@ pub(crate) fn scatter<F: Carrier>(job: &OnePipeJob, mut fabric: F, told: &Receiv
 }
 
 fn run<F: Carrier, O: TotalOrder>(job: &OnePipeJob, fabric: F, order: O, told: &Receiver<Go>) -> Result<(), Stopped> {
-    let mut rank = Rank::connect(job, fabric, order, told)?;
-    say(&Said::Ready);
-    say(&Said::Scattered(rank.measure()?));
+    let mut rank = OnePipeRank::connect(job, fabric, order, told)?;
+    say(&WorkerReport::Ready);
+    say(&WorkerReport::Scattered(rank.measure()?));
     Ok(())
 }
 
-struct Rank<'a, F, O> {
+struct OnePipeRank<'a, F, O> {
     job: &'a OnePipeJob,
     told: &'a Receiver<Go>,
     fabric: F,
@@ -162,8 +162,13 @@ impl Inbox {
 /// The first word of messages that are not timed.
 const NOT_TIMED: u64 = 0;
 
-impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
-    fn connect(job: &'a OnePipeJob, fabric: F, order: O, told: &'a Receiver<Go>) -> Result<Rank<'a, F, O>, Stopped> {
+impl<'a, F: Carrier, O: TotalOrder> OnePipeRank<'a, F, O> {
+    fn connect(
+        job: &'a OnePipeJob,
+        fabric: F,
+        order: O,
+        told: &'a Receiver<Go>,
+    ) -> Result<OnePipeRank<'a, F, O>, Stopped> {
         let inbox = Inbox {
             size_bytes: job.size_bytes,
             delivered: 0,
@@ -175,7 +180,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
         let is_crowded = thread::available_parallelism().is_ok_and(|cores| cores.get() < job.nodes as usize);
         let (completions, steps) = (Vec::new(), 0);
         let mut rank =
-            Rank { job, told, fabric, order, first: job.node as usize, inbox, completions, steps, is_crowded };
+            OnePipeRank { job, told, fabric, order, first: job.node as usize, inbox, completions, steps, is_crowded };
         let until = Time::boot_clock() + CONNECT;
         while !rank.order.is_connected() {
             if Time::boot_clock() >= until {
@@ -218,7 +223,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
                 });
             }
             match times.phase(now) {
-                Phase::Paced => {
+                LoadPhase::Paced => {
                     while let Some(due) = schedule.next(now.min(times.paced_until)) {
                         let payload = payload(due, self.job.size_bytes);
                         if !self.send(time, &all(&payload, self.job.nodes))? {
@@ -227,15 +232,15 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
                         schedule.sent();
                     }
                 }
-                Phase::Full => {
+                LoadPhase::Full => {
                     for _ in 0..BATCH {
                         if !self.send(time, &untimed)? {
                             break;
                         }
                     }
                 }
-                Phase::Drain => {}
-                Phase::Over => break,
+                LoadPhase::Drain => {}
+                LoadPhase::Over => break,
             }
             self.turn(time);
             if self.inbox.is_garbled {

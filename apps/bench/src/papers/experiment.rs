@@ -16,11 +16,11 @@ use std::{
 use clap::{Args, ValueEnum};
 use squall_command::{CommandError, plot};
 
-use super::outcome::Outcome;
+use super::outcome::ExperimentOutcome;
 
 /// Options for the run of experiments, and for their results.
 #[derive(Debug, Args)]
-pub(super) struct Options {
+pub(super) struct ExperimentOptions {
     /// The seed of all that is random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -37,26 +37,26 @@ pub(super) struct Options {
 
 /// The seed and the size of an experiment's run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct ExperimentRun {
     pub(super) seed: u64,
     pub(super) quick: bool,
 }
 
-impl Run {
+impl ExperimentRun {
     /// One of two sizes.
     pub(super) fn size<T>(self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 }
 
-impl Options {
+impl ExperimentOptions {
     /// Runs experiments by their names on the command line, one after the other.
     pub(super) fn run<N: ValueEnum, E: Display>(
         &self,
         names: &[N],
-        experiment: impl Fn(&N, Run) -> Result<Outcome, E>,
+        experiment: impl Fn(&N, ExperimentRun) -> Result<ExperimentOutcome, E>,
     ) -> Result<(), CommandError> {
-        let run = Run { seed: self.seed, quick: self.quick };
+        let run = ExperimentRun { seed: self.seed, quick: self.quick };
         for name in names {
             let spelt = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
             let began = Instant::now();

@@ -58,7 +58,7 @@ pub(super) struct Finding {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
+pub(super) struct ExperimentOutcome {
     pub(super) title: String,
     /// The assumptions where the paper does not say.
     pub(super) assumed: Vec<String>,
@@ -74,7 +74,7 @@ pub(super) fn columns<const N: usize>(names: [(&'static str, &'static str); N]) 
     names.map(|(head, field)| Column { head, field }).into()
 }
 
-impl Outcome {
+impl ExperimentOutcome {
     /// The text for people.
     pub(super) fn text(&self, experiment: &str) -> String {
         let mut text = format!("{experiment}: {}\n", self.title);

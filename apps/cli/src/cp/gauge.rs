@@ -18,7 +18,7 @@ pub(super) enum Gauge {
 }
 
 /// The progress of one part.
-pub(super) struct Part<'p> {
+pub(super) struct PartProgress<'p> {
     pub(super) name: &'p str,
     /// Bytes that were there before.
     pub(super) held: u64,
@@ -50,8 +50,8 @@ impl Gauge {
     }
 
     /// Shows the progress of all parts.
-    pub(super) fn show<'p>(&mut self, bytes: u64, parts: impl Iterator<Item = Part<'p>>) {
-        let parts: Vec<Part<'p>> = parts.collect();
+    pub(super) fn show<'p>(&mut self, bytes: u64, parts: impl Iterator<Item = PartProgress<'p>>) {
+        let parts: Vec<PartProgress<'p>> = parts.collect();
         let written: u64 = parts.iter().map(|part| part.written).sum();
         let held_now: u64 = parts.iter().map(|part| part.held).sum();
         match self {
@@ -102,8 +102,8 @@ fn advance(bar: &ProgressBar, held: u64, written: u64) {
     bar.set_position(written);
 }
 
-fn told(part: &Part<'_>, bytes: u64) -> String {
-    let Part { name, written, over, .. } = part;
+fn told(part: &PartProgress<'_>, bytes: u64) -> String {
+    let PartProgress { name, written, over, .. } = part;
     match over {
         Some(over) => format!("{name} {over}"),
         None => format!("{name} {} %", (100 * u128::from(*written)).checked_div(bytes.into()).unwrap_or(100)),

@@ -30,11 +30,11 @@ Contents are verified end to end, and a file gets its name only when it is whole
 push again with --resume.")]
 pub(crate) struct CpCommand {
     #[command(subcommand)]
-    what: What,
+    what: CpAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum CpAction {
     Serve(serve::ServeArgs),
     Push(push::PushArgs),
 }
@@ -42,8 +42,8 @@ enum What {
 impl CpCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self.what {
-            What::Serve(args) => args.run(),
-            What::Push(args) => args.run(),
+            CpAction::Serve(args) => args.run(),
+            CpAction::Push(args) => args.run(),
         }
     }
 }

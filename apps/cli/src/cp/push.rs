@@ -9,7 +9,7 @@ use squall_command::{CommandError, stop_on_signals};
 use squall_copy::{PushError, PushOptions, PushProgress, PushReport, ReceiverReport};
 
 use super::{
-    gauge::{Gauge, Part},
+    gauge::{Gauge, PartProgress},
     output,
     protection::ProtectionArgs,
 };
@@ -66,9 +66,9 @@ pub(super) struct PushArgs {
     protection: ProtectionArgs,
 }
 
-fn part(receiver: &squall_copy::ReceiverProgress) -> Part<'_> {
+fn part(receiver: &squall_copy::ReceiverProgress) -> PartProgress<'_> {
     let squall_copy::ReceiverProgress { name, held, written, over, .. } = receiver;
-    Part { name, held: *held, written: *written, over: over.as_deref() }
+    PartProgress { name, held: *held, written: *written, over: over.as_deref() }
 }
 
 impl PushArgs {

@@ -4,11 +4,11 @@ use std::{io::Write, path::PathBuf, sync::atomic::Ordering};
 
 use clap::Args;
 use squall_command::{CommandError, stop_on_signals};
-use squall_copy::{Network, Receiver, ServeError, ServeEvent, ServeOptions};
+use squall_copy::{Receiver, ReceiverNetwork, ServeError, ServeEvent, ServeOptions};
 use squall_fabric::{net::NetError, tcp::TcpError};
 
 use super::{
-    gauge::{Gauge, Part},
+    gauge::{Gauge, PartProgress},
     output,
     protection::ProtectionArgs,
 };
@@ -50,7 +50,7 @@ impl ServeArgs {
         }
         let security = protection.security()?;
         let name = name.unwrap_or_else(|| listen.join(","));
-        let network = (!listen.is_empty()).then_some(Network { listen, security });
+        let network = (!listen.is_empty()).then_some(ReceiverNetwork { listen, security });
         let options = ServeOptions { directory: dir, name: name.clone(), cluster, network };
         let mut receiver = Receiver::open(&options).map_err(|error| {
             let is_open = matches!(error, ServeError::Network(TcpError::Net(NetError::NotLoopback { .. })));
@@ -75,7 +75,7 @@ impl ServeArgs {
                     gauge = Gauge::new(quiet, &name, std::slice::from_ref(&name), bytes);
                 }
                 ServeEvent::Progress { written } => {
-                    let part = Part { name: &name, held: before, written, over: None };
+                    let part = PartProgress { name: &name, held: before, written, over: None };
                     gauge.show(total, [part].into_iter());
                 }
                 ServeEvent::Finished { placed, kept, failed, failures: count } => {

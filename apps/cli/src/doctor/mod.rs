@@ -44,7 +44,7 @@ pub(crate) struct DoctorArgs {
 
 /// All that was found.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DoctorReport {
     fabrics: Vec<Area>,
     /// None if no configuration was given.
     configuration: Option<Area>,
@@ -55,7 +55,7 @@ struct Report {
 impl DoctorArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut report =
-            Report { fabrics: vec![shm::look(), tcp::look(), verbs::look()], configuration: None, carrier: None };
+            DoctorReport { fabrics: vec![shm::look(), tcp::look(), verbs::look()], configuration: None, carrier: None };
         if let Some(path) = &self.config {
             let config = match self.id {
                 Some(id) => Config::load_as(path, id),
@@ -77,7 +77,7 @@ impl DoctorArgs {
     }
 }
 
-impl Report {
+impl DoctorReport {
     /// The reason for a failing exit code, if any.
     fn problem(&self) -> Option<String> {
         let usable = |name: &str| self.fabrics.iter().any(|fabric| fabric.name == name && fabric.usable());
@@ -120,7 +120,7 @@ mod tests {
         let fabrics = || vec![area("shm", Level::Good), area("tcp", Level::Bad)];
         let found = |carrier: Option<Carrier>, configuration| {
             let carrier = carrier.map(|carrier| carrier.to_string());
-            Report { fabrics: fabrics(), configuration, carrier }.problem()
+            DoctorReport { fabrics: fabrics(), configuration, carrier }.problem()
         };
         assert_eq!(found(None, None), None, "one that can be used is enough");
         let good = || Some(area("configuration", Level::Good));

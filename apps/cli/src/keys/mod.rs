@@ -34,11 +34,11 @@ a new CA (`init --force`) and new keys of all nodes.";
 #[command(after_help = HELP)]
 pub(crate) struct KeysCommand {
     #[command(subcommand)]
-    keys: Keys,
+    keys: KeysAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Keys {
+enum KeysAction {
     Init(InitArgs),
     Add(AddArgs),
     Show(show::ShowArgs),
@@ -80,10 +80,10 @@ impl KeysCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let failed = |error: KeysError| CommandError::Failed(error.to_string());
         match self.keys {
-            Keys::Init(args) => args.run().map_err(failed),
-            Keys::Add(args) => args.run().map_err(failed),
-            Keys::Show(args) => args.run(),
-            Keys::Log(args) => args.run().map_err(failed),
+            KeysAction::Init(args) => args.run().map_err(failed),
+            KeysAction::Add(args) => args.run().map_err(failed),
+            KeysAction::Show(args) => args.run(),
+            KeysAction::Log(args) => args.run().map_err(failed),
         }
     }
 }

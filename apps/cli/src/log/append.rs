@@ -83,7 +83,7 @@ impl AppendArgs {
             input.read().map_err(|error| CommandError::Failed(format!("no thread could be started: {error}")))?;
 
         let began = Instant::now();
-        let (failed, room) = (AtomicBool::new(false), Room::default());
+        let (failed, room) = (AtomicBool::new(false), ByteBudget::default());
         let (to_waiter, calls) = bounded(MAX_UNDER_WAY);
         let (mut trouble, mut is_stopped) = (None, false);
         let tally = thread::scope(|scope| {
@@ -143,12 +143,12 @@ impl AppendArgs {
 
 /// The bytes of records under way, of which there is a limit.
 #[derive(Default)]
-struct Room {
+struct ByteBudget {
     bytes: Mutex<usize>,
     freed: Condvar,
 }
 
-impl Room {
+impl ByteBudget {
     /// Waits for room for `more` bytes. A record always fits alone.
     fn take(&self, more: usize) {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +193,7 @@ impl Tally {
 fn wait(
     calls: &Receiver<(usize, Call<Appended>)>,
     failed: &AtomicBool,
-    room: &Room,
+    room: &ByteBudget,
     quiet: bool,
     meter: &mut Meter,
 ) -> Tally {
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn one_record_longer_than_all_that_may_be_under_way_goes_alone() {
-        let room = Room::default();
+        let room = ByteBudget::default();
         room.take(2 * MAX_BYTES_UNDER_WAY);
         thread::scope(|scope| {
             let next = scope.spawn(|| room.take(1));

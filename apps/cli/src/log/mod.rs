@@ -72,11 +72,11 @@ A record's number is its version in the group's log: some numbers belong to clie
 #[command(after_help = HELP)]
 pub(crate) struct LogCommand {
     #[command(subcommand)]
-    what: What,
+    what: LogAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum LogAction {
     Append(append::AppendArgs),
     Read(read::ReadArgs),
     Tail(tail::TailArgs),
@@ -92,16 +92,16 @@ enum What {
 impl LogCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self.what {
-            What::Append(args) => args.run(),
-            What::Read(args) => args.run(),
-            What::Tail(args) => args.run(),
-            What::At(args) => args.run(),
-            What::Verify(args) => args.run(),
-            What::Repair(args) => args.run(),
-            What::Cut(args) => args.run(),
-            What::Skip(args) => args.run(),
-            What::Stat(args) => args.run(),
-            What::Serve(args) => args.run(),
+            LogAction::Append(args) => args.run(),
+            LogAction::Read(args) => args.run(),
+            LogAction::Tail(args) => args.run(),
+            LogAction::At(args) => args.run(),
+            LogAction::Verify(args) => args.run(),
+            LogAction::Repair(args) => args.run(),
+            LogAction::Cut(args) => args.run(),
+            LogAction::Skip(args) => args.run(),
+            LogAction::Stat(args) => args.run(),
+            LogAction::Serve(args) => args.run(),
         }
     }
 }

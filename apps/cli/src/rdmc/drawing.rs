@@ -72,35 +72,35 @@ pub(super) fn draw(title: &str, algorithm: &Algorithm, moves: &Moves) -> String 
 
 /// The place of a sent block in its lane: a rack's leader may send two in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LaneHalf {
     Alone,
     Upper,
     Lower,
 }
 
-impl Place {
+impl LaneHalf {
     fn offset(self) -> f64 {
         match self {
-            Place::Alone => 0.0,
-            Place::Upper => -LANE / 4.0,
-            Place::Lower => LANE / 4.0,
+            LaneHalf::Alone => 0.0,
+            LaneHalf::Upper => -LANE / 4.0,
+            LaneHalf::Lower => LANE / 4.0,
         }
     }
 
     fn height(self) -> f64 {
-        if self == Place::Alone { BOX.1 } else { LANE / 2.0 - 3.0 }
+        if self == LaneHalf::Alone { BOX.1 } else { LANE / 2.0 - 3.0 }
     }
 }
 
-fn send_places(moves: &Moves) -> Vec<Place> {
+fn send_places(moves: &Moves) -> Vec<LaneHalf> {
     let same = |a: &Move, b: &Move| (a.step, a.from) == (b.step, b.from);
     let place = |i: usize| {
         let one = &moves.list[i];
         let other = |j: Option<usize>| j.and_then(|j| moves.list.get(j)).filter(|other| same(one, other));
         match (other(i.checked_sub(1)), other(Some(i + 1))) {
-            (Some(before), _) if before.block != one.block => Place::Lower,
-            (_, Some(after)) if after.block != one.block => Place::Upper,
-            _ => Place::Alone,
+            (Some(before), _) if before.block != one.block => LaneHalf::Lower,
+            (_, Some(after)) if after.block != one.block => LaneHalf::Upper,
+            _ => LaneHalf::Alone,
         }
     };
     (0..moves.list.len()).map(place).collect()

@@ -12,18 +12,18 @@ use squall_command::CommandError;
 #[derive(Debug, Args)]
 pub(crate) struct RdmcCommand {
     #[command(subcommand)]
-    what: What,
+    what: RdmcAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    Plan(plan::Plan),
+enum RdmcAction {
+    Plan(plan::PlanArgs),
 }
 
 impl RdmcCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self.what {
-            What::Plan(plan) => plan.run(),
+            RdmcAction::Plan(plan) => plan.run(),
         }
     }
 }

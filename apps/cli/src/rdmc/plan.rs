@@ -25,7 +25,7 @@ const MOST_MOVES: u64 = 20_000;
     after_help = "Examples:\n  squall rdmc plan --nodes 8 --blocks 4\n  squall rdmc plan --algorithm chain --nodes 5 --blocks 3\n  \
     squall rdmc plan --algorithm hybrid --racks 4x8 --blocks 6 --svg hybrid.svg"
 )]
-pub(super) struct Plan {
+pub(super) struct PlanArgs {
     /// The algorithm by which the message gets from the root, rank 0, to all others.
     #[arg(long, value_enum, default_value_t = Name::Pipeline)]
     algorithm: Name,
@@ -89,7 +89,7 @@ fn rack_of_each(text: &str) -> Result<Vec<String>, CommandError> {
     }
 }
 
-impl Plan {
+impl PlanArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let (algorithm, nodes) = self.algorithm()?;
         let steps = Moves::steps(&algorithm, nodes, self.blocks).map_err(|error| usage(error.to_string()))?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use porcupine_rs::{CheckResult, Model, check_operations_timeout};
-use squall_transactions::{Keyspace, Placement, Reply, Transaction, history::Entry};
+use squall_transactions::{Keyspace, Placement, Reply, Transaction, history::HistoryEntry};
 
 /// More time than any history here needs, even on a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
@@ -37,8 +37,8 @@ impl Model for Serial {
 }
 
 /// Whether some order of these transactions, each between its submission and its end, gives all their replies.
-pub(crate) fn is_explained(entries: &[Entry<'_>], placement: &Placement) -> bool {
-    let operation = |entry: &Entry<'_>| porcupine_rs::Operation {
+pub(crate) fn is_explained(entries: &[HistoryEntry<'_>], placement: &Placement) -> bool {
+    let operation = |entry: &HistoryEntry<'_>| porcupine_rs::Operation {
         client_id: Some(entry.client as u32),
         call_time: entry.submitted as i64,
         return_time: i64::try_from(entry.ended).unwrap_or(i64::MAX),

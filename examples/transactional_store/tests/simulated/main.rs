@@ -10,7 +10,7 @@ mod world;
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use squall::Time;
-use squall_transactions::{Condition, Key, Operation, ShardId, Transaction, Value, history::Seen};
+use squall_transactions::{Condition, Key, Operation, ShardId, Transaction, Value, history::KnownOutcome};
 
 use self::world::{FAILURE_TIMEOUT, World};
 
@@ -205,7 +205,7 @@ fn run(seed: u64) -> Ran {
     let out = failures - run.world.crashed();
     // The members that live know the end of all their transactions.
     for rank in run.world.alive() {
-        assert!(run.world.node(rank).records.iter().all(|record| record.seen != Seen::Unknown), "rank {rank}");
+        assert!(run.world.node(rank).records.iter().all(|record| record.seen != KnownOutcome::Unknown), "rank {rank}");
     }
     let history = run.world.history();
     let checked = history.check().unwrap_or_else(|violation| panic!("{violation}"));

@@ -20,7 +20,7 @@ use squall_fabric::{
 use squall_onepipe::SkewedClock;
 use squall_transactions::{
     Completed, Member, Placement, StoreConfig, SubmitError, Transaction, TransactionError, TransactionId,
-    history::{History, Record, Seen},
+    history::{History, KnownOutcome, Record},
 };
 
 /// The limit of a run, in virtual time: many times as long as any run takes.
@@ -171,7 +171,7 @@ impl World {
                 assert_eq!(number, node.records.len() as u64, "they are numbered in order");
                 node.is_eager = true;
                 self.clock += 1;
-                let (submitted, ended, seen) = (self.clock, u64::MAX, Seen::Unknown);
+                let (submitted, ended, seen) = (self.clock, u64::MAX, KnownOutcome::Unknown);
                 node.records.push(Record { client: rank, number, submitted, ended, transaction, seen });
                 true
             }
@@ -221,8 +221,8 @@ impl World {
             self.clock += 1;
             let record = &mut node.records[number as usize];
             let seen = match result {
-                Ok(outcome) => Seen::Committed(outcome),
-                Err(TransactionError::Aborted) => Seen::Aborted,
+                Ok(outcome) => KnownOutcome::Committed(outcome),
+                Err(TransactionError::Aborted) => KnownOutcome::Aborted,
                 Err(TransactionError::Ended) => {
                     node.ended = true;
                     continue;

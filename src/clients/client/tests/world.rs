@@ -8,15 +8,15 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
-use squall_services::Contact;
+use squall_services::DialTarget;
 
 use super::super::{
-    core::{Ask, CallId, Core, Effect, Reach},
+    core::{Ask, CallId, ClientCore, Effect, Reach},
     error::ClientError,
 };
 use crate::{
-    calls::session::{Answer, Opening, RequestVerdict, SessionId, Sessions},
-    clients::serve::wire::{Members, Outcome, ToClient, ToNode},
+    calls::session::{Opening, RequestOutcome, RequestVerdict, SessionId, Sessions},
+    clients::serve::wire::{Members, ToClient, ToNode, WireOutcome},
 };
 
 /// An entry of the group's order.
@@ -53,7 +53,7 @@ pub(super) struct Limits {
 }
 
 pub(super) struct World {
-    pub(super) core: Core,
+    pub(super) core: ClientCore,
     pub(super) now: Time,
     pub(super) random: fastrand::Rng,
     limits: Limits,
@@ -72,10 +72,10 @@ const MEMBERS: usize = 3;
 
 impl World {
     pub(super) fn new(seed: u64, limits: Limits) -> World {
-        let contact = |node| Contact { node: Some(NodeId(node as u32)), addresses: Vec::new() };
+        let contact = |node| DialTarget { node: Some(NodeId(node as u32)), addresses: Vec::new() };
         let first = (0..MEMBERS).map(contact).collect();
         World {
-            core: Core::new("store".to_owned(), Reach::Any(first), seed),
+            core: ClientCore::new("store".to_owned(), Reach::Any(first), seed),
             now: Time::ZERO,
             random: fastrand::Rng::with_seed(seed),
             limits,
@@ -202,14 +202,14 @@ impl World {
                         member.applied.push(command.clone());
                         let place = member.applied.len() as u64;
                         let reply = [place.to_le_bytes().as_slice(), &command].concat();
-                        Ok(member.sessions.keep(session, number, Answer::Reply(Arc::from(reply))))
+                        Ok(member.sessions.keep(session, number, RequestOutcome::Reply(Arc::from(reply))))
                     }
                     RequestVerdict::Known(answer) => Ok(answer),
                     RequestVerdict::Past => return,
                     RequestVerdict::Refused(why) => Err(why),
                 };
                 let told = match answer {
-                    Ok(answer) => ToClient::Answered { number, result: Outcome::from(&answer) },
+                    Ok(answer) => ToClient::Answered { number, result: WireOutcome::from(&answer) },
                     Err(why) => ToClient::Refused { number, why },
                 };
                 (session.key, told)

@@ -4,8 +4,8 @@ use squall_command::plot::{Axis, Chart};
 use squall_onepipe::model::{FailedComponent, Latencies, Profile, Recovery, ScenarioError};
 
 use super::{
-    Run, line, on_all_cores,
-    outcome::{Finding, Outcome, Value, columns},
+    ExperimentRun, line, on_all_cores,
+    outcome::{ExperimentOutcome, Finding, Value, columns},
     seed, testbed,
 };
 
@@ -19,7 +19,7 @@ const FAILURES: [(&str, FailedComponent); 4] = [
 /// The end of the paper's axis, in µs.
 const AXIS_US: f64 = 600.0;
 
-struct Point {
+struct RecoveryPoint {
     failure: &'static str,
     hosts: usize,
     times: Latencies,
@@ -29,14 +29,14 @@ struct Point {
     recalled: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, ScenarioError> {
     let trials = run.size(60, 8);
     let each: Vec<_> = FAILURES.into_iter().flat_map(|failure| SIZES.map(|hosts| (failure, hosts))).collect();
     let points = on_all_cores(&each, |&((name, failure), hosts)| measure((name, failure), hosts, trials, run));
-    let points = points.into_iter().collect::<Result<Vec<Point>, ScenarioError>>()?;
+    let points = points.into_iter().collect::<Result<Vec<RecoveryPoint>, ScenarioError>>()?;
     let Profile { silent_intervals, controller_ns, log_ns, .. } = Profile::TESTBED;
     let us = |value| Value::Measured(value, 1);
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "recovery of reliable 1Pipe".to_owned(),
         assumed: vec![
             testbed(),
@@ -94,8 +94,8 @@ fn measure(
     (name, failure): (&'static str, FailedComponent),
     hosts: usize,
     trials: u64,
-    run: Run,
-) -> Result<Point, ScenarioError> {
+    run: ExperimentRun,
+) -> Result<RecoveryPoint, ScenarioError> {
     let (mut times, mut reported, mut recalled) = (Latencies::default(), 0, 0);
     for trial in 0..trials {
         let recovered = Recovery { profile: Profile::TESTBED, failure, hosts, seed: seed(run, trial) }.run()?;
@@ -104,7 +104,7 @@ fn measure(
         recalled += recovered.recalled;
     }
     let trials = trials as f64;
-    Ok(Point {
+    Ok(RecoveryPoint {
         failure: name,
         hosts,
         times,
@@ -113,7 +113,7 @@ fn measure(
     })
 }
 
-fn findings(points: &[Point]) -> Vec<Finding> {
+fn findings(points: &[RecoveryPoint]) -> Vec<Finding> {
     let mean = |failure: &str, hosts: usize| {
         let found = points.iter().find(|point| point.failure == failure && point.hosts == hosts);
         found.map_or(f64::NAN, |point| point.times.mean_us())

@@ -4,8 +4,8 @@ use squall_command::plot::{Axis, Chart, Unit};
 use squall_onepipe::model::{Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic};
 
 use super::{
-    Run, line, on_all_cores,
-    outcome::{Finding, Outcome, Value, columns},
+    ExperimentRun, line, on_all_cores,
+    outcome::{ExperimentOutcome, Finding, Value, columns},
     testbed,
 };
 
@@ -52,7 +52,7 @@ const SYSTEMS: [System; 7] = [
 ];
 
 /// The figures of one system with so many processes.
-struct Point {
+struct ScalingPoint {
     system: &'static str,
     processes: usize,
     /// Millions of messages per second and process, as fast as they can.
@@ -64,7 +64,7 @@ struct Point {
     saturated: bool,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, ScenarioError> {
     let sizes: Vec<usize> = run.size(vec![2, 4, 8, 16, 32, 64, 128, 256, 512], vec![2, 8, 32, 128, 512]);
     let each = SYSTEMS.into_iter().flat_map(|system| sizes.iter().map(move |&processes| (system, processes)));
     let other_shares = [("Lamport 25 %", 25), ("Lamport 75 %", 75)].map(|(name, exchange_percent)| {
@@ -73,8 +73,8 @@ pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
     });
     let each: Vec<(System, usize)> = each.chain(other_shares).collect();
     let points = on_all_cores(&each, |(system, processes)| measure(system, *processes, run));
-    let points = points.into_iter().collect::<Result<Vec<Point>, ScenarioError>>()?;
-    let chart = |of: usize, title: &str, y: Axis, value: fn(&Point) -> f64| Chart {
+    let points = points.into_iter().collect::<Result<Vec<ScalingPoint>, ScenarioError>>()?;
+    let chart = |of: usize, title: &str, y: Axis, value: fn(&ScalingPoint) -> f64| Chart {
         title: title.to_owned(),
         x: Axis::logarithmic("processes", Unit::Number),
         y,
@@ -87,7 +87,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
             })
             .collect(),
     };
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "total order broadcasts of 64 bytes, from all processes to all".to_owned(),
         assumed: assumed(),
         columns: columns([
@@ -141,7 +141,7 @@ fn assumed() -> Vec<String> {
     ]
 }
 
-fn measure(system: &System, processes: usize, run: Run) -> Result<Point, ScenarioError> {
+fn measure(system: &System, processes: usize, run: ExperimentRun) -> Result<ScalingPoint, ScenarioError> {
     let of = |load_percent| {
         let (warm_up_ns, measured_ns) = times(system.order, processes as u64, load_percent);
         let traffic = Traffic::Broadcast { load_percent };
@@ -164,7 +164,7 @@ fn measure(system: &System, processes: usize, run: Run) -> Result<Point, Scenari
     let latencies = if system.reliable { reliable } else { ordered };
     let latency = [latencies.mean_us(), latencies.percentile_us(5.0), latencies.percentile_us(95.0)];
     let saturated = utilisation(system.order, processes as u64, HALF) > 1.0;
-    Ok(Point { system: system.name, processes, rate, latency, saturated })
+    Ok(ScalingPoint { system: system.name, processes, rate, latency, saturated })
 }
 
 /// The time that a sequencer takes for one message, in nanoseconds; 0 for systems without one.
@@ -207,7 +207,7 @@ fn times(order: OrderProtocol, n: u64, load_percent: u64) -> (u64, u64) {
     }
 }
 
-fn findings(points: &[Point]) -> Vec<Finding> {
+fn findings(points: &[ScalingPoint]) -> Vec<Finding> {
     let at = |system: &str, processes: usize| {
         points.iter().find(|point| point.system == system && point.processes == processes).expect("it was measured")
     };

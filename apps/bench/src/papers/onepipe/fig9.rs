@@ -6,8 +6,8 @@ use squall_onepipe::model::{
 };
 
 use super::{
-    Run, line, on_all_cores,
-    outcome::{Finding, Outcome, Value, columns},
+    ExperimentRun, line, on_all_cores,
+    outcome::{ExperimentOutcome, Finding, Value, columns},
     seed, testbed,
 };
 
@@ -20,7 +20,7 @@ const IDLE_GAP_NS: u64 = 50_000;
 const LOSSY_GAP_NS: u64 = 32_000;
 
 /// One variant at one size and loss. Times in µs.
-struct Point {
+struct LossPoint {
     variant: &'static str,
     processes: usize,
     loss: f64,
@@ -39,15 +39,15 @@ struct Point {
     overhead_of_all: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, ScenarioError> {
     let losses = run.size(vec![1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1], vec![1e-6, 1e-5, 1e-4, 1e-3, 1e-1]);
     let idle = VARIANTS.into_iter().flat_map(|variant| SIZES.map(|processes| (variant, processes, 0.0)));
     let lossy = VARIANTS.into_iter().flat_map(|variant| losses.iter().map(move |&loss| (variant, 512, loss)));
     let each: Vec<((&str, Switches), usize, f64)> = idle.chain(lossy).collect();
     let points = on_all_cores(&each, |&(variant, processes, loss)| measure(variant, processes, loss, run));
-    let points = points.into_iter().collect::<Result<Vec<Point>, ScenarioError>>()?;
+    let points = points.into_iter().collect::<Result<Vec<LossPoint>, ScenarioError>>()?;
     let Profile { retransmit_ns, representative_ns, message_cpu_ns, prepare_cpu_ns, .. } = Profile::TESTBED;
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "delivery latency of 1Pipe".to_owned(),
         assumed: vec![
             testbed(),
@@ -97,7 +97,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
     })
 }
 
-fn row(point: &Point) -> Vec<Value> {
+fn row(point: &LossPoint) -> Vec<Value> {
     let us = |value| Value::Measured(value, 2);
     vec![
         point.variant.into(),
@@ -119,8 +119,8 @@ fn measure(
     (variant, switches): (&'static str, Switches),
     processes: usize,
     loss: f64,
-    run: Run,
-) -> Result<Point, ScenarioError> {
+    run: ExperimentRun,
+) -> Result<LossPoint, ScenarioError> {
     let (width, mean_gap_ns, runs) =
         if loss > 0.0 { (16, LOSSY_GAP_NS, run.size(20, 3)) } else { (1, IDLE_GAP_NS, run.size(200, 40)) };
     // Idle, each host sends enough for the mean of its messages to tell its clock's skew from the beacons' phase.
@@ -144,7 +144,7 @@ fn measure(
         sum.merge(&scenario.run()?);
     }
     let [unordered, best_effort, reliable] = &sum.farthest;
-    Ok(Point {
+    Ok(LossPoint {
         variant,
         processes,
         loss,
@@ -159,9 +159,9 @@ fn measure(
     })
 }
 
-fn charts(points: &[Point]) -> Vec<Chart> {
-    let lines = |lossy: bool, x: fn(&Point) -> f64| {
-        let of = |variant: &str, name: &str, value: fn(&Point) -> f64| {
+fn charts(points: &[LossPoint]) -> Vec<Chart> {
+    let lines = |lossy: bool, x: fn(&LossPoint) -> f64| {
+        let of = |variant: &str, name: &str, value: fn(&LossPoint) -> f64| {
             let mine = points.iter().filter(|point| point.variant == variant && (point.loss > 0.0) == lossy);
             line(name, mine, |point| (x(point), value(point)))
         };
@@ -189,7 +189,7 @@ fn charts(points: &[Point]) -> Vec<Chart> {
     ]
 }
 
-fn findings(points: &[Point]) -> Vec<Finding> {
+fn findings(points: &[LossPoint]) -> Vec<Finding> {
     let idle = |variant: &'static str| points.iter().filter(move |point| point.variant == variant && point.loss == 0.0);
     let listed = |values: &[f64]| values.iter().map(|us| format!("{us:.1}")).collect::<Vec<_>>().join(", ");
     let within = |values: &[f64], low: f64, high: f64| values.iter().all(|us| (low..=high).contains(us));

@@ -13,8 +13,8 @@ use squall_command::{CommandError, plot::Line};
 use squall_onepipe::model::{Profile, ScenarioError};
 
 use super::{
-    experiment::{Options, Run, on_all_cores},
-    outcome::{self, Outcome},
+    experiment::{ExperimentOptions, ExperimentRun, on_all_cores},
+    outcome::{self, ExperimentOutcome},
 };
 
 /// Repeat an experiment of the 1Pipe paper on a simulation of its testbed, and say whether its findings hold.
@@ -33,7 +33,7 @@ pub(super) struct OnePipe {
     #[arg(value_enum, default_value_t = Name::All)]
     experiment: Name,
     #[command(flatten)]
-    options: Options,
+    options: ExperimentOptions,
 }
 
 /// Each is a module.
@@ -52,7 +52,7 @@ enum Name {
 impl Name {
     const EACH: [Name; 3] = [Name::Fig8, Name::Fig9, Name::Fig10];
 
-    fn run(self, run: Run) -> Result<Outcome, ScenarioError> {
+    fn run(self, run: ExperimentRun) -> Result<ExperimentOutcome, ScenarioError> {
         match self {
             Name::Fig8 => fig8::run(run),
             Name::Fig9 => fig9::run(run),
@@ -71,7 +71,7 @@ impl OnePipe {
 }
 
 /// The seed of one of an experiment's runs.
-fn seed(run: Run, index: u64) -> u64 {
+fn seed(run: ExperimentRun, index: u64) -> u64 {
     run.seed.wrapping_mul(1_000_003).wrapping_add(index)
 }
 

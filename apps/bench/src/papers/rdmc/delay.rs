@@ -7,9 +7,9 @@ use squall_command::plot::{Axis, Chart, Line};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{MB, THEORY, blocks, group, log2_ceil, ms},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
@@ -23,7 +23,7 @@ struct Cost {
     most_us: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let without = time(run, None)?;
     let moments = run.size(8, 3);
     let nodes: Vec<u32> = run.size((0..NODES).collect(), vec![0, 1, 6, 15]);
@@ -50,7 +50,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     let slack = 0.2 * (blocks(BYTES, BLOCK) + log2_ceil(NODES)) as f64;
     let worst = costs.iter().map(|cost| cost.most_us / cost.stall_us).fold(0.0, f64::max);
     let mean = costs.iter().map(|cost| cost.mean_us / cost.stall_us).fold(0.0, f64::max);
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: format!("one delay of one node: {} MB to {NODES} nodes", BYTES / MB),
         assumed: vec![
             format!(
@@ -87,7 +87,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
 }
 
 /// The time of one multicast. `stall` has a node, the time after the start at which it stalls, and the stall's length.
-fn time(run: Run, stall: Option<(NodeId, Duration, Duration)>) -> Result<Duration, BulkError> {
+fn time(run: ExperimentRun, stall: Option<(NodeId, Duration, Duration)>) -> Result<Duration, BulkError> {
     let mut cluster = THEORY.cluster(NODES, run.seed);
     let group = cluster.create(group(NODES, Algorithm::BinomialPipeline, BLOCK, BYTES))?;
     cluster.settle()?;

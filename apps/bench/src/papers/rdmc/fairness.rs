@@ -8,15 +8,15 @@ use squall_command::plot::{Axis, Chart, Line};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{FRACTUS, MB, among, gbit_per_s},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
 const NODES: u32 = 16;
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let bytes = run.size(128 * MB, 48 * MB);
     let groups = run.size(100, 40);
     let mut shares = shares(run, groups, bytes)?;
@@ -25,7 +25,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     let off = shares.iter().map(|share| (share / mean - 1.0).abs()).fold(0.0, f64::max);
     let at = |part: f64| shares[(part * (shares.len() - 1) as f64) as usize];
     let rows = [("least", 0.0), ("p10", 0.1), ("median", 0.5), ("p90", 0.9), ("most", 1.0)];
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: format!("{groups} overlapping groups on Fractus"),
         assumed: vec![format!(
             "Each has all {NODES} nodes in an order of its own, drawn at random, and all send a message of {} MB at once. What \
@@ -64,7 +64,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
 }
 
 /// The bandwidth of each group until the first is done: from then on fewer groups share.
-fn shares(run: Run, groups: u32, bytes: usize) -> Result<Vec<f64>, BulkError> {
+fn shares(run: ExperimentRun, groups: u32, bytes: usize) -> Result<Vec<f64>, BulkError> {
     let mut rng = Rng::with_seed(run.seed);
     let mut cluster = FRACTUS.cluster(NODES, run.seed);
     for _ in 0..groups {

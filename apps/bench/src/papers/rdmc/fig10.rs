@@ -6,9 +6,9 @@ use squall_command::plot::{Axis, Chart, Line};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{APT, FRACTUS, MB, Machine, gbit_per_s, group},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
@@ -41,7 +41,7 @@ impl Senders {
     }
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let bytes = run.size(48 * MB, 24 * MB);
     let mut rows = Vec::new();
     let (mut charts, mut findings) = (Vec::new(), Vec::new());
@@ -72,7 +72,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
             lines,
         });
     }
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "overlapping groups with the same members, on Fractus and Apt".to_owned(),
         assumed: vec![
             format!("Each sender has a group of its own and sends {} MB in blocks of 1 MB, all at once.", bytes / MB),
@@ -88,7 +88,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
 }
 
 /// The aggregate bandwidth in Gb/s when all senders send one message to all others at the same time.
-fn aggregate(machine: &Machine, nodes: u32, senders: u32, bytes: usize, run: Run) -> Result<f64, BulkError> {
+fn aggregate(machine: &Machine, nodes: u32, senders: u32, bytes: usize, run: ExperimentRun) -> Result<f64, BulkError> {
     let mut cluster = machine.cluster(nodes, run.seed);
     let mut placed: Vec<NodeId> = (0..nodes).map(NodeId).collect();
     Rng::with_seed(run.seed).shuffle(&mut placed);

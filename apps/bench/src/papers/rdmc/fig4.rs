@@ -5,9 +5,9 @@ use squall_command::plot::{Axis, Chart, Line};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{FRACTUS, MB, blocks, gbit_per_s, group, log2_ceil, ms},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const SMALL: usize = 8 * MB;
@@ -21,14 +21,14 @@ fn block(bytes: usize) -> usize {
 }
 
 /// The time that one algorithm takes, in ms.
-struct Point {
+struct BroadcastPoint {
     bytes: usize,
     nodes: u32,
     algorithm: Algorithm,
     ms: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let sizes: Vec<u32> = run.size((2..=16).collect(), vec![2, 4, 8, 16]);
     let (mut points, mut rows) = (Vec::new(), Vec::new());
     for bytes in [SMALL, LARGE] {
@@ -43,7 +43,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
                     Value::Measured(ms(latency), 3),
                     Value::Measured(gbit_per_s(bytes as f64, latency), 1),
                 ]);
-                points.push(Point { bytes, nodes, algorithm, ms: ms(latency) });
+                points.push(BroadcastPoint { bytes, nodes, algorithm, ms: ms(latency) });
             }
         }
     }
@@ -53,7 +53,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
         y: Axis::linear("latency, ms"),
         lines: ALGORITHMS.map(|algorithm| line(&points, bytes, &algorithm)).into(),
     });
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "algorithms by group size on Fractus (16 nodes, 100 Gb/s)".to_owned(),
         assumed: vec!["Blocks of 512 KB for 8 MB, and of 2 MB for 256 MB.".to_owned()],
         columns: columns([
@@ -69,7 +69,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     })
 }
 
-fn line(points: &[Point], bytes: usize, algorithm: &Algorithm) -> Line {
+fn line(points: &[BroadcastPoint], bytes: usize, algorithm: &Algorithm) -> Line {
     let mine = points.iter().filter(|point| point.bytes == bytes && point.algorithm == *algorithm);
     Line {
         name: algorithm.name().to_owned(),
@@ -78,7 +78,7 @@ fn line(points: &[Point], bytes: usize, algorithm: &Algorithm) -> Line {
     }
 }
 
-fn findings(points: &[Point]) -> Vec<Finding> {
+fn findings(points: &[BroadcastPoint]) -> Vec<Finding> {
     let at = |bytes: usize, nodes: u32, algorithm: Algorithm| {
         let found = points.iter().find(|p| p.bytes == bytes && p.nodes == nodes && p.algorithm == algorithm);
         found.map_or(f64::NAN, |point| point.ms)

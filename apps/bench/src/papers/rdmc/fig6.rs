@@ -5,15 +5,15 @@ use squall_command::plot::{Axis, Chart, Line, Unit};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{FRACTUS, MB, gbit_per_s, group},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const KB: usize = 1024;
 const NODES: u32 = 4;
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let messages = run.size(vec![16 * KB, 128 * KB, MB, 8 * MB, 32 * MB, 128 * MB], vec![16 * KB, 8 * MB, 32 * MB]);
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for message in messages {
@@ -30,7 +30,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
         lines.push(Line { name: size(message), points, model: false });
     }
     let finding = finding(&lines);
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "bandwidth by block size on Fractus, groups of 4".to_owned(),
         assumed: vec!["The message size divided by the time to the last receiver, as in the paper.".to_owned()],
         columns: columns([("message KB", "message_kb"), ("block KB", "block_kb"), ("Gb/s", "gbit_per_s")]),

@@ -5,15 +5,15 @@ use squall_command::plot::{Axis, Chart, Line, Unit};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{MB, SIERRA, group, ms},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
 const BYTES: usize = 256 * MB;
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let groups: Vec<u32> = run.size((1..=9).map(|l| 1 << l).collect(), vec![2, 16, 128, 256, 512]);
     // The root's sends are linear in the group, so the quick run leaves sequential send to large groups out.
     let longest_sequential = run.size(512, 16);
@@ -37,7 +37,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     }
     let findings = findings(&pipeline, &sequential, &skews);
     let line = |name: &str, points| Line { name: name.to_owned(), points, model: false };
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "256 MB to many nodes on Sierra (40 Gb/s)".to_owned(),
         assumed: vec!["Blocks of 1 MB; the fat tree blocks nowhere.".to_owned()],
         columns: columns([

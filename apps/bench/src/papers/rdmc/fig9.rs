@@ -8,9 +8,9 @@ use squall_command::plot::{Axis, Chart, Line, Unit};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{FRACTUS, MB, among, gbit_per_s, ms},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
@@ -36,7 +36,7 @@ struct Served {
     gbit_per_s: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let groups = all_groups();
     let objects = objects(run.size(1000, 60), groups.len(), run.seed);
     let mut sizes: Vec<usize> = objects.iter().map(|object| object.bytes).collect();
@@ -61,7 +61,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
             }
         }
     }
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "a storage system's replicas on Fractus".to_owned(),
         assumed: vec![
             format!("Node 0 generates; {} groups of node 0 and 3 of {HOSTS} hosts, created before; blocks of 1 MB.", groups.len()),

@@ -9,31 +9,32 @@ use squall_command::plot::{Axis, Chart, Line};
 use squall_rdmc::schedule::{Algorithm, Outer, Racks};
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{APT, MB, among, gbit_per_s, ms, one},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
 
 /// A way to order and serve the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum MemberOrder {
     Scattered,
     InOrder,
     HybridPipeline,
     HybridChain,
 }
 
-impl Way {
-    const EACH: [Way; 4] = [Way::Scattered, Way::InOrder, Way::HybridPipeline, Way::HybridChain];
+impl MemberOrder {
+    const EACH: [MemberOrder; 4] =
+        [MemberOrder::Scattered, MemberOrder::InOrder, MemberOrder::HybridPipeline, MemberOrder::HybridChain];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Scattered => "pipeline, ranks at random",
-            Way::InOrder => "pipeline, ranks rack by rack",
-            Way::HybridPipeline => "hybrid, pipeline across racks",
-            Way::HybridChain => "hybrid, chain across racks",
+            MemberOrder::Scattered => "pipeline, ranks at random",
+            MemberOrder::InOrder => "pipeline, ranks rack by rack",
+            MemberOrder::HybridPipeline => "hybrid, pipeline across racks",
+            MemberOrder::HybridChain => "hybrid, chain across racks",
         }
     }
 
@@ -42,11 +43,11 @@ impl Way {
         let rack_of: Vec<u32> = members.iter().map(|node| node.0 / per_rack).collect();
         let racks = |outer| Racks::new(&rack_of, outer).expect("a group has members");
         let algorithm = match self {
-            Way::Scattered | Way::InOrder => Algorithm::BinomialPipeline,
-            Way::HybridPipeline => Algorithm::Hybrid(racks(Outer::BinomialPipeline)),
-            Way::HybridChain => Algorithm::Hybrid(racks(Outer::Chain)),
+            MemberOrder::Scattered | MemberOrder::InOrder => Algorithm::BinomialPipeline,
+            MemberOrder::HybridPipeline => Algorithm::Hybrid(racks(Outer::BinomialPipeline)),
+            MemberOrder::HybridChain => Algorithm::Hybrid(racks(Outer::Chain)),
         };
-        if self == Way::Scattered {
+        if self == MemberOrder::Scattered {
             Rng::with_seed(seed).shuffle(&mut members);
         }
         among(members, algorithm, BLOCK, bytes)
@@ -55,20 +56,20 @@ impl Way {
 
 /// The figures of one way.
 struct Taken {
-    way: Way,
+    way: MemberOrder,
     nodes: u32,
     ms: f64,
     /// Bytes from rack to rack, divided by the message's bytes.
     crossings: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let bytes = run.size(256 * MB, 32 * MB);
     let racks = APT.racks.expect("Apt has racks");
     let per_rack = racks.nodes_per_rack;
     let (mut rows, mut taken) = (Vec::new(), Vec::new());
     for nodes in run.size(vec![2, 4, 8, 16], vec![4]).into_iter().map(|racks: u32| racks * per_rack) {
-        for way in Way::EACH {
+        for way in MemberOrder::EACH {
             let mut cluster = APT.cluster(nodes, run.seed);
             cluster.count_traffic(Some(per_rack));
             let multicast = one(&mut cluster, way.group(nodes, per_rack, bytes, run.seed), bytes)?;
@@ -84,13 +85,13 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
             taken.push(Taken { way, nodes, ms: ms(multicast.latency()), crossings });
         }
     }
-    let line = |way: Way| Line {
+    let line = |way: MemberOrder| Line {
         name: way.name().to_owned(),
         points: taken.iter().filter(|t| t.way == way).map(|t| (f64::from(t.nodes), t.ms)).collect(),
         model: false,
     };
     let uplink = racks.uplink_bytes_per_s as f64 * 8e-9;
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: format!("racks on Apt: {} MB, the pipeline and the hybrid", bytes / MB),
         assumed: vec![format!(
             "Racks of {per_rack} nodes with 56 Gb/s each behind uplinks of {uplink:.0} Gb/s; blocks of 1 MB."
@@ -108,7 +109,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
             title: "time to the last receiver".to_owned(),
             x: Axis::linear("group size"),
             y: Axis::linear("ms"),
-            lines: Way::EACH.map(line).into(),
+            lines: MemberOrder::EACH.map(line).into(),
         }],
         findings: findings(&taken),
     })
@@ -116,8 +117,10 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
 
 fn findings(taken: &[Taken]) -> Vec<Finding> {
     let most = taken.iter().map(|t| t.nodes).max().unwrap_or(0);
-    let of = |way: Way| taken.iter().find(|t| t.way == way && t.nodes == most);
-    let [Some(scattered), Some(in_order), Some(pipeline), Some(chain)] = Way::EACH.map(of) else { return Vec::new() };
+    let of = |way: MemberOrder| taken.iter().find(|t| t.way == way && t.nodes == most);
+    let [Some(scattered), Some(in_order), Some(pipeline), Some(chain)] = MemberOrder::EACH.map(of) else {
+        return Vec::new();
+    };
     let best = pipeline.ms.min(chain.ms);
     vec![
         Finding {

@@ -1,6 +1,7 @@
 //! `squall-bench papers rdmc`: the experiments of the RDMC papers, with the real engine on simulated machines.
 //!
-//! An experiment is a module with a function from [`Run`] to [`Outcome`]: add it to [`Name`] and to [`Name::run`].
+//! An experiment is a module with a function from [`ExperimentRun`] to [`ExperimentOutcome`]: add it to
+//! [`Name`] and to [`Name::run`].
 
 mod delay;
 mod fairness;
@@ -20,8 +21,8 @@ use squall::sim::bulk::BulkError;
 use squall_command::CommandError;
 
 use super::{
-    experiment::{Options, Run},
-    outcome::{self, Outcome},
+    experiment::{ExperimentOptions, ExperimentRun},
+    outcome::{self, ExperimentOutcome},
 };
 
 /// Repeat an experiment of the RDMC papers on a simulated machine, and say whether its finding holds.
@@ -38,7 +39,7 @@ pub(super) struct Rdmc {
     #[arg(value_enum)]
     experiment: Name,
     #[command(flatten)]
-    options: Options,
+    options: ExperimentOptions,
 }
 
 /// Each is a module.
@@ -85,7 +86,7 @@ impl Name {
         Name::Offload,
     ];
 
-    fn run(self, run: Run) -> Result<Outcome, BulkError> {
+    fn run(self, run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
         match self {
             Name::Fig4 => fig4::run(run),
             Name::Fig6 => fig6::run(run),

@@ -21,9 +21,9 @@ use squall_rdmc::{
 };
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{FRACTUS, MB, ms},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
@@ -36,7 +36,7 @@ const STALL: Duration = Duration::from_micros(100);
 const PAPERS_RATE: u32 = 16;
 
 /// The mean times of some runs, for one group and rate.
-struct Point {
+struct OffloadPoint {
     algorithm: Algorithm,
     nodes: u32,
     /// Stalls of a node in a second.
@@ -45,14 +45,14 @@ struct Point {
     graph: Duration,
 }
 
-impl Point {
+impl OffloadPoint {
     /// The saving of the graph, in per cent of the engine's time.
     fn saving(&self) -> f64 {
         (1.0 - self.graph.as_secs_f64() / self.engine.as_secs_f64()) * 100.0
     }
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let groups: Vec<u32> = run.size(vec![3, 4, 5, 6, 7, 8, 16], vec![3, 8]);
     let rates: Vec<u32> = run.size(vec![0, PAPERS_RATE, 50, 100, 200, 500, 1000, 2000], vec![0, PAPERS_RATE, 1000]);
     let runs = run.size(20, 6);
@@ -63,17 +63,17 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
                 let mean = |way| -> Result<Duration, BulkError> {
                     let mut total = Duration::ZERO;
                     for seed in 0..runs {
-                        total +=
-                            Cluster::new(way, &algorithm, nodes, rate, run.seed ^ u64::from(seed) << 32)?.time()?;
+                        total += OffloadCluster::new(way, &algorithm, nodes, rate, run.seed ^ u64::from(seed) << 32)?
+                            .time()?;
                     }
                     Ok(total / runs)
                 };
-                let (engine, graph) = (mean(Way::Engine)?, mean(Way::Graph)?);
-                points.push(Point { algorithm: algorithm.clone(), nodes, rate, engine, graph });
+                let (engine, graph) = (mean(TransferMode::Engine)?, mean(TransferMode::Graph)?);
+                points.push(OffloadPoint { algorithm: algorithm.clone(), nodes, rate, engine, graph });
             }
         }
     }
-    let row = |point: &Point| {
+    let row = |point: &OffloadPoint| {
         vec![
             point.algorithm.name().into(),
             point.nodes.into(),
@@ -89,7 +89,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
         y: Axis::linear("time saved, %"),
         lines: groups.iter().map(|&nodes| line(&points, algorithm, nodes)).collect(),
     };
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: format!("work graphs against callbacks: {} MB on Fractus", BYTES / MB),
         assumed: vec![
             format!("Blocks of 1 MB. Means of {runs} runs; the same stalls with and without graphs."),
@@ -115,7 +115,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     })
 }
 
-fn line(points: &[Point], algorithm: &Algorithm, nodes: u32) -> Line {
+fn line(points: &[OffloadPoint], algorithm: &Algorithm, nodes: u32) -> Line {
     let of_line = points.iter().filter(|point| point.algorithm == *algorithm && point.nodes == nodes);
     Line {
         name: format!("{nodes} nodes"),
@@ -124,11 +124,11 @@ fn line(points: &[Point], algorithm: &Algorithm, nodes: u32) -> Line {
     }
 }
 
-fn findings(points: &[Point], rates: &[u32]) -> Vec<Finding> {
+fn findings(points: &[OffloadPoint], rates: &[u32]) -> Vec<Finding> {
     // The mean of the groups of Figure 12.
     let mean = |algorithm: &Algorithm, rate: u32| {
         let of = points.iter().filter(|p| p.algorithm == *algorithm && p.rate == rate && p.nodes <= 8);
-        let savings: Vec<f64> = of.map(Point::saving).collect();
+        let savings: Vec<f64> = of.map(OffloadPoint::saving).collect();
         savings.iter().sum::<f64>() / savings.len() as f64
     };
     let by_rate = |algorithm: &Algorithm| {
@@ -136,11 +136,11 @@ fn findings(points: &[Point], rates: &[u32]) -> Vec<Finding> {
         of.join(", ")
     };
     let papers = mean(&Algorithm::Chain, PAPERS_RATE);
-    let least = points.iter().map(Point::saving).fold(f64::INFINITY, f64::min);
+    let least = points.iter().map(OffloadPoint::saving).fold(f64::INFINITY, f64::min);
     let most = rates.iter().copied().max().unwrap_or(0);
-    let slowed = |of: fn(&Point) -> Duration| {
+    let slowed = |of: fn(&OffloadPoint) -> Duration| {
         let each = points.iter().filter(|point| point.rate == most).map(|point| {
-            let alike = |p: &&Point| p.algorithm == point.algorithm && p.nodes == point.nodes && p.rate == 0;
+            let alike = |p: &&OffloadPoint| p.algorithm == point.algorithm && p.nodes == point.nodes && p.rate == 0;
             points.iter().find(alike).map_or(f64::NAN, |without| of(point).as_secs_f64() / of(without).as_secs_f64())
         });
         each.fold(0.0, f64::max) * 100.0 - 100.0
@@ -176,20 +176,20 @@ fn findings(points: &[Point], rates: &[u32]) -> Vec<Finding> {
 
 /// The means by which a transfer is carried out.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum TransferMode {
     Engine,
     Graph,
 }
 
 /// A node's part of the message.
-enum Part {
+enum NodeTransfer {
     Engine(Box<Group>),
     Graph(Box<GraphTransfer>),
 }
 
-struct Node {
+struct OffloadNode {
     fabric: SimFabric,
-    part: Part,
+    part: NodeTransfer,
     thread: Thread,
     /// Whether a turn of the node is on the agenda.
     scheduled: bool,
@@ -205,9 +205,9 @@ struct Thread {
 }
 
 /// A group, and one message for it.
-struct Cluster {
+struct OffloadCluster {
     net: SimNet,
-    nodes: Vec<Node>,
+    nodes: Vec<OffloadNode>,
     source: Option<Arc<Buffer>>,
     agenda: BinaryHeap<Reverse<(Time, usize)>>,
     turn: Duration,
@@ -216,14 +216,20 @@ struct Cluster {
 
 const TOKEN: Token = Token(0);
 
-impl Cluster {
-    fn new(way: Way, algorithm: &Algorithm, nodes: u32, rate: u32, seed: u64) -> Result<Cluster, BulkError> {
+impl OffloadCluster {
+    fn new(
+        way: TransferMode,
+        algorithm: &Algorithm,
+        nodes: u32,
+        rate: u32,
+        seed: u64,
+    ) -> Result<OffloadCluster, BulkError> {
         let net = SimNet::new(FRACTUS.network(), seed);
         let mut config = GroupConfig::new(GroupId { group: 0, instance: 1 }, (0..nodes).map(NodeId).collect());
         config.algorithm = algorithm.clone();
         config.block_bytes = BLOCK;
         config.phantom = true;
-        let mut cluster = Cluster {
+        let mut cluster = OffloadCluster {
             source: None,
             nodes: Vec::new(),
             agenda: BinaryHeap::new(),
@@ -236,7 +242,7 @@ impl Cluster {
             let refused = |reason: String| BulkError::Refused { group: 0, node: id, reason };
             let buffer = Buffer::phantom(&mut fabric, BYTES).map_err(|error| refused(error.to_string()))?;
             let part = match way {
-                Way::Engine => {
+                TransferMode::Engine => {
                     let group = Group::create(&mut fabric, config.clone());
                     let mut group = group.map_err(|error| refused(error.to_string()))?;
                     if id.0 == 0 {
@@ -244,16 +250,16 @@ impl Cluster {
                     } else {
                         group.provide(buffer);
                     }
-                    Part::Engine(Box::new(group))
+                    NodeTransfer::Engine(Box::new(group))
                 }
-                Way::Graph => {
+                TransferMode::Graph => {
                     let transfer = GraphTransfer::connect(&mut fabric, config.clone(), buffer, BYTES, TOKEN);
-                    Part::Graph(Box::new(transfer.map_err(|error| refused(error.to_string()))?))
+                    NodeTransfer::Graph(Box::new(transfer.map_err(|error| refused(error.to_string()))?))
                 }
             };
             // The same stalls for both ways.
             let thread = Thread::new(f64::from(rate), seed ^ u64::from(id.0) << 8);
-            cluster.nodes.push(Node { fabric, part, thread, scheduled: false, has_message: false });
+            cluster.nodes.push(OffloadNode { fabric, part, thread, scheduled: false, has_message: false });
         }
         Ok(cluster)
     }
@@ -265,13 +271,13 @@ impl Cluster {
             self.go_on()?;
         }
         let began = self.net.now();
-        let Node { fabric, part, .. } = &mut self.nodes[0];
+        let OffloadNode { fabric, part, .. } = &mut self.nodes[0];
         let sent = match part {
-            Part::Engine(group) => {
+            NodeTransfer::Engine(group) => {
                 let source = self.source.take().expect("made for the root");
                 group.send(source, BYTES).map(|_| ()).map_err(|error| error.to_string())
             }
-            Part::Graph(transfer) => transfer.send(fabric).map_err(|error| error.to_string()),
+            NodeTransfer::Graph(transfer) => transfer.send(fabric).map_err(|error| error.to_string()),
         };
         sent.map_err(|reason| BulkError::Refused { group: 0, node: NodeId(0), reason })?;
         self.wake(0);
@@ -310,13 +316,13 @@ impl Cluster {
     }
 
     fn take_turn(&mut self, ix: usize, now: Time) -> Result<(), BulkError> {
-        let Node { fabric, part, scheduled, has_message, .. } = &mut self.nodes[ix];
+        let OffloadNode { fabric, part, scheduled, has_message, .. } = &mut self.nodes[ix];
         *scheduled = false;
         let failed = |reason: String| BulkError::Failed { group: 0, node: NodeId(ix as u32), reason };
         let mut completions: Vec<Completion> = Vec::new();
         fabric.poll(now, &mut completions);
         match part {
-            Part::Engine(group) => {
+            NodeTransfer::Engine(group) => {
                 completions.iter().for_each(|completion| group.on_completion(fabric, completion));
                 let mut events = Vec::new();
                 while group.step(fabric, &mut events) {}
@@ -329,7 +335,7 @@ impl Cluster {
                     }
                 }
             }
-            Part::Graph(transfer) => {
+            NodeTransfer::Graph(transfer) => {
                 for completion in &completions {
                     match transfer.on_completion(fabric, completion) {
                         Some(TransferEvent::Connected) => self.connected += 1,

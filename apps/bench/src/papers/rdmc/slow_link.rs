@@ -6,9 +6,9 @@ use squall_fabric::sim::Link;
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{MB, THEORY, blocks, group, log2_ceil, one},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
@@ -25,7 +25,7 @@ struct Row {
     bound: f64,
 }
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let bytes = run.size(256 * MB, 64 * MB);
     let mut found = Vec::new();
     for nodes in run.size(vec![4, 8, 16, 32, 64], vec![8, 64]) {
@@ -47,7 +47,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
             Value::Measured(row.bound * 100.0, 1),
         ]
     });
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: "one slow link, in both directions".to_owned(),
         assumed: vec!["A network of the theory: block times only, no latency and no time for software.".to_owned()],
         columns: columns([
@@ -78,7 +78,7 @@ fn measure(
     link: (u32, u32),
     algorithm: Algorithm,
     bytes: usize,
-    run: Run,
+    run: ExperimentRun,
 ) -> Result<Row, BulkError> {
     let spec = group(nodes, algorithm.clone(), BLOCK, bytes);
     let without = THEORY.multicast(spec.clone(), bytes, run.seed)?.latency();

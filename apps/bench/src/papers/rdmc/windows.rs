@@ -10,9 +10,9 @@ use squall_command::plot::{Axis, Chart, Line, Unit};
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
-    Run,
+    ExperimentRun,
     machine::{FRACTUS, MB, blocks, group, log2_ceil},
-    outcome::{Finding, Outcome, Value, columns},
+    outcome::{ExperimentOutcome, Finding, Value, columns},
 };
 
 const BLOCK: usize = MB;
@@ -25,7 +25,7 @@ const ANY: u64 = u64::MAX;
 /// The time of about one block on Fractus.
 const DELAY: Duration = Duration::from_micros(100);
 
-pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
+pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let bytes = run.size(256 * MB, 64 * MB);
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
     let others = OTHERS.map(|(receives_ahead, sends_in_flight, steps_ahead)| Windows {
@@ -59,7 +59,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     let more = OTHERS.iter().zip(&lines[1..]).filter(|((receives, sends, _), _)| receives * sends > 1);
     let holds = more.into_iter().all(|(_, line)| last(line) > last(&lines[0]));
     let figures: Vec<String> = lines.iter().map(|line| format!("{:.0} % ({})", last(line), line.name)).collect();
-    Ok(Outcome {
+    Ok(ExperimentOutcome {
         title: format!("how far members may be ahead: {} MB on nodes like those of Fractus", bytes / MB),
         assumed: vec![format!(
             "Blocks of 1 MB. A delay: one node stands still for {} us, a quarter of the way through.",
@@ -88,7 +88,13 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     })
 }
 
-fn time(nodes: u32, windows: Windows, bytes: usize, delayed: Option<NodeId>, run: Run) -> Result<Duration, BulkError> {
+fn time(
+    nodes: u32,
+    windows: Windows,
+    bytes: usize,
+    delayed: Option<NodeId>,
+    run: ExperimentRun,
+) -> Result<Duration, BulkError> {
     let mut cluster = FRACTUS.cluster(nodes, run.seed);
     let mut spec = group(nodes, Algorithm::BinomialPipeline, BLOCK, bytes);
     spec.windows = Some(windows);

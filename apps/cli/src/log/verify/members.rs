@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A member, and the findings about its log.
-struct Member {
+struct VerifiedMember {
     node: NodeId,
     log: LogClient,
     first: u64,
@@ -38,7 +38,7 @@ struct Member {
     unchecked: Option<String>,
 }
 
-impl Member {
+impl VerifiedMember {
     /// Checks a part, which is at least `least` versions long. A member that shows less than it had was started again
     /// meanwhile. It is waited for, as is one that does not answer.
     fn check(&mut self, from: u64, to: u64, least: u64) -> Option<Checked> {
@@ -144,7 +144,7 @@ pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError>
             format!("members have up to version {on_disk} on disk, and none knows what is safe: see `squall status`");
         return Err(CommandError::Unchecked(why));
     }
-    let mut members: Vec<Member> = members.drain(..).map(|(member, _)| member).collect();
+    let mut members: Vec<VerifiedMember> = members.drain(..).map(|(member, _)| member).collect();
     members.iter_mut().for_each(|member| _ = member.reach(last));
     let mut different: Option<(u64, u64)> = None;
     let mut shown = Instant::now();
@@ -169,7 +169,7 @@ pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError>
 }
 
 /// Asks each member for its log's state. Also returns a sentence for each member that does not answer.
-fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<String>) {
+fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(VerifiedMember, LogStatus)>, Vec<String>) {
     let (mut members, mut silent) = (Vec::new(), Vec::new());
     for &node in nodes {
         let mut log = log.at_member(node);
@@ -179,7 +179,7 @@ fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<St
                 let (first, damage) = (status.first, Vec::new());
                 let (patient_until, unchecked) = (Instant::now() + PATIENCE, None);
                 members.push((
-                    Member { node, log, first, messages: 0, bytes: 0, damage, patient_until, unchecked },
+                    VerifiedMember { node, log, first, messages: 0, bytes: 0, damage, patient_until, unchecked },
                     status,
                 ));
             }
@@ -190,14 +190,14 @@ fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<St
 }
 
 /// The outcome of one part.
-struct Part {
+struct PartVerdict {
     to: u64,
     differs: bool,
 }
 
 /// Lets all members that have the part from `from` on check it, which ends at `to` at the latest. The first member
 /// determines its length; the others then check the same part at the same time. None if no member has it.
-fn check_part(members: &mut [Member], from: u64, to: u64) -> Option<Part> {
+fn check_part(members: &mut [VerifiedMember], from: u64, to: u64) -> Option<PartVerdict> {
     let mut able = members.iter_mut().filter(|member| member.has(from));
     let mut first = able.next()?;
     let lead = loop {
@@ -216,11 +216,11 @@ fn check_part(members: &mut [Member], from: u64, to: u64) -> Option<Part> {
     // Where nothing is damaged, the same records make parts of the same length.
     let is_longer = |other: &Checked| other.digest.is_none() && other.damage.is_empty();
     let differs = digests.any(|other| Some(other) != one) || lead.digest.is_some() && others.iter().any(is_longer);
-    Some(Part { to, differs })
+    Some(PartVerdict { to, differs })
 }
 
 fn report(
-    members: &[Member],
+    members: &[VerifiedMember],
     mut unchecked: Vec<String>,
     different: Option<(u64, u64)>,
     last: u64,
@@ -228,7 +228,7 @@ fn report(
 ) -> Result<(), CommandError> {
     let mut wrong = Vec::new();
     for member in members {
-        let Member { node, first, messages, bytes, damage, .. } = member;
+        let VerifiedMember { node, first, messages, bytes, damage, .. } = member;
         if !quiet {
             say(format_args!("{node}: versions {first} to {last}: {messages} good, {}", HumanBytes(*bytes)));
         }

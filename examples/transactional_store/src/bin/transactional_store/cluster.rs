@@ -17,25 +17,25 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{
     Args,
     load::Findings,
-    words::{OUT, Said, Told},
+    words::{MemberCommand, MemberReport, OUT},
 };
 
 /// The time that members may take for a request, on top of the time that they were asked to work for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A member's process, which is killed when this is dropped.
-struct Process {
+struct MemberProcess {
     child: Child,
     input: ChildStdin,
 }
 
-impl Process {
+impl MemberProcess {
     fn signal(&self, signal: Signal) -> Result<(), String> {
         kill_process(Pid::from_child(&self.child), signal).map_err(|error| format!("a member gets no signal: {error}"))
     }
 }
 
-impl Drop for Process {
+impl Drop for MemberProcess {
     fn drop(&mut self) {
         // The process may have ended by itself.
         let _ = self.child.kill();
@@ -44,16 +44,16 @@ impl Drop for Process {
 }
 
 /// The directory in which members write down at the end of a run what they have seen. It is removed on drop.
-struct Directory {
+struct HistoryDirectory {
     path: PathBuf,
     is_there: bool,
 }
 
-impl Directory {
+impl HistoryDirectory {
     /// A directory with a name of its own. It is not made yet.
-    fn named() -> Directory {
+    fn named() -> HistoryDirectory {
         let name = format!("transactional-store-{}-{:x}", std::process::id(), fastrand::u64(..));
-        Directory { path: env::temp_dir().join(name), is_there: false }
+        HistoryDirectory { path: env::temp_dir().join(name), is_there: false }
     }
 
     /// Makes the directory, with access for its owner alone. It is made only when it is needed, since an interrupted
@@ -65,7 +65,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for HistoryDirectory {
     fn drop(&mut self) {
         if self.is_there {
             // If the removal fails, what stays behind is of no use.
@@ -75,30 +75,30 @@ impl Drop for Directory {
 }
 
 /// A word of a member, with its rank. `None` says that no more will come from it.
-type News = (usize, Option<Said>);
+type News = (usize, Option<MemberReport>);
 
 /// The members' processes.
 pub(crate) struct Cluster {
     /// By rank; `None` once the process was killed.
-    processes: Vec<Option<Process>>,
+    processes: Vec<Option<MemberProcess>>,
     /// The ranks that were stopped.
     stopped: BTreeSet<usize>,
     news: Receiver<News>,
     /// The words that each rank has said.
-    said: BTreeSet<(usize, Said)>,
+    said: BTreeSet<(usize, MemberReport)>,
     /// By rank: the members that it goes on without.
     removed: Vec<BTreeSet<usize>>,
     /// The time at which the last of the surviving members went on without one that has failed.
     pub(crate) settled: Option<Instant>,
     // Dropped last, since members write to it.
-    directory: Directory,
+    directory: HistoryDirectory,
 }
 
 impl Cluster {
     /// Starts all members, and waits until they have met.
     pub(crate) fn start(args: &Args, seed: u64) -> Result<Cluster, String> {
         let (tell, news) = mpsc::channel();
-        let directory = Directory::named();
+        let directory = HistoryDirectory::named();
         let processes = (0..args.members)
             .map(|rank| spawn(args, &directory, seed, rank, tell.clone()).map(Some))
             .collect::<io::Result<_>>();
@@ -112,7 +112,7 @@ impl Cluster {
             settled: None,
             directory,
         };
-        cluster.until_all(&Said::Ready, Duration::ZERO)?;
+        cluster.until_all(&MemberReport::Ready, Duration::ZERO)?;
         Ok(cluster)
     }
 
@@ -126,7 +126,7 @@ impl Cluster {
     }
 
     /// Sends a word to all members.
-    pub(crate) fn tell(&mut self, told: Told) {
+    pub(crate) fn tell(&mut self, told: MemberCommand) {
         for process in self.processes.iter_mut().flatten() {
             // A member that has failed does not read it, and need not.
             let _ = writeln!(process.input, "{told}");
@@ -150,7 +150,7 @@ impl Cluster {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.next(until)? {
-                Some((rank, Said::Failed(why))) if rank == stopped && why == OUT => return Ok(()),
+                Some((rank, MemberReport::Failed(why))) if rank == stopped && why == OUT => return Ok(()),
                 Some((rank, said)) => self.take(rank, said)?,
                 None => return Err(format!("rank {stopped} went on, and did not learn that it was removed")),
             }
@@ -167,7 +167,7 @@ impl Cluster {
     }
 
     /// Waits until all surviving members have said this.
-    pub(crate) fn until_all(&mut self, awaited: &Said, lasts: Duration) -> Result<(), String> {
+    pub(crate) fn until_all(&mut self, awaited: &MemberReport, lasts: Duration) -> Result<(), String> {
         let until = Instant::now() + lasts + PATIENCE;
         loop {
             let has_said = |rank: &usize| self.said.contains(&(*rank, awaited.clone()));
@@ -185,8 +185,8 @@ impl Cluster {
     /// Lets the surviving members write down what they have found, and returns it with their ranks.
     pub(crate) fn finish(&mut self) -> Result<Vec<(usize, Findings)>, String> {
         self.directory.create().map_err(|error| format!("no directory for what members have seen: {error}"))?;
-        self.tell(Told::Finish);
-        self.until_all(&Said::Done, Duration::ZERO)?;
+        self.tell(MemberCommand::Finish);
+        self.until_all(&MemberReport::Done, Duration::ZERO)?;
         self.survivors().map(|rank| Ok((rank, self.read(rank)?))).collect()
     }
 
@@ -198,19 +198,19 @@ impl Cluster {
         postcard::from_bytes(&bytes).map_err(|error| refused(&error))
     }
 
-    fn take(&mut self, rank: usize, said: Said) -> Result<(), String> {
+    fn take(&mut self, rank: usize, said: MemberReport) -> Result<(), String> {
         match said {
-            Said::Removed { rank: gone } if self.is_left(gone) => {
+            MemberReport::Removed { rank: gone } if self.is_left(gone) => {
                 Err(format!("rank {gone} was taken for failed by rank {rank}, and nobody has killed it"))
             }
-            Said::Removed { rank: gone } => {
+            MemberReport::Removed { rank: gone } => {
                 self.removed[rank].insert(gone);
                 if self.survivors().all(|rank| self.removed[rank].contains(&gone)) {
                     self.settled = Some(Instant::now());
                 }
                 Ok(())
             }
-            Said::Failed(why) => Err(format!("rank {rank}: {why}")),
+            MemberReport::Failed(why) => Err(format!("rank {rank}: {why}")),
             reached => {
                 self.said.insert((rank, reached));
                 Ok(())
@@ -219,7 +219,7 @@ impl Cluster {
     }
 
     /// The next word of any member; `None` at the time `until`.
-    fn next(&mut self, until: Instant) -> Result<Option<(usize, Said)>, String> {
+    fn next(&mut self, until: Instant) -> Result<Option<(usize, MemberReport)>, String> {
         loop {
             match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((rank, Some(said))) => return Ok(Some((rank, said))),
@@ -239,7 +239,13 @@ pub(crate) fn findings_file(directory: &Path, rank: usize) -> PathBuf {
     directory.join(format!("rank-{rank}"))
 }
 
-fn spawn(args: &Args, directory: &Directory, seed: u64, rank: u32, tell: Sender<News>) -> io::Result<Process> {
+fn spawn(
+    args: &Args,
+    directory: &HistoryDirectory,
+    seed: u64,
+    rank: u32,
+    tell: Sender<News>,
+) -> io::Result<MemberProcess> {
     let mut command = Command::new(env::current_exe()?);
     let numbers = [
         ("--rank", u64::from(rank)),
@@ -262,9 +268,9 @@ fn spawn(args: &Args, directory: &Directory, seed: u64, rank: u32, tell: Sender<
     let (Some(input), Some(output)) = (input, output) else { unreachable!("both are piped") };
     thread::spawn(move || {
         let lines = BufReader::new(output).lines().map_while(Result::ok);
-        let said = lines.map(|line| line.parse().unwrap_or_else(Said::Failed));
+        let said = lines.map(|line| line.parse().unwrap_or_else(MemberReport::Failed));
         // After the run there is no receiver any more.
         let _ = said.map(Some).chain([None]).try_for_each(|said| tell.send((rank as usize, said)));
     });
-    Ok(Process { child, input })
+    Ok(MemberProcess { child, input })
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use squall_transactions::{
     Completed, Digest, Execution, Key, Operation, Reply, Transaction, TransactionError, TransactionId, Value,
-    history::{Record, Seen},
+    history::{KnownOutcome, Record},
 };
 
 /// The amount that each account has at first.
@@ -83,12 +83,12 @@ impl Load {
         let seen = match completed.result {
             Ok(outcome) => {
                 self.count(submitted, now, &outcome.replies);
-                Seen::Committed(outcome)
+                KnownOutcome::Committed(outcome)
             }
             Err(TransactionError::Aborted) => {
                 self.findings.aborted += 1;
                 again = Some(transaction.clone());
-                Seen::Aborted
+                KnownOutcome::Aborted
             }
             Err(error) => return Err(error),
         };

@@ -8,14 +8,14 @@ use std::{
 
 use squall_transactions::{
     Digest, Placement, ShardId,
-    history::{Checked, History, Seen},
+    history::{Checked, History, KnownOutcome},
 };
 
 use crate::{
     Args,
     cluster::Cluster,
     load::Findings,
-    words::{Said, Told},
+    words::{MemberCommand, MemberReport},
 };
 
 pub(crate) fn run(args: &Args, placement: Placement) -> Result<(), String> {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args, placement: Placement) -> Result<(), String> {
 fn checked(args: &Args, placement: Placement, seed: u64) -> Result<(), String> {
     let victim = (seed % u64::from(args.members)) as usize;
     let mut cluster = Cluster::start(args, seed)?;
-    cluster.tell(Told::Begin);
+    cluster.tell(MemberCommand::Begin);
     cluster.serve(args.lasts() / 2)?;
     let taken_out = Instant::now();
     let stops = seed % 2 == 1;
@@ -35,7 +35,7 @@ fn checked(args: &Args, placement: Placement, seed: u64) -> Result<(), String> {
     } else {
         cluster.kill(victim);
     }
-    cluster.until_all(&Said::Idle, args.lasts())?;
+    cluster.until_all(&MemberReport::Idle, args.lasts())?;
     let settled = cluster.settled.ok_or("the others did not notice that a member is gone")?;
     let findings = cluster.finish()?;
     compare(&findings)?;
@@ -89,7 +89,7 @@ fn check(placement: Placement, findings: Vec<(usize, Findings)>) -> Result<Check
     for (rank, found) in findings {
         history.learn(rank, found.executions).map_err(|violation| format!("member {rank}: {violation}"))?;
         for record in found.records {
-            if record.seen == Seen::Unknown {
+            if record.seen == KnownOutcome::Unknown {
                 return Err(format!("member {rank} does not know what became of a transaction"));
             }
             history.record(record);

@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use crate::{
     Args,
     cluster::Cluster,
-    words::{Said, Told},
+    words::{MemberCommand, MemberReport},
 };
 
 pub(crate) fn run(args: &Args) -> Result<(), String> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut cluster = Cluster::start(args, seed)?;
-    cluster.tell(Told::Begin);
-    cluster.until_all(&Said::Idle, args.lasts())?;
+    cluster.tell(MemberCommand::Begin);
+    cluster.until_all(&MemberReport::Idle, args.lasts())?;
     let findings = cluster.finish()?;
     let mut latencies: Vec<u32> = findings.iter().flat_map(|(_, found)| &found.latencies).copied().collect();
     latencies.sort_unstable();

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 /// A word to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum MemberCommand {
     /// Submit transactions.
     Begin,
     /// Write down what was seen.
@@ -13,7 +13,7 @@ pub(crate) enum Told {
 
 /// A word of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Said {
+pub(crate) enum MemberReport {
     /// It has met all members; rank 0 has also filled the accounts.
     Ready,
     /// It goes on without the member of this rank.
@@ -30,49 +30,49 @@ pub(crate) enum Said {
 /// The reason of a member that the others have removed.
 pub(crate) const OUT: &str = "it was taken for failed by the others";
 
-impl fmt::Display for Told {
+impl fmt::Display for MemberCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Told::Begin => "begin",
-            Told::Finish => "finish",
+            MemberCommand::Begin => "begin",
+            MemberCommand::Finish => "finish",
         })
     }
 }
 
-impl FromStr for Told {
+impl FromStr for MemberCommand {
     type Err = String;
 
-    fn from_str(line: &str) -> Result<Told, String> {
+    fn from_str(line: &str) -> Result<MemberCommand, String> {
         match line {
-            "begin" => Ok(Told::Begin),
-            "finish" => Ok(Told::Finish),
+            "begin" => Ok(MemberCommand::Begin),
+            "finish" => Ok(MemberCommand::Finish),
             _ => Err(format!("{line:?} is nothing that a member is told")),
         }
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for MemberReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::Ready => f.write_str("ready"),
-            Said::Removed { rank } => write!(f, "removed {rank}"),
-            Said::Idle => f.write_str("idle"),
-            Said::Done => f.write_str("done"),
-            Said::Failed(why) => write!(f, "failed {}", why.replace('\n', " ")),
+            MemberReport::Ready => f.write_str("ready"),
+            MemberReport::Removed { rank } => write!(f, "removed {rank}"),
+            MemberReport::Idle => f.write_str("idle"),
+            MemberReport::Done => f.write_str("done"),
+            MemberReport::Failed(why) => write!(f, "failed {}", why.replace('\n', " ")),
         }
     }
 }
 
-impl FromStr for Said {
+impl FromStr for MemberReport {
     type Err = String;
 
-    fn from_str(line: &str) -> Result<Said, String> {
+    fn from_str(line: &str) -> Result<MemberReport, String> {
         let said = match line.split_once(' ') {
-            None if line == "ready" => Some(Said::Ready),
-            None if line == "idle" => Some(Said::Idle),
-            None if line == "done" => Some(Said::Done),
-            Some(("removed", rank)) => rank.parse().ok().map(|rank| Said::Removed { rank }),
-            Some(("failed", why)) => Some(Said::Failed(why.to_owned())),
+            None if line == "ready" => Some(MemberReport::Ready),
+            None if line == "idle" => Some(MemberReport::Idle),
+            None if line == "done" => Some(MemberReport::Done),
+            Some(("removed", rank)) => rank.parse().ok().map(|rank| MemberReport::Removed { rank }),
+            Some(("failed", why)) => Some(MemberReport::Failed(why.to_owned())),
             _ => None,
         };
         said.ok_or_else(|| format!("{line:?} is nothing that a member says"))
@@ -85,11 +85,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for told in [Told::Begin, Told::Finish] {
+        for told in [MemberCommand::Begin, MemberCommand::Finish] {
             assert_eq!(told.to_string().parse(), Ok(told));
         }
-        let failed = Said::Failed("it is full".to_owned());
-        for said in [Said::Ready, Said::Removed { rank: 2 }, Said::Idle, Said::Done, failed] {
+        let failed = MemberReport::Failed("it is full".to_owned());
+        for said in
+            [MemberReport::Ready, MemberReport::Removed { rank: 2 }, MemberReport::Idle, MemberReport::Done, failed]
+        {
             assert_eq!(said.to_string().parse(), Ok(said));
         }
     }
@@ -97,10 +99,10 @@ mod tests {
     #[test]
     fn anything_else_is_refused() {
         for line in ["", "end", "begin now"] {
-            assert!(line.parse::<Told>().is_err(), "{line:?}");
+            assert!(line.parse::<MemberCommand>().is_err(), "{line:?}");
         }
         for line in ["", "removed", "removed x", "removed 1 2", "idle now", "else"] {
-            assert!(line.parse::<Said>().is_err(), "{line:?}");
+            assert!(line.parse::<MemberReport>().is_err(), "{line:?}");
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     Args,
     cluster::findings_file,
     load::Load,
-    words::{OUT, Said, Told},
+    words::{MemberCommand, MemberReport, OUT},
 };
 
 /// The time that members may take to meet.
@@ -75,7 +75,7 @@ struct Worker {
     lasts: Duration,
     /// The file for its results.
     file: PathBuf,
-    told: Receiver<Told>,
+    told: Receiver<MemberCommand>,
     completions: Vec<Completion>,
     /// The time since which there was nothing to do; `None` while there is.
     idle_since: Option<Time>,
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args, rank: u32, placement: Placement) -> ExitCode {
     match stopped {
         Stopped::Gone => ExitCode::SUCCESS,
         Stopped::Failed(why) => {
-            say(&Said::Failed(why));
+            say(&MemberReport::Failed(why));
             ExitCode::FAILURE
         }
     }
@@ -189,10 +189,10 @@ impl Worker {
         let mut any = false;
         loop {
             match self.told.try_recv() {
-                Ok(Told::Begin) => self.phase = Phase::Submits { until: Time::boot_clock() + self.lasts },
-                Ok(Told::Finish) => {
+                Ok(MemberCommand::Begin) => self.phase = Phase::Submits { until: Time::boot_clock() + self.lasts },
+                Ok(MemberCommand::Finish) => {
                     self.write_findings()?;
-                    say(&Said::Done);
+                    say(&MemberReport::Done);
                 }
                 Err(TryRecvError::Empty) => return Ok(any),
                 Err(TryRecvError::Disconnected) => return Err(Stopped::Gone),
@@ -205,7 +205,7 @@ impl Worker {
     fn tell_removed(&mut self) {
         for rank in 0..self.member.pipe().ranks() {
             if !self.member.store().is_alive(rank) && self.removed.insert(rank) {
-                say(&Said::Removed { rank });
+                say(&MemberReport::Removed { rank });
             }
         }
     }
@@ -234,7 +234,7 @@ impl Worker {
                 return Err(Stopped::Failed(format!("ranks {missing:?} did not appear within {MEETING:?}")));
             }
             Phase::Opens if is_idle => {
-                say(&Said::Ready);
+                say(&MemberReport::Ready);
                 Phase::Waits
             }
             Phase::Submits { until } if now < until => {
@@ -253,7 +253,7 @@ impl Worker {
                 Phase::ReadsAll
             }
             Phase::ReadsAll if is_idle => {
-                say(&Said::Idle);
+                say(&MemberReport::Idle);
                 Phase::Idle
             }
             _ => return Ok(any),
@@ -307,7 +307,7 @@ impl Worker {
 }
 
 /// Reads the words of the process that started this one. The channel is disconnected once that process is gone.
-fn listen(waker: Waker) -> Receiver<Told> {
+fn listen(waker: Waker) -> Receiver<MemberCommand> {
     let (hear, told) = mpsc::channel();
     thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {
@@ -323,7 +323,7 @@ fn listen(waker: Waker) -> Receiver<Told> {
     told
 }
 
-fn say(said: &Said) {
+fn say(said: &MemberReport) {
     // A reader that is gone is noticed by the end of the standard input.
     let _ = writeln!(io::stdout().lock(), "{said}");
 }
