@@ -66,6 +66,7 @@ mod seeds;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod sync;
 pub mod tcp;
 mod time;
 #[cfg(feature = "verbs")]

@@ -10,13 +10,14 @@ use std::{
     fmt,
     io::BufReader,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     thread,
 };
 
 use squall_fabric::NodeId;
+use squall_fabric::sync::Lock;
 
 use super::{
     Caller, ControlStream, DialTarget, StreamReader, frame,
@@ -46,14 +47,14 @@ enum Key {
 struct MessengerShared {
     caller: Caller,
     deliver: Deliver,
-    peers: Mutex<HashMap<Key, Arc<Peer>>>,
+    peers: Lock<HashMap<Key, Arc<Peer>>>,
     closed: AtomicBool,
 }
 
 impl Messenger {
     /// Makes a messenger that dials as `caller`, and hands received messages to `deliver`.
     pub fn new(caller: Caller, deliver: Deliver) -> Messenger {
-        let (peers, closed) = (Mutex::default(), AtomicBool::new(false));
+        let (peers, closed) = (Lock::default(), AtomicBool::new(false));
         Messenger { shared: Arc::new(MessengerShared { caller, deliver, peers, closed }) }
     }
 
@@ -94,8 +95,7 @@ impl Drop for Messenger {
 
 impl MessengerShared {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Peer>>> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock()
     }
 
     fn peer(&self, key: &Key, contact: &DialTarget) -> Arc<Peer> {

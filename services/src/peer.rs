@@ -3,9 +3,11 @@
 use std::{
     collections::VecDeque,
     io::{self, Write},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::{Duration, Instant},
 };
+
+use squall_fabric::sync::{Condition, Lock};
 
 use super::{Caller, ControlError, ControlStream, DialTarget, HangUp, Service, StreamWriter, frame};
 
@@ -38,8 +40,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) struct Peer {
-    state: Mutex<PeerState>,
-    changed: Condvar,
+    state: Lock<PeerState>,
+    changed: Condition,
 }
 
 struct PeerState {
@@ -66,7 +68,7 @@ struct Stream {
 }
 
 /// The writing half of a stream, locked by the writing thread alone.
-pub(super) type Writer = Arc<Mutex<StreamWriter>>;
+pub(super) type Writer = Arc<Lock<StreamWriter>>;
 
 /// The next task of the writing thread.
 pub(super) enum PeerTask {
@@ -88,12 +90,11 @@ impl Peer {
             has_thread: false,
             closed: false,
         };
-        Peer { state: Mutex::new(state), changed: Condvar::new() }
+        Peer { state: Lock::new(state), changed: Condition::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, PeerState> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Tells whether the peer has neither a thread nor a stream, so that it can be forgotten.
@@ -136,7 +137,7 @@ impl Peer {
             let now = Instant::now();
             state.drop_stale(now);
             if state.queue.is_empty() {
-                let (woken, waited) = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                let (woken, waited) = self.changed.wait_timeout(state, IDLE);
                 state = woken;
                 if waited.timed_out() && state.queue.is_empty() {
                     state.has_thread = false;
@@ -155,7 +156,7 @@ impl Peer {
                 _ => {
                     // Waits until the peer may be dialed, or dials, or the queued messages are stale.
                     let until = state.dial_at.filter(|&at| at > now).map_or(STALE, |at| at - now);
-                    state = self.changed.wait_timeout(state, until).unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.changed.wait_timeout(state, until).0;
                 }
             }
         }
@@ -163,7 +164,7 @@ impl Peer {
 
     /// Writes a batch to a stream.
     pub(super) fn write(&self, writer: &Writer, bytes: Vec<u8>) {
-        let written = writer.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes);
+        let written = writer.lock().write_all(&bytes);
         let mut state = self.lock();
         match written {
             Ok(()) => {
@@ -203,7 +204,7 @@ impl Peer {
         if state.streams.len() > 1 {
             state.streams.remove(0).hang_up.now();
         }
-        state.streams.push(Stream { number, writer: Arc::new(Mutex::new(writer)), hang_up });
+        state.streams.push(Stream { number, writer: Arc::new(Lock::new(writer)), hang_up });
         (state.unanswered, state.dial_at) = (None, None);
         self.changed.notify_one();
         Ok(number)

@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt, io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 use crossbeam::channel::{Receiver, Select, Sender, bounded};
+use squall_fabric::sync::{Condition, Lock};
 use squall_fabric::{
     NodeId,
     net::{ServiceId, ServiceStream},
@@ -45,8 +46,8 @@ enum Stop {
 struct Shared {
     node: NodeId,
     handlers: BTreeMap<Service, Handler>,
-    live: Mutex<Live>,
-    changed: Condvar,
+    live: Lock<Live>,
+    changed: Condition,
 }
 
 #[derive(Default)]
@@ -132,12 +133,11 @@ fn spawn(node: NodeId, accept: impl FnOnce() + Send + 'static) -> Result<JoinHan
 impl Shared {
     fn new(node: NodeId, handlers: impl IntoIterator<Item = (Service, Handler)>) -> Arc<Shared> {
         let handlers = handlers.into_iter().collect();
-        Arc::new(Shared { node, handlers, live: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Shared { node, handlers, live: Lock::default(), changed: Condition::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.live.lock()
     }
 
     /// Starts a thread for a stream. `service` is the one that was dialed, if the port knows.
@@ -242,7 +242,7 @@ impl Drop for Server {
         }
         live.streams.values().for_each(|(_, hang_up)| hang_up.now());
         while !live.streams.is_empty() {
-            live = self.shared.changed.wait(live).unwrap_or_else(PoisonError::into_inner);
+            live = self.shared.changed.wait(live);
         }
         drop(live);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {

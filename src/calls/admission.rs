@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll},
@@ -12,6 +12,7 @@ use std::{
 
 use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
 use squall_fabric::Waker;
+use squall_fabric::sync::Lock;
 use squall_membership::EndReason;
 use squall_ordered::{
     Submitter, Tag,
@@ -39,7 +40,7 @@ pub(crate) struct Admission {
     /// Replaced by the delivering thread alone.
     state: HazardCell<AdmissionState>,
     /// The reason for which callers must not wait for the delivering thread, which hangs in a view that is over.
-    halted: Mutex<Option<Unavailable>>,
+    halted: Lock<Option<Unavailable>>,
     /// Notified when there is room again for messages that are no bulk messages.
     room: Event,
     /// As `room`, for bulk messages. They need far more of another kind of room, and would use up the notifications of
@@ -93,7 +94,7 @@ impl Admission {
             durable,
             engine: OnceLock::new(),
             state: HazardCell::new(AdmissionState::NotStarted),
-            halted: Mutex::new(None),
+            halted: Lock::new(None),
             room: Event::new(),
             bulk_room: Event::new(),
             resubmitting: AtomicBool::new(false),
@@ -142,8 +143,7 @@ impl Admission {
     }
 
     fn halted(&self) -> MutexGuard<'_, Option<Unavailable>> {
-        // Nothing panics while holding it.
-        self.halted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.halted.lock()
     }
 
     /// Whether the group has ended.

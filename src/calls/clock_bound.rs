@@ -2,13 +2,11 @@
 //! members'.
 
 use std::{
-    sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
 
+use squall_fabric::sync::{Condition, Lock};
 use squall_fabric::{NodeId, Time};
 use squall_ordered::log::Hlc;
 
@@ -42,9 +40,9 @@ pub(crate) struct ClockBound {
     /// The time that messages get, as of the engine's last look at the clock; 0 while a submitting thread must look
     /// itself.
     time: AtomicU64,
-    seen: Mutex<ClockObservations>,
+    seen: Lock<ClockObservations>,
     /// Notified once the others' clocks are known.
-    known: Condvar,
+    known: Condition,
 }
 
 #[derive(Debug, Default)]
@@ -70,8 +68,8 @@ impl Default for ClockBound {
             limit: Duration::MAX,
             most: AtomicI64::new(UNBOUNDED),
             time: AtomicU64::new(0),
-            seen: Mutex::default(),
-            known: Condvar::new(),
+            seen: Lock::default(),
+            known: Condition::new(),
         }
     }
 }
@@ -127,7 +125,7 @@ impl ClockBound {
     /// Takes the other members' offsets, and this node's reading of its clocks. Called by the engine. Returns whether
     /// messages may be stamped from now on that had to wait before.
     pub(crate) fn set(&self, others: impl Iterator<Item = (NodeId, i64)>, wall: Hlc, now: Time) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.others.clear();
         seen.others.extend(others);
         seen.others.sort_unstable_by_key(|&(_, offset)| offset);
@@ -165,27 +163,27 @@ impl ClockBound {
 
     /// Waits until the others' clocks are known, for `limit` at most.
     pub(crate) fn wait_known(&self, limit: Duration) {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         // `most` is set under the lock.
         let waited = self.known.wait_timeout_while(seen, limit, |_| !self.is_known());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        drop(waited);
     }
 
     /// A sentence that says that this node's clock is wrong, as far as the others' clocks say; None if it is not.
     pub(crate) fn warning(&self, wall: Hlc, now: Time) -> Option<String> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).sentence(offset(wall, now))
+        self.seen.lock().sentence(offset(wall, now))
     }
 
     /// The lead of another member's clock over this node's, in milliseconds; negative if it is behind.
     pub(crate) fn ahead_ms(&self, node: NodeId, wall: Hlc, now: Time) -> Option<i64> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         let (_, theirs) = seen.others.iter().find(|(other, _)| *other == node)?;
         Some(theirs.saturating_sub(offset(wall, now)) / 1_000_000)
     }
 
     /// The reason to refuse a message whose time is too far ahead.
     fn refusal(&self, wall: Hlc, now: Time) -> Unavailable {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         let own = offset(wall, now);
         let ahead_of = seen.others.iter().filter(|(_, theirs)| own.saturating_sub(*theirs) > 0);
         Unavailable::ClockAhead { by: seen.distance(own), ahead_of: ahead_of.map(|(node, _)| *node).collect() }

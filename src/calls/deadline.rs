@@ -10,7 +10,7 @@ use std::{
     collections::BinaryHeap,
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -19,6 +19,7 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 use squall_fabric::Time;
+use squall_fabric::sync::Lock;
 
 /// A deadline, which expires once.
 pub(crate) struct Deadline {
@@ -42,10 +43,10 @@ impl fmt::Debug for Deadline {
 /// A group's deadlines.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
-    fresh: Mutex<Vec<(Duration, Arc<Deadline>)>>,
+    fresh: Lock<Vec<(Duration, Arc<Deadline>)>>,
     /// The number of fresh deadlines, so that the lock is not taken when there are none.
     count: AtomicUsize,
-    timers: Mutex<TimerQueue>,
+    timers: Lock<TimerQueue>,
     /// The time at which the first deadline expires, in nanoseconds, for the same reason; [`NEVER`] if none runs.
     next: AtomicU64,
 }
@@ -64,7 +65,7 @@ impl Deadlines {
     /// The engine must be woken.
     pub(crate) fn set(&self, after: Duration) -> Arc<Deadline> {
         let deadline = Arc::new(Deadline { expired: AtomicBool::new(false), waker: AtomicWaker::new() });
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.fresh.lock();
         fresh.push((after, Arc::clone(&deadline)));
         self.count.store(fresh.len(), Ordering::Release);
         deadline
@@ -88,7 +89,7 @@ impl Deadlines {
             return;
         }
         let mut due = Vec::new();
-        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut timers = self.timers.lock();
         timers.step(now, self, |waker| due.push(waker));
         self.next.store(timers.next().map_or(NEVER, Time::as_nanos), Ordering::Relaxed);
         drop(timers);
@@ -131,7 +132,7 @@ impl TimerQueue {
     }
 
     fn start(&mut self, now: Time, deadlines: &Deadlines) {
-        let mut fresh = deadlines.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = deadlines.fresh.lock();
         deadlines.count.store(0, Ordering::Release);
         for (after, deadline) in fresh.drain(..) {
             self.started += 1;

@@ -6,12 +6,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
+use squall_fabric::sync::Lock;
 use squall_ordered::Submitter;
 use squall_runtime::{
     BackoffProfile,
@@ -42,7 +43,7 @@ pub(crate) type Job<S> = Box<dyn ReplicaRead<S>>;
 /// The reads that wait for a group's delivering thread.
 pub(crate) struct Reads<S> {
     replica: Arc<ReplicaCell<S>>,
-    queue: Mutex<ReadQueue<S>>,
+    queue: Lock<ReadQueue<S>>,
     /// The number of waiting peeks, so that the lock is not taken when there are none.
     peeks: AtomicUsize,
     /// The number of looks that readers took on their own threads. Counted by the thread that holds the replica.
@@ -71,7 +72,7 @@ impl<S> Reads<S> {
             peeks: VecDeque::new(),
             over: None,
         };
-        Reads { replica, queue: Mutex::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
+        Reads { replica, queue: Lock::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
     }
 
     pub(crate) fn replica(&self) -> &ReplicaCell<S> {
@@ -161,8 +162,7 @@ impl<S> Reads<S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReadQueue<S>> {
-        // Nothing panics while holding it: no application code runs under it.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Queues a linearizable read.
@@ -325,7 +325,7 @@ enum Where<T> {
 }
 
 struct ReadAnswer<T> {
-    state: Mutex<AnswerState<T>>,
+    state: Lock<AnswerState<T>>,
     /// Whether the answer has come, readable without the lock.
     is_there: AtomicBool,
 }
@@ -347,7 +347,7 @@ impl<T: Send + 'static> Read<T> {
         backoff: BackoffProfile,
         look: impl FnOnce(&S) -> T + Send + 'static,
     ) -> (Read<T>, Job<S>) {
-        let state = Mutex::new(AnswerState::Waiting(None));
+        let state = Lock::new(AnswerState::Waiting(None));
         let answer = Arc::new(ReadAnswer { state, is_there: AtomicBool::new(false) });
         let read = Read { answer: Where::There(Arc::clone(&answer)), backoff };
         let job = PendingRead { answer, look: Some(look), seen: Err(ReadError::Panicked) };
@@ -375,8 +375,7 @@ impl<T: Send + 'static> Read<T> {
 
 impl<T> ReadAnswer<T> {
     fn lock(&self) -> MutexGuard<'_, AnswerState<T>> {
-        // Nothing panics while holding it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -3,11 +3,12 @@
 use std::{
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use squall_fabric::sync::Lock;
 use squall_membership::EndReason;
 
 use crate::capture::state::{CaptureError, Captured, Reached};
@@ -39,9 +40,9 @@ pub(crate) enum Wanted {
 /// The shared part of the delivering thread and the threads that move states.
 #[derive(Default)]
 pub(crate) struct StateExchange {
-    captures: Mutex<Captures>,
+    captures: Lock<Captures>,
     /// Changed only by the holder of the replica, except that any thread may make it forget.
-    restored: Mutex<Restored>,
+    restored: Lock<Restored>,
     /// Whether there is a capture or a restored state that the delivering thread has not seen yet.
     any: AtomicBool,
     /// 0 outside, 1 complete, else 2 and the number of the fetch.
@@ -146,9 +147,8 @@ impl StateExchange {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while holding it.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Lock<T>) -> MutexGuard<'_, T> {
+    mutex.lock()
 }
 
 impl fmt::Debug for StateExchange {

@@ -4,11 +4,12 @@ use std::{
     collections::BTreeMap,
     fmt,
     ops::Deref,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use squall_fabric::NodeId;
+use squall_fabric::sync::Lock;
 use squall_services::DialTarget;
 
 use crate::{
@@ -87,7 +88,7 @@ const MAX_WAITING: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Asks {
     started: OnceLock<(NodeId, Dial)>,
-    peers: Mutex<BTreeMap<NodeId, AskedMember>>,
+    peers: Lock<BTreeMap<NodeId, AskedMember>>,
 }
 
 #[derive(Debug)]
@@ -109,7 +110,7 @@ impl Asks {
 
     /// Takes the addresses of the group's members, from a new view on.
     pub(crate) fn learn(&self, members: BTreeMap<NodeId, Vec<String>>) {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         let mut before = std::mem::take(&mut *peers);
         for (node, addresses) in members {
             let driver = before.remove(&node).filter(|peer| peer.addresses == addresses).and_then(|peer| peer.driver);
@@ -121,7 +122,7 @@ impl Asks {
         let Some((_, dial)) = self.started.get() else {
             return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
         };
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         let peer = peers.get_mut(&member);
         let peer = peer.ok_or_else(|| ClientError::Query(format!("{member} is no member of group {group:?} now")))?;
         if let Some(driver) = &peer.driver {

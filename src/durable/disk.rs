@@ -131,13 +131,14 @@ pub(crate) mod faults {
         collections::BTreeSet,
         io,
         path::{Path, PathBuf},
-        sync::{Mutex, PoisonError},
     };
 
-    static FAILING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    use squall_fabric::sync::Lock;
+
+    static FAILING: Lock<BTreeSet<PathBuf>> = Lock::new(BTreeSet::new());
 
     fn with<T>(f: impl FnOnce(&mut BTreeSet<PathBuf>) -> T) -> T {
-        f(&mut FAILING.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut FAILING.lock())
     }
 
     /// Makes each sync of a file below this directory fail from now on.

@@ -11,13 +11,14 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
 };
 
 use event_listener::Event;
+use squall_fabric::sync::Lock;
 use squall_fabric::{NodeId, Waker};
 use squall_membership::{ClusterId, EndReason, Epoch, Seq};
 use squall_ordered::{
@@ -39,10 +40,10 @@ type Tell = Box<dyn FnOnce()>;
 
 /// The state that a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the writing thread.
 pub(crate) struct LogWriter {
-    buffer: Mutex<WriteBuffer>,
+    buffer: Lock<WriteBuffer>,
     /// Whether there are appended records or jobs that the writing thread has not seen.
     due: AtomicBool,
-    jobs: Mutex<VecDeque<Job>>,
+    jobs: Lock<VecDeque<Job>>,
     /// Wakes the writing thread.
     thread: Waker,
     failure: OnceLock<String>,
@@ -62,9 +63,9 @@ pub(crate) struct LogWriter {
     anew: AtomicBool,
     /// Whether the group is of a life that an operator forced, and with it accepted the loss of messages.
     forced: AtomicBool,
-    scrubbed: Mutex<ScrubReport>,
+    scrubbed: Lock<ScrubReport>,
     /// The records that cuts and new beginnings have taken away, as of the last look.
-    asides: Mutex<Vec<AsideStatus>>,
+    asides: Lock<Vec<AsideStatus>>,
     /// The reason for which the log is not taken back to the group's end, in a sentence.
     went_back: OnceLock<String>,
     /// The reason for which this node can take no part with its log.
@@ -140,9 +141,9 @@ impl LogWriter {
             held: (log.bytes_behind(Position::START).unwrap_or_default(), 0),
         };
         LogWriter {
-            buffer: Mutex::new(buffer),
+            buffer: Lock::new(buffer),
             due: AtomicBool::new(false),
-            jobs: Mutex::default(),
+            jobs: Lock::default(),
             thread,
             failure: OnceLock::new(),
             globally_persisted: AtomicU64::new(0),
@@ -154,8 +155,8 @@ impl LogWriter {
             stale: AtomicBool::new(false),
             anew: AtomicBool::new(false),
             forced: AtomicBool::new(false),
-            scrubbed: Mutex::default(),
-            asides: Mutex::default(),
+            scrubbed: Lock::default(),
+            asides: Lock::default(),
             went_back: OnceLock::new(),
             ends: OnceLock::new(),
             directory: log.storage().path(""),
@@ -244,20 +245,20 @@ impl LogWriter {
 
     /// The damage that was found while the node runs.
     pub(crate) fn scrubbed(&self) -> ScrubReport {
-        self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.scrubbed.lock().clone()
     }
 
     pub(crate) fn set_scrubbed(&self, report: ScrubReport) {
-        *self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        *self.scrubbed.lock() = report;
     }
 
     /// The records that were set aside beside the log.
     pub(crate) fn asides(&self) -> Vec<AsideStatus> {
-        self.asides.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asides.lock().clone()
     }
 
     pub(crate) fn set_asides(&self, asides: Vec<AsideStatus>) {
-        *self.asides.lock().unwrap_or_else(PoisonError::into_inner) = asides;
+        *self.asides.lock() = asides;
     }
 
     /// The reason for which the log is not taken back to the group's end: it has more that was acknowledged.
@@ -278,11 +279,11 @@ impl LogWriter {
 
     fn buffer(&self) -> MutexGuard<'_, WriteBuffer> {
         // A panic while holding it leaves the log as it was.
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buffer.lock()
     }
 
     fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock()
     }
 
     /// The reason for which nothing more is written, if that is so.

@@ -1,10 +1,11 @@
 //! The news that a node's engine publishes to other threads: the view, and the end.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::{Duration, Instant},
 };
 
+use squall_fabric::sync::{Condition, Lock};
 use squall_membership::{EndReason, Epoch, View};
 
 use crate::{clients::serve, node::status::ViewChangeTimes};
@@ -12,8 +13,8 @@ use crate::{clients::serve, node::status::ViewChangeTimes};
 /// The latest news of a node, for any thread.
 #[derive(Debug, Default)]
 pub(crate) struct NodeWatch {
-    state: Mutex<WatchState>,
-    changed: Condvar,
+    state: Lock<WatchState>,
+    changed: Condition,
     /// The server of clients, which needs the news too.
     clients: Option<Arc<serve::Server>>,
 }
@@ -31,8 +32,7 @@ impl NodeWatch {
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchState> {
-        // Nothing panics while holding it; if it did, all fields would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn installed(&self, view: Arc<View>, change: ViewChangeTimes) {
@@ -88,9 +88,9 @@ impl NodeWatch {
                 return Ok(Some(Arc::clone(view)));
             }
             state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state),
                 Some(Duration::ZERO) => return Ok(None),
-                Some(rest) => self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0,
+                Some(rest) => self.changed.wait_timeout(state, rest).0,
             };
         }
     }

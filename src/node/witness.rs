@@ -1,10 +1,11 @@
 //! A node that only votes.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use squall_fabric::sync::{Condition, Lock};
 use squall_fabric::{NodeId, Waker, tcp::TcpFabric};
 use squall_services::{ControlStream, Handler, Server, Service};
 use squall_view_log::{Log, Monitor};
@@ -34,8 +35,8 @@ pub struct Witness {
 /// A notification that the log has news.
 #[derive(Default)]
 struct LogSignal {
-    any: Mutex<bool>,
-    came: Condvar,
+    any: Lock<bool>,
+    came: Condition,
 }
 
 impl Witness {
@@ -83,7 +84,7 @@ impl Witness {
     /// Waits until it can't go on, for `limit` at most, and returns the reason, in a sentence.
     pub fn wait_failed(&self, limit: Duration) -> Option<String> {
         let until = Instant::now() + limit;
-        let mut any = self.news.any.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut any = self.news.any.lock();
         loop {
             if let Some(failure) = self.monitor.failure() {
                 return Some(failure.to_string());
@@ -93,7 +94,7 @@ impl Witness {
                 return None;
             }
             let waited = self.news.came.wait_timeout_while(any, rest, |any| !*any);
-            any = waited.unwrap_or_else(PoisonError::into_inner).0;
+            any = waited.0;
             *any = false;
         }
     }
@@ -101,7 +102,7 @@ impl Witness {
 
 impl LogSignal {
     fn come(&self) {
-        *self.any.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.any.lock() = true;
         self.came.notify_all();
     }
 }

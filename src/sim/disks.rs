@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use fastrand::Rng;
+use squall_fabric::sync::Lock;
 use squall_fabric::{NodeId, Waker};
 use squall_membership::{EndReason, Member, ShardId, VoterId};
 use squall_ordered::{
@@ -144,7 +145,7 @@ impl Disks {
 /// A log, as the thread that writes it would have it, and its log writer, which other threads use.
 #[derive(Clone)]
 pub(super) struct Logging {
-    log: Arc<Mutex<DiskLog>>,
+    log: Arc<Lock<DiskLog>>,
     pub(super) log_writer: Arc<LogWriter>,
 }
 
@@ -154,7 +155,7 @@ impl Logging {
         let log_writer = Arc::new(LogWriter::new(&log, rebuilt.view.clone(), writer));
         log_writer.set_stale(!rebuilt.is_whole());
         log_writer.set_anew(!is_kept);
-        let log = Arc::new(Mutex::new(log));
+        let log = Arc::new(Lock::new(log));
         let pump = {
             let (log, log_writer) = (Arc::clone(&log), Arc::downgrade(&log_writer));
             move || {
@@ -171,8 +172,8 @@ impl Logging {
     }
 }
 
-fn lock(log: &Mutex<DiskLog>) -> MutexGuard<'_, DiskLog> {
-    log.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(log: &Lock<DiskLog>) -> MutexGuard<'_, DiskLog> {
+    log.lock()
 }
 
 impl Cluster {

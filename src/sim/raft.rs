@@ -3,11 +3,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use fastrand::Rng;
+use squall_fabric::sync::Lock;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
     Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
@@ -26,16 +27,16 @@ pub(super) struct Raft {
     /// Messages on their way, by number.
     letters: BTreeMap<u64, Letter>,
     sent: u64,
-    decided: Arc<Mutex<Decided>>,
+    decided: Arc<Lock<Decided>>,
     /// The results of each node's last force.
     forces: BTreeMap<NodeId, Came>,
 }
 
 /// The result of a force, once it is known.
-type Came = Arc<Mutex<Option<Result<(), NotForced>>>>;
+type Came = Arc<Lock<Option<Result<(), NotForced>>>>;
 
 struct LogNode {
-    log: Arc<Mutex<SimLog>>,
+    log: Arc<Lock<SimLog>>,
     clock: Clock,
     /// The time at which it next runs, at the latest.
     runs_at: Time,
@@ -56,8 +57,8 @@ struct Decided {
     contradiction: Option<String>,
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Lock<T>) -> MutexGuard<'_, T> {
+    shared.lock()
 }
 
 impl Raft {
@@ -75,7 +76,7 @@ impl Raft {
             .then(|| self.disks.entry(node).or_insert_with(|| SimDisk::new(rng.u64(..))).clone());
         let log = SimLog::new(settings(config, layout, me), rng.u64(..), disk, clock.at(now))?;
         let me = log.me();
-        let log = Arc::new(Mutex::new(log));
+        let log = Arc::new(Lock::new(log));
         let side = Side { log: Arc::clone(&log), decided: Arc::clone(&self.decided) };
         self.log_nodes.insert(node, LogNode { log, clock, runs_at: Time::MAX });
         Ok((me, Box::new(side)))
@@ -212,8 +213,8 @@ const MILLI: Duration = Duration::from_millis(1);
 
 /// A node's side of its part. The log itself runs on a thread of its own.
 struct Side {
-    log: Arc<Mutex<SimLog>>,
-    decided: Arc<Mutex<Decided>>,
+    log: Arc<Lock<SimLog>>,
+    decided: Arc<Lock<Decided>>,
 }
 
 impl ViewLog for Side {

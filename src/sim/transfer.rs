@@ -1,12 +1,10 @@
 //! Replicas' states on their way between simulated nodes. They move in chunks, each of which takes its time. Between
 //! two chunks anything may happen to both nodes, and a transfer is lost with its source.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::NodeId;
+use squall_fabric::sync::Lock;
 use squall_membership::ShardId;
 use squall_ordered::log::Damage;
 
@@ -25,7 +23,7 @@ use crate::{
 };
 
 /// The answer of a source; None until there is one.
-type Answer = Arc<Mutex<Option<Result<PreparedOffer, String>>>>;
+type Answer = Arc<Lock<Option<Result<PreparedOffer, String>>>>;
 
 /// State that is on its way.
 pub(super) struct Cargo {
@@ -75,12 +73,12 @@ impl Cluster {
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
         match offer::TransferPlan::new(&*from, have) {
-            Err(why) => *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
+            Err(why) => *answered.lock() = Some(Err(why)),
             Ok(plan) => {
                 let wanted = plan.wanted;
                 let reply = move |captured: Result<_, CaptureError>| {
                     let given = captured.map_err(|error| error.to_string()).and_then(|captured| plan.give(captured));
-                    *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(given);
+                    *answered.lock() = Some(given);
                 };
                 from.capture(wanted, Box::new(reply));
             }
@@ -157,7 +155,7 @@ impl Cluster {
     /// Checks whether a source has captured its state. Returns the next thing to do, and the time until then; None if
     /// the state is to be fetched again.
     fn begin(&mut self, id: NodeId, shard: ShardId, answer: Answer, late: u32) -> Option<(FetchStage, Duration)> {
-        let given = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let given = answer.lock().take();
         match given {
             None if late < TOO_LATE => return Some((FetchStage::Asked(answer, late + 1), AGAIN)),
             Some(Ok(captured)) => {

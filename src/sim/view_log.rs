@@ -7,11 +7,12 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use fastrand::Rng;
+use squall_fabric::sync::Lock;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
     Applied, Back, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Report, View,
@@ -43,7 +44,7 @@ pub(super) struct Pace {
 /// The script, which all nodes' view logs of one cluster share.
 #[derive(Debug)]
 pub(super) struct Script {
-    shared: Arc<Mutex<SimLogShared>>,
+    shared: Arc<Lock<SimLogShared>>,
 }
 
 #[derive(Debug)]
@@ -109,7 +110,7 @@ impl Script {
             reports: Vec::new(),
             is_fresh: false,
         };
-        Script { shared: Arc::new(Mutex::new(shared)) }
+        Script { shared: Arc::new(Lock::new(shared)) }
     }
 
     /// The side of one node that starts, which has this clock. The node asks to be a member.
@@ -180,8 +181,8 @@ impl Script {
     }
 }
 
-fn lock(shared: &Mutex<SimLogShared>) -> MutexGuard<'_, SimLogShared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shared: &Lock<SimLogShared>) -> MutexGuard<'_, SimLogShared> {
+    shared.lock()
 }
 
 impl SimLogShared {
@@ -461,7 +462,7 @@ impl SimLogShared {
 #[derive(Debug)]
 struct ScriptedLog {
     node: NodeId,
-    shared: Arc<Mutex<SimLogShared>>,
+    shared: Arc<Lock<SimLogShared>>,
 }
 
 impl ScriptedLog {

@@ -3,7 +3,7 @@
 use std::{
     io::{self, Read},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -12,6 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
+use squall_fabric::sync::{Condition, Lock};
 use squall_membership::{Epoch, ShardId, View};
 use squall_ordered::log::{Damage, Position};
 use squall_services::{Caller, DialTarget, HangUp};
@@ -56,8 +57,8 @@ struct FetcherShared {
     stopped: AtomicBool,
     /// Whether the state was fetched.
     succeeded: AtomicBool,
-    way: Mutex<FetchSources>,
-    changed: Condvar,
+    way: Lock<FetchSources>,
+    changed: Condition,
 }
 
 #[derive(Debug)]
@@ -74,8 +75,7 @@ impl FetcherShared {
     }
 
     fn lock(&self) -> MutexGuard<'_, FetchSources> {
-        // Nothing panics while holding it.
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.way.lock()
     }
 
     fn stop(&self) {
@@ -144,8 +144,8 @@ impl Fetcher {
         let shared = Arc::new(FetcherShared {
             stopped: AtomicBool::new(false),
             succeeded: AtomicBool::new(false),
-            way: Mutex::new(FetchSources { view, under_way: None }),
-            changed: Condvar::new(),
+            way: Lock::new(FetchSources { view, under_way: None }),
+            changed: Condition::new(),
         });
         let of_thread = Arc::clone(&shared);
         let body = move || run(&caller, &*control, shard, &of_thread);

@@ -1,9 +1,11 @@
 //! The turns of callers: a receiver takes one transfer at a time.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::MutexGuard,
     time::{Duration, Instant},
 };
+
+use squall_fabric::sync::{Condition, Lock};
 
 /// The time for which a caller waits for a transfer that continues. That transfer's source may have gone, which takes a
 /// moment to be noticed.
@@ -25,8 +27,8 @@ enum TurnState {
 /// A lock that lets one caller in at a time.
 #[derive(Debug, Default)]
 pub(super) struct TransferLock {
-    state: Mutex<TurnState>,
-    changed: Condvar,
+    state: Lock<TurnState>,
+    changed: Condition,
 }
 
 impl TransferLock {
@@ -45,7 +47,7 @@ impl TransferLock {
                 return false;
             }
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
         }
         *state = TurnState::Taken;
         true
@@ -68,6 +70,6 @@ impl TransferLock {
 
     fn lock(&self) -> MutexGuard<'_, TurnState> {
         // A panic leaves no partial change under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use futures_util::{Stream, StreamExt};
@@ -11,6 +11,7 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
 };
 use serde::{Deserialize, Serialize};
+use squall_fabric::sync::Lock;
 use squall_membership::{Applied, ClusterId, Entry, Register};
 
 use crate::{
@@ -32,7 +33,7 @@ pub(crate) type Observer = Arc<dyn Fn(Applied) + Send + Sync>;
 /// The state machine. Clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Machine {
-    state: Arc<Mutex<MachineState>>,
+    state: Arc<Lock<MachineState>>,
     store: LogStore,
     observer: Observer,
 }
@@ -41,7 +42,7 @@ impl Machine {
     /// The state machine of the store's last snapshot. `observer` is told of every entry that is applied.
     pub(crate) fn new(store: LogStore, observer: Observer) -> io::Result<Machine> {
         let state = store.snapshot().map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
-        Ok(Machine { state: Arc::new(Mutex::new(state)), store, observer })
+        Ok(Machine { state: Arc::new(Lock::new(state)), store, observer })
     }
 
     /// Forgets everything, for another life of the cluster, and keeps that life's first entry, if this node is to write
@@ -53,7 +54,7 @@ impl Machine {
     }
 
     fn lock(&self) -> MutexGuard<'_, MachineState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Reads the decisions that this node knows.

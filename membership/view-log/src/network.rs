@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use squall_fabric::NodeId;
+use squall_fabric::sync::Lock;
 use squall_membership::{ClusterId, Incarnation, Member, VoterId};
 use tokio::sync::oneshot;
 
@@ -27,7 +28,7 @@ use crate::{
 /// The way out for this node's messages, with the calls that wait for an answer.
 pub(crate) struct LogNetwork {
     transport: Arc<dyn Transport>,
-    state: Mutex<LogNetworkState>,
+    state: Lock<LogNetworkState>,
 }
 
 struct LogNetworkState {
@@ -58,11 +59,11 @@ impl LogNetwork {
     pub(crate) fn new(transport: Arc<dyn Transport>, me: Member) -> LogNetwork {
         let (addresses, calls, matched) = Default::default();
         let state = LogNetworkState { cluster: None, me, lives: Vec::new(), addresses, next_call: 0, calls, matched };
-        LogNetwork { transport, state: Mutex::new(state) }
+        LogNetwork { transport, state: Lock::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, LogNetworkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Counts calls from here on. No earlier life of this node must have counted from there: an answer to one of its

@@ -3,13 +3,14 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use squall_fabric::NodeId;
+use squall_fabric::sync::Lock;
 use squall_membership::{ClusterId, Epoch, Member, Proposal, ViewEvent, VoterId};
 
 use crate::settings::Failure;
@@ -53,7 +54,7 @@ pub struct ViewLogStatus {
 
 /// The news that the log's task leaves for its owner.
 pub(crate) struct OwnerMailbox {
-    state: Mutex<MailboxState>,
+    state: Lock<MailboxState>,
     /// Whether there may be an event: the owner looks millions of times a second.
     has_events: AtomicBool,
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -88,12 +89,7 @@ impl OwnerMailbox {
             failure: None,
             next_tick: Duration::ZERO,
         };
-        OwnerMailbox {
-            state: Mutex::new(state),
-            has_events: AtomicBool::new(false),
-            wake,
-            waiting: AtomicUsize::new(0),
-        }
+        OwnerMailbox { state: Lock::new(state), has_events: AtomicBool::new(false), wake, waiting: AtomicUsize::new(0) }
     }
 
     /// Room for a message of this many bytes. None if too many wait: the message is lost, as messages may be.
@@ -104,7 +100,7 @@ impl OwnerMailbox {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn push(&self, event: ViewEvent) {

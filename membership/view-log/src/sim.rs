@@ -6,12 +6,13 @@ mod standing;
 
 use std::{
     mem,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
 use openraft_rt_sim::SimInstant;
+use squall_fabric::sync::Lock;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -54,11 +55,11 @@ pub struct SimLog {
 }
 
 #[derive(Default)]
-struct Outbox(Mutex<Vec<(Contact, Vec<u8>)>>);
+struct Outbox(Lock<Vec<(Contact, Vec<u8>)>>);
 
 impl Transport for Outbox {
     fn send(&self, to: &Contact, message: Vec<u8>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((to.clone(), message));
+        self.0.lock().push((to.clone(), message));
     }
 }
 
@@ -141,7 +142,7 @@ impl SimLog {
 
     /// Takes the messages to be sent, in order.
     pub fn outgoing(&mut self) -> Vec<(Contact, Vec<u8>)> {
-        mem::take(&mut *self.outbox.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.outbox.0.lock())
     }
 
     /// The next event of which the owner was not told, as of the last time that the log ran.

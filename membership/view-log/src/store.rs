@@ -5,7 +5,7 @@ use std::{
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use openraft::{
@@ -14,6 +14,7 @@ use openraft::{
     storage::{IOFlushed, LogState, RaftLogStorage},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use squall_fabric::sync::Lock;
 
 use squall_membership::{ClusterId, Entry, Incarnation, VoterId};
 
@@ -86,7 +87,7 @@ pub(crate) trait Disk: Send + Debug {
 
 /// A node's store. Clones are the same store.
 #[derive(Clone, Debug)]
-pub(crate) struct LogStore(Arc<Mutex<Inner>>);
+pub(crate) struct LogStore(Arc<Lock<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -134,7 +135,7 @@ impl LogStore {
             notes: image.values.get(&Key::Notes).cloned().unwrap_or_default(),
             disk: Some(disk),
         };
-        Ok(LogStore(Arc::new(Mutex::new(inner))))
+        Ok(LogStore(Arc::new(Lock::new(inner))))
     }
 
     pub(crate) fn snapshot(&self) -> Option<Vec<u8>> {
@@ -268,7 +269,7 @@ impl LogStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

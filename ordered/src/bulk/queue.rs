@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use squall_fabric::sync::Lock;
 use squall_rdmc::Buffer;
 use squall_sst::ring::Tag;
 
@@ -49,7 +50,7 @@ pub(crate) struct BulkQueue {
     engaged: AtomicBool,
     /// The limit of `small_bytes`. A single message may exceed it.
     max_small_bytes: usize,
-    state: Mutex<QueueState>,
+    state: Lock<QueueState>,
 }
 
 #[derive(Debug)]
@@ -77,11 +78,11 @@ const OVERHEAD: usize = 64;
 impl BulkQueue {
     pub(crate) fn new(reserve: Reserve, max_small_bytes: usize) -> BulkQueue {
         let state = QueueState { reserve, entries: VecDeque::new(), taken: 0, small_bytes: 0, closed: false };
-        BulkQueue { engaged: AtomicBool::new(false), max_small_bytes, state: Mutex::new(state) }
+        BulkQueue { engaged: AtomicBool::new(false), max_small_bytes, state: Lock::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns whether messages must go through the queue.

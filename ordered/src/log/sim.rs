@@ -5,10 +5,11 @@ use std::{
     io,
     ops::Range,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use fastrand::Rng;
+use squall_fabric::sync::Lock;
 
 use super::{SECTOR_BYTES, Storage};
 
@@ -19,7 +20,7 @@ type Sector = [u8; SECTOR_BYTES];
 /// Bytes and names that were not synced may be lost in a crash: sector by sector, name by name, in any order. All of
 /// its behaviour follows from its seed.
 #[derive(Clone, Debug)]
-pub struct SimStorage(Arc<Mutex<DiskState>>);
+pub struct SimStorage(Arc<Lock<DiskState>>);
 
 /// An open file of a [`SimStorage`].
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +56,7 @@ struct FileContents {
 impl SimStorage {
     /// Makes an empty disk.
     pub fn new(seed: u64) -> SimStorage {
-        SimStorage(Arc::new(Mutex::new(DiskState {
+        SimStorage(Arc::new(Lock::new(DiskState {
             rng: Rng::with_seed(seed),
             files: Vec::new(),
             names: BTreeMap::new(),
@@ -72,7 +73,7 @@ impl SimStorage {
 
     fn disk(&self) -> MutexGuard<'_, DiskState> {
         // A test that panicked elsewhere must not hide its own message behind this one.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the number of changes that it was asked for: files made, written, synced, renamed, removed.

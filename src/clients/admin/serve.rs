@@ -1,11 +1,9 @@
 //! The node's side of the admin service.
 
-use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::NodeId;
+use squall_fabric::sync::{Condition, Lock};
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
 use squall_services::{
@@ -42,8 +40,8 @@ pub(crate) trait Admin: Send + Sync {
 /// The number of operators that are still to be told that their node has left.
 #[derive(Debug, Default)]
 pub(crate) struct Farewells {
-    count: Mutex<usize>,
-    changed: Condvar,
+    count: Lock<usize>,
+    changed: Condition,
 }
 
 /// One operator that is still to be told.
@@ -52,7 +50,7 @@ pub(crate) struct Farewell(Arc<Farewells>);
 
 impl Farewells {
     fn add(&self, change: impl FnOnce(&mut usize)) {
-        change(&mut self.count.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.count.lock());
         self.changed.notify_all();
     }
 
@@ -64,7 +62,7 @@ impl Farewells {
 
     /// Waits until all operators were told, for `limit` at most.
     pub(crate) fn wait(&self, limit: Duration) {
-        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.count.lock();
         drop(self.changed.wait_timeout_while(count, limit, |count| *count > 0));
     }
 }

@@ -4,11 +4,12 @@ use std::{
     fmt,
     marker::PhantomData,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     task::{Context, Poll, Waker},
 };
 
 use rkyv::{rancor, util::AlignedVec};
+use squall_fabric::sync::Lock;
 use squall_runtime::blocking;
 
 use super::error::ClientError;
@@ -29,7 +30,7 @@ pub struct Call<T> {
 /// The place of a call's result.
 #[derive(Debug, Default)]
 struct CallSlot {
-    state: Mutex<CallState>,
+    state: Lock<CallState>,
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +44,7 @@ enum CallState {
 
 impl CallSlot {
     fn lock(&self) -> MutexGuard<'_, CallState> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Puts the result in, if it is the first.

@@ -2,11 +2,12 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Wake, Waker},
 };
 
 use rkyv::{Archived, rancor, util::AlignedVec};
+use squall_fabric::sync::Lock;
 
 use super::{
     budget::Permit,
@@ -103,7 +104,7 @@ pub(crate) fn ask<R: QueryService>(
         Consistency::Linearizable => group.read(look),
         Consistency::Local => group.peek(look),
     };
-    Arc::new(Asking(Mutex::new(Some((read, Box::new(then)))))).wake();
+    Arc::new(Asking(Lock::new(Some((read, Box::new(then)))))).wake();
 }
 
 fn answer<R: QueryService>(replica: &R, query: &[u8]) -> QueryResult {
@@ -116,15 +117,14 @@ fn answer<R: QueryService>(replica: &R, query: &[u8]) -> QueryResult {
 }
 
 /// A query that waits for its answer, on no thread: the thread that wakes it polls it. None once the answer has come.
-struct Asking(Mutex<Option<(Read<QueryResult>, Then)>>);
+struct Asking(Lock<Option<(Read<QueryResult>, Then)>>);
 
 type Then = Box<dyn FnOnce(Result<QueryResult, ReadError>) + Send>;
 
 impl Wake for Asking {
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
-        // The lock can't be poisoned: what runs under it is guarded against panics.
-        let mut asking = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asking = self.0.lock();
         let Some((read, _)) = &mut *asking else { return };
         let Poll::Ready(answer) = Pin::new(read).poll(&mut Context::from_waker(&waker)) else { return };
         let asked = asking.take();

@@ -13,10 +13,12 @@
 use std::{
     fmt,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, MutexGuard, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
+
+use squall_fabric::sync::{Condition, Lock};
 
 use super::outbox::Outbox;
 
@@ -24,15 +26,15 @@ use super::outbox::Outbox;
 pub(crate) struct Budget {
     /// The size of each half, in bytes.
     half: usize,
-    requests: Mutex<Requests>,
+    requests: Lock<Requests>,
     /// Signals that bytes became free, or that a waiting thread need not wait any more.
-    freed: Condvar,
+    freed: Condition,
     /// Held by the one waiting thread whose turn it is to look.
-    first: Mutex<()>,
+    first: Lock<()>,
     /// The number of bytes that clients have not read.
     unread: AtomicUsize,
     /// The outboxes of all connections.
-    boxes: Mutex<Vec<Weak<Outbox>>>,
+    boxes: Lock<Vec<Weak<Outbox>>>,
 }
 
 #[derive(Debug, Default)]
@@ -52,17 +54,16 @@ impl Budget {
     pub(crate) fn new(max_bytes: usize) -> Arc<Budget> {
         Arc::new(Budget {
             half: max_bytes / 2,
-            requests: Mutex::default(),
-            freed: Condvar::new(),
-            first: Mutex::default(),
+            requests: Lock::default(),
+            freed: Condition::new(),
+            first: Lock::default(),
             unread: AtomicUsize::new(0),
-            boxes: Mutex::default(),
+            boxes: Lock::default(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock()
     }
 
     /// Waits until there is room for a request of `bytes` bytes. Returns None once its client's connection is closed.
@@ -73,10 +74,10 @@ impl Budget {
         if requests.waiting > 0 || !fits(&requests) {
             requests.waiting += 1;
             drop(requests);
-            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = self.first.lock();
             requests = self.lock();
             while !fits(&requests) && !of.is_closed() {
-                requests = self.freed.wait(requests).unwrap_or_else(PoisonError::into_inner);
+                requests = self.freed.wait(requests);
             }
             requests.waiting -= 1;
             drop(first);
@@ -131,7 +132,7 @@ impl Budget {
     }
 
     fn boxes(&self) -> MutexGuard<'_, Vec<Weak<Outbox>>> {
-        self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.boxes.lock()
     }
 
     /// Adds the outbox of a new client.

@@ -2,15 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, MutexGuard, Weak},
 };
+
+use squall_fabric::sync::Lock;
 
 use super::{outbox::Outbox, wire::ToClient};
 
 /// The places to which the answers of sessions go. Clients of other nodes are not in it.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    state: Mutex<ClientsState>,
+    state: Lock<ClientsState>,
 }
 
 #[derive(Debug, Default)]
@@ -23,8 +25,7 @@ struct ClientsState {
 
 impl Clients {
     fn lock(&self) -> MutexGuard<'_, ClientsState> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a client.

@@ -3,13 +3,14 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use squall_fabric::Time;
+use squall_fabric::sync::{Condition, Lock};
 
 use super::{
     budget::Budget,
@@ -20,8 +21,8 @@ use squall_services::HangUp;
 /// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    state: Mutex<OutboxState>,
-    changed: Condvar,
+    state: Lock<OutboxState>,
+    changed: Condition,
     max_bytes: usize,
     budget: Arc<Budget>,
     stream: OnceLock<HangUp>,
@@ -56,8 +57,8 @@ fn bytes(message: &ToClient) -> usize {
 impl Outbox {
     pub(crate) fn new(max_bytes: usize, now: Time, budget: Arc<Budget>) -> Outbox {
         Outbox {
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            state: Lock::default(),
+            changed: Condition::new(),
             max_bytes,
             budget,
             stream: OnceLock::new(),
@@ -77,8 +78,7 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Sets the stream on which the queue is written.
@@ -151,7 +151,7 @@ impl Outbox {
             if state.closed {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
     }
 

@@ -4,12 +4,13 @@ use std::{
     collections::BTreeMap,
     fmt,
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
 
+use squall_fabric::sync::{Condition, Lock};
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ShardId, View};
 use squall_services::ControlStream;
@@ -44,7 +45,7 @@ pub(crate) struct ServedEntry {
     pub(super) clients: Arc<Clients>,
     pub(super) options: ServeOptions,
     pub(crate) asks: Arc<Asks>,
-    serving: Mutex<ServingState>,
+    serving: Lock<ServingState>,
 }
 
 /// The state of a node that ends idle sessions of a group.
@@ -74,13 +75,12 @@ impl ServedEntry {
         asks: Arc<Asks>,
     ) -> ServedEntry {
         let away = Some("the node has not started".to_owned());
-        let serving = Mutex::new(ServingState { members: Members::default(), away, watches: false });
+        let serving = Lock::new(ServingState { members: Members::default(), away, watches: false });
         ServedEntry { name, backend, clients, options, asks, serving }
     }
 
     fn serving(&self) -> MutexGuard<'_, ServingState> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.serving.lock()
     }
 
     pub(super) fn members(&self) -> Members {
@@ -166,20 +166,20 @@ pub(crate) struct Server {
 /// The rounds in which a node looks for clients that have gone, and whether they continue.
 #[derive(Debug, Default)]
 struct Rounds {
-    stopped: Mutex<bool>,
-    changed: Condvar,
+    stopped: Lock<bool>,
+    changed: Condition,
 }
 
 impl Rounds {
     /// Waits for the next round. Returns whether there is one.
     fn rest(&self) -> bool {
-        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let stopped = self.stopped.lock();
         let waited = self.changed.wait_timeout_while(stopped, ROUND, |stopped| !*stopped);
-        !*waited.unwrap_or_else(PoisonError::into_inner).0
+        !*waited.0
     }
 
     fn stop(&self) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.stopped.lock() = true;
         self.changed.notify_all();
     }
 }

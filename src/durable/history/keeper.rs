@@ -10,7 +10,7 @@ use std::{
     io::{self, Write},
     ops::ControlFlow,
     path::PathBuf,
-    sync::{Arc, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread,
 };
 
@@ -193,7 +193,7 @@ impl History {
             return Err(HistoryError::InsideApply);
         }
         let log_writer = self.log_writer()?;
-        let _alone = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.taking.lock();
         let mut taking = Taking::Due;
         loop {
             listener!(log_writer.grown() => rings);
@@ -226,7 +226,7 @@ impl History {
     /// Removes the snapshots that are not needed, and trims the log. Returns the log's beginning.
     fn settle(&self, keep: Keep, taken: Option<Taken>) -> Result<End, HistoryError> {
         let log_writer = self.log_writer()?;
-        let _alone = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.settling.lock();
         let (store, mut snapshots) =
             ask(log_writer, |log| Ok::<_, HistoryError>((SnapshotStore::of(log), kept_snapshots(log)?)))??;
         let mut damaged = Vec::new();

@@ -20,9 +20,10 @@ mod snapshots;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, MutexGuard, OnceLock, mpsc};
 
 use squall_fabric::Waker;
+use squall_fabric::sync::Lock;
 use squall_ordered::log::End;
 use squall_runtime::blocking;
 
@@ -56,11 +57,11 @@ pub(crate) struct History {
     /// None if the group is not durable; empty before the node has started.
     sources: Option<OnceLock<Sources>>,
     past: Arc<RebuildPool>,
-    keeping: Mutex<Keeping>,
+    keeping: Lock<Keeping>,
     /// Held by the thread that takes a snapshot, which may wait for long until its version is globally persisted.
-    taking: Mutex<()>,
+    taking: Lock<()>,
     /// Held by the thread that works out what is needed, and removes the rest.
-    settling: Mutex<()>,
+    settling: Lock<()>,
 }
 
 /// The sources of the past.
@@ -79,9 +80,9 @@ impl History {
             sources: policy.as_ref().map(|_| OnceLock::new()),
             policy: policy.unwrap_or_default(),
             past: Arc::default(),
-            keeping: Mutex::default(),
-            taking: Mutex::default(),
-            settling: Mutex::default(),
+            keeping: Lock::default(),
+            taking: Lock::default(),
+            settling: Lock::default(),
         })
     }
 
@@ -134,8 +135,7 @@ impl History {
     }
 
     fn keeping(&self) -> MutexGuard<'_, Keeping> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keeping.lock()
     }
 }
 

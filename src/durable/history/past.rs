@@ -5,11 +5,12 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     task::{Context, Poll, Waker},
     thread,
 };
 
+use squall_fabric::sync::Lock;
 use squall_ordered::log::{Body, End, Hlc, Position, ReadError, snapshots};
 use squall_runtime::blocking;
 
@@ -43,7 +44,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The pool of threads that rebuild earlier states of a group.
 #[derive(Default)]
-pub(super) struct RebuildPool(Mutex<RebuildQueue>);
+pub(super) struct RebuildPool(Lock<RebuildQueue>);
 
 #[derive(Default)]
 struct RebuildQueue {
@@ -53,8 +54,7 @@ struct RebuildQueue {
 
 impl RebuildPool {
     fn lock(&self) -> MutexGuard<'_, RebuildQueue> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Queues a job, for a thread that ends when no job waits.
@@ -101,7 +101,7 @@ impl RebuildPool {
 /// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
 /// state is built.
 #[must_use = "an earlier state that nobody waits for is not built"]
-pub struct Past<T>(Arc<Mutex<PastState<T>>>);
+pub struct Past<T>(Arc<Lock<PastState<T>>>);
 
 enum PastState<T> {
     Waiting(Option<Waker>),
@@ -110,9 +110,8 @@ enum PastState<T> {
 }
 
 impl<T> Past<T> {
-    fn lock(state: &Mutex<PastState<T>>) -> MutexGuard<'_, PastState<T>> {
-        // The lock can't be poisoned: no code panics while it holds it.
-        state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(state: &Lock<PastState<T>>) -> MutexGuard<'_, PastState<T>> {
+        state.lock()
     }
 
     /// Blocks this thread until the answer has come.
@@ -161,7 +160,7 @@ pub(crate) fn look<S: Service, T: Send + 'static>(
     blank: S,
     look: impl FnOnce(&S, Logged) -> T + Send + 'static,
 ) -> Past<T> {
-    let past = Past(Arc::new(Mutex::new(PastState::Waiting(None))));
+    let past = Past(Arc::new(Lock::new(PastState::Waiting(None))));
     let (answer, name, of_job) = (Arc::downgrade(&past.0), group.to_owned(), Arc::clone(history));
     let job = move || {
         // The caller has dropped its handle.

@@ -49,12 +49,13 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use squall_fabric::sync::{Condition, Lock};
 use squall_fabric::{NodeId, Time, Waker};
 use squall_membership::{EndReason, Member, Seq, ShardId, View};
 pub use squall_onepipe::{
@@ -101,9 +102,9 @@ pub struct OnePipeHandle {
 
 impl OnePipeHandle {
     pub(crate) fn new(name: &str) -> OnePipeHandle {
-        let state = Mutex::default();
+        let state = Lock::default();
         let (has_news, has_suspects) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (engine, changed) = (OnceLock::new(), Condvar::new());
+        let (engine, changed) = (OnceLock::new(), Condition::new());
         OnePipeHandle {
             slot: Arc::new(OnePipeSlot { name: name.to_owned(), state, engine, has_news, has_suspects, changed }),
         }
@@ -145,9 +146,9 @@ impl OnePipeHandle {
             }
             let changed = &self.slot.changed;
             state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => changed.wait(state),
                 Some(Duration::ZERO) => return Err(TakeError::NoView { limit }),
-                Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                Some(left) => changed.wait_timeout(state, left).0,
             };
         }
     }
@@ -217,14 +218,14 @@ impl fmt::Debug for ViewController {
 /// The slot of a 1Pipe group at its node: the state between the node's engine and the thread that drives the group.
 pub(crate) struct OnePipeSlot {
     name: String,
-    state: Mutex<SlotState>,
+    state: Lock<SlotState>,
     /// Wakes the engine.
     engine: OnceLock<Waker>,
     /// Whether there are directives.
     has_news: AtomicBool,
     /// Whether there are suspects.
     has_suspects: AtomicBool,
-    changed: Condvar,
+    changed: Condition,
 }
 
 #[derive(Debug, Default)]
@@ -367,8 +368,7 @@ impl OnePipeSlot {
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
-        // Nothing panics while holding it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     io::{self, Read},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use fastrand::Rng;
 use rkyv::{Archive, Archived, Deserialize, Serialize};
 use squall_fabric::NodeId;
+use squall_fabric::sync::Lock;
 use squall_membership::Epoch;
 
 use crate::{
@@ -37,16 +38,16 @@ pub(super) fn padding(sender: NodeId, client: u32, number: u64, len: usize) -> V
 
 /// The record of all that one replica has seen. It outlives the replica.
 #[derive(Clone)]
-pub(super) struct Log(Arc<Mutex<Book>>);
+pub(super) struct Log(Arc<Lock<Book>>);
 
 impl Log {
     /// An empty record, for a group that is durable or not.
     pub(super) fn new(durable: bool) -> Log {
-        Log(Arc::new(Mutex::new(Book { told: durable.then_some(0), ..Book::default() })))
+        Log(Arc::new(Lock::new(Book { told: durable.then_some(0), ..Book::default() })))
     }
 
     pub(super) fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

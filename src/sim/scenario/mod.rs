@@ -38,11 +38,12 @@ use std::{
     any::Any,
     collections::{BTreeMap, BTreeSet},
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use fastrand::Rng;
+use squall_fabric::sync::Lock;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ShardId, ShardState, ShardView, View};
 use squall_ordered::Mode;
@@ -114,13 +115,13 @@ type Trace<'a> = &'a mut dyn FnMut(Time, &str);
 struct Teller<'a> {
     trace: Option<Trace<'a>>,
     /// The events of the network that were not told yet.
-    network: Arc<Mutex<Vec<(Time, String)>>>,
+    network: Arc<Lock<Vec<(Time, String)>>>,
 }
 
 impl Teller<'_> {
     /// Tells what the network did since the last time.
     fn tell_network(&mut self) {
-        let events = std::mem::take(&mut *self.network.lock().unwrap_or_else(PoisonError::into_inner));
+        let events = std::mem::take(&mut *self.network.lock());
         if let Some(trace) = &mut self.trace {
             for (at, event) in events {
                 trace(at, &event);
@@ -301,11 +302,11 @@ impl<'a> Scenario<'a> {
         let logs: Vec<Log> = nodes.iter().map(|_| Log::new(durable)).collect();
         let mut replicas = logs.iter();
         let groups = cluster.group("ledger", |_| Ledger(replicas.next().expect("a log for each node").clone()));
-        let events = Arc::new(Mutex::new(Vec::new()));
+        let events = Arc::new(Lock::new(Vec::new()));
         if network {
             let events = Arc::clone(&events);
             cluster.net().set_trace(Some(Box::new(move |at, event| {
-                events.lock().unwrap_or_else(PoisonError::into_inner).push((at, event.to_string()));
+                events.lock().push((at, event.to_string()));
             })));
         }
         let peer = |((node, group), log)| SimPeer { node, group, log, is_up: true, is_paused: false, leaves: false };

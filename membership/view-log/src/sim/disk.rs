@@ -2,14 +2,15 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use redb::StorageBackend;
+use squall_fabric::sync::Lock;
 
 /// A disk that loses what was not synced when its node crashes. Clones are the same disk.
 #[derive(Clone, Debug)]
-pub struct SimDisk(Arc<Mutex<Platter>>);
+pub struct SimDisk(Arc<Lock<Platter>>);
 
 #[derive(Clone, Debug)]
 struct Platter {
@@ -34,7 +35,7 @@ impl SimDisk {
     pub fn new(seed: u64) -> SimDisk {
         let rng = fastrand::Rng::with_seed(seed);
         let platter = Platter { rng, synced: Vec::new(), current: Vec::new(), unsynced: Vec::new(), writes_left: None };
-        SimDisk(Arc::new(Mutex::new(platter)))
+        SimDisk(Arc::new(Lock::new(platter)))
     }
 
     /// Simulates a power failure: of the writes since the last sync, some are there, some are not, some in part. Call
@@ -60,14 +61,14 @@ impl SimDisk {
 
     /// The disk as it is found after a power failure now: later writes to this one don't reach it.
     pub fn crashed(&self) -> SimDisk {
-        let disk = SimDisk(Arc::new(Mutex::new(self.lock().clone())));
+        let disk = SimDisk(Arc::new(Lock::new(self.lock().clone())));
         disk.crash();
         disk
     }
 
     /// A copy of the disk, as it is now.
     pub fn copy(&self) -> SimDisk {
-        SimDisk(Arc::new(Mutex::new(self.lock().clone())))
+        SimDisk(Arc::new(Lock::new(self.lock().clone())))
     }
 
     /// Fails all writes after this many more, as on a disk that is full.
@@ -76,7 +77,7 @@ impl SimDisk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Platter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
