@@ -16,8 +16,7 @@ use std::{
     thread,
 };
 
-use squall_fabric::NodeId;
-use squall_fabric::sync::Lock;
+use squall_fabric::{NodeId, sync::Lock};
 
 use super::{
     Caller, ControlStream, DialTarget, StreamReader, frame,

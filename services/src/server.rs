@@ -9,10 +9,10 @@ use std::{
 };
 
 use crossbeam::channel::{Receiver, Select, Sender, bounded};
-use squall_fabric::sync::{Condition, Lock};
 use squall_fabric::{
     NodeId,
     net::{ServiceId, ServiceStream},
+    sync::{Condition, Lock},
 };
 
 use super::{

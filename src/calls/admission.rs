@@ -11,8 +11,7 @@ use std::{
 };
 
 use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
-use squall_fabric::Waker;
-use squall_fabric::sync::Lock;
+use squall_fabric::{Waker, sync::Lock};
 use squall_membership::EndReason;
 use squall_ordered::{
     Submitter, Tag,

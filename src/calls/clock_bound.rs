@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::sync::{Condition, Lock};
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{
+    NodeId, Time,
+    sync::{Condition, Lock},
+};
 use squall_ordered::log::Hlc;
 
 use crate::calls::{

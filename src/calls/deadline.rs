@@ -18,8 +18,7 @@ use std::{
 };
 
 use atomic_waker::AtomicWaker;
-use squall_fabric::Time;
-use squall_fabric::sync::Lock;
+use squall_fabric::{Time, sync::Lock};
 
 /// A deadline, which expires once.
 pub(crate) struct Deadline {

@@ -8,8 +8,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::NodeId;
-use squall_fabric::sync::Lock;
+use squall_fabric::{NodeId, sync::Lock};
 use squall_services::DialTarget;
 
 use crate::{

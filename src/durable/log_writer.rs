@@ -18,8 +18,7 @@ use std::{
 };
 
 use event_listener::Event;
-use squall_fabric::sync::Lock;
-use squall_fabric::{NodeId, Waker};
+use squall_fabric::{NodeId, Waker, sync::Lock};
 use squall_membership::{ClusterId, EndReason, Epoch, Seq};
 use squall_ordered::{
     Payload, Persisted,

@@ -5,8 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall_fabric::sync::{Condition, Lock};
-use squall_fabric::{NodeId, Waker, tcp::TcpFabric};
+use squall_fabric::{
+    NodeId, Waker,
+    sync::{Condition, Lock},
+    tcp::TcpFabric,
+};
 use squall_services::{ControlStream, Handler, Server, Service};
 use squall_view_log::{Log, Monitor};
 

@@ -7,8 +7,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use squall_fabric::sync::Lock;
-use squall_fabric::{NodeId, Waker};
+use squall_fabric::{NodeId, Waker, sync::Lock};
 use squall_membership::{EndReason, Member, ShardId, VoterId};
 use squall_ordered::{
     Mode,

@@ -8,8 +8,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use squall_fabric::sync::Lock;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
     Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
 };

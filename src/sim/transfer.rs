@@ -3,8 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use squall_fabric::NodeId;
-use squall_fabric::sync::Lock;
+use squall_fabric::{NodeId, sync::Lock};
 use squall_membership::ShardId;
 use squall_ordered::log::Damage;
 

@@ -12,8 +12,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use squall_fabric::sync::Lock;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
     Applied, Back, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Report, View,
     ViewEvent, ViewLog, VoterId,

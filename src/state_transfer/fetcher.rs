@@ -11,8 +11,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use squall_fabric::NodeId;
-use squall_fabric::sync::{Condition, Lock};
+use squall_fabric::{
+    NodeId,
+    sync::{Condition, Lock},
+};
 use squall_membership::{Epoch, ShardId, View};
 use squall_ordered::log::{Damage, Position};
 use squall_services::{Caller, DialTarget, HangUp};

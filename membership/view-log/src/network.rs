@@ -15,8 +15,7 @@ use openraft::{
     raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse},
     type_config::TypeConfigExt,
 };
-use squall_fabric::NodeId;
-use squall_fabric::sync::Lock;
+use squall_fabric::{NodeId, sync::Lock};
 use squall_membership::{ClusterId, Incarnation, Member, VoterId};
 use tokio::sync::oneshot;
 

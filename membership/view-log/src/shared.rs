@@ -9,8 +9,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::NodeId;
-use squall_fabric::sync::Lock;
+use squall_fabric::{NodeId, sync::Lock};
 use squall_membership::{ClusterId, Epoch, Member, Proposal, ViewEvent, VoterId};
 
 use crate::settings::Failure;

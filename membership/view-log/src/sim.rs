@@ -12,8 +12,7 @@ use std::{
 
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
 use openraft_rt_sim::SimInstant;
-use squall_fabric::sync::Lock;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 

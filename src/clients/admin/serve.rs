@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use squall_fabric::NodeId;
-use squall_fabric::sync::{Condition, Lock};
+use squall_fabric::{
+    NodeId,
+    sync::{Condition, Lock},
+};
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
 use squall_services::{

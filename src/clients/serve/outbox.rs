@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::Time;
-use squall_fabric::sync::{Condition, Lock};
+use squall_fabric::{
+    Time,
+    sync::{Condition, Lock},
+};
 
 use super::{
     budget::Budget,

@@ -10,8 +10,10 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::sync::{Condition, Lock};
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{
+    NodeId, Time,
+    sync::{Condition, Lock},
+};
 use squall_membership::{ShardId, View};
 use squall_services::ControlStream;
 

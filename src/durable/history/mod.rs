@@ -22,8 +22,7 @@ mod tests;
 
 use std::sync::{Arc, MutexGuard, OnceLock, mpsc};
 
-use squall_fabric::Waker;
-use squall_fabric::sync::Lock;
+use squall_fabric::{Waker, sync::Lock};
 use squall_ordered::log::End;
 use squall_runtime::blocking;
 

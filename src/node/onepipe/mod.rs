@@ -55,8 +55,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall_fabric::sync::{Condition, Lock};
-use squall_fabric::{NodeId, Time, Waker};
+use squall_fabric::{
+    NodeId, Time, Waker,
+    sync::{Condition, Lock},
+};
 use squall_membership::{EndReason, Member, Seq, ShardId, View};
 pub use squall_onepipe::{
     Clock, Controller, CreateError, Delivery, Directive, FormError, Gate, HostClock, Message, Mode, OnePipe,

@@ -8,8 +8,7 @@ use std::{
 
 use fastrand::Rng;
 use rkyv::{Archive, Archived, Deserialize, Serialize};
-use squall_fabric::NodeId;
-use squall_fabric::sync::Lock;
+use squall_fabric::{NodeId, sync::Lock};
 use squall_membership::Epoch;
 
 use crate::{

@@ -43,8 +43,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use squall_fabric::sync::Lock;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{ShardId, ShardState, ShardView, View};
 use squall_ordered::Mode;
 use squall_view_log::Standing;
