@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{
     config::{Security, UNPROTECTED},
     handshake::Handshake,
-    link::Link,
+    link::NetLink,
     pipe::{Pipe, PipeError},
     socket::{self, Channel, ChannelError},
     stats::count,
@@ -226,7 +226,7 @@ impl Thread {
                     Goal::Link if self.pairing.link_with(peer).is_some() => {}
                     Goal::Link => {
                         let id = LinkId(self.new_id());
-                        self.link_up(Link::new(id, peer, incarnation, attempt.channel, challenge, address, true));
+                        self.link_up(NetLink::new(id, peer, incarnation, attempt.channel, challenge, address, true));
                     }
                     Goal::Data(endpoint) => {
                         if self.data_of(endpoint).is_none() {

@@ -12,7 +12,7 @@ use std::{
 use super::{
     config::Security,
     handshake::Handshake,
-    link::Link,
+    link::NetLink,
     pipe::{Pipe, PipeError},
     plane::DataStream,
     service::{ServiceId, ServiceStream},
@@ -242,7 +242,7 @@ impl Thread {
                 let challenge = pending.challenge;
                 let Some(channel) = self.admit(pending, peer, rest.incarnation, rest.nonce) else { return };
                 let id = LinkId(self.new_id());
-                self.link_up(Link::new(id, peer, rest.incarnation, channel, challenge, from, false));
+                self.link_up(NetLink::new(id, peer, rest.incarnation, channel, challenge, from, false));
             }
             Service::Data { link, mine, yours } => {
                 let Some(endpoint) = self.awaits_data(peer, link, mine, yours) else {

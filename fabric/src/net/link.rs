@@ -18,7 +18,7 @@ use crate::{
 const MAX_OUTBOX: usize = 32 << 20;
 
 /// A connection with a node.
-pub(super) struct Link {
+pub(super) struct NetLink {
     pub(super) id: LinkId,
     pub(super) node: NodeId,
     pub(super) incarnation: u64,
@@ -34,7 +34,7 @@ pub(super) struct Link {
     pub(super) failed: Option<String>,
 }
 
-impl Link {
+impl NetLink {
     pub(super) fn new(
         id: LinkId,
         node: NodeId,
@@ -43,9 +43,9 @@ impl Link {
         nonce: Nonce,
         address: SocketAddr,
         dialed: bool,
-    ) -> Link {
+    ) -> NetLink {
         let heartbeat = Heartbeat::new(Instant::now());
-        Link { id, node, incarnation, channel, nonce, address, dialed, heartbeat, failed: None }
+        NetLink { id, node, incarnation, channel, nonce, address, dialed, heartbeat, failed: None }
     }
 
     /// Sends a frame, now or when the peer has read others.
@@ -68,7 +68,7 @@ impl Link {
 
 impl Thread {
     /// Takes a connection whose other end is a node of this cluster.
-    pub(super) fn link_up(&mut self, link: Link) {
+    pub(super) fn link_up(&mut self, link: NetLink) {
         let (id, peer, dialed) = (link.id, link.node, link.dialed);
         tracing::debug!(%peer, incarnation = link.incarnation, dialed, "linked");
         count(&self.counters.links_up);

@@ -16,7 +16,7 @@
 use std::time::Instant;
 
 use super::{
-    link::Link,
+    link::NetLink,
     plane::{Command, Connect, DataStream, Event, Paired, Plane, SET_UP_BYTES, TELL_BYTES},
     thread::Thread,
     wire::{LinkFrame, Nonce},
@@ -143,7 +143,7 @@ impl Thread {
     }
 
     /// The link and the counterpart that a data connection for an endpoint has to name.
-    pub(super) fn data_of(&self, endpoint: EndpointId) -> Option<(&Link, u64)> {
+    pub(super) fn data_of(&self, endpoint: EndpointId) -> Option<(&NetLink, u64)> {
         let Counterpart { link, theirs } = self.pairing.matched(endpoint)?;
         Some((self.links.get(&link)?, theirs))
     }

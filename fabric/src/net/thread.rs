@@ -17,7 +17,7 @@ use super::{
     config::NetConfig,
     dial::DataDial,
     greeting::PendingPeer,
-    link::Link,
+    link::NetLink,
     pairing::NetMedium,
     peer::Peer,
     plane::{Event, Plane},
@@ -72,7 +72,7 @@ pub(super) struct Thread {
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
     /// The time at which a peer is to be dialed.
     pub(super) dial_at: Option<Instant>,
-    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) links: BTreeMap<LinkId, NetLink>,
     pub(super) pairing: Pairing<NetMedium>,
     next_id: u64,
     pub(super) rng: fastrand::Rng,

@@ -35,7 +35,7 @@ const MAX_OUTBOX: usize = 65_536;
 const ENDING: Duration = Duration::from_millis(50);
 
 /// A connection with a node.
-pub(super) struct Link {
+pub(super) struct ShmLink {
     pub(super) id: LinkId,
     pub(super) node: NodeId,
     pub(super) socket: OwnedFd,
@@ -56,10 +56,10 @@ pub(super) struct Link {
     pub(super) failed: Option<String>,
 }
 
-impl Link {
-    pub(super) fn new(id: LinkId, node: NodeId, socket: OwnedFd) -> Link {
+impl ShmLink {
+    pub(super) fn new(id: LinkId, node: NodeId, socket: OwnedFd) -> ShmLink {
         let process = socket::peer_process(&socket);
-        Link {
+        ShmLink {
             id,
             node,
             socket,

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Command, Connect, Connected, Event, PeerSetUp,
-    link::{Link, MAX_EXPOSED, MAX_SOURCES, MAX_UNTAKEN},
+    link::{MAX_EXPOSED, MAX_SOURCES, MAX_UNTAKEN, ShmLink},
     thread::Thread,
 };
 use crate::{
@@ -142,7 +142,7 @@ impl Thread {
     }
 }
 
-fn send_message(link: &mut Link, message: Message<ShmMedium>) {
+fn send_message(link: &mut ShmLink, message: Message<ShmMedium>) {
     match message {
         Message::Offer { set_up, .. } => offer(link, &set_up, Frame::Offer),
         Message::Accept { yours, set_up, .. } => offer(link, &set_up, |set_up| Frame::Accept { set_up, yours }),
@@ -152,7 +152,7 @@ fn send_message(link: &mut Link, message: Message<ShmMedium>) {
 }
 
 /// Takes note of memory that a peer has pulled from, or shares.
-fn take_source(link: &mut Link, key: RegionKey) -> Result<Untaken, Malformed> {
+fn take_source(link: &mut ShmLink, key: RegionKey) -> Result<Untaken, Malformed> {
     if link.sources.len() >= MAX_SOURCES {
         return Err(Malformed("it has more memory pulled or taken at a time than a node may"));
     }
@@ -166,7 +166,7 @@ fn take_source(link: &mut Link, key: RegionKey) -> Result<Untaken, Malformed> {
 }
 
 /// Hands this side's part of a connection to the peer, in the packet that `frame` makes of it.
-fn offer(link: &mut Link, connect: &Connect, frame: impl FnOnce(SetUp) -> Frame) {
+fn offer(link: &mut ShmLink, connect: &Connect, frame: impl FnOnce(SetUp) -> Frame) {
     let endpoint = connect.endpoint.0;
     for some in connect.expose.chunks(EXPOSE_REGIONS) {
         let regions = some.iter().map(|memory| memory.describe).collect();
@@ -178,7 +178,12 @@ fn offer(link: &mut Link, connect: &Connect, frame: impl FnOnce(SetUp) -> Frame)
 }
 
 /// Maps regions that a peer exposes to an endpoint.
-fn take_exposed(link: &mut Link, endpoint: u64, regions: &[RemoteRegion], fds: Vec<OwnedFd>) -> Result<(), Malformed> {
+fn take_exposed(
+    link: &mut ShmLink,
+    endpoint: u64,
+    regions: &[RemoteRegion],
+    fds: Vec<OwnedFd>,
+) -> Result<(), Malformed> {
     if fds.len() != regions.len() {
         return Err(Malformed("regions came without their memory"));
     }
@@ -204,7 +209,7 @@ fn take_exposed(link: &mut Link, endpoint: u64, regions: &[RemoteRegion], fds: V
 }
 
 /// Maps the ring that a peer hands over for an endpoint, and takes its exposed regions. The inner error is a sentence.
-fn take_set_up(link: &mut Link, set_up: SetUp, fds: Vec<OwnedFd>) -> Result<Result<PeerSetUp, String>, Malformed> {
+fn take_set_up(link: &mut ShmLink, set_up: SetUp, fds: Vec<OwnedFd>) -> Result<Result<PeerSetUp, String>, Malformed> {
     let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Malformed("an endpoint came without its ring"))?;
     let remote = match link.exposed.remove(&set_up.endpoint).unwrap_or_else(|| Ok(Vec::new())) {
         Ok(remote) => remote,

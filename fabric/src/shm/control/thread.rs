@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use super::{
     Command, Event,
     greeting::{Dial, PendingPeer},
-    link::Link,
+    link::ShmLink,
     pairing::ShmMedium,
 };
 use crate::{
@@ -54,7 +54,7 @@ pub(super) struct Thread {
     pub(super) strangers_refused: Arc<AtomicU64>,
     pub(super) stranger_log: LogLimit,
     pub(super) dials: BTreeMap<NodeId, Dial>,
-    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) links: BTreeMap<LinkId, ShmLink>,
     pub(super) pairing: Pairing<ShmMedium>,
     next_link: u64,
     pub(super) stopping: bool,
@@ -174,7 +174,7 @@ impl Thread {
         self.next_link += 1;
         let id = LinkId(self.next_link);
         tracing::debug!(%peer, incarnation, "linked");
-        self.links.insert(id, Link::new(id, peer, socket));
+        self.links.insert(id, ShmLink::new(id, peer, socket));
         self.dials.remove(&peer);
         self.events.send(Event::LinkUp { link: id, node: peer, bell });
         self.pairing.link_up(id, peer, self.dials_to(peer));
