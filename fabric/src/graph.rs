@@ -79,17 +79,17 @@ struct Request {
 pub(crate) enum Work {
     Send { source: Bytes, imm: Option<u32> },
     Write { bytes: Arc<[u8]>, target: Target },
-    Recv { into: Place },
+    Recv { into: OwnedSlice },
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
-    Region(Place),
+    Region(OwnedSlice),
     Inline(Arc<[u8]>),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct OwnedSlice {
     region: Region,
     offset: usize,
     pub(crate) len: usize,
@@ -256,13 +256,13 @@ impl Work {
     }
 }
 
-impl From<Slice<'_>> for Place {
-    fn from(Slice { region, offset, len }: Slice<'_>) -> Place {
-        Place { region: region.clone(), offset, len }
+impl From<Slice<'_>> for OwnedSlice {
+    fn from(Slice { region, offset, len }: Slice<'_>) -> OwnedSlice {
+        OwnedSlice { region: region.clone(), offset, len }
     }
 }
 
-impl Place {
+impl OwnedSlice {
     fn slice(&self) -> Slice<'_> {
         Slice { region: &self.region, offset: self.offset, len: self.len }
     }

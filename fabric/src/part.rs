@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use crate::{Fabric, Wait, graph::Host};
 
 /// A fabric that may be a part of a [`MixedFabric`](crate::mixed::MixedFabric).
-pub(crate) trait Part: Fabric + Wait + Host + Send {
+pub(crate) trait MixedPart: Fabric + Wait + Host + Send {
     /// The number of receives that an endpoint may have outstanding.
     fn depth(&self) -> usize;
 

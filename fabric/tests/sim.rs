@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, Slice, Source, Target, Time,
     Token, WorkGraph,
-    sim::{Link, Racks, SimConfig, SimFabric, SimNet, TraceEvent},
+    sim::{LinkProperties, Racks, SimConfig, SimFabric, SimNet, TraceEvent},
 };
 
 const TAG: GroupTag = GroupTag { layer: 1, group: 1, epoch: 1 };
@@ -309,7 +309,7 @@ fn rates_are_shared(rate_of_each: u64, config: SimConfig) {
     near(share(&racked, &[(0, 2), (1, 3)]), 0.5);
     // A slow link slows down what passes it, and nothing else.
     let mut c = cluster(&SimConfig { racks: None, ..racked });
-    c.net.set_link(NodeId(0), NodeId(1), Link { bytes_per_s: Some(rate_of_each / 4), latency: None });
+    c.net.set_link(NodeId(0), NodeId(1), LinkProperties { bytes_per_s: Some(rate_of_each / 4), latency: None });
     near(rate(&mut c, &[(0, 1)], BLOCK, 20) / rate_of_each as f64, 0.25);
     near(rate(&mut c, &[(0, 2)], BLOCK, 20) / rate_of_each as f64, 1.0);
 }
@@ -365,7 +365,7 @@ fn a_segment_that_is_held_up_leaves_the_ports_before_it_to_others() {
     const BLOCK: usize = 1 << 20;
     let config = SimConfig { segment_bytes: 64 << 10, ..SimConfig::ideal(RATE, Duration::from_micros(2)) };
     let mut c = Cluster::new(config, 1, 3, &[(RegionKind::Phantom, BLOCK)]);
-    c.net.set_link(NodeId(0), NodeId(1), Link { bytes_per_s: Some(RATE / 10), latency: None });
+    c.net.set_link(NodeId(0), NodeId(1), LinkProperties { bytes_per_s: Some(RATE / 10), latency: None });
     let phantom = c.regions[0][0].clone();
     let source = Source::Region(Slice { region: &phantom, offset: 0, len: BLOCK });
     let since = c.net.now();

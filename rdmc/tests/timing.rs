@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{
     NodeId, Time,
-    sim::{Link, SimConfig},
+    sim::{LinkProperties, SimConfig},
 };
 use squall_rdmc::{Buffer, GroupConfig, schedule::Algorithm};
 use world::{World, config};
@@ -71,7 +71,7 @@ fn a_slow_link_costs_a_pipeline_its_own_steps_and_no_more() {
                 NodeId((1 << ((dimension + 1) % l as u32)) ^ (1 << dimension)),
             );
             let slowed = transfer(n, k, Algorithm::BinomialPipeline, |world| {
-                let link = Link { bytes_per_s: Some(RATE / slow), latency: None };
+                let link = LinkProperties { bytes_per_s: Some(RATE / slow), latency: None };
                 world.net.set_link(a, b, link);
                 world.net.set_link(b, a, link);
             });

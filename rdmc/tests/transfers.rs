@@ -279,7 +279,7 @@ fn impossible_configurations_are_refused_with_a_reason() {
 fn a_slow_link_delays_nothing_for_ever() {
     let config = GroupConfig { block_bytes: 1000, ..config(8) };
     let mut world = World::new(SimConfig::ideal(1_000_000_000, Duration::from_micros(1)), 4, &config);
-    let slow = squall_fabric::sim::Link { bytes_per_s: Some(1_000_000), latency: None };
+    let slow = squall_fabric::sim::LinkProperties { bytes_per_s: Some(1_000_000), latency: None };
     world.net.set_link(NodeId(2), NodeId(3), slow);
     world.send(64_000);
     world.root().group().destroy().expect("the root may");

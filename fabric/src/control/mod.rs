@@ -13,7 +13,7 @@ mod watched;
 
 pub(crate) use channel::{CommandReceiver, Commands, EventSender, Events, Untaken, commands, events};
 pub(crate) use log_limit::{LogLimit, and_more};
-pub(crate) use pairing::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message, Pairing};
+pub(crate) use pairing::{Counterpart, LinkId, MAX_OFFERS, Medium, Pairing, PairingEffect, PairingMessage};
 use refusals::Refusals;
 pub(crate) use refusals::mismatch;
 pub(crate) use watched::Watched;

@@ -15,7 +15,7 @@
 //! another offer. `a` can't have been used by then, so it is as new.
 //!
 //! [`Pairing`] has no socket and no clock. Its owner tells it of commands, links and frames, and then carries out the
-//! [`Effect`]s in their order.
+//! [`PairingEffect`]s in their order.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -43,7 +43,7 @@ pub(crate) trait Medium {
 }
 
 /// A frame to the peer of a link. `mine` is an endpoint of this side, `yours` one of the peer's.
-pub(crate) enum Message<M: Medium> {
+pub(crate) enum PairingMessage<M: Medium> {
     Offer { mine: EndpointId, tag: M::Tag, set_up: M::SetUp },
     Accept { mine: EndpointId, yours: u64, set_up: M::SetUp },
     Confirm { mine: EndpointId, yours: u64 },
@@ -51,8 +51,8 @@ pub(crate) enum Message<M: Medium> {
 }
 
 /// An order to the owner of a [`Pairing`].
-pub(crate) enum Effect<M: Medium> {
-    Send(LinkId, Message<M>),
+pub(crate) enum PairingEffect<M: Medium> {
+    Send(LinkId, PairingMessage<M>),
     /// The endpoint and its counterpart know of each other. [`Pairing::complete`] is next, once the medium has
     /// everything else that they need.
     Matched(EndpointId),
@@ -71,7 +71,7 @@ struct LocalEndpoint<M: Medium> {
     peer: NodeId,
     tag: M::Tag,
     set_up: M::SetUp,
-    stage: Stage<M::PeerSetUp>,
+    stage: PairingStage<M::PeerSetUp>,
 }
 
 /// An endpoint of the peer at the other end of a link.
@@ -81,7 +81,7 @@ pub(crate) struct Counterpart {
     pub(crate) theirs: u64,
 }
 
-enum Stage<P> {
+enum PairingStage<P> {
     /// There is no link with its peer, or no offer of its tag.
     Waiting,
     Offered(LinkId),
@@ -90,19 +90,19 @@ enum Stage<P> {
     Paired(Counterpart),
 }
 
-impl<P> Stage<P> {
+impl<P> PairingStage<P> {
     fn counterpart(&self) -> Option<Counterpart> {
         match self {
-            Stage::Waiting | Stage::Offered(_) => None,
-            Stage::Accepted(counterpart, _) | Stage::Matched(counterpart, _) | Stage::Paired(counterpart) => {
-                Some(*counterpart)
-            }
+            PairingStage::Waiting | PairingStage::Offered(_) => None,
+            PairingStage::Accepted(counterpart, _)
+            | PairingStage::Matched(counterpart, _)
+            | PairingStage::Paired(counterpart) => Some(*counterpart),
         }
     }
 
     fn link(&self) -> Option<LinkId> {
         match self {
-            Stage::Offered(link) => Some(*link),
+            PairingStage::Offered(link) => Some(*link),
             _ => self.counterpart().map(|counterpart| counterpart.link),
         }
     }
@@ -133,7 +133,7 @@ pub(crate) struct Pairing<M: Medium> {
     links: BTreeMap<LinkId, PeerEndpoints<M>>,
     by_node: BTreeMap<NodeId, LinkId>,
     refusals: Refusals,
-    effects: VecDeque<Effect<M>>,
+    effects: VecDeque<PairingEffect<M>>,
 }
 
 impl<M: Medium> Pairing<M> {
@@ -149,7 +149,7 @@ impl<M: Medium> Pairing<M> {
     }
 
     /// The next effect that is to be carried out.
-    pub(crate) fn next_effect(&mut self) -> Option<Effect<M>> {
+    pub(crate) fn next_effect(&mut self) -> Option<PairingEffect<M>> {
         self.effects.pop_front()
     }
 
@@ -160,7 +160,7 @@ impl<M: Medium> Pairing<M> {
 
     /// The peers with which there is no link, but an endpoint that waits for one.
     pub(crate) fn unlinked_peers(&self) -> BTreeSet<NodeId> {
-        let waiting = self.endpoints.values().filter(|local| matches!(local.stage, Stage::Waiting));
+        let waiting = self.endpoints.values().filter(|local| matches!(local.stage, PairingStage::Waiting));
         waiting.map(|local| local.peer).filter(|peer| !self.by_node.contains_key(peer)).collect()
     }
 
@@ -171,7 +171,7 @@ impl<M: Medium> Pairing<M> {
     /// The counterpart of an endpoint that is matched and not complete.
     pub(crate) fn matched(&self, endpoint: EndpointId) -> Option<Counterpart> {
         match self.endpoints.get(&endpoint)?.stage {
-            Stage::Matched(counterpart, _) => Some(counterpart),
+            PairingStage::Matched(counterpart, _) => Some(counterpart),
             _ => None,
         }
     }
@@ -179,7 +179,7 @@ impl<M: Medium> Pairing<M> {
     /// The message of that counterpart.
     pub(crate) fn matched_set_up(&mut self, endpoint: EndpointId) -> Option<&mut M::PeerSetUp> {
         match &mut self.endpoints.get_mut(&endpoint)?.stage {
-            Stage::Matched(_, set_up) => Some(set_up),
+            PairingStage::Matched(_, set_up) => Some(set_up),
             _ => None,
         }
     }
@@ -187,7 +187,7 @@ impl<M: Medium> Pairing<M> {
     /// The counterpart of an endpoint that is complete.
     pub(crate) fn paired(&self, endpoint: EndpointId) -> Option<Counterpart> {
         match self.endpoints.get(&endpoint)?.stage {
-            Stage::Paired(counterpart) => Some(counterpart),
+            PairingStage::Paired(counterpart) => Some(counterpart),
             _ => None,
         }
     }
@@ -195,10 +195,10 @@ impl<M: Medium> Pairing<M> {
     /// Has an endpoint meet its counterpart.
     pub(crate) fn connect(&mut self, endpoint: EndpointId, peer: NodeId, tag: M::Tag, set_up: M::SetUp, now: Instant) {
         if self.by_tag.contains_key(&(peer, tag)) {
-            return self.effects.push_back(Effect::Broken { endpoint, tag, reason: BreakReason::TagInUse });
+            return self.effects.push_back(PairingEffect::Broken { endpoint, tag, reason: BreakReason::TagInUse });
         }
         self.by_tag.insert((peer, tag), endpoint);
-        self.endpoints.insert(endpoint, LocalEndpoint { peer, tag, set_up, stage: Stage::Waiting });
+        self.endpoints.insert(endpoint, LocalEndpoint { peer, tag, set_up, stage: PairingStage::Waiting });
         if self.by_node.contains_key(&peer) {
             self.advance(endpoint);
         } else if let Some(sentence) = self.refusals.get(peer, now) {
@@ -211,7 +211,7 @@ impl<M: Medium> Pairing<M> {
         if let Some(local) = self.remove(endpoint)
             && let Some(link) = local.stage.link()
         {
-            self.effects.push_back(Effect::Send(link, Message::Close { mine: endpoint, reason }));
+            self.effects.push_back(PairingEffect::Send(link, PairingMessage::Close { mine: endpoint, reason }));
         }
     }
 
@@ -219,7 +219,7 @@ impl<M: Medium> Pairing<M> {
     pub(crate) fn break_both(&mut self, endpoint: EndpointId, reason: BreakReason) {
         if let Some(tag) = self.tag(endpoint) {
             self.close(endpoint, reason.clone());
-            self.effects.push_back(Effect::Broken { endpoint, tag, reason });
+            self.effects.push_back(PairingEffect::Broken { endpoint, tag, reason });
         }
     }
 
@@ -233,7 +233,7 @@ impl<M: Medium> Pairing<M> {
     /// Ends the endpoint that waits for a peer with a tag under which it can't have a counterpart.
     pub(crate) fn fail_tag(&mut self, peer: NodeId, tag: M::Tag, reason: BreakReason) {
         if let Some(endpoint) = self.by_tag.get(&(peer, tag)).copied()
-            && matches!(self.endpoints[&endpoint].stage, Stage::Waiting)
+            && matches!(self.endpoints[&endpoint].stage, PairingStage::Waiting)
         {
             self.break_local(endpoint, reason);
         }
@@ -304,7 +304,7 @@ impl<M: Medium> Pairing<M> {
     ) -> Result<(), Malformed> {
         let Some(local) = self.endpoints.get_mut(&endpoint) else { return Ok(()) };
         let Some(link) = self.links.get_mut(&from.link) else { return Ok(()) };
-        if !matches!(local.stage, Stage::Offered(link) if link == from.link) {
+        if !matches!(local.stage, PairingStage::Offered(link) if link == from.link) {
             return Err(Malformed("it accepts what was not offered"));
         }
         if link.by_theirs.contains_key(&from.theirs) {
@@ -313,9 +313,9 @@ impl<M: Medium> Pairing<M> {
         match set_up {
             Ok(set_up) => {
                 link.by_theirs.insert(from.theirs, endpoint);
-                local.stage = Stage::Matched(from, set_up);
-                let confirm = Message::Confirm { mine: endpoint, yours: from.theirs };
-                self.effects.extend([Effect::Send(from.link, confirm), Effect::Matched(endpoint)]);
+                local.stage = PairingStage::Matched(from, set_up);
+                let confirm = PairingMessage::Confirm { mine: endpoint, yours: from.theirs };
+                self.effects.extend([PairingEffect::Send(from.link, confirm), PairingEffect::Matched(endpoint)]);
             }
             Err(reason) => self.break_both(endpoint, reason),
         }
@@ -325,10 +325,10 @@ impl<M: Medium> Pairing<M> {
     /// Takes a peer's confirmation of an acceptance.
     pub(crate) fn on_confirm(&mut self, from: Counterpart, endpoint: EndpointId) -> Result<(), Malformed> {
         let Some(local) = self.endpoints.get_mut(&endpoint) else { return Ok(()) };
-        match std::mem::replace(&mut local.stage, Stage::Waiting) {
-            Stage::Accepted(accepted, set_up) if accepted == from => {
-                local.stage = Stage::Matched(from, set_up);
-                self.effects.push_back(Effect::Matched(endpoint));
+        match std::mem::replace(&mut local.stage, PairingStage::Waiting) {
+            PairingStage::Accepted(accepted, set_up) if accepted == from => {
+                local.stage = PairingStage::Matched(from, set_up);
+                self.effects.push_back(PairingEffect::Matched(endpoint));
                 Ok(())
             }
             before => {
@@ -341,7 +341,7 @@ impl<M: Medium> Pairing<M> {
     /// Takes note that a peer can't use the message of an endpoint that was offered.
     pub(crate) fn on_reject(&mut self, link: LinkId, endpoint: EndpointId, reason: BreakReason) {
         let local = self.endpoints.get(&endpoint);
-        if local.is_some_and(|local| matches!(local.stage, Stage::Offered(on) if on == link)) {
+        if local.is_some_and(|local| matches!(local.stage, PairingStage::Offered(on) if on == link)) {
             self.break_local(endpoint, reason);
         }
     }
@@ -363,9 +363,9 @@ impl<M: Medium> Pairing<M> {
     /// Returns its link, and the message of its counterpart.
     pub(crate) fn complete(&mut self, endpoint: EndpointId) -> Option<(LinkId, M::PeerSetUp)> {
         let local = self.endpoints.get_mut(&endpoint)?;
-        match std::mem::replace(&mut local.stage, Stage::Waiting) {
-            Stage::Matched(counterpart, set_up) => {
-                local.stage = Stage::Paired(counterpart);
+        match std::mem::replace(&mut local.stage, PairingStage::Waiting) {
+            PairingStage::Matched(counterpart, set_up) => {
+                local.stage = PairingStage::Paired(counterpart);
                 Some((counterpart.link, set_up))
             }
             before => {
@@ -380,34 +380,34 @@ impl<M: Medium> Pairing<M> {
     }
 
     fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
-        self.select(|local| local.peer == peer && matches!(local.stage, Stage::Waiting))
+        self.select(|local| local.peer == peer && matches!(local.stage, PairingStage::Waiting))
     }
 
     /// Takes an endpoint that waits as far as it can come now.
     fn advance(&mut self, endpoint: EndpointId) {
         let Some(local) = self.endpoints.get_mut(&endpoint) else { return };
         let Some(id) = self.by_node.get(&local.peer).copied() else { return };
-        let (Stage::Waiting, Some(link)) = (&local.stage, self.links.get_mut(&id)) else { return };
+        let (PairingStage::Waiting, Some(link)) = (&local.stage, self.links.get_mut(&id)) else { return };
         let tag = local.tag;
         let message = if !link.accepts {
-            local.stage = Stage::Offered(id);
-            Message::Offer { mine: endpoint, tag, set_up: local.set_up.clone() }
+            local.stage = PairingStage::Offered(id);
+            PairingMessage::Offer { mine: endpoint, tag, set_up: local.set_up.clone() }
         } else if let Some(at) = link.offers.iter().position(|offer| offer.tag == tag) {
             let Offer { theirs, set_up, .. } = link.offers.remove(at);
             link.by_theirs.insert(theirs, endpoint);
-            local.stage = Stage::Accepted(Counterpart { link: id, theirs }, set_up);
-            Message::Accept { mine: endpoint, yours: theirs, set_up: local.set_up.clone() }
+            local.stage = PairingStage::Accepted(Counterpart { link: id, theirs }, set_up);
+            PairingMessage::Accept { mine: endpoint, yours: theirs, set_up: local.set_up.clone() }
         } else {
             return;
         };
-        self.effects.push_back(Effect::Send(id, message));
+        self.effects.push_back(PairingEffect::Send(id, message));
     }
 
     /// Has an endpoint wait for another counterpart.
     fn wait_again(&mut self, endpoint: EndpointId) {
         let Some(local) = self.endpoints.get_mut(&endpoint) else { return };
-        if let Stage::Matched(..) = std::mem::replace(&mut local.stage, Stage::Waiting) {
-            self.effects.push_back(Effect::Unmatched(endpoint));
+        if let PairingStage::Matched(..) = std::mem::replace(&mut local.stage, PairingStage::Waiting) {
+            self.effects.push_back(PairingEffect::Unmatched(endpoint));
         }
     }
 
@@ -419,8 +419,8 @@ impl<M: Medium> Pairing<M> {
         {
             link.by_theirs.remove(&theirs);
         }
-        if let Stage::Matched(..) = local.stage {
-            self.effects.push_back(Effect::Unmatched(endpoint));
+        if let PairingStage::Matched(..) = local.stage {
+            self.effects.push_back(PairingEffect::Unmatched(endpoint));
         }
         Some(local)
     }
@@ -428,7 +428,7 @@ impl<M: Medium> Pairing<M> {
     /// Ends an endpoint of which the peer knows nothing, or has said that it is over.
     fn break_local(&mut self, endpoint: EndpointId, reason: BreakReason) {
         if let Some(LocalEndpoint { tag, .. }) = self.remove(endpoint) {
-            self.effects.push_back(Effect::Broken { endpoint, tag, reason });
+            self.effects.push_back(PairingEffect::Broken { endpoint, tag, reason });
         }
     }
 }

@@ -17,7 +17,7 @@ const TAG: u32 = 7;
 struct Side {
     pairing: Pairing<Plain>,
     peer: NodeId,
-    incoming: VecDeque<Message<Plain>>,
+    incoming: VecDeque<PairingMessage<Plain>>,
     log: Vec<String>,
     now: Instant,
 }
@@ -33,17 +33,19 @@ impl Side {
     }
 
     /// Carries out the effects, and returns the frames for the peer.
-    fn settle(&mut self) -> Vec<Message<Plain>> {
+    fn settle(&mut self) -> Vec<PairingMessage<Plain>> {
         let mut outgoing = Vec::new();
         while let Some(effect) = self.pairing.next_effect() {
             match effect {
-                Effect::Send(link, message) => {
+                PairingEffect::Send(link, message) => {
                     assert_eq!(Some(link), self.pairing.link_with(self.peer));
                     outgoing.push(message);
                 }
-                Effect::Matched(endpoint) => self.log.push(format!("{} matched", endpoint.0)),
-                Effect::Unmatched(endpoint) => self.log.push(format!("{} unmatched", endpoint.0)),
-                Effect::Broken { endpoint, reason, .. } => self.log.push(format!("{} broken: {reason:?}", endpoint.0)),
+                PairingEffect::Matched(endpoint) => self.log.push(format!("{} matched", endpoint.0)),
+                PairingEffect::Unmatched(endpoint) => self.log.push(format!("{} unmatched", endpoint.0)),
+                PairingEffect::Broken { endpoint, reason, .. } => {
+                    self.log.push(format!("{} broken: {reason:?}", endpoint.0))
+                }
             }
         }
         outgoing
@@ -53,15 +55,15 @@ impl Side {
         self.pairing.complete(EndpointId(endpoint)).unwrap().1
     }
 
-    fn take(&mut self, frame: Message<Plain>) -> Result<(), Malformed> {
+    fn take(&mut self, frame: PairingMessage<Plain>) -> Result<(), Malformed> {
         let from = |mine: EndpointId| Counterpart { link: self.pairing.link_with(self.peer).unwrap(), theirs: mine.0 };
         match frame {
-            Message::Offer { mine, tag, set_up } => self.pairing.on_offer(from(mine), tag, set_up),
-            Message::Accept { mine, yours, set_up } => {
+            PairingMessage::Offer { mine, tag, set_up } => self.pairing.on_offer(from(mine), tag, set_up),
+            PairingMessage::Accept { mine, yours, set_up } => {
                 self.pairing.on_accept(from(mine), EndpointId(yours), Ok(set_up))
             }
-            Message::Confirm { mine, yours } => self.pairing.on_confirm(from(mine), EndpointId(yours)),
-            Message::Close { mine, reason } => {
+            PairingMessage::Confirm { mine, yours } => self.pairing.on_confirm(from(mine), EndpointId(yours)),
+            PairingMessage::Close { mine, reason } => {
                 self.pairing.on_close(from(mine), reason);
                 Ok(())
             }
@@ -260,14 +262,14 @@ fn a_message_that_can_not_be_used_breaks_the_endpoint_on_both_sides() {
     let mut sides = linked();
     sides[1].connect(11, TAG);
     let offered = sides[1].settle();
-    assert!(matches!(offered[..], [Message::Offer { mine: EndpointId(11), .. }]));
+    assert!(matches!(offered[..], [PairingMessage::Offer { mine: EndpointId(11), .. }]));
     let failed = || BreakReason::Failed("too large".into());
     let from = Counterpart { link: LINK, theirs: 10 };
     sides[1].pairing.on_accept(from, EndpointId(11), Err(failed())).unwrap();
-    assert!(matches!(sides[1].settle()[..], [Message::Close { mine: EndpointId(11), .. }]));
+    assert!(matches!(sides[1].settle()[..], [PairingMessage::Close { mine: EndpointId(11), .. }]));
     sides[1].connect(13, TAG);
     sides[1].pairing.on_reject(LINK, EndpointId(13), failed());
-    assert!(matches!(sides[1].settle()[..], [Message::Offer { .. }]));
+    assert!(matches!(sides[1].settle()[..], [PairingMessage::Offer { .. }]));
     assert_eq!(sides[1].logged(), ["11 broken: Failed(\"too large\")", "13 broken: Failed(\"too large\")"]);
     sides[0].connect(10, TAG);
     sides[0].connect(12, TAG + 1);

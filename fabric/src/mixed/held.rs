@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// An endpoint that was connected before its network was known. It keeps its id.
-pub(super) struct Held {
+pub(super) struct HeldEndpoint {
     id: EndpointId,
     pub(super) peer: NodeId,
     tag: GroupTag,
@@ -24,7 +24,7 @@ pub(super) struct Held {
     pub(super) inner: Option<EndpointId>,
 }
 
-impl Identified for Held {
+impl Identified for HeldEndpoint {
     fn id(&self) -> EndpointId {
         self.id
     }
@@ -32,7 +32,7 @@ impl Identified for Held {
 
 /// All such endpoints, until they end.
 pub(super) struct HeldEndpoints {
-    endpoints: Endpoints<Held>,
+    endpoints: Endpoints<HeldEndpoint>,
     /// Their ids by the endpoints that they have become.
     outer: HashMap<EndpointId, EndpointId>,
     /// Peers of endpoints that are new.
@@ -62,16 +62,25 @@ impl HeldEndpoints {
         let hello = hello[..hello.len().min(HELLO_BYTES)].to_vec();
         let recvs = VecDeque::new();
         self.new.push(peer);
-        self.endpoints.put(Held { id, peer, tag, expose: expose.to_vec(), hello, recvs, was_full: false, inner: None });
+        self.endpoints.put(HeldEndpoint {
+            id,
+            peer,
+            tag,
+            expose: expose.to_vec(),
+            hello,
+            recvs,
+            was_full: false,
+            inner: None,
+        });
         id
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Held> {
+    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut HeldEndpoint> {
         self.endpoints.get_mut(id)
     }
 
-    pub(super) fn remove(&mut self, id: EndpointId) -> Option<Held> {
+    pub(super) fn remove(&mut self, id: EndpointId) -> Option<HeldEndpoint> {
         let held = self.endpoints.remove(id)?;
         if let Some(inner) = held.inner {
             self.outer.remove(&inner);
@@ -80,7 +89,7 @@ impl HeldEndpoints {
     }
 
     fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
-        self.endpoints.all().filter(|held| held.peer == peer && held.inner.is_none()).map(Held::id).collect()
+        self.endpoints.all().filter(|held| held.peer == peer && held.inner.is_none()).map(HeldEndpoint::id).collect()
     }
 
     /// Gives completions the ids that the caller knows.
@@ -107,7 +116,7 @@ impl HeldEndpoints {
     }
 }
 
-impl Held {
+impl HeldEndpoint {
     /// Keeps a receive.
     pub(super) fn post_recv(&mut self, depth: usize, into: Slice<'_>, token: Token) -> Result<(), PostError> {
         check_slice(into)?;

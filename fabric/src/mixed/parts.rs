@@ -8,7 +8,7 @@ use crate::{
     check::check_request,
     endpoints::space_of,
     graph::{Host, Queue, Work},
-    part::Part,
+    part::MixedPart,
     shm::ShmFabric,
     tcp::TcpFabric,
 };
@@ -29,29 +29,29 @@ pub(super) struct Fabrics {
 }
 
 impl Fabrics {
-    pub(super) fn get_mut(&mut self, space: u8) -> Option<&mut dyn Part> {
+    pub(super) fn get_mut(&mut self, space: u8) -> Option<&mut dyn MixedPart> {
         match space {
-            SHM => self.shm.as_mut().map(|part| part as &mut dyn Part),
-            TCP => self.tcp.as_mut().map(|part| part as &mut dyn Part),
+            SHM => self.shm.as_mut().map(|part| part as &mut dyn MixedPart),
+            TCP => self.tcp.as_mut().map(|part| part as &mut dyn MixedPart),
             #[cfg(feature = "verbs")]
-            VERBS => self.verbs.as_mut().map(|part| part as &mut dyn Part),
+            VERBS => self.verbs.as_mut().map(|part| part as &mut dyn MixedPart),
             _ => None,
         }
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &dyn Part> {
-        let shm = self.shm.as_ref().map(|part| part as &dyn Part);
-        let tcp = self.tcp.as_ref().map(|part| part as &dyn Part);
+    pub(super) fn all(&self) -> impl Iterator<Item = &dyn MixedPart> {
+        let shm = self.shm.as_ref().map(|part| part as &dyn MixedPart);
+        let tcp = self.tcp.as_ref().map(|part| part as &dyn MixedPart);
         #[cfg(feature = "verbs")]
-        let tcp = tcp.into_iter().chain(self.verbs.as_ref().map(|part| part as &dyn Part));
+        let tcp = tcp.into_iter().chain(self.verbs.as_ref().map(|part| part as &dyn MixedPart));
         shm.into_iter().chain(tcp)
     }
 
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn Part> {
-        let shm = self.shm.as_mut().map(|part| part as &mut dyn Part);
-        let tcp = self.tcp.as_mut().map(|part| part as &mut dyn Part);
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn MixedPart> {
+        let shm = self.shm.as_mut().map(|part| part as &mut dyn MixedPart);
+        let tcp = self.tcp.as_mut().map(|part| part as &mut dyn MixedPart);
         #[cfg(feature = "verbs")]
-        let tcp = tcp.into_iter().chain(self.verbs.as_mut().map(|part| part as &mut dyn Part));
+        let tcp = tcp.into_iter().chain(self.verbs.as_mut().map(|part| part as &mut dyn MixedPart));
         shm.into_iter().chain(tcp)
     }
 
@@ -73,7 +73,7 @@ pub(super) struct Parts {
 impl Parts {
     /// The fabric that an endpoint belongs to, and its id there.
     #[inline]
-    pub(super) fn of(&mut self, endpoint: EndpointId) -> Option<(&mut dyn Part, EndpointId)> {
+    pub(super) fn of(&mut self, endpoint: EndpointId) -> Option<(&mut dyn MixedPart, EndpointId)> {
         let mut inner = endpoint;
         if space_of(endpoint) == HELD {
             inner = self.held.get_mut(endpoint)?.inner?;
@@ -83,7 +83,7 @@ impl Parts {
 
     /// The number of receives that an endpoint may have outstanding, whatever network is chosen for it.
     pub(super) fn recv_depth(&self) -> usize {
-        self.fabrics.all().map(Part::depth).min().unwrap_or(0)
+        self.fabrics.all().map(MixedPart::depth).min().unwrap_or(0)
     }
 
     /// Posts to an endpoint that is in no fabric yet, which takes receives only. Returns none if there is no such

@@ -7,7 +7,7 @@ use rustix::{
 use smallvec::SmallVec;
 
 use super::MixedFabric;
-use crate::{Time, Wait, Waker, part::Part};
+use crate::{Time, Wait, Waker, part::MixedPart};
 
 impl Wait for MixedFabric {
     fn arm(&mut self) {
@@ -19,7 +19,7 @@ impl Wait for MixedFabric {
     }
 
     fn wait(&mut self, until: Time) {
-        if self.parts.fabrics.all().all(Part::may_sleep) {
+        if self.parts.fabrics.all().all(MixedPart::may_sleep) {
             let timeout = (until != Time::MAX).then(|| {
                 let left = until.since(Time::boot_clock());
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     BreakReason, EndpointId, GroupTag, NodeId,
-    control::{Counterpart, Effect, LinkId, Medium, Message},
+    control::{Counterpart, LinkId, Medium, PairingEffect, PairingMessage},
     wire::Malformed,
 };
 
@@ -58,13 +58,15 @@ impl PeerSetUp {
     }
 }
 
-impl From<Message<NetMedium>> for LinkFrame {
-    fn from(message: Message<NetMedium>) -> LinkFrame {
+impl From<PairingMessage<NetMedium>> for LinkFrame {
+    fn from(message: PairingMessage<NetMedium>) -> LinkFrame {
         match message {
-            Message::Offer { mine, tag: (plane, tag), set_up } => LinkFrame::Offer { mine: mine.0, plane, tag, set_up },
-            Message::Accept { mine, yours, set_up } => LinkFrame::Accept { mine: mine.0, yours, set_up },
-            Message::Confirm { mine, yours } => LinkFrame::Confirm { mine: mine.0, yours },
-            Message::Close { mine, reason } => LinkFrame::Close { mine: mine.0, reason },
+            PairingMessage::Offer { mine, tag: (plane, tag), set_up } => {
+                LinkFrame::Offer { mine: mine.0, plane, tag, set_up }
+            }
+            PairingMessage::Accept { mine, yours, set_up } => LinkFrame::Accept { mine: mine.0, yours, set_up },
+            PairingMessage::Confirm { mine, yours } => LinkFrame::Confirm { mine: mine.0, yours },
+            PairingMessage::Close { mine, reason } => LinkFrame::Close { mine: mine.0, reason },
         }
     }
 }
@@ -104,14 +106,14 @@ impl Thread {
     pub(super) fn settle(&mut self) {
         while let Some(effect) = self.pairing.next_effect() {
             match effect {
-                Effect::Send(link, message) => {
+                PairingEffect::Send(link, message) => {
                     if let Some(link) = self.links.get_mut(&link) {
                         link.send(&message.into());
                     }
                 }
-                Effect::Matched(endpoint) => self.matched(endpoint),
-                Effect::Unmatched(endpoint) => self.stop_data_dial(endpoint),
-                Effect::Broken { endpoint, tag: (plane, _), reason } => {
+                PairingEffect::Matched(endpoint) => self.matched(endpoint),
+                PairingEffect::Unmatched(endpoint) => self.stop_data_dial(endpoint),
+                PairingEffect::Broken { endpoint, tag: (plane, _), reason } => {
                     self.send_event(plane, Event::Broken { endpoint, reason });
                 }
             }

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
     RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, endpoints::Endpoints, graph::Executor,
-    mixed, part::Part, random,
+    mixed, part::MixedPart, random,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -447,7 +447,7 @@ impl Wait for ShmFabric {
     }
 }
 
-impl Part for ShmFabric {
+impl MixedPart for ShmFabric {
     fn depth(&self) -> usize {
         self.core.depth
     }

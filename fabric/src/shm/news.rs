@@ -125,7 +125,7 @@ mod loom_tests {
 
     /// The memory that two nodes share, for one direction, with the tails of two rings.
     #[derive(Default)]
-    struct Link {
+    struct SharedTails {
         tails: [AtomicU64; 2],
         news: AtomicU64,
         watch: AtomicU64,
@@ -133,7 +133,7 @@ mod loom_tests {
         signaled: Condvar,
     }
 
-    impl Link {
+    impl SharedTails {
         /// Hands over a descriptor in each ring, and tells of each on its own, or of both at once.
         fn hand_over(&self, each: bool) {
             let mut rung = 0;
@@ -182,7 +182,7 @@ mod loom_tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(preemptions);
         model.check(move || {
-            let link = Arc::new(Link::default());
+            let link = Arc::new(SharedTails::default());
             let poster = {
                 let link = Arc::clone(&link);
                 thread::spawn(move || link.hand_over(each))

@@ -216,7 +216,7 @@ impl Sending {
             }
             Dest::WriteThenWord(target, word, word_target) => {
                 let Some(remote) = find(up, target, len) else { return Issued::Break(BreakReason::Access) };
-                let Some(Place::At(word_memory, offset)) = find(up, word_target, 8) else {
+                let Some(PeerPlace::At(word_memory, offset)) = find(up, word_target, 8) else {
                     return Issued::Break(BreakReason::Access);
                 };
                 if word_memory.describe.kind != RegionKind::Polled {
@@ -225,7 +225,7 @@ impl Sending {
                 let word = word.to_ne_bytes();
                 if remote.is_polled_or_none() && self.ring.is_idle() {
                     remote.push(core, source);
-                    Place::At(word_memory, offset).push(core, Source::Inline(&word));
+                    PeerPlace::At(word_memory, offset).push(core, Source::Inline(&word));
                     self.note(token, None, false);
                     core.peers.touch(up.peer);
                     return Issued::Yes;
@@ -328,8 +328,8 @@ impl Sending {
         }
         let memory = match find(up, from, len) {
             None => return Issued::Break(BreakReason::Access),
-            Some(Place::At(memory, _)) => memory,
-            Some(Place::Nowhere) => {
+            Some(PeerPlace::At(memory, _)) => memory,
+            Some(PeerPlace::Nowhere) => {
                 self.note(token, None, false);
                 return Issued::Yes;
             }
@@ -357,24 +357,24 @@ impl Sending {
 }
 
 /// A place in a peer's memory.
-enum Place<'a> {
+enum PeerPlace<'a> {
     At(&'a PeerMemory, usize),
     /// There are no bytes to place.
     Nowhere,
 }
 
-impl Place<'_> {
+impl PeerPlace<'_> {
     fn is_polled_or_none(&self) -> bool {
         match self {
-            Place::At(memory, _) => memory.describe.kind == RegionKind::Polled,
-            Place::Nowhere => true,
+            PeerPlace::At(memory, _) => memory.describe.kind == RegionKind::Polled,
+            PeerPlace::Nowhere => true,
         }
     }
 
     /// Stores a source's bytes into polled memory of a peer.
     #[inline]
     fn push(&self, core: &mut Core, source: Source<'_>) {
-        let Place::At(memory, offset) = self else { return };
+        let PeerPlace::At(memory, offset) = self else { return };
         let (from, len) = match source {
             Source::Inline(bytes) => {
                 (End { at: bytes.as_ptr().cast_mut(), polled: false, uncached: false }, bytes.len())
@@ -391,12 +391,12 @@ impl Place<'_> {
 
 /// The place of `len` bytes at a target, if the peer lets this endpoint reach it.
 #[inline]
-fn find(up: &Up, target: Target, len: usize) -> Option<Place<'_>> {
+fn find(up: &Up, target: Target, len: usize) -> Option<PeerPlace<'_>> {
     if len == 0 {
-        return Some(Place::Nowhere);
+        return Some(PeerPlace::Nowhere);
     }
     let memory = up.remote(target.region)?;
-    memory.holds(target.offset, len).then_some(Place::At(memory, target.offset))
+    memory.holds(target.offset, len).then_some(PeerPlace::At(memory, target.offset))
 }
 
 impl OwnedSource {

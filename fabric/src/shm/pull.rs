@@ -19,14 +19,14 @@ const DESCRIPTOR_COST: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Pull {
     descriptor: Descriptor,
-    place: Place,
+    place: Destination,
     /// The number of bytes that are in place.
     done: usize,
 }
 
 /// The destination of a descriptor's bytes.
 #[derive(Clone, Copy)]
-enum Place {
+enum Destination {
     /// The index among the exposed regions, and the offset there.
     Exposed(usize, usize),
     /// The oldest receive.
@@ -147,29 +147,29 @@ fn share_of(descriptor: &Descriptor) -> Option<RegionKey> {
 }
 
 /// The destination of a descriptor's bytes, if it may be carried out. Each of its fields is checked.
-fn place(descriptor: &Descriptor, exposed: &[Region], recv: Option<&Recv>) -> Result<Place, BreakReason> {
+fn place(descriptor: &Descriptor, exposed: &[Region], recv: Option<&Recv>) -> Result<Destination, BreakReason> {
     let Ok(len) = usize::try_from(descriptor.len) else { return Err(BreakReason::Access) };
     match descriptor.kind {
         Kind::Send { .. } => match recv {
-            Some(recv) if len <= recv.len => Ok(Place::Recv),
+            Some(recv) if len <= recv.len => Ok(Destination::Recv),
             _ => Err(BreakReason::ReceiverNotReady),
         },
-        Kind::Share { .. } if recv.is_some() => Ok(Place::Nowhere),
+        Kind::Share { .. } if recv.is_some() => Ok(Destination::Nowhere),
         Kind::Share { .. } => Err(BreakReason::ReceiverNotReady),
         Kind::Write { imm: Some(_), .. } if recv.is_none() => Err(BreakReason::ReceiverNotReady),
-        Kind::Write { .. } if len == 0 => Ok(Place::Nowhere),
+        Kind::Write { .. } if len == 0 => Ok(Destination::Nowhere),
         Kind::Write { to, offset, .. } => exposed_at(exposed, to, offset, len).ok_or(BreakReason::Access),
     }
 }
 
 /// The place of a range that a peer names in the memory that it was given.
-fn exposed_at(exposed: &[Region], key: RegionKey, offset: u64, len: usize) -> Option<Place> {
+fn exposed_at(exposed: &[Region], key: RegionKey, offset: u64, len: usize) -> Option<Destination> {
     let index = exposed.iter().position(|region| region.key() == key)?;
     let region = &exposed[index];
     let offset = usize::try_from(offset).ok()?;
     let inside = offset <= region.len() && len <= region.len() - offset;
     let aligned = region.kind() != RegionKind::Polled || offset.is_multiple_of(8) && len.is_multiple_of(8);
-    (inside && aligned).then_some(Place::Exposed(index, offset))
+    (inside && aligned).then_some(Destination::Exposed(index, offset))
 }
 
 impl Pull {
@@ -187,9 +187,9 @@ impl Pull {
             return peer.check_share(&self.descriptor);
         }
         let to = match self.place {
-            Place::Nowhere => return Ok(()),
-            Place::Exposed(index, offset) => local_end(&exposed[index], offset + self.done),
-            Place::Recv => {
+            Destination::Nowhere => return Ok(()),
+            Destination::Exposed(index, offset) => local_end(&exposed[index], offset + self.done),
+            Destination::Recv => {
                 let recv = recv.expect("a receive that a send has begun to fill stays the oldest");
                 local_end(&recv.region, recv.offset + self.done)
             }

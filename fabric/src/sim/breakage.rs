@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     config::Sabotage,
-    endpoint::{Side, State, Work, WorkKind},
+    endpoint::{Side, SideState, Work, WorkKind},
     payload::Payload,
     queue::{Event, NodeIx},
     trace::TraceEvent,
@@ -171,7 +171,7 @@ impl World {
         for e in self.sides_between(from, to) {
             self.schedule_land(e);
             let Some(side) = self.side(e) else { continue };
-            let waits = side.state == State::Waiting;
+            let waits = side.state == SideState::Waiting;
             let stalled: Vec<u64> = side.returning.iter().filter(|read| read.stalled).map(|read| read.id).collect();
             for id in stalled {
                 let at = self.one_way();
@@ -199,7 +199,7 @@ impl World {
     /// Breaks `e` if the partition that it waits out still lasts.
     pub(super) fn time_out(&mut self, e: EndpointId, partition: u64) {
         let Some(side) = self.side(e) else { return };
-        let (node, peer, connected) = (side.node, side.peer_node, matches!(side.state, State::Met | State::Up));
+        let (node, peer, connected) = (side.node, side.peer_node, matches!(side.state, SideState::Met | SideState::Up));
         let node = self.id(node);
         let still = [self.network.is_cut(node, peer), self.network.is_cut(peer, node)].contains(&Some(partition));
         if connected && still && !self.sabotaged(Sabotage::NoTimeout) {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::NodeId;
 
-/// The properties of a simulated network, the same for every node unless a [link](super::Link) overrides them.
+/// The properties of a simulated network, the same for every node unless those of a [link](super::LinkProperties)
+/// override them.
 ///
 /// All chances are probabilities in `0.0..=1.0`. A random time is uniform between zero and the given one.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::{
     config::Sabotage,
-    endpoint::{Flow, Side, State},
+    endpoint::{Flow, Side, SideState},
     queue::{Event, NodeIx},
     trace::TraceEvent,
     world::World,
@@ -39,7 +39,7 @@ impl World {
             peer_node: peer,
             peer_ix: NodeIx::MAX,
             tag,
-            state: State::New,
+            state: SideState::New,
             peer: None,
             exposed: exposed.to_vec(),
             hello: hello[..hello.len().min(HELLO_BYTES)].to_vec(),
@@ -68,7 +68,7 @@ impl World {
     /// Announces an endpoint whose node has polled after `connect`: its receives are in place, and the peer may know.
     pub(super) fn announce(&mut self, e: EndpointId) {
         if let Some(side) = self.side(e) {
-            side.state = State::Waiting;
+            side.state = SideState::Waiting;
             if self.sabotaged(Sabotage::ConnectOnce) {
                 self.give_up_later(e);
             }
@@ -112,7 +112,7 @@ impl World {
             }
             let at = self.one_way() + self.config.connect_time;
             if let Some(side) = self.side(mine) {
-                side.state = State::Met;
+                side.state = SideState::Met;
                 side.peer = Some(other);
                 side.peer_ix = other_ix;
                 side.remote = remote;
@@ -125,7 +125,7 @@ impl World {
     }
 
     pub(super) fn waiting(&mut self, e: EndpointId) -> Option<(NodeIx, NodeId, GroupTag)> {
-        let side = self.side(e).filter(|side| side.state == State::Waiting)?;
+        let side = self.side(e).filter(|side| side.state == SideState::Waiting)?;
         Some((side.node, side.peer_node, side.tag))
     }
 

@@ -9,7 +9,7 @@ use crate::{BreakReason, EndpointId, GroupTag, NodeId, Region, RemoteRegion, Tar
 
 /// The state of a connection, as one side sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SideState {
     /// `connect` was called; the next poll announces it.
     New,
     /// It is announced, and meets its counterpart once there is one.
@@ -30,7 +30,7 @@ pub(super) struct Side {
     /// The place of the peer's node; known from `Met` on.
     pub(super) peer_ix: NodeIx,
     pub(super) tag: GroupTag,
-    pub(super) state: State,
+    pub(super) state: SideState,
     /// The counterpart, while it exists.
     pub(super) peer: Option<EndpointId>,
     /// The regions that the peer may reach.

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     config::Sabotage,
-    endpoint::{Recv, Side, State, WorkKind},
+    endpoint::{Recv, Side, SideState, WorkKind},
     payload::Payload,
     queue::NodeIx,
     world::World,
@@ -91,9 +91,9 @@ impl Fabric for SimFabric {
             return Ok(());
         }
         let short_inline = world.sabotaged(Sabotage::ShortInline);
-        let mine = |side: &&mut Side| side.node == self.ix && side.state != State::Closing;
+        let mine = |side: &&mut Side| side.node == self.ix && side.state != SideState::Closing;
         let side = world.side(on).filter(mine).ok_or(PostError::Broken)?;
-        if side.state != State::Up && !matches!(op, Op::Recv { .. }) {
+        if side.state != SideState::Up && !matches!(op, Op::Recv { .. }) {
             return Err(PostError::NotConnected);
         }
         let aligned = |target: Target, len: usize| -> Result<(), PostError> {

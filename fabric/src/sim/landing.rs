@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     config::Sabotage,
-    endpoint::{Landing, Pieces, Recv, State, Work, WorkKind},
+    endpoint::{Landing, Pieces, Recv, SideState, Work, WorkKind},
     payload::Payload,
     queue::Event,
     trace::TraceEvent,
@@ -87,7 +87,7 @@ impl World {
 
     /// Checks an operation and decides how it lands; none if nothing is left to land.
     fn begin(&mut self, e: EndpointId, work: Work) -> Option<Landing> {
-        if self.sabotaged(Sabotage::EarlyWriteLost) && self.side(e).is_some_and(|side| side.state == State::Met) {
+        if self.sabotaged(Sabotage::EarlyWriteLost) && self.side(e).is_some_and(|side| side.state == SideState::Met) {
             return None;
         }
         let len = work.payload.len;
@@ -229,7 +229,7 @@ impl World {
         let side = self.side(e)?;
         let node = side.node;
         let fits = |recv: &Recv| len <= recv.len || cut;
-        let in_force = side.recvs.len() > usize::from(newest_waits) && !(late && side.state != State::Up);
+        let in_force = side.recvs.len() > usize::from(newest_waits) && !(late && side.state != SideState::Up);
         if in_force && side.recvs.front().is_some_and(fits) {
             let recv = if last_first { side.recvs.pop_back() } else { side.recvs.pop_front() };
             if std::mem::take(&mut side.recv_was_full) && !no_room {

@@ -80,5 +80,5 @@ pub use config::Sabotage;
 pub use config::{Racks, SimConfig};
 pub use fabric::SimFabric;
 pub use net::SimNet;
-pub use path::Link;
+pub use path::LinkProperties;
 pub use trace::{TraceEvent, Tracer};

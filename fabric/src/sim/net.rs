@@ -5,7 +5,7 @@ use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 use super::{
     config::SimConfig,
     fabric::SimFabric,
-    path::Link,
+    path::LinkProperties,
     queue::NodeIx,
     trace::{TraceEvent, Tracer},
     world::World,
@@ -177,7 +177,7 @@ impl SimNet {
     }
 
     /// Gives the direction from `from` to `to` another rate or latency. Applies to work that is posted from now on.
-    pub fn set_link(&self, from: NodeId, to: NodeId, link: Link) {
+    pub fn set_link(&self, from: NodeId, to: NodeId, link: LinkProperties) {
         self.world.borrow_mut().network.set_link(from, to, link);
     }
 

@@ -7,7 +7,7 @@ use crate::{NodeId, Time};
 
 /// The properties of one direction between two nodes, where it differs from the [configuration](SimConfig).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkProperties {
     /// Its rate in bytes per second, if it is slower than the interfaces.
     pub bytes_per_s: Option<u64>,
     /// Its latency.
@@ -165,7 +165,7 @@ impl Network {
         Entered { begun: Time::from_nanos(begun), end, latency, last: rest.next().is_none() }
     }
 
-    pub(super) fn set_link(&mut self, from: NodeId, to: NodeId, link: Link) {
+    pub(super) fn set_link(&mut self, from: NodeId, to: NodeId, link: LinkProperties) {
         let state = self.link(from, to);
         state.port = link.bytes_per_s.map(Port::new);
         state.latency = link.latency.map(|l| l.as_nanos() as u64);

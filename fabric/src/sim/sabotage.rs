@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     config::Sabotage,
-    endpoint::{Landing, Pieces, State},
+    endpoint::{Landing, Pieces, SideState},
     payload::Fetch,
     queue::{Event, NodeIx},
     world::World,
@@ -86,7 +86,7 @@ impl World {
 
     /// `LateWrite`: whether nothing more is to be reported of it.
     pub(super) fn is_closing(&mut self, e: EndpointId) -> bool {
-        self.side(e).is_some_and(|side| side.state == State::Closing)
+        self.side(e).is_some_and(|side| side.state == SideState::Closing)
     }
 
     /// `LateWrite`: closes an endpoint such that nothing is reported any more, but the memory can still be reached.
@@ -94,7 +94,7 @@ impl World {
         self.node(node).completions.retain(|completion| completion.endpoint() != Some(e));
         self.queue.at(self.now + Duration::from_millis(1), Event::Close(e));
         if let Some(side) = self.side(e) {
-            side.state = State::Closing;
+            side.state = SideState::Closing;
         }
     }
 

@@ -9,7 +9,7 @@ use fastrand::Rng;
 
 use super::{
     config::{Sabotage, SimConfig},
-    endpoint::{Side, State},
+    endpoint::{Side, SideState},
     path::Network,
     payload::Payload,
     queue::{Event, EventQueue, NodeIx},
@@ -280,7 +280,7 @@ impl World {
                 let Some(side) = self.side(e) else { continue };
                 side.unsent = false;
                 match side.peer {
-                    _ if side.state == State::New => self.announce(e),
+                    _ if side.state == SideState::New => self.announce(e),
                     Some(peer) => self.hand_over(peer),
                     None => {}
                 }
@@ -294,7 +294,7 @@ impl World {
             if let Completion::Connected { endpoint, .. } = &completion
                 && let Some(side) = self.side(*endpoint)
             {
-                side.state = State::Up;
+                side.state = SideState::Up;
             }
             out.push(completion);
         }

@@ -24,7 +24,7 @@ use crate::{
     Time, Token, Wait, Waker, WorkGraph,
     graph::Executor,
     net::{Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
-    part::Part,
+    part::MixedPart,
     shm::doorbell::Doorbell,
 };
 
@@ -213,7 +213,7 @@ impl Wait for TcpFabric {
     }
 }
 
-impl Part for TcpFabric {
+impl MixedPart for TcpFabric {
     fn depth(&self) -> usize {
         self.data.core.depth
     }

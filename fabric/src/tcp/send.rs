@@ -30,7 +30,7 @@ const KEPT_BYTES: usize = 1 << 20;
 /// The stream to the peer, from the first byte on that the socket has not taken.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    parts: VecDeque<Part>,
+    parts: VecDeque<PendingStretch>,
     /// The bytes of all `Copied` parts, from `head` on.
     copied: Vec<u8>,
     head: usize,
@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
 }
 
 /// A stretch of the stream, which is never empty.
-enum Part {
+enum PendingStretch {
     Copied(usize),
     Bulk {
         region: Region,
@@ -82,8 +82,8 @@ impl Outgoing {
                 self.push_copied(copied);
                 let region = region.clone();
                 self.parts.push_back(match region.kind() {
-                    RegionKind::Polled => Part::Words { region, offset, len },
-                    _ => Part::Bulk { region, offset, len },
+                    RegionKind::Polled => PendingStretch::Words { region, offset, len },
+                    _ => PendingStretch::Bulk { region, offset, len },
                 });
                 self.queued += len as u64;
                 return;
@@ -95,8 +95,8 @@ impl Outgoing {
     fn push_copied(&mut self, bytes: usize) {
         self.queued += bytes as u64;
         match self.parts.back_mut() {
-            Some(Part::Copied(len)) => *len += bytes,
-            _ => self.parts.push_back(Part::Copied(bytes)),
+            Some(PendingStretch::Copied(len)) => *len += bytes,
+            _ => self.parts.push_back(PendingStretch::Copied(bytes)),
         }
     }
 
@@ -144,17 +144,17 @@ impl Outgoing {
         let mut at = this.head;
         for (index, part) in this.parts.iter().enumerate() {
             let more = match part {
-                Part::Copied(len) => {
+                PendingStretch::Copied(len) => {
                     at += len;
                     add(&this.copied[at - len..at])
                 }
-                Part::Bulk { region, offset, len } => {
+                PendingStretch::Bulk { region, offset, len } => {
                     // The limit keeps one range from making a poll last long.
                     let now = (*len).min(limit);
                     add(memory::bulk(region, *offset, now)) && now == *len
                 }
                 // The rest of the part, or a later one, is fetched once this has left.
-                Part::Words { len, .. } => index == 0 && add(&this.piece[this.piece_head..]) && *len == 0,
+                PendingStretch::Words { len, .. } => index == 0 && add(&this.piece[this.piece_head..]) && *len == 0,
             };
             if !more {
                 break;
@@ -168,7 +168,7 @@ impl Outgoing {
         if self.piece_head < self.piece.len() {
             return;
         }
-        let Some(Part::Words { region, offset, len }) = self.parts.front_mut() else { return };
+        let Some(PendingStretch::Words { region, offset, len }) = self.parts.front_mut() else { return };
         let now = (*len).min(PIECE_BYTES);
         self.piece.resize(now, 0);
         self.piece_head = 0;
@@ -183,19 +183,19 @@ impl Outgoing {
         while bytes > 0 {
             let Some(part) = self.parts.front_mut() else { break };
             let (now, over) = match part {
-                Part::Copied(len) => {
+                PendingStretch::Copied(len) => {
                     let now = bytes.min(*len);
                     self.head += now;
                     *len -= now;
                     (now, *len == 0)
                 }
-                Part::Bulk { offset, len, .. } => {
+                PendingStretch::Bulk { offset, len, .. } => {
                     let now = bytes.min(*len);
                     *offset += now;
                     *len -= now;
                     (now, *len == 0)
                 }
-                Part::Words { len, .. } => {
+                PendingStretch::Words { len, .. } => {
                     let now = bytes.min(self.piece.len() - self.piece_head);
                     self.piece_head += now;
                     (now, self.piece_head == self.piece.len() && *len == 0)

@@ -15,7 +15,7 @@ use super::{
     fabric::VerbsFabric,
     queue::Remote,
 };
-use crate::{BreakReason, Time, Wait, Waker, part::Part, shm::doorbell};
+use crate::{BreakReason, Time, Wait, Waker, part::MixedPart, shm::doorbell};
 
 impl Wait for VerbsFabric {
     /// Announces a sleep; the `watch` module shows that no wake-up is lost.
@@ -81,7 +81,7 @@ impl Wait for VerbsFabric {
     }
 }
 
-impl Part for VerbsFabric {
+impl MixedPart for VerbsFabric {
     fn depth(&self) -> usize {
         self.core.depth
     }

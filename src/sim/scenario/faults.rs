@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use squall_fabric::{NodeId, Time, sim::Link};
+use squall_fabric::{NodeId, Time, sim::LinkProperties};
 
 use super::{
     super::cluster::Cluster,
@@ -295,7 +295,7 @@ impl Scenario<'_> {
             Fault::Heal(links) => links.iter().for_each(|&(a, b)| self.cluster.net().heal(a, b)),
             Fault::Slow(a, b, by) => {
                 self.faults.met.extend([a, b]);
-                let link = Link { latency: Some(by), ..Link::default() };
+                let link = LinkProperties { latency: Some(by), ..LinkProperties::default() };
                 self.cluster.net().set_link(a, b, link);
             }
             // In half of the cases only the process ends: what it wrote and did not sync is still there.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     BreakReason, EndpointId, GroupTag, RegionKey, RegionKind, RemoteRegion,
-    control::{Counterpart, Effect, LinkId, MAX_OFFERS, Medium, Message, Untaken},
+    control::{Counterpart, LinkId, MAX_OFFERS, Medium, PairingEffect, PairingMessage, Untaken},
     shm::{
         memory::{Access, Handle, PeerMemory},
         ring,
@@ -68,18 +68,18 @@ impl Thread {
     pub(super) fn settle(&mut self) {
         while let Some(effect) = self.pairing.next_effect() {
             match effect {
-                Effect::Send(link, message) => {
+                PairingEffect::Send(link, message) => {
                     if let Some(link) = self.links.get_mut(&link) {
                         send_message(link, message);
                     }
                 }
-                Effect::Matched(endpoint) => {
+                PairingEffect::Matched(endpoint) => {
                     if let Some((link, set_up)) = self.pairing.complete(endpoint) {
                         self.events.send(Event::Connected(Box::new(Connected { endpoint, link, set_up })));
                     }
                 }
-                Effect::Unmatched(_) => {}
-                Effect::Broken { endpoint, reason, .. } => self.events.send(Event::Broken { endpoint, reason }),
+                PairingEffect::Unmatched(_) => {}
+                PairingEffect::Broken { endpoint, reason, .. } => self.events.send(Event::Broken { endpoint, reason }),
             }
         }
     }
@@ -142,12 +142,12 @@ impl Thread {
     }
 }
 
-fn send_message(link: &mut ShmLink, message: Message<ShmMedium>) {
+fn send_message(link: &mut ShmLink, message: PairingMessage<ShmMedium>) {
     match message {
-        Message::Offer { set_up, .. } => offer(link, &set_up, Frame::Offer),
-        Message::Accept { yours, set_up, .. } => offer(link, &set_up, |set_up| Frame::Accept { set_up, yours }),
-        Message::Confirm { mine, yours } => link.send(&Frame::Confirm { mine: mine.0, yours }, Vec::new()),
-        Message::Close { mine, reason } => link.send(&Frame::Close { mine: mine.0, reason }, Vec::new()),
+        PairingMessage::Offer { set_up, .. } => offer(link, &set_up, Frame::Offer),
+        PairingMessage::Accept { yours, set_up, .. } => offer(link, &set_up, |set_up| Frame::Accept { set_up, yours }),
+        PairingMessage::Confirm { mine, yours } => link.send(&Frame::Confirm { mine: mine.0, yours }, Vec::new()),
+        PairingMessage::Close { mine, reason } => link.send(&Frame::Close { mine: mine.0, reason }, Vec::new()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use squall::{NodeId, sim::bulk::BulkError};
 use squall_command::plot::{Axis, Chart, Line, Unit};
-use squall_fabric::sim::Link;
+use squall_fabric::sim::LinkProperties;
 use squall_rdmc::schedule::Algorithm;
 
 use super::{
@@ -83,7 +83,7 @@ fn measure(
     let spec = group(nodes, algorithm.clone(), BLOCK, bytes);
     let without = THEORY.multicast(spec.clone(), bytes, run.seed)?.latency();
     let mut cluster = THEORY.cluster(nodes, run.seed);
-    let slow = Link { bytes_per_s: Some(THEORY.bytes_per_s / slowness), latency: None };
+    let slow = LinkProperties { bytes_per_s: Some(THEORY.bytes_per_s / slowness), latency: None };
     let (a, b) = (NodeId(link.0), NodeId(link.1));
     cluster.net().set_link(a, b, slow);
     cluster.net().set_link(b, a, slow);
