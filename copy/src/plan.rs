@@ -6,7 +6,7 @@ use super::control::Holding;
 
 /// Segments for one group to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stage {
+pub(crate) struct TransferStage {
     /// The first segment.
     pub(crate) first: u64,
     /// The one after the last.
@@ -22,7 +22,10 @@ pub(crate) struct Stage {
 /// Receivers get segments in order, so each holds a first part, and perhaps some blocks of the next ones. The receiver
 /// that is furthest behind comes first, until it has caught up with the next: then both continue together. So no
 /// receiver gets a segment twice, and segments that all lack are sent once.
-pub(crate) fn next_stage<'h>(holdings: impl IntoIterator<Item = (usize, &'h Holding)>, segments: u64) -> Option<Stage> {
+pub(crate) fn next_stage<'h>(
+    holdings: impl IntoIterator<Item = (usize, &'h Holding)>,
+    segments: u64,
+) -> Option<TransferStage> {
     let holdings: Vec<(usize, &Holding)> = holdings.into_iter().collect();
     let first = holdings.iter().map(|(_, holding)| holding.segments).min().filter(|&first| first < segments)?;
     let (lacking, ahead): (Vec<_>, Vec<_>) = holdings.into_iter().partition(|(_, holding)| holding.segments == first);
@@ -31,7 +34,7 @@ pub(crate) fn next_stage<'h>(holdings: impl IntoIterator<Item = (usize, &'h Hold
     let stop = partials.into_iter().find(|&segment| segment > first).unwrap_or(segments);
     let caught_up = ahead.iter().map(|(_, holding)| holding.segments).min().unwrap_or(segments);
     let end = if partial { first + 1 } else { stop.min(caught_up).min(segments) };
-    Some(Stage { first, end, receivers: lacking.into_iter().map(|(receiver, _)| receiver).collect(), partial })
+    Some(TransferStage { first, end, receivers: lacking.into_iter().map(|(receiver, _)| receiver).collect(), partial })
 }
 
 #[cfg(test)]
@@ -44,14 +47,14 @@ mod tests {
         Holding { segments, partial: partial.to_vec(), first_open: 0 }
     }
 
-    fn stage(holdings: &[Holding], segments: u64) -> Option<Stage> {
+    fn stage(holdings: &[Holding], segments: u64) -> Option<TransferStage> {
         next_stage(holdings.iter().enumerate(), segments)
     }
 
     #[test]
     fn what_all_lack_is_one_stage() {
         let all = [holding(0, &[]), holding(0, &[])];
-        let expected = Stage { first: 0, end: 9, receivers: vec![0, 1], partial: false };
+        let expected = TransferStage { first: 0, end: 9, receivers: vec![0, 1], partial: false };
         assert_eq!(stage(&all, 9), Some(expected));
         assert_eq!(stage(&[holding(9, &[]), holding(9, &[])], 9), None);
         assert_eq!(stage(&[holding(0, &[])], 0), None);
@@ -60,15 +63,15 @@ mod tests {
     #[test]
     fn who_is_behind_catches_up_alone() {
         let all = [holding(5, &[]), holding(2, &[]), holding(7, &[])];
-        assert_eq!(stage(&all, 9), Some(Stage { first: 2, end: 5, receivers: vec![1], partial: false }));
+        assert_eq!(stage(&all, 9), Some(TransferStage { first: 2, end: 5, receivers: vec![1], partial: false }));
     }
 
     #[test]
     fn an_interrupted_segment_is_resumed_among_those_who_lack_it() {
         let all = [holding(5, &[5, 6]), holding(5, &[]), holding(6, &[])];
-        assert_eq!(stage(&all, 9), Some(Stage { first: 5, end: 6, receivers: vec![0, 1], partial: true }));
+        assert_eq!(stage(&all, 9), Some(TransferStage { first: 5, end: 6, receivers: vec![0, 1], partial: true }));
         let later = [holding(5, &[7]), holding(5, &[])];
-        assert_eq!(stage(&later, 9), Some(Stage { first: 5, end: 7, receivers: vec![0, 1], partial: false }));
+        assert_eq!(stage(&later, 9), Some(TransferStage { first: 5, end: 7, receivers: vec![0, 1], partial: false }));
     }
 
     proptest! {
@@ -84,7 +87,7 @@ mod tests {
                 })
                 .collect();
             let mut stages = 0;
-            while let Some(Stage { first, end, receivers, partial }) = stage(&all, 12) {
+            while let Some(TransferStage { first, end, receivers, partial }) = stage(&all, 12) {
                 stages += 1;
                 prop_assert!(first < end && end <= 12 && stages < 100);
                 prop_assert!(!partial || end == first + 1);

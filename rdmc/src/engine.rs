@@ -22,7 +22,7 @@ use crate::{
     course::Course,
     events::{Event, Interrupted, Progress},
     link::{Awaited, BlockLink, link_to},
-    message::{Message, Parked, is_block_len},
+    message::{InFlight, Parked, is_block_len},
 };
 
 /// The sends of one part of the schedule, in its order.
@@ -106,7 +106,7 @@ pub(crate) struct Engine {
     links: Vec<BlockLink>,
     lanes: Vec<Lane>,
     /// The messages that this member knows of and is not done with; the number of the first is `base`.
-    messages: VecDeque<Message>,
+    messages: VecDeque<InFlight>,
     base: u64,
     /// The next message to be reported as received, unless this member sends them all.
     reported: u64,
@@ -148,7 +148,7 @@ impl Engine {
     /// An engine that completes one message.
     pub(crate) fn completing(limits: Limits, course: Course, links: Vec<BlockLink>, what: Interrupted) -> Engine {
         let mut engine = Engine::new(limits, course, links, None);
-        let message = Message { len: what.len, held: what.held, buffer: what.buffer, ..Message::new(what.blocks, 1) };
+        let message = InFlight { len: what.len, held: what.held, buffer: what.buffer, ..InFlight::new(what.blocks, 1) };
         (engine.base, engine.reported, engine.receiving) = (what.message, what.message, (what.message, 0));
         engine.lanes[0].message = what.message;
         engine.messages.push_back(message);
@@ -192,15 +192,15 @@ impl Engine {
         self.messages.is_empty() && waits && self.links.iter().all(told)
     }
 
-    fn message(&mut self, number: u64) -> Option<&mut Message> {
+    fn message(&mut self, number: u64) -> Option<&mut InFlight> {
         self.messages.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
     }
 
     /// Starts the root's next message. Returns its number.
     pub(crate) fn send(&mut self, buffer: Arc<Buffer>, len: usize, blocks: u32) -> u64 {
-        let number = self.next();
-        let held = crate::BlockSet::full(blocks);
-        let message = Message { len: Some(len), held, buffer: Some(buffer), ..Message::new(blocks, self.lanes.len()) };
+        let (number, held) = (self.next(), crate::BlockSet::full(blocks));
+        let (len, buffer) = (Some(len), Some(buffer));
+        let message = InFlight { len, held, buffer, ..InFlight::new(blocks, self.lanes.len()) };
         self.messages.push_back(message);
         number
     }
@@ -432,7 +432,7 @@ impl Engine {
                 self.reported += 1;
             }
         }
-        while self.messages.front().is_some_and(Message::is_done) {
+        while self.messages.front().is_some_and(InFlight::is_done) {
             self.messages.pop_front();
             out.push(Event::Released { message: self.base });
             self.base += 1;
@@ -482,7 +482,7 @@ impl Engine {
     fn begin(&mut self, blocks: u32, parked: Parked, provided: bool, out: &mut Vec<Event>) {
         let block_bytes = self.limits.block_bytes;
         let number = self.next();
-        let mut message = Message::new(blocks, self.lanes.len());
+        let mut message = InFlight::new(blocks, self.lanes.len());
         let known = (parked.block + 1 == blocks).then(|| parked.block as usize * block_bytes + parked.len);
         let max_bytes = known.unwrap_or(blocks as usize * block_bytes);
         let holder = Some(Arc::clone(&parked.holder)).filter(|buffer| provided && buffer.capacity() >= max_bytes);
@@ -534,7 +534,7 @@ fn is_taken(posted: Result<(), PostError>) -> Result<bool, PostError> {
 }
 
 /// Moves the first block to its place in the message's memory. Returns the memory where it lay.
-fn place(message: &mut Message, buffer: Arc<Buffer>, parked: Parked, block_bytes: usize) -> Arc<Buffer> {
+fn place(message: &mut InFlight, buffer: Arc<Buffer>, parked: Parked, block_bytes: usize) -> Arc<Buffer> {
     let offset = parked.block as usize * block_bytes;
     if !Arc::ptr_eq(&buffer, &parked.holder) || offset != parked.offset {
         buffer.copy_from(&parked.holder, parked.offset, offset, parked.len);

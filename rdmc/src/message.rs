@@ -6,7 +6,7 @@ use crate::{block_set::BlockSet, buffer::Buffer, events::Interrupted};
 
 /// A message of which this member knows.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct InFlight {
     pub(crate) blocks: u32,
     /// The message's length in bytes, once the last block is here.
     pub(crate) len: Option<usize>,
@@ -34,10 +34,10 @@ pub(crate) struct Parked {
     pub(crate) len: usize,
 }
 
-impl Message {
-    pub(crate) fn new(blocks: u32, lanes: usize) -> Message {
+impl InFlight {
+    pub(crate) fn new(blocks: u32, lanes: usize) -> InFlight {
         let held = BlockSet::new(blocks);
-        Message { blocks, len: None, held, buffer: None, parked: None, lanes, queued: 0, in_flight: 0, arrived: 0 }
+        InFlight { blocks, len: None, held, buffer: None, parked: None, lanes, queued: 0, in_flight: 0, arrived: 0 }
     }
 
     /// The length of a receive for one of the message's blocks.

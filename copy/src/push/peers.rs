@@ -16,7 +16,7 @@ use super::{
             ToSource, dial, node_id,
         },
         feed::Verdicts,
-        plan::{Stage, next_stage},
+        plan::{TransferStage, next_stage},
     },
     Finder, PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
 };
@@ -264,7 +264,7 @@ impl Peers {
     }
 
     /// Returns the next stage to move.
-    pub(super) fn next_stage(&self, segments: u64) -> Option<Stage> {
+    pub(super) fn next_stage(&self, segments: u64) -> Option<TransferStage> {
         next_stage(self.ready(), segments)
     }
 

@@ -18,7 +18,7 @@ use super::{
         feed::{Feed, Sources},
         layout::StreamLayout,
         manifest::Manifest,
-        plan::Stage,
+        plan::TransferStage,
         pool::Pool,
         sink::SinkOptions,
     },
@@ -39,7 +39,7 @@ const STRIKES: u32 = 3;
 
 /// The group that moves a stage.
 struct SendingGroup {
-    stage: Stage,
+    stage: TransferStage,
     join: Join,
     id: GroupId,
     attempt: u64,
@@ -193,7 +193,7 @@ impl<'o> Transfer<'o> {
         self.read_ahead()
     }
 
-    fn begin(&mut self, stage: Stage) -> Result<(), PushError> {
+    fn begin(&mut self, stage: TransferStage) -> Result<(), PushError> {
         self.instance += 1;
         self.best = self.best.max(self.peers.achieved());
         let (members, algorithm) = self.peers.group(self.me, &stage.receivers);

@@ -44,7 +44,7 @@ pub(crate) enum Ask {
 
 /// An action for the client's threads.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum ClientEffect {
     /// Connect to a member, and report the outcome with [`ClientCore::connected`] or [`ClientCore::broken`].
     Dial(DialTarget),
     /// Send this message on the connection.
@@ -166,9 +166,13 @@ impl ClientCore {
     }
 
     /// Takes a new call.
-    pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<Effect>) {
+    pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<ClientEffect>) {
         if let (Ask::Query(consistency, query), ConnectionState::Up) = (&ask, &self.link) {
-            out.push(Effect::Send(ToNode::Query { number: id.0, consistency: *consistency, query: query.clone() }));
+            out.push(ClientEffect::Send(ToNode::Query {
+                number: id.0,
+                consistency: *consistency,
+                query: query.clone(),
+            }));
         }
         if let Ask::Command(_) = ask {
             self.queued.push_back(id);
@@ -179,15 +183,15 @@ impl ClientCore {
     }
 
     /// Reports that the requested connection is established.
-    pub(crate) fn connected(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(crate) fn connected(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         self.link = ConnectionState::Greeting;
         self.heard = now;
         self.ping_at = now + PING;
-        out.push(Effect::Send(ToNode::Hello { version: VERSION, group: self.group.clone() }));
+        out.push(ClientEffect::Send(ToNode::Hello { version: VERSION, group: self.group.clone() }));
     }
 
     /// Reports that the requested connection was not established, or has ended.
-    pub(crate) fn broken(&mut self, now: Time, why: String, out: &mut Vec<Effect>) {
+    pub(crate) fn broken(&mut self, now: Time, why: String, out: &mut Vec<ClientEffect>) {
         self.trouble = why;
         if matches!(self.session, ClientSession::Opening(_)) {
             // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
@@ -206,7 +210,7 @@ impl ClientCore {
     }
 
     /// Takes a message of the connection.
-    pub(crate) fn heard(&mut self, now: Time, message: ToClient, out: &mut Vec<Effect>) {
+    pub(crate) fn heard(&mut self, now: Time, message: ToClient, out: &mut Vec<ClientEffect>) {
         self.heard = now;
         match message {
             ToClient::Welcome { members, session_timeout_ms, request_bytes } => {
@@ -219,7 +223,7 @@ impl ClientCore {
             ToClient::Members(members) => self.learn(members),
             ToClient::Away { why, members } => {
                 self.learn(members);
-                out.push(Effect::HangUp);
+                out.push(ClientEffect::HangUp);
                 return self.broken(now, why, out);
             }
             ToClient::Opened { session, window } => {
@@ -277,7 +281,7 @@ impl ClientCore {
     }
 
     /// Does everything that is due.
-    pub(crate) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(crate) fn tick(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         while let Some(&(deadline, id)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
             self.deadlines.remove(&(deadline, id));
             let Some(call) = self.calls.get(&id) else { continue };
@@ -290,7 +294,7 @@ impl ClientCore {
         match self.link {
             ConnectionState::Down(at) if at <= now && self.is_needed() => self.dial(now, out),
             ConnectionState::Greeting | ConnectionState::Up if now.since(self.heard) >= SILENCE => {
-                out.push(Effect::HangUp);
+                out.push(ClientEffect::HangUp);
                 let why = format!("a member said nothing for {} s", SILENCE.as_secs());
                 self.broken(now, why, out);
             }
@@ -317,14 +321,14 @@ impl ClientCore {
     }
 
     /// Ends the client.
-    pub(crate) fn close(&mut self, out: &mut Vec<Effect>) {
+    pub(crate) fn close(&mut self, out: &mut Vec<ClientEffect>) {
         if let (ConnectionState::Up, ClientSession::Open { id, .. }) = (&self.link, &self.session) {
-            out.push(Effect::Send(ToNode::Close { session: *id }));
+            out.push(ClientEffect::Send(ToNode::Close { session: *id }));
         }
         for (id, call) in std::mem::take(&mut self.calls) {
-            out.push(Effect::Resolve(id, Err(ClientError::Closed { sent: call.number.is_some() })));
+            out.push(ClientEffect::Resolve(id, Err(ClientError::Closed { sent: call.number.is_some() })));
         }
-        out.push(Effect::HangUp);
+        out.push(ClientEffect::HangUp);
     }
 
     /// Tells whether a connection has any use.
@@ -349,7 +353,7 @@ impl ClientCore {
         }
     }
 
-    fn dial(&mut self, now: Time, out: &mut Vec<Effect>) {
+    fn dial(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         let contacts = self.contacts();
         if contacts.is_empty() {
             "no member is known".clone_into(&mut self.trouble);
@@ -357,7 +361,7 @@ impl ClientCore {
             return;
         }
         self.link = ConnectionState::Dialing;
-        out.push(Effect::Dial(contacts[self.turn % contacts.len()].clone()));
+        out.push(ClientEffect::Dial(contacts[self.turn % contacts.len()].clone()));
     }
 
     fn learn(&mut self, members: Members) {
@@ -372,21 +376,25 @@ impl ClientCore {
     }
 
     /// Sends everything again that is not answered, on a fresh connection.
-    fn resume(&mut self, now: Time, out: &mut Vec<Effect>) {
+    fn resume(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         if let ClientSession::Open { id, .. } = self.session {
-            out.push(Effect::Send(ToNode::Resume { session: id }));
+            out.push(ClientEffect::Send(ToNode::Resume { session: id }));
             self.sent.values_mut().for_each(|sent| sent.again = true);
             self.again_at = Some(now);
         }
         for (id, call) in &self.calls {
             if let Ask::Query(consistency, query) = &call.ask {
-                out.push(Effect::Send(ToNode::Query { number: id.0, consistency: *consistency, query: query.clone() }));
+                out.push(ClientEffect::Send(ToNode::Query {
+                    number: id.0,
+                    consistency: *consistency,
+                    query: query.clone(),
+                }));
             }
         }
     }
 
     /// Sends the messages that are due on an established connection.
-    fn go_on(&mut self, now: Time, out: &mut Vec<Effect>) {
+    fn go_on(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
         while self.queued.front().is_some_and(|id| !self.calls.contains_key(id)) {
             self.queued.pop_front();
         }
@@ -398,21 +406,21 @@ impl ClientCore {
                 // Each attempt has a new key: of two sessions opened with one key, either could be taken for the other.
                 let key = self.random.u64(..);
                 self.session = ClientSession::Opening(key);
-                out.push(Effect::Send(ToNode::Open { key }));
+                out.push(ClientEffect::Send(ToNode::Open { key }));
             }
             ClientSession::Opening(_) => {}
         }
         if self.ping_at <= now {
             self.ping_at = now + PING;
-            out.push(Effect::Send(ToNode::Ping));
+            out.push(ClientEffect::Send(ToNode::Ping));
         }
     }
 
-    fn go_on_in(&mut self, session: SessionId, window: u64, now: Time, out: &mut Vec<Effect>) {
+    fn go_on_in(&mut self, session: SessionId, window: u64, now: Time, out: &mut Vec<ClientEffect>) {
         let acknowledged = self.acknowledged();
         let mut send = |number, calls: &BTreeMap<CallId, OutstandingCall>, id: CallId| {
             let Some(OutstandingCall { ask: Ask::Command(command), .. }) = calls.get(&id) else { return };
-            out.push(Effect::Send(ToNode::Request { session, number, acknowledged, command: command.clone() }));
+            out.push(ClientEffect::Send(ToNode::Request { session, number, acknowledged, command: command.clone() }));
         };
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
@@ -430,7 +438,7 @@ impl ClientCore {
                 let why = format!("it is longer than {} bytes, which the group takes of a client", self.request_bytes);
                 self.deadlines.remove(&(call.deadline, id));
                 self.calls.remove(&id);
-                out.push(Effect::Resolve(id, Err(ClientError::Rejected(why))));
+                out.push(ClientEffect::Resolve(id, Err(ClientError::Rejected(why))));
                 return self.go_on_in(session, window, now, out);
             }
             call.number = Some(self.next_number);
@@ -441,12 +449,12 @@ impl ClientCore {
         }
         if now.since(self.acted) >= self.session_timeout / 3 {
             self.acted = now;
-            out.push(Effect::Send(ToNode::Touch { session, acknowledged }));
+            out.push(ClientEffect::Send(ToNode::Touch { session, acknowledged }));
         }
     }
 
     /// Handles the refusal of a copy of `number` after the session has ended.
-    fn lose_session(&mut self, number: u64, out: &mut Vec<Effect>) {
+    fn lose_session(&mut self, number: u64, out: &mut Vec<ClientEffect>) {
         if !self.sent.contains_key(&number) {
             return;
         }
@@ -469,10 +477,10 @@ impl ClientCore {
         self.queued = unsent;
     }
 
-    fn resolve(&mut self, id: CallId, result: Result<Vec<u8>, ClientError>, out: &mut Vec<Effect>) {
+    fn resolve(&mut self, id: CallId, result: Result<Vec<u8>, ClientError>, out: &mut Vec<ClientEffect>) {
         if let Some(call) = self.calls.remove(&id) {
             self.deadlines.remove(&(call.deadline, id));
-            out.push(Effect::Resolve(id, result));
+            out.push(ClientEffect::Resolve(id, result));
         }
     }
 }

@@ -18,7 +18,7 @@ use squall_services::{ControlStream, DialTarget, StreamReader, StreamWriter, fra
 
 use super::{
     call::{Call, Resolve},
-    core::{Ask, CallId, ClientCore, Effect, Reach},
+    core::{Ask, CallId, ClientCore, ClientEffect, Reach},
     error::ClientError,
 };
 use crate::clients::serve::{
@@ -159,16 +159,16 @@ impl Threads {
         }
     }
 
-    fn carry_out(&mut self, effects: &mut Vec<Effect>) {
+    fn carry_out(&mut self, effects: &mut Vec<ClientEffect>) {
         for effect in effects.drain(..) {
             match effect {
-                Effect::Dial(contact) => self.dial(contact),
+                ClientEffect::Dial(contact) => self.dial(contact),
                 // A connection that is ending is reported by its reader.
-                Effect::Send(message) => {
+                ClientEffect::Send(message) => {
                     let _ = self.connection.as_ref().map(|connection| connection.to_writer.send(message));
                 }
-                Effect::HangUp => self.hang_up(),
-                Effect::Resolve(id, result) => {
+                ClientEffect::HangUp => self.hang_up(),
+                ClientEffect::Resolve(id, result) => {
                     if let Some(resolve) = self.calls.remove(&id) {
                         self.waiting.fetch_sub(1, Ordering::Relaxed);
                         resolve.resolve(result);

@@ -52,7 +52,7 @@ pub use self::{call::Call, config::ClientConfig, error::ClientError};
 pub(crate) use self::{
     call::Resolve,
     config::dial,
-    core::{Ask, CallId, ClientCore, Effect as ClientEffect, Reach},
+    core::{Ask, CallId, ClientCore, ClientEffect, Reach},
     driver::{Dial, Driver},
 };
 use crate::{

@@ -11,7 +11,7 @@ use squall_fabric::{NodeId, Time};
 use squall_services::DialTarget;
 
 use super::super::{
-    core::{Ask, CallId, ClientCore, Effect, Reach},
+    core::{Ask, CallId, ClientCore, ClientEffect, Reach},
     error::ClientError,
 };
 use crate::{
@@ -63,7 +63,7 @@ pub(super) struct World {
     at: Option<usize>,
     /// The member that the client is about to reach.
     dialing: Option<usize>,
-    effects: Vec<Effect>,
+    effects: Vec<ClientEffect>,
     /// The result of each call, and its time.
     pub(super) results: BTreeMap<CallId, (Time, Result<Vec<u8>, ClientError>)>,
 }
@@ -240,18 +240,18 @@ impl World {
     fn carry_out(&mut self) {
         for effect in std::mem::take(&mut self.effects) {
             match effect {
-                Effect::Dial(contact) => self.dialing = contact.node.map(|node| node.0 as usize),
-                Effect::HangUp => {
+                ClientEffect::Dial(contact) => self.dialing = contact.node.map(|node| node.0 as usize),
+                ClientEffect::HangUp => {
                     self.dialing = None;
                     if let Some(at) = self.at.take() {
                         self.members[at].said.clear();
                         self.members[at].attached = None;
                     }
                 }
-                Effect::Resolve(id, result) => {
+                ClientEffect::Resolve(id, result) => {
                     assert!(self.results.insert(id, (self.now, result)).is_none(), "{id:?} was resolved before");
                 }
-                Effect::Send(message) => self.hear(message),
+                ClientEffect::Send(message) => self.hear(message),
             }
         }
     }
