@@ -247,7 +247,9 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    const PROFILES: [(&str, fn(Spin, CoreBudget) -> BackoffProfile); 4] = [
+    type Profile = fn(Spin, CoreBudget) -> BackoffProfile;
+
+    const PROFILES: [(&str, Profile); 4] = [
         ("engine", BackoffProfile::engine),
         ("rank", BackoffProfile::rank),
         ("block", BackoffProfile::block),
