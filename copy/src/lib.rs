@@ -2,9 +2,9 @@
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
-//! use squall::copy::{PushOptions, push};
+//! use squall_copy::{PushOptions, push};
 //!
-//! # fn main() -> Result<(), squall::copy::PushError> {
+//! # fn main() -> Result<(), squall_copy::PushError> {
 //! // The receivers run `squall cp serve --dir DIRECTORY --name a`, or a `Receiver` of their own.
 //! let to = vec!["a".to_owned(), "b".to_owned()];
 //! let options = PushOptions::new(vec!["release".into()], to, "cp");
