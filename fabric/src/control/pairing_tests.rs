@@ -44,7 +44,7 @@ impl Side {
                 PairingEffect::Matched(endpoint) => self.log.push(format!("{} matched", endpoint.0)),
                 PairingEffect::Unmatched(endpoint) => self.log.push(format!("{} unmatched", endpoint.0)),
                 PairingEffect::Broken { endpoint, reason, .. } => {
-                    self.log.push(format!("{} broken: {reason:?}", endpoint.0))
+                    self.log.push(format!("{} broken: {reason:?}", endpoint.0));
                 }
             }
         }
