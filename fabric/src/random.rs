@@ -1,18 +1,17 @@
 //! Random numbers that can't be guessed.
 
 use rustix::{
-    io::Errno,
+    io::{Errno, retry_on_intr},
     rand::{GetRandomFlags, getrandom},
 };
 
 /// Draws bytes, at most 256.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], Errno> {
-    let mut bytes = [0; N];
-    // So few are never cut short, once the system's pool has been filled for the first time.
-    while let Err(error) = getrandom(&mut bytes, GetRandomFlags::empty()) {
-        if error != Errno::INTR {
-            return Err(error);
-        }
+    // The kernel cuts so few short only until its pool has been filled for the first time (getrandom(2)).
+    const { assert!(N <= 256) };
+    let (mut bytes, mut drawn) = ([0; N], 0);
+    while drawn < N {
+        drawn += retry_on_intr(|| getrandom(&mut bytes[drawn..], GetRandomFlags::empty()))?;
     }
     Ok(bytes)
 }

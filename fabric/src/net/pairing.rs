@@ -13,7 +13,7 @@
 //!   │═══ Welcome ══════▶│         and so is a
 //! ```
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use super::{
     link::NetLink,
@@ -41,7 +41,7 @@ pub(super) struct NetMedium;
 
 impl Medium for NetMedium {
     type Tag = (Plane, GroupTag);
-    type SetUp = Vec<u8>;
+    type SetUp = Arc<[u8]>;
     type PeerSetUp = PeerSetUp;
 }
 
@@ -62,9 +62,11 @@ impl From<PairingMessage<NetMedium>> for LinkFrame {
     fn from(message: PairingMessage<NetMedium>) -> LinkFrame {
         match message {
             PairingMessage::Offer { mine, tag: (plane, tag), set_up } => {
-                LinkFrame::Offer { mine: mine.0, plane, tag, set_up }
+                LinkFrame::Offer { mine: mine.0, plane, tag, set_up: set_up.to_vec() }
             }
-            PairingMessage::Accept { mine, yours, set_up } => LinkFrame::Accept { mine: mine.0, yours, set_up },
+            PairingMessage::Accept { mine, yours, set_up } => {
+                LinkFrame::Accept { mine: mine.0, yours, set_up: set_up.to_vec() }
+            }
             PairingMessage::Confirm { mine, yours } => LinkFrame::Confirm { mine: mine.0, yours },
             PairingMessage::Close { mine, reason } => LinkFrame::Close { mine: mine.0, reason },
         }
@@ -97,7 +99,7 @@ impl Thread {
         } else if len > SET_UP_BYTES {
             BreakReason::Failed(format!("a set-up of {len} bytes is too long: expose fewer regions"))
         } else {
-            return self.pairing.connect(endpoint, peer, (plane, tag), set_up, Instant::now());
+            return self.pairing.connect(endpoint, peer, (plane, tag), set_up.into(), Instant::now());
         };
         self.send_event(plane, Event::Broken { endpoint, reason });
     }

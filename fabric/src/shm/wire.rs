@@ -106,6 +106,10 @@ impl Frame {
             Frame::Accept { set_up, yours } => to.u8(6).set_up(set_up).u64(*yours),
             Frame::Confirm { mine, yours } => to.u8(7).u64(*mine).u64(*yours),
             Frame::Reject { yours, text } => to.u8(8).u64(*yours).text(text),
+            // These need a network, and the reader refuses them.
+            Frame::Close { mine, reason: BreakReason::Lost(_) | BreakReason::GivenUp | BreakReason::Unreachable } => {
+                to.u8(9).u64(*mine).reason(&BreakReason::PeerClosed)
+            }
             Frame::Close { mine, reason } => to.u8(9).u64(*mine).reason(reason),
             Frame::Source(region) => to.u8(10).region(region),
             Frame::Forget(key) => to.u8(11).u64(key.0),
@@ -332,8 +336,18 @@ mod tests {
 
     #[test]
     fn a_reason_that_needs_a_network_is_malformed() {
-        for reason in [BreakReason::Lost("why".into()), BreakReason::GivenUp] {
-            assert_eq!(Frame::decode(&Frame::Close { mine: 1, reason }.encode(), 1), Err(UNKNOWN_REASON));
+        for code in [5, 6] {
+            let mut close = Writer(Vec::new());
+            close.u8(9).u64(1).u8(code).text("");
+            assert_eq!(Frame::decode(&close.0, 1), Err(UNKNOWN_REASON));
+        }
+    }
+
+    #[test]
+    fn a_reason_that_needs_a_network_goes_as_a_plain_close() {
+        for reason in [BreakReason::Lost("why".into()), BreakReason::GivenUp, BreakReason::Unreachable] {
+            let plain = Frame::Close { mine: 1, reason: BreakReason::PeerClosed };
+            assert_eq!(Frame::decode(&Frame::Close { mine: 1, reason }.encode(), 1), Ok(plain));
         }
     }
 
