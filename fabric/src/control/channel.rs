@@ -170,31 +170,51 @@ impl Untaken {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::{OnceLock, atomic::AtomicUsize};
+
+    use rustix::{
+        event::{PollFd, PollFlags, poll},
+        time::Timespec,
+    };
 
     use super::*;
+
+    fn is_readable(signal: impl AsFd) -> bool {
+        poll(&mut [PollFd::new(&signal, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+    }
 
     #[test]
     fn commands_come_in_order_with_one_signal() {
         let (commands, receiver) = commands().unwrap();
+        let signal = receiver.signal().try_clone_to_owned().unwrap();
+        assert!(!is_readable(&signal));
         commands.send([1, 2]);
-        commands.send([]);
+        assert!(is_readable(&signal));
         receiver.calm();
+        assert!(!is_readable(&signal));
+        commands.send([]);
+        assert!(!is_readable(&signal));
         let other = commands.clone();
         drop(commands);
         other.send([3]);
+        assert!(is_readable(&signal));
+        receiver.calm();
         assert_eq!(std::iter::from_fn(|| receiver.next()).collect::<Vec<_>>(), [1, 2, 3]);
         drop(receiver);
         other.send([4]);
+        assert!(!is_readable(&signal));
     }
 
     #[test]
     fn the_bell_is_rung_once_for_all_events_and_at_the_end() {
         let rung = Arc::new(AtomicUsize::new(0));
-        let bell = Arc::clone(&rung);
+        let flag = Arc::new(OnceLock::<Arc<AtomicBool>>::new());
+        let (bell, rings) = (Arc::clone(&flag), Arc::clone(&rung));
         let (mut sender, events) = events(move || {
-            bell.fetch_add(1, Ordering::Relaxed);
+            // A bell that is rung before the flag is set does not count.
+            rings.fetch_add(bell.get().unwrap().load(Ordering::Relaxed).into(), Ordering::Relaxed);
         });
+        flag.set(Arc::clone(&events.pending)).unwrap();
         sender.flush();
         assert!(!events.are_pending());
         let untaken = Untaken::default();
@@ -208,8 +228,11 @@ mod tests {
         assert_eq!(events.next().unwrap().map(|(number, _)| number), Some(1));
         assert_eq!(untaken.count(), 1);
         drop(sender);
-        assert!(events.next().unwrap().is_some() && events.next().is_err());
         assert!(events.are_pending());
+        events.begin();
+        assert!(!events.are_pending());
+        assert!(events.next().unwrap().is_some() && events.next().is_err());
+        assert!(events.are_pending(), "the next look finds the end as well");
         assert_eq!((rung.load(Ordering::Relaxed), untaken.count()), (2, 0));
     }
 }

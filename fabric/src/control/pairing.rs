@@ -15,7 +15,7 @@
 //! another offer. `a` can't have been used by then, so it is as new.
 //!
 //! [`Pairing`] has no socket and no clock. Its owner tells it of commands, links and frames, and then carries out the
-//! [`PairingEffect`]s in their order.
+//! [`PairingEffect`]s in their order, before it tells of anything else.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -194,6 +194,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Has an endpoint meet its counterpart.
     pub(crate) fn connect(&mut self, endpoint: EndpointId, peer: NodeId, tag: M::Tag, set_up: M::SetUp, now: Instant) {
+        self.assert_settled();
         if self.by_tag.contains_key(&(peer, tag)) {
             return self.effects.push_back(PairingEffect::Broken { endpoint, tag, reason: BreakReason::TagInUse });
         }
@@ -208,23 +209,22 @@ impl<M: Medium> Pairing<M> {
 
     /// Ends an endpoint, and tells its counterpart the reason.
     pub(crate) fn close(&mut self, endpoint: EndpointId, reason: BreakReason) {
-        if let Some(local) = self.remove(endpoint)
-            && let Some(link) = local.stage.link()
-        {
-            self.effects.push_back(PairingEffect::Send(link, PairingMessage::Close { mine: endpoint, reason }));
-        }
+        self.assert_settled();
+        self.remove_and_tell(endpoint, reason);
     }
 
     /// Ends an endpoint on both sides.
     pub(crate) fn break_both(&mut self, endpoint: EndpointId, reason: BreakReason) {
+        self.assert_settled();
         if let Some(tag) = self.tag(endpoint) {
-            self.close(endpoint, reason.clone());
+            self.remove_and_tell(endpoint, reason.clone());
             self.effects.push_back(PairingEffect::Broken { endpoint, tag, reason });
         }
     }
 
     /// Ends all endpoints that wait for a peer which they can't have.
     pub(crate) fn fail_waiting(&mut self, peer: NodeId, reason: &BreakReason) {
+        self.assert_settled();
         for endpoint in self.waiting_for(peer) {
             self.break_local(endpoint, reason.clone());
         }
@@ -232,6 +232,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Ends the endpoint that waits for a peer with a tag under which it can't have a counterpart.
     pub(crate) fn fail_tag(&mut self, peer: NodeId, tag: M::Tag, reason: BreakReason) {
+        self.assert_settled();
         if let Some(endpoint) = self.by_tag.get(&(peer, tag)).copied()
             && matches!(self.endpoints[&endpoint].stage, PairingStage::Waiting)
         {
@@ -241,12 +242,14 @@ impl<M: Medium> Pairing<M> {
 
     /// As [`fail_waiting`](Pairing::fail_waiting), and remembers the refusal for a moment.
     pub(crate) fn refuse(&mut self, peer: NodeId, sentence: String, now: Instant) {
+        self.assert_settled();
         self.refusals.note(peer, &sentence, now);
         self.fail_waiting(peer, &BreakReason::Refused(sentence));
     }
 
     /// Takes a link with a node, over which this side accepts offers or makes them.
     pub(crate) fn link_up(&mut self, id: LinkId, node: NodeId, accepts: bool) {
+        self.assert_settled();
         self.refusals.forget(node);
         self.links.insert(id, PeerEndpoints { node, accepts, offers: Vec::new(), by_theirs: BTreeMap::new() });
         self.by_node.insert(node, id);
@@ -257,6 +260,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Ends all complete endpoints of a link that is no more; the others wait for another link.
     pub(crate) fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
+        self.assert_settled();
         let Some(link) = self.links.remove(&id) else { return };
         self.by_node.remove(&link.node);
         for endpoint in self.select(|local| local.stage.link() == Some(id)) {
@@ -286,6 +290,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Takes a peer's offer.
     pub(crate) fn on_offer(&mut self, from: Counterpart, tag: M::Tag, set_up: M::PeerSetUp) -> Result<(), Malformed> {
+        self.assert_settled();
         self.check_offer(from)?;
         let Some(link) = self.links.get_mut(&from.link) else { return Ok(()) };
         link.offers.push(Offer { theirs: from.theirs, tag, set_up });
@@ -302,6 +307,7 @@ impl<M: Medium> Pairing<M> {
         endpoint: EndpointId,
         set_up: Result<M::PeerSetUp, BreakReason>,
     ) -> Result<(), Malformed> {
+        self.assert_settled();
         let Some(local) = self.endpoints.get_mut(&endpoint) else { return Ok(()) };
         let Some(link) = self.links.get_mut(&from.link) else { return Ok(()) };
         if !matches!(local.stage, PairingStage::Offered(link) if link == from.link) {
@@ -324,6 +330,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Takes a peer's confirmation of an acceptance.
     pub(crate) fn on_confirm(&mut self, from: Counterpart, endpoint: EndpointId) -> Result<(), Malformed> {
+        self.assert_settled();
         let Some(local) = self.endpoints.get_mut(&endpoint) else { return Ok(()) };
         match std::mem::replace(&mut local.stage, PairingStage::Waiting) {
             PairingStage::Accepted(accepted, set_up) if accepted == from => {
@@ -340,6 +347,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Takes note that a peer can't use the message of an endpoint that was offered.
     pub(crate) fn on_reject(&mut self, link: LinkId, endpoint: EndpointId, reason: BreakReason) {
+        self.assert_settled();
         let local = self.endpoints.get(&endpoint);
         if local.is_some_and(|local| matches!(local.stage, PairingStage::Offered(on) if on == link)) {
             self.break_local(endpoint, reason);
@@ -348,6 +356,7 @@ impl<M: Medium> Pairing<M> {
 
     /// Takes note that the peer's endpoint is no more.
     pub(crate) fn on_close(&mut self, from: Counterpart, reason: BreakReason) {
+        self.assert_settled();
         let Some(link) = self.links.get_mut(&from.link) else { return };
         link.offers.retain(|offer| offer.theirs != from.theirs);
         let Some(endpoint) = link.by_theirs.remove(&from.theirs) else { return };
@@ -373,6 +382,11 @@ impl<M: Medium> Pairing<M> {
                 None
             }
         }
+    }
+
+    /// Checks that the owner has carried out the effects of its last call.
+    fn assert_settled(&self) {
+        debug_assert!(self.effects.is_empty(), "the effects of the last call are to be carried out before another one");
     }
 
     fn select(&self, is_wanted: impl Fn(&LocalEndpoint<M>) -> bool) -> Vec<EndpointId> {
@@ -423,6 +437,14 @@ impl<M: Medium> Pairing<M> {
             self.effects.push_back(PairingEffect::Unmatched(endpoint));
         }
         Some(local)
+    }
+
+    fn remove_and_tell(&mut self, endpoint: EndpointId, reason: BreakReason) {
+        if let Some(local) = self.remove(endpoint)
+            && let Some(link) = local.stage.link()
+        {
+            self.effects.push_back(PairingEffect::Send(link, PairingMessage::Close { mine: endpoint, reason }));
+        }
     }
 
     /// Ends an endpoint of which the peer knows nothing, or has said that it is over.

@@ -79,4 +79,28 @@ mod tests {
         let silence = now - (start + TIMEOUT / 2);
         assert!(silence > TIMEOUT * 3 / 4 && silence < TIMEOUT, "{silence:?}");
     }
+
+    #[test]
+    fn a_silent_peer_is_silent_until_it_is_heard() {
+        let start = Instant::now();
+        let mut heartbeat = Heartbeat::new(start);
+        let late = start + TIMEOUT;
+        assert!(heartbeat.is_silent(TIMEOUT, late) && heartbeat.is_silent(TIMEOUT, late + TIMEOUT));
+        heartbeat.beats(TIMEOUT, late);
+        assert!(heartbeat.is_silent(TIMEOUT, late), "a heartbeat to it is none from it");
+        heartbeat.hear(late);
+        assert!(!heartbeat.is_silent(TIMEOUT, late));
+    }
+
+    /// A process that was stopped sends one heartbeat for all that it has missed.
+    #[test]
+    fn one_heartbeat_follows_a_long_gap() {
+        let start = Instant::now();
+        let mut heartbeat = Heartbeat::new(start);
+        assert!(heartbeat.beats(TIMEOUT, start));
+        let late = start + 100 * TIMEOUT;
+        heartbeat.hear(late);
+        assert!(heartbeat.beats(TIMEOUT, late) && !heartbeat.beats(TIMEOUT, late));
+        assert_eq!(heartbeat.due(TIMEOUT), late + TIMEOUT / BEATS);
+    }
 }

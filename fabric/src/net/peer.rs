@@ -173,7 +173,7 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(peer.step(now, false, None, &mut rng), Step::Dial(address(1)));
             let Step::Rest(Some(next)) = peer.step(now, false, None, &mut rng) else { panic!("no pause") };
-            assert!(next > now && next <= now + LAST_BACKOFF);
+            assert!(next >= now + FIRST_BACKOFF / 2 && next <= now + LAST_BACKOFF);
             longest = longest.max(next - now);
             now = next;
         }
@@ -182,6 +182,26 @@ mod tests {
         assert_eq!(peer.step(now, false, None, &mut rng), Step::Dial(address(1)));
         let Step::Rest(Some(next)) = peer.step(now, false, None, &mut rng) else { panic!("no pause") };
         assert!(next <= now + FIRST_BACKOFF);
+    }
+
+    #[test]
+    fn a_pause_takes_from_half_the_back_off_to_all_of_it() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let pauses: Vec<Duration> = (0..1000).map(|_| pause(LAST_BACKOFF, &mut rng)).collect();
+        let (shortest, longest) = (*pauses.iter().min().unwrap(), *pauses.iter().max().unwrap());
+        assert!(shortest >= LAST_BACKOFF / 2 && shortest < LAST_BACKOFF * 6 / 10, "{shortest:?}");
+        assert!(longest <= LAST_BACKOFF && longest > LAST_BACKOFF * 9 / 10, "{longest:?}");
+    }
+
+    #[test]
+    fn a_round_tries_a_bounded_number_of_addresses() {
+        let (mut rng, now) = (fastrand::Rng::with_seed(1), Instant::now());
+        let ports: Vec<u16> = (1..=MAX_ADDRESSES as u16 + 1).collect();
+        let mut peer = Peer::new(texts(&ports), now);
+        for port in &ports[..MAX_ADDRESSES] {
+            assert_eq!(peer.step(now, false, None, &mut rng), Step::Dial(address(*port)));
+        }
+        assert!(matches!(peer.step(now, false, None, &mut rng), Step::Rest(Some(_))));
     }
 
     #[test]
