@@ -1,7 +1,5 @@
 //! The CA of a cluster, and the keys that it issues.
 
-use std::{fs, path::PathBuf};
-
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -10,7 +8,7 @@ use squall_fabric::{NodeId, net::certificate_name};
 use time::{Duration, OffsetDateTime};
 
 use super::{
-    Files, KeysError, Subject, describe,
+    Files, KeysError,
     files::{Access, check_free, write},
 };
 use crate::config::check_name;
@@ -27,10 +25,10 @@ const CLOCKS_DIFFER: Duration = Duration::hours(1);
 /// The CA of one cluster, with its key.
 #[derive(Debug)]
 pub struct Authority {
-    cluster: String,
-    certificate: String,
-    issuer: Issuer<'static, KeyPair>,
-    until: OffsetDateTime,
+    pub(super) cluster: String,
+    pub(super) certificate: String,
+    pub(super) issuer: Issuer<'static, KeyPair>,
+    pub(super) until: OffsetDateTime,
 }
 
 /// A node's certificate and key, in PEM form.
@@ -57,35 +55,6 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?.pem();
         Ok(Authority { cluster: cluster.to_owned(), certificate, issuer: Issuer::new(params, key), until })
-    }
-
-    /// Reads a CA and its key.
-    pub fn load(files: &Files) -> Result<Authority, KeysError> {
-        let (certificate_path, key_path) = (files.authority_certificate(), files.authority_key());
-        let read = |path: &PathBuf| {
-            fs::read_to_string(path).map_err(|cause| KeysError::Read { path: path.clone(), cause, is_ca: true })
-        };
-        let (certificate, key) = (read(&certificate_path)?, read(&key_path)?);
-        let malformed =
-            |problem: String| KeysError::Malformed { what: certificate_path.display().to_string(), problem };
-        let [description] = &describe(&certificate).map_err(malformed)?[..] else {
-            return Err(malformed("it has several certificates: give the CA's alone".into()));
-        };
-        let Subject::Authority { cluster } = &description.subject else {
-            return Err(malformed("it is not the certificate of a CA that `squall keys init` has made".into()));
-        };
-        let key = KeyPair::from_pem(&key).map_err(|error| KeysError::Malformed {
-            what: key_path.display().to_string(),
-            problem: format!("it is no private key ({error})"),
-        })?;
-        if !description.is_of(&key) {
-            return Err(KeysError::Malformed {
-                what: key_path.display().to_string(),
-                problem: format!("it is not the key of {}", certificate_path.display()),
-            });
-        }
-        let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
-        Ok(Authority { cluster: cluster.clone(), issuer, until: description.until, certificate })
     }
 
     /// Writes the certificate and the key into files; only this user can read the key.

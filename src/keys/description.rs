@@ -1,9 +1,13 @@
-//! The contents of certificates.
+//! The contents of certificates, and a CA that is read from its files.
 
-use rcgen::{KeyPair, PublicKeyData};
+use std::{fs, path::PathBuf};
+
+use rcgen::{Issuer, KeyPair, PublicKeyData};
 use squall_fabric::{NodeId, net::certificate_name};
 use time::OffsetDateTime;
 use x509_parser::prelude::{GeneralName, Pem, X509Certificate};
+
+use super::{Authority, Files, KeysError};
 
 /// The contents of a certificate, not verified.
 #[derive(Clone, Debug)]
@@ -70,7 +74,7 @@ impl Description {
     }
 
     /// Tells whether the certificate is for this key.
-    pub(super) fn is_of(&self, key: &KeyPair) -> bool {
+    fn is_of(&self, key: &KeyPair) -> bool {
         self.public_key == key.subject_public_key_info()
     }
 }
@@ -106,5 +110,36 @@ pub fn describe(pem: &str) -> Result<Vec<Description>, String> {
         true if has_key => Err("it has a private key, which says nothing: give the certificate beside it".into()),
         true => Err("there is no certificate in it".into()),
         false => Ok(all),
+    }
+}
+
+impl Authority {
+    /// Reads a CA and its key.
+    pub fn load(files: &Files) -> Result<Authority, KeysError> {
+        let (certificate_path, key_path) = (files.authority_certificate(), files.authority_key());
+        let read = |path: &PathBuf| {
+            fs::read_to_string(path).map_err(|cause| KeysError::Read { path: path.clone(), cause, is_ca: true })
+        };
+        let (certificate, key) = (read(&certificate_path)?, read(&key_path)?);
+        let malformed =
+            |problem: String| KeysError::Malformed { what: certificate_path.display().to_string(), problem };
+        let [description] = &describe(&certificate).map_err(malformed)?[..] else {
+            return Err(malformed("it has several certificates: give the CA's alone".into()));
+        };
+        let Subject::Authority { cluster } = &description.subject else {
+            return Err(malformed("it is not the certificate of a CA that `squall keys init` has made".into()));
+        };
+        let key = KeyPair::from_pem(&key).map_err(|error| KeysError::Malformed {
+            what: key_path.display().to_string(),
+            problem: format!("it is no private key ({error})"),
+        })?;
+        if !description.is_of(&key) {
+            return Err(KeysError::Malformed {
+                what: key_path.display().to_string(),
+                problem: format!("it is not the key of {}", certificate_path.display()),
+            });
+        }
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
+        Ok(Authority { cluster: cluster.clone(), issuer, until: description.until, certificate })
     }
 }

@@ -23,13 +23,15 @@
 //! ```
 
 mod authority;
+#[cfg(feature = "certificates")]
 mod description;
 mod files;
 mod log;
 
+#[cfg(feature = "certificates")]
+pub use self::description::{Description, Subject, describe};
 pub use self::{
     authority::{Authority, MAX_DAYS, NodeKeys},
-    description::{Description, Subject, describe},
     files::Files,
     log::LogKeys,
 };
@@ -105,5 +107,5 @@ pub enum KeysError {
     Make(#[from] rcgen::Error),
 }
 
-#[cfg(all(test, not(squall_loom)))]
+#[cfg(all(test, not(squall_loom), feature = "certificates"))]
 mod tests;
