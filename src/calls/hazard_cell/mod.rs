@@ -3,6 +3,9 @@
 //! A thread that uses the value notes that in a word of its own (a hazard pointer: M. Michael, IEEE TPDS 15(6), 2004),
 //! without an atomic read-modify-write and without a fence. The thread that replaces the value lays a fence into all
 //! threads at once (`membarrier`) before it looks at the words. Then it drops the old values that no word notes.
+//!
+//! `arc-swap` does the same with an atomic exchange in each read. Its reads took 7 times as long (nine rounds of 20
+//! million each, in turns), and each submit and each read of a group is one.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
