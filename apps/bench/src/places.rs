@@ -29,6 +29,16 @@ pub(crate) enum FabricKind {
     Verbs,
 }
 
+impl FabricKind {
+    /// The default of a configuration.
+    pub(crate) fn default_bulk_threshold(self) -> usize {
+        match self {
+            FabricKind::Shm | FabricKind::Tcp => 256 << 10,
+            FabricKind::Verbs => 10 << 10,
+        }
+    }
+}
+
 /// Options for the places of nodes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PlaceArgs {

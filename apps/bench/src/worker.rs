@@ -1,13 +1,11 @@
 //! `squall-bench worker`: one node of a benchmark, started by its parent.
 
 use std::{
-    fs,
     hint::black_box,
-    io::{self, Read, Write},
-    path::PathBuf,
+    io::{self, Read},
     sync::{
         Arc,
-        mpsc::{self, Receiver, RecvTimeoutError},
+        mpsc::{Receiver, RecvTimeoutError},
     },
     thread,
     time::Duration,
@@ -15,11 +13,7 @@ use std::{
 
 use clap::Args;
 use rkyv::util::AlignedVec;
-use rustix::{
-    process::{Pid, Signal, getppid, set_parent_process_death_signal},
-    time::{ClockId, clock_gettime},
-};
-use serde::de::DeserializeOwned;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use squall::{
     Config, FabricError, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError,
     config::Backend,
@@ -28,13 +22,15 @@ use squall_command::CommandError;
 use squall_fabric::{NodeId, Time};
 
 use super::{
-    bulk::{BulkJob, Carrier, Mover},
+    bulk::Mover,
     caller,
-    collectives::{CollectivesJob, CollectivesRank},
+    carrier::Carrier,
+    collectives::CollectivesRank,
     failover,
-    job::{Go, Job, WorkerJob, WorkerMeasurements, WorkerReport, Written},
-    latency, load,
-    onepipe::{self, OnePipeJob},
+    job::{BulkJob, CollectivesJob, Go, Job, OnePipeJob, WorkerJob, WorkerMeasurements, WorkerReport, Written},
+    latency, load, onepipe,
+    parent::{Stopped, listen, say},
+    processor::{processor_seconds, switches},
     tally::Tally,
 };
 
@@ -113,36 +109,6 @@ fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
             let _ = told.recv();
         }
     }
-}
-
-/// A reason for which a worker did not finish.
-pub(crate) enum Stopped {
-    /// Its parent wants no more of it, or is gone.
-    Told,
-    Failed(String),
-}
-
-impl From<String> for Stopped {
-    fn from(why: String) -> Stopped {
-        Stopped::Failed(why)
-    }
-}
-
-/// The parent's lines. Disconnected once the parent says nothing more.
-fn listen<G: DeserializeOwned + Send + 'static>() -> Receiver<G> {
-    let (hear, told) = mpsc::channel();
-    thread::spawn(move || {
-        let lines = io::stdin().lines().map_while(Result::ok);
-        // The receiver is gone once the work is over.
-        let _ = lines.map_while(|line| serde_json::from_str(&line).ok()).try_for_each(|go| hear.send(go));
-    });
-    told
-}
-
-pub(crate) fn say(said: &WorkerReport) {
-    let line = serde_json::to_string(said).expect("plain data");
-    // A parent that is gone does not listen; the end of the input will say so.
-    let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
 fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
@@ -352,20 +318,4 @@ fn measure(
             syncs: after.syncs - before.syncs,
         },
     })
-}
-
-/// The number of times that this process' threads gave up their cores by themselves; 0 if the system does not say.
-fn switches() -> u64 {
-    let of = |path: PathBuf| {
-        let status = fs::read_to_string(path.join("status")).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
-    };
-    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
-    threads.flatten().filter_map(|thread| of(thread.path())).sum()
-}
-
-/// Processor time that this process has taken, in seconds.
-pub(crate) fn processor_seconds() -> f64 {
-    let taken = clock_gettime(ClockId::ProcessCPUTime);
-    taken.tv_sec as f64 + taken.tv_nsec as f64 * 1e-9
 }

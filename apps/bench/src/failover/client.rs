@@ -15,10 +15,9 @@ use rkyv::util::AlignedVec;
 use squall::{Config, Epoch, Group, Invalid, Message, Node, Service, Snapshot, Stamp, View, config::Backend};
 use squall_fabric::Time;
 
-use super::{FailoverJob, Recovered, Settled, WorkerCommand};
 use crate::{
-    job::WorkerReport,
-    worker::{Stopped, say},
+    job::{FailoverJob, Recovered, Settled, WorkerCommand, WorkerReport},
+    parent::{Stopped, say},
 };
 
 const GROUP: &str = "bench";

@@ -6,6 +6,10 @@ use squall::{Config, config::Backend};
 
 use crate::places::NodeAddresses;
 
+/// The length of three pauses: scatterings that were late are sent after the first measurement; throughput warms up
+/// before the second; messages on their way come in after it.
+pub(crate) const PAUSE_NANOS: u64 = 250_000_000;
+
 /// The protocol that orders the scatterings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
