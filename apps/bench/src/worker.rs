@@ -16,7 +16,6 @@ use rkyv::util::AlignedVec;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use squall::{
     Config, FabricError, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError,
-    config::Backend,
 };
 use squall_command::CommandError;
 use squall_fabric::{NodeId, Time};
@@ -30,6 +29,7 @@ use super::{
     job::{BulkJob, CollectivesJob, Go, Job, OnePipeJob, WorkerJob, WorkerMeasurements, WorkerReport, Written},
     latency, load, onepipe,
     parent::{Stopped, listen, say},
+    places::configure,
     processor::{processor_seconds, switches},
     tally::Tally,
 };
@@ -191,12 +191,7 @@ fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>
 
 /// Forms the group. Each node's service only reads its messages.
 fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<ReadingService>), String> {
-    let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
-    let config = match &job.place {
-        Some(place) => place.apply(config, job.node),
-        None => config.backend(Backend::Shm),
-    };
-    let config = config
+    let config = configure(&job.cluster, job.node, job.nodes, job.place.as_ref())
         .formation_timeout(FORMATION_TIMEOUT)
         .spin(job.spin.into())
         .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))

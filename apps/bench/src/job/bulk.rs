@@ -120,7 +120,7 @@ impl BulkJob {
 
     /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 
     /// The RDMC group with this number, for this job's messages.

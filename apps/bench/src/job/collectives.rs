@@ -163,7 +163,7 @@ impl CollectivesJob {
 
     /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 }
 
