@@ -8,7 +8,6 @@
 //! once, and each receiver's out of it once. An operation is over at the root when no rank needs its memory any more,
 //! and at a receiver when the vector is there; the receiver goes on to pass blocks to others.
 
-mod name;
 mod pool;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -21,9 +20,11 @@ use squall_rdmc::{
 };
 
 use self::pool::Pool;
-use crate::{Algorithm, Collective, CollectiveError, CommunicatorConfig, lane::Lane};
-
-pub(crate) use self::name::{are_named, group_id};
+use crate::{
+    Algorithm, Collective, CollectiveError, CommunicatorConfig,
+    group_name::{self, group_id},
+    lane::Lane,
+};
 
 /// The long broadcasts of one communicator, at one rank.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl LongBroadcasts {
         while self.groups.step(fabric, &mut events) {
             progress = true;
             for (id, event) in events.drain(..) {
-                self.on_event(config, me, lanes, name::root(id), event);
+                self.on_event(config, me, lanes, group_name::root(id), event);
             }
         }
         self.events = events;

@@ -1,12 +1,14 @@
 //! A group of ranks that carry out operations together.
 
 mod ending;
+mod operation;
 
 use std::sync::Arc;
 
 use squall_fabric::{BreakReason, Completion, Fabric, Fingerprint, Region, RegionKind, Time};
 use squall_sst::{Mesh, MeshEvent};
 
+pub use self::operation::Operation;
 use crate::{
     Algorithm, Collective, CollectiveError, CommunicatorConfig, CreateCommunicatorError, Parameters,
     bulk::LongBroadcasts,
@@ -16,7 +18,6 @@ use crate::{
     lane::{Common, Lane, LaneStatus},
     layout::{MemoryLayout, PeerRegions},
     lending::Lending,
-    operation::Operation,
     reduction::Operator,
     schedule::{CollectiveCall, Schedule, plan},
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{GroupTag, NodeId};
 use squall_rdmc::block::{Medium, Network};
 
-use crate::{CreateCommunicatorError, bulk::are_named, layout::MemoryLayout};
+use crate::{CreateCommunicatorError, group_name::are_named, layout::MemoryLayout};
 
 /// A communicator's configuration. All ranks give the same.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 
-use crate::reduction::{Builtin, Combine, combine_by};
+use crate::combine::{Builtin, Combine, OperandOrder, combine_by};
 
 /// A number that operations work on: `u8`, `i32`, `u32`, `i64`, `u64`, `f32` or `f64`.
 pub trait Element: Pod + Send + Sync + sealed::Sealed {
@@ -17,6 +17,17 @@ pub trait Element: Pod + Send + Sync + sealed::Sealed {
 
     #[doc(hidden)]
     fn unwrap(vector: Vector) -> Option<Vec<Self>>;
+}
+
+impl Builtin {
+    /// Combines the elements of a slice into those of another of the same length, as a reduction of two ranks does.
+    ///
+    /// Does nothing where the operation is not defined: on bits of floats.
+    pub fn combine<T: Element>(self, into: &mut [T], with: &[T]) {
+        if let Some(combine) = T::builtin(self) {
+            combine.0(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with), OperandOrder::MineFirst);
+        }
+    }
 }
 
 mod sealed {

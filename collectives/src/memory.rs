@@ -2,11 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{
-    element::Vector,
-    reduction::Operator,
-    schedule::{ChunkTarget, OperandOrder},
-};
+use crate::{combine::OperandOrder, element::Vector, reduction::Operator, schedule::ChunkTarget};
 
 /// The chunks that a lane has besides its vector, as words, so that all elements are aligned in them.
 #[derive(Debug)]

@@ -1,28 +1,11 @@
-//! The operations on two elements.
+//! The reductions: operations on two elements, built in or the user's.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-use crate::{CollectiveError, Element, schedule::OperandOrder};
-
-/// The built-in operations. Integers wrap around. Of floats, `Min` and `Max` keep the first of two equals, and the
-/// first where they can't be compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Builtin {
-    /// a + b
-    Sum,
-    /// a · b
-    Product,
-    /// The less of the two.
-    Min,
-    /// The greater of the two.
-    Max,
-    /// Bit by bit; integers only.
-    And,
-    /// Bit by bit; integers only.
-    Or,
-    /// Bit by bit; integers only.
-    Xor,
-}
+use crate::{
+    CollectiveError, Element,
+    combine::{Builtin, Combine, OperandOrder, combine_by},
+};
 
 /// An operation on elements of type `T`, built in or the user's. It must be associative. Floats, whose operations are
 /// only nearly so, get the same result on every rank nevertheless.
@@ -36,12 +19,6 @@ enum ReductionKind<T> {
     Builtin(Builtin),
     User { commutative: bool, combine: Arc<UserCombine>, of: PhantomData<T> },
 }
-
-/// A function that combines the elements of the second slice into the first: bytes of equal length, aligned to their
-/// type.
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub struct Combine(pub(crate) fn(&mut [u8], &[u8], OperandOrder));
 
 type UserCombine = dyn Fn(&mut [u8], &[u8], OperandOrder) + Send + Sync;
 
@@ -65,17 +42,6 @@ impl Operator {
 impl fmt::Debug for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if matches!(self, Operator::Builtin(_)) { "Builtin" } else { "User" })
-    }
-}
-
-impl Builtin {
-    /// Combines the elements of a slice into those of another of the same length, as a reduction of two ranks does.
-    ///
-    /// Does nothing where the operation is not defined: on bits of floats.
-    pub fn combine<T: Element>(self, into: &mut [T], with: &[T]) {
-        if let Some(combine) = T::builtin(self) {
-            combine.0(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with), OperandOrder::MineFirst);
-        }
     }
 }
 
@@ -119,15 +85,5 @@ impl<T> fmt::Debug for Reduction<T> {
             ReductionKind::Builtin(builtin) => write!(f, "{builtin:?}"),
             ReductionKind::User { commutative, .. } => write!(f, "User {{ commutative: {commutative} }}"),
         }
-    }
-}
-
-#[inline]
-pub(crate) fn combine_by<T: Element>(into: &mut [u8], with: &[u8], order: OperandOrder, combine: impl Fn(T, T) -> T) {
-    let (into, with): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with));
-    let pairs = into.iter_mut().zip(with);
-    match order {
-        OperandOrder::MineFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*mine, *theirs)),
-        OperandOrder::TheirsFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*theirs, *mine)),
     }
 }

@@ -1,7 +1,6 @@
 //! The reports of a fabric.
 
 use crate::{
-    graph::GraphFailure,
     ids::{EndpointId, NodeId, Token},
     region::RemoteRegion,
 };
@@ -80,6 +79,24 @@ impl Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("flushed: the endpoint broke while this was outstanding")]
 pub struct Flushed;
+
+/// The reason for which a graph will never be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphFailure {
+    /// An endpoint of its requests broke, or was closed.
+    #[error("an endpoint of the graph broke or was closed")]
+    Endpoint(EndpointId),
+    /// A receive took a message of another length than its own.
+    #[error("a receive of {wanted} bytes took a message of {bytes} bytes: the two sides' graphs differ")]
+    Length {
+        /// The receive's endpoint.
+        endpoint: EndpointId,
+        /// The message's length.
+        bytes: usize,
+        /// The receive's length.
+        wanted: usize,
+    },
+}
 
 /// The reason for which an endpoint broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

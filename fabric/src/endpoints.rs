@@ -12,6 +12,12 @@ const SPACE_SHIFT: u32 = 61;
 /// The number of uses after which a slot is not used again.
 const MAX_USES: u32 = (1 << (SPACE_SHIFT - INDEX_BITS)) - 1;
 
+/// The numbers of the fabrics that may be used as one.
+pub(crate) const SHM: u8 = 0;
+pub(crate) const TCP: u8 = 1;
+#[cfg(feature = "verbs")]
+pub(crate) const VERBS: u8 = 2;
+
 struct Slot<E> {
     uses: u32,
     endpoint: Option<E>,

@@ -147,24 +147,6 @@ pub enum GraphError {
     Unsupported,
 }
 
-/// The reason for which a graph will never be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GraphFailure {
-    /// An endpoint of its requests broke, or was closed.
-    #[error("an endpoint of the graph broke or was closed")]
-    Endpoint(EndpointId),
-    /// A receive took a message of another length than its own.
-    #[error("a receive of {wanted} bytes took a message of {bytes} bytes: the two sides' graphs differ")]
-    Length {
-        /// The receive's endpoint.
-        endpoint: EndpointId,
-        /// The message's length.
-        bytes: usize,
-        /// The receive's length.
-        wanted: usize,
-    },
-}
-
 impl WorkGraph {
     /// A graph without requests, which is done at once.
     pub fn new() -> WorkGraph {

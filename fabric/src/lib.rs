@@ -72,19 +72,17 @@ mod time;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 mod wait;
-mod window;
 mod wire;
 
-pub use completion::{BreakReason, Completion, Flushed};
+pub use completion::{BreakReason, Completion, Flushed, GraphFailure};
 pub use error::{PostError, RegisterError};
 pub use fingerprint::Fingerprint;
-pub use graph::{GraphError, GraphFailure, WorkGraph};
+pub use graph::{GraphError, WorkGraph};
 pub use ids::{EndpointId, GroupTag, NodeId, NodeList, Token};
 pub use op::{INLINE_BYTES, Op, Slice, Source, Target};
-pub use region::{Region, RegionKey, RegionKind, RemoteRegion};
+pub use region::{Region, RegionKey, RegionKind, RemoteRegion, Window, read_words, write_words};
 pub use time::Time;
 pub use wait::{Wait, Waker};
-pub use window::{Window, read_words, write_words};
 
 /// The largest private data that travels with a [`Fabric::connect`], in bytes (that of an rdma_cm connection on RoCE
 /// is larger; of an InfiniBand one, 56 without its headers).

@@ -2,6 +2,8 @@
 //!
 //! Memory that a peer may write is never a `&[u8]`: it is read through atomic words or copied out.
 
+mod window;
+
 use std::{
     any::Any,
     fmt,
@@ -12,7 +14,7 @@ use std::{
     },
 };
 
-use crate::window::{Window, read_words, write_words};
+pub use self::window::{Window, read_words, write_words};
 
 /// A region's use, which decides how bytes are placed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -78,3 +78,7 @@ pub enum ScatterError {
     #[error("this rank is no longer in its group: form another")]
     Ended,
 }
+
+/// A peer has written what no correct one writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misbehaved;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    links::Misbehaved,
+    error::Misbehaved,
     record::{HEADER, Label},
     ring::Ring,
 };

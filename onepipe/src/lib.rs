@@ -90,6 +90,7 @@ mod mirror;
 #[cfg(feature = "model")]
 pub mod model;
 mod order;
+mod peer_link;
 mod pipe;
 mod recall;
 mod record;

@@ -1,8 +1,6 @@
 //! The connections to the other ranks, and the memory behind them.
 
-use squall_fabric::{
-    BreakReason, Completion, EndpointId, Fabric, PostError, Region, RegionKey, RegionKind, RegisterError,
-};
+use squall_fabric::{BreakReason, Completion, Fabric, Region, RegionKind, RegisterError};
 use squall_sst::{Mesh, MeshEvent};
 
 use crate::{
@@ -10,21 +8,10 @@ use crate::{
     inbound::Inbound,
     layout::Layout,
     mirror::Mirror,
+    peer_link::PeerLink,
     ring::Ring,
     status::{Status, Words},
 };
-
-/// A peer that is connected.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerLink {
-    pub(crate) endpoint: EndpointId,
-    /// This rank's region in the peer's memory.
-    pub(crate) region: RegionKey,
-}
-
-/// A peer has written what no correct one writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Misbehaved;
 
 /// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,19 +198,5 @@ impl Links {
                 peer.state = PeerState::Removed;
             }
         }
-    }
-}
-
-/// Whether an operation was posted; if not, it may be later, or a completion will say that it can't.
-///
-/// # Panics
-///
-/// On an error that says that the post itself is wrong, which a bug in this crate would be.
-#[inline]
-pub(crate) fn is_posted(result: Result<(), PostError>) -> bool {
-    match result {
-        Ok(()) => true,
-        Err(PostError::Full | PostError::Broken | PostError::NotConnected) => false,
-        Err(error) => panic!("a message of 1Pipe could not be posted: {error}"),
     }
 }

@@ -1,11 +1,12 @@
 //! The sender's side of a ring towards a receiver.
 
-use squall_fabric::{Fabric, Op, Slice, Source, Target, Token};
+use squall_fabric::{Fabric, Op, Slice, Source, Target};
 
 use crate::{
     Mode,
+    error::Misbehaved,
     layout::Layout,
-    links::{Misbehaved, PeerLink, is_posted},
+    peer_link::PeerLink,
     record::{Header, Label, record_bytes},
     ring::Ring,
     timestamp::Timestamp,
@@ -96,7 +97,7 @@ impl Mirror {
                 }
                 false => Op::Write { source, target },
             };
-            if !is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED)) {
+            if !link.post(fabric, op) {
                 break;
             }
             self.posted += len as u64;

@@ -3,7 +3,7 @@
 //! Senders' rings are in the order of their timestamps, so only the first record of each has to be merged. No record is
 //! copied before its turn.
 
-use crate::{Delivery, Mode, inbound::Inbound, links::Misbehaved, tournament::Tournament};
+use crate::{Delivery, Mode, error::Misbehaved, inbound::Inbound, tournament::Tournament};
 
 #[derive(Debug)]
 pub(crate) struct DeliveryOrder {

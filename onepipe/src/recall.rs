@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use squall_fabric::{Fabric, INLINE_BYTES, Op, Region, Source, Target, Token};
+use squall_fabric::{Fabric, INLINE_BYTES, Op, Region, Source, Target};
 
 use crate::{
     ScatteringId,
+    error::Misbehaved,
     layout::{RECALL_BATCH, RECALL_NUMBER},
-    links::{Misbehaved, PeerLink, is_posted},
+    peer_link::PeerLink,
     timestamp::Timestamp,
 };
 
@@ -153,7 +154,7 @@ impl Outgoing {
             word: self.number,
             word_target: target(RECALL_NUMBER),
         };
-        self.is_posted = is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED));
+        self.is_posted = link.post(fabric, op);
     }
 }
 

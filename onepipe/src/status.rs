@@ -1,13 +1,8 @@
 //! The reports of a rank to another besides messages: a few words that change often, written together.
 
-use squall_fabric::{Fabric, Op, Region, Source, Target, Token};
+use squall_fabric::{Fabric, Op, Region, Source, Target};
 
-use crate::{
-    Mode,
-    layout::STATUS,
-    links::{PeerLink, is_posted},
-    timestamp::Timestamp,
-};
+use crate::{Mode, layout::STATUS, peer_link::PeerLink, timestamp::Timestamp};
 
 /// A word of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +78,7 @@ impl Status {
         }
         let source = Source::Inline(&bytes[..8 * (last - first + 1)]);
         let target = Target { region: link.region, offset: STATUS + 8 * first };
-        if is_posted(fabric.post(link.endpoint, Op::Write { source, target }, Token::UNSIGNALED)) {
+        if link.post(fabric, Op::Write { source, target }) {
             self.posted = self.words;
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_rdmc::{GroupConfig, schedule::Algorithm};
 use squall_sst::ring;
 
-use crate::CreateError;
+use crate::error::CreateError;
 
 /// The order and the time in which messages are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

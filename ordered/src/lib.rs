@@ -58,6 +58,7 @@
 mod bulk;
 mod config;
 mod deliverer;
+mod error;
 pub mod log;
 mod order;
 mod payload;
@@ -69,58 +70,18 @@ mod submitter;
 
 use std::sync::Arc;
 
-use squall_fabric::{Fabric, NodeId, RegionKind, RegisterError};
+use squall_fabric::{Fabric, RegionKind};
 use squall_membership::{ShardId, View};
 use squall_sst::ring;
 
 pub use config::{BulkPath, Mode, ShardConfig};
 pub use deliverer::{Deliver, DeliverError, Deliverer, Fault, Message, Ran};
+pub use error::{CreateError, SubmitRefused};
 pub use payload::Payload;
-pub use persisted::Persisted;
-pub use progress::Progress;
+pub use progress::{Persisted, Progress};
 pub use shard::{Row, Shard, Stepped, Undelivered};
 pub use squall_sst::ring::Tag;
-pub use submitter::{OrderPosition, SubmitRefused, Submitter};
-
-/// The reasons for which a shard could not be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
-    /// The view has no such shard.
-    #[error("the view has no {0}")]
-    NoSuchShard(ShardId),
-    /// This node is not one of the shard's members.
-    #[error("{node} is no member of {shard}")]
-    NotAMember {
-        /// This node.
-        node: NodeId,
-        /// The shard.
-        shard: ShardId,
-    },
-    /// The ring's size is not a power of two from [`ring::MIN_BYTES`] to [`ring::MAX_BYTES`].
-    #[error(
-        "a ring of {0} bytes is not possible: give a power of two from {min} to {max}",
-        min = ring::MIN_BYTES,
-        max = ring::MAX_BYTES
-    )]
-    RingBytes(usize),
-    /// The reserve is smaller than a block, or the block's size is not a positive multiple of 64.
-    #[error(
-        "bulk messages can't have a reserve of {reserve} bytes in blocks of {block}: give blocks of a multiple of 64 bytes, and \
-         a reserve of one block at least (0 for no bulk messages)"
-    )]
-    Reserve {
-        /// The reserve, in bytes.
-        reserve: usize,
-        /// The block's size, in bytes.
-        block: usize,
-    },
-    /// The memory could not be registered.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// A group for bulk messages could not be created.
-    #[error(transparent)]
-    Bulk(#[from] squall_rdmc::CreateError),
-}
+pub use submitter::{OrderPosition, Submitter};
 
 /// Creates this node's part of a shard of a view, and starts to connect it to the other members.
 pub fn create<F: Fabric>(

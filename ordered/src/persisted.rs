@@ -1,45 +1,11 @@
 //! The versions that a durable shard has on disk, as its threads tell each other.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 
-use squall_membership::Epoch;
-
-use crate::progress::Progress;
-
-/// The handle through which the thread that writes a durable shard's log publishes the version on disk, in one view.
-#[derive(Clone, Debug)]
-pub struct Persisted {
-    epoch: Epoch,
-    progress: Arc<Progress>,
-}
-
-impl Persisted {
-    pub(crate) fn new(epoch: Epoch, progress: Arc<Progress>) -> Persisted {
-        Persisted { epoch, progress }
-    }
-
-    /// Returns the view's epoch.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// Says that the messages up to this version are on disk, and would be after a crash of the machine. A version that
-    /// is not higher than the last changes nothing. The node's thread must be woken afterwards.
-    ///
-    /// Called first for the version that is on disk when the view begins. Later calls follow after the log has given
-    /// back the room that [`Deliver::has_room`](crate::Deliver::has_room) asks for. After a write or a sync that failed
-    /// there must be no further call.
-    pub fn set(&self, version: u64) {
-        self.progress.versions.set_persisted(version);
-    }
-}
-
-/// The words about versions in a shard's [`Progress`]. Each is written by one thread, and all but `full_at` only grow.
+/// The words about versions in a shard's [`Progress`](crate::Progress). Each is written by one thread, and all but
+/// `full_at` only grow.
 #[derive(Debug)]
 pub(crate) struct Versions {
     /// Written by the delivering thread: the version of the message that it delivered last.
@@ -85,7 +51,7 @@ impl Versions {
         self.began_at.store(version, Ordering::Release);
     }
 
-    fn set_persisted(&self, version: u64) {
+    pub(crate) fn set_persisted(&self, version: u64) {
         if version >= self.persisted.load(Ordering::Relaxed) {
             // Release: a thread that sees the version sees the room that the log gave back.
             self.persisted.store(version.saturating_add(1), Ordering::Release);

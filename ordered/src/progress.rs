@@ -1,9 +1,13 @@
 //! The words through which a shard's threads tell each other their progress.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 use crossbeam::utils::CachePadded;
 use squall_fabric::Time;
+use squall_membership::Epoch;
 
 use crate::persisted::Versions;
 
@@ -120,5 +124,33 @@ impl Progress {
     /// Returns whether a renewal was asked for since the last call.
     pub(crate) fn take_renewal(&self) -> bool {
         self.renew.load(Ordering::Relaxed) && self.renew.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// The handle through which the thread that writes a durable shard's log publishes the version on disk, in one view.
+#[derive(Clone, Debug)]
+pub struct Persisted {
+    epoch: Epoch,
+    progress: Arc<Progress>,
+}
+
+impl Persisted {
+    pub(crate) fn new(epoch: Epoch, progress: Arc<Progress>) -> Persisted {
+        Persisted { epoch, progress }
+    }
+
+    /// Returns the view's epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Says that the messages up to this version are on disk, and would be after a crash of the machine. A version that
+    /// is not higher than the last changes nothing. The node's thread must be woken afterwards.
+    ///
+    /// Called first for the version that is on disk when the view begins. Later calls follow after the log has given
+    /// back the room that [`Deliver::has_room`](crate::Deliver::has_room) asks for. After a write or a sync that failed
+    /// there must be no further call.
+    pub fn set(&self, version: u64) {
+        self.progress.versions.set_persisted(version);
     }
 }

@@ -3,46 +3,9 @@
 use std::sync::Arc;
 
 use squall_fabric::Time;
-use squall_sst::ring::{PushError, Ring, Tag};
+use squall_sst::ring::{Ring, Tag};
 
-use crate::{bulk::BulkQueue, progress::Progress};
-
-/// The reasons for which a message was not accepted. Nothing of it will be delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitRefused {
-    /// There is no room until older messages are delivered everywhere.
-    #[error(
-        "the sender's ring, or its reserve for bulk messages, is full until older messages are delivered everywhere"
-    )]
-    Full,
-    /// The message would never fit.
-    #[error(
-        "a message of {bytes} bytes is larger than {max} bytes, all that is reserved for a sender's bulk messages: configure a \
-         larger bulk_reserve"
-    )]
-    TooLarge {
-        /// The message's length, in bytes.
-        bytes: usize,
-        /// The largest that fits, in bytes.
-        max: usize,
-    },
-    /// The shard takes no more messages.
-    #[error("the shard takes no more messages")]
-    Closed,
-    /// This node may not send in this shard.
-    #[error("this node is not configured as a sender of this shard")]
-    NotASender,
-}
-
-impl From<PushError> for SubmitRefused {
-    fn from(error: PushError) -> SubmitRefused {
-        match error {
-            PushError::Full => SubmitRefused::Full,
-            PushError::TooLarge { bytes, max } => SubmitRefused::TooLarge { bytes, max },
-            PushError::Closed => SubmitRefused::Closed,
-        }
-    }
-}
+use crate::{bulk::BulkQueue, error::SubmitRefused, progress::Progress};
 
 /// The handle that submits messages and asks for reads, from any thread, without a lock unless a bulk message is
 /// concerned. The node's thread must be woken afterwards.

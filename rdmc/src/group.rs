@@ -1,9 +1,12 @@
 //! A group: its connections, its failure, its end.
 
+mod resume;
+
 use std::{fmt, sync::Arc};
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RemoteRegion};
 
+use self::resume::Exchange;
 use crate::{
     buffer::Buffer,
     config::{CreateError, GroupConfig, GroupId},
@@ -12,8 +15,6 @@ use crate::{
     engine::{AcceptError, Engine, Limits},
     events::{Event, Failure, Interrupted, Progress},
     link::BlockLink,
-    plan::Plan,
-    resume::Exchange,
     schedule::Rank,
 };
 
@@ -120,7 +121,7 @@ impl Group {
     }
 
     /// Connects the group to the members with which it talks. `exchange` is the start of a group that resumes.
-    pub(crate) fn new(
+    fn new(
         fabric: &mut impl Fabric,
         config: GroupConfig,
         me: Rank,
@@ -354,38 +355,6 @@ impl Group {
             }
         }
         false
-    }
-
-    /// Exchanges the holdings of all members, in a group that resumes, and then begins.
-    fn exchange(&mut self, fabric: &mut impl Fabric) -> bool {
-        let Some(exchange) = &self.exchange else { return false };
-        let complete = exchange.is_complete();
-        let mut busy = false;
-        if self.me != Rank::ROOT || complete {
-            for line in self.lines.iter_mut().filter(|line| !line.told) {
-                let Some(to) = line.remote.and_then(|remote| remote.holdings) else { continue };
-                line.told = exchange.tell(fabric, line.endpoint, to).is_ok();
-                busy |= line.told;
-            }
-        }
-        if !complete || !self.lines.iter().all(|line| line.told) {
-            return busy;
-        }
-        let plan = Plan::new(&exchange.holdings(), self.me);
-        let Some(Exchange { what, .. }) = self.exchange.take_if(|_| complete) else { return busy };
-        match plan {
-            Ok(plan) => {
-                let course = Course::Plan(plan);
-                let links = self.connect_links(fabric, &course);
-                self.engine = Some(Engine::completing(self.limits(), course, links, what));
-            }
-            // Every member finds the same; each is told that this one has.
-            Err(lost) => {
-                self.own.done = true;
-                self.end_as_failed(None, lost.to_string(), Some(what));
-            }
-        }
-        true
     }
 
     /// Runs the closing handshake. Returns whether anything changed.

@@ -111,7 +111,6 @@ mod link;
 mod message;
 mod plan;
 mod rdmc;
-mod resume;
 pub mod schedule;
 
 pub use block_set::BlockSet;

@@ -8,11 +8,11 @@ use squall_command::CommandError;
 
 use super::{
     cluster,
-    job::{Calls, Job, Senders, Spinning, WorkerMeasurements},
+    job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning, WorkerMeasurements},
     latency,
-    ordered::default_bulk_threshold,
     places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
-    report::{CallsRow, Printing},
+    printing::Printing,
+    report::CallsRow,
 };
 
 const HELP: &str = "\
@@ -71,7 +71,6 @@ pub(crate) struct CallsArgs {
 
 /// The default of a configuration; no option of this benchmark changes it.
 const RING_BYTES: usize = 1 << 20;
-const BULK_RESERVE: usize = 64 << 20;
 
 impl CallsArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
@@ -117,8 +116,8 @@ impl CallsArgs {
             senders: Senders::All,
             size_bytes: self.size as usize,
             ring_bytes: RING_BYTES,
-            bulk_threshold: default_bulk_threshold(self.places.fabric),
-            bulk_reserve: BULK_RESERVE,
+            bulk_threshold: self.places.fabric.default_bulk_threshold(),
+            bulk_reserve: DEFAULT_BULK_RESERVE,
             window: 1,
             rate: None,
             spin: self.spin,

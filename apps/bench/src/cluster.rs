@@ -16,10 +16,10 @@ use serde::Serialize;
 use squall_fabric::Time;
 
 use super::{
-    bulk::{BulkJob, BulkRound},
-    collectives::{CollectivesJob, Timed},
-    job::{Go, Job, WorkerJob, WorkerMeasurements, WorkerReport},
-    onepipe::{OnePipeJob, PAUSE_NANOS, Scattered},
+    job::{
+        BulkJob, BulkRound, CollectivesJob, Go, Job, OnePipeJob, PAUSE_NANOS, Scattered, Timed, WorkerJob,
+        WorkerMeasurements, WorkerReport,
+    },
     places::Places,
 };
 

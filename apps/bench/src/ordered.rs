@@ -12,8 +12,9 @@ use super::{
     job::{Job, Senders, Spinning, WorkerMeasurements},
     latency,
     log::{DiskArgs, appends},
-    places::{FabricKind, NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
-    report::{FigureReport, OrderedRow, Printing},
+    places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
+    printing::Printing,
+    report::{FigureReport, OrderedRow},
 };
 
 const HELP: &str = "\
@@ -203,7 +204,7 @@ impl OrderedArgs {
     }
 
     fn bulk_threshold(&self) -> usize {
-        self.bulk_threshold.unwrap_or(default_bulk_threshold(self.places.fabric))
+        self.bulk_threshold.unwrap_or(self.places.fabric.default_bulk_threshold())
     }
 
     /// At most half of what the ring or the reserve holds, so that the sender finds room when it is woken.
@@ -222,14 +223,6 @@ const MAX_WINDOW: usize = 1 << 20;
 
 /// More messages under way than this bring little more throughput, and every one of them adds to the latency of all.
 const DEFAULT_WINDOW: usize = 1024;
-
-/// The default of a configuration.
-pub(super) fn default_bulk_threshold(fabric: FabricKind) -> usize {
-    match fabric {
-        FabricKind::Shm | FabricKind::Tcp => 256 << 10,
-        FabricKind::Verbs => 10 << 10,
-    }
-}
 
 /// Combines what the nodes measured.
 fn row(job: &Job, outcomes: &[WorkerMeasurements]) -> OrderedRow {

@@ -29,6 +29,16 @@ pub(crate) enum FabricKind {
     Verbs,
 }
 
+impl FabricKind {
+    /// The default of a configuration.
+    pub(crate) fn default_bulk_threshold(self) -> usize {
+        match self {
+            FabricKind::Shm | FabricKind::Tcp => 256 << 10,
+            FabricKind::Verbs => 10 << 10,
+        }
+    }
+}
+
 /// Options for the places of nodes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PlaceArgs {
@@ -135,14 +145,13 @@ pub(crate) fn fabric_of(place: Option<&NodeAddresses>) -> FabricKind {
     place.map_or(FabricKind::Shm, |place| place.fabric)
 }
 
-/// The configuration of one of `nodes` nodes that needs a fabric and nothing else.
-pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&NodeAddresses>) -> Result<Config, String> {
+/// The configuration of one of `nodes` nodes.
+pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&NodeAddresses>) -> ConfigBuilder {
     let config = Config::builder(cluster, node).members(0..nodes);
-    let config = match place {
+    match place {
         Some(place) => place.apply(config, node),
         None => config.backend(Backend::Shm),
-    };
-    config.build().map_err(|error| error.to_string())
+    }
 }
 
 /// Ports of loopback that were free a moment ago.
@@ -187,7 +196,7 @@ impl NodeAddresses {
     }
 
     /// Puts the place into a configuration.
-    pub(crate) fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
+    fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
         let security = match &self.keys {
             // A benchmark's messages are no secret.
             None => Security::None,
@@ -252,7 +261,7 @@ mod tests {
 
     fn config(places: &Places, cluster: &str, node: u32) -> Config {
         assert!(places.place.is_some(), "they are on a network");
-        configure(cluster, node, 2, places.place.as_ref()).expect("it is possible")
+        configure(cluster, node, 2, places.place.as_ref()).build().expect("it is possible")
     }
 
     #[test]

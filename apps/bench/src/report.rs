@@ -1,43 +1,19 @@
 //! Figures, as a table for people or as JSON objects for programs.
 
-use std::io::{self, Write};
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+};
 
 use bytesize::ByteSize;
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use serde::Serialize;
 use squall_command::CommandError;
 
 use super::{
-    bulk::{BlockRoute, Touch},
-    collectives::Of,
-    failover::Victim,
-    job::{Senders, Spinning},
-    onepipe::ScatteringOrder,
+    job::{BlockRoute, Of, ScatteringOrder, Senders, Spinning, Touch, Victim},
     places::FabricKind,
-    yardsticks::{self, Yardstick},
 };
-
-/// Options for the output of a benchmark, besides its figures.
-#[derive(Debug, Args)]
-pub(crate) struct Printing {
-    /// Leave out what the machine itself can do, for many short runs
-    #[arg(long)]
-    bare: bool,
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl Printing {
-    /// Begins a report, with the yardsticks if they are wanted.
-    pub(crate) fn begin(&self) -> Result<FigureReport, CommandError> {
-        let mut report = FigureReport::new(self.json);
-        if !self.bare {
-            yardsticks::run(&mut report)?;
-        }
-        Ok(report)
-    }
-}
 
 /// The figures of one run of `bench ordered`.
 #[derive(Clone, Debug, Serialize)]
@@ -216,6 +192,28 @@ pub(crate) struct FailoverRow {
     pub(crate) decide_ms_p50: f64,
     pub(crate) install_ms_p50: f64,
     pub(crate) answer_ms_p50: f64,
+}
+
+/// One figure of the machine.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Yardstick {
+    bench: &'static str,
+    pub(crate) name: &'static str,
+    /// None if this machine can't show it; the note says why.
+    pub(crate) value: Option<f64>,
+    pub(crate) unit: &'static str,
+    pub(crate) note: Cow<'static, str>,
+}
+
+impl Yardstick {
+    pub(crate) fn new(
+        name: &'static str,
+        value: Option<f64>,
+        unit: &'static str,
+        note: impl Into<Cow<'static, str>>,
+    ) -> Yardstick {
+        Yardstick { bench: "yardstick", name, value, unit, note: note.into() }
+    }
 }
 
 /// The output of figures: each is printed as soon as it is known.

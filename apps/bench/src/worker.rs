@@ -1,13 +1,11 @@
 //! `squall-bench worker`: one node of a benchmark, started by its parent.
 
 use std::{
-    fs,
     hint::black_box,
-    io::{self, Read, Write},
-    path::PathBuf,
+    io::{self, Read},
     sync::{
         Arc,
-        mpsc::{self, Receiver, RecvTimeoutError},
+        mpsc::{Receiver, RecvTimeoutError},
     },
     thread,
     time::Duration,
@@ -15,26 +13,24 @@ use std::{
 
 use clap::Args;
 use rkyv::util::AlignedVec;
-use rustix::{
-    process::{Pid, Signal, getppid, set_parent_process_death_signal},
-    time::{ClockId, clock_gettime},
-};
-use serde::de::DeserializeOwned;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use squall::{
     Config, FabricError, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError,
-    config::Backend,
 };
 use squall_command::CommandError;
 use squall_fabric::{NodeId, Time};
 
 use super::{
-    bulk::{BulkJob, Carrier, Mover},
+    bulk::Mover,
     caller,
-    collectives::{CollectivesJob, CollectivesRank},
+    carrier::Carrier,
+    collectives::CollectivesRank,
     failover,
-    job::{Go, Job, WorkerJob, WorkerMeasurements, WorkerReport, Written},
-    latency, load,
-    onepipe::{self, OnePipeJob},
+    job::{BulkJob, CollectivesJob, Go, Job, OnePipeJob, WorkerJob, WorkerMeasurements, WorkerReport, Written},
+    latency, load, onepipe,
+    parent::{Stopped, listen, say},
+    places::configure,
+    processor::{processor_seconds, switches},
     tally::Tally,
 };
 
@@ -113,36 +109,6 @@ fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
             let _ = told.recv();
         }
     }
-}
-
-/// A reason for which a worker did not finish.
-pub(crate) enum Stopped {
-    /// Its parent wants no more of it, or is gone.
-    Told,
-    Failed(String),
-}
-
-impl From<String> for Stopped {
-    fn from(why: String) -> Stopped {
-        Stopped::Failed(why)
-    }
-}
-
-/// The parent's lines. Disconnected once the parent says nothing more.
-fn listen<G: DeserializeOwned + Send + 'static>() -> Receiver<G> {
-    let (hear, told) = mpsc::channel();
-    thread::spawn(move || {
-        let lines = io::stdin().lines().map_while(Result::ok);
-        // The receiver is gone once the work is over.
-        let _ = lines.map_while(|line| serde_json::from_str(&line).ok()).try_for_each(|go| hear.send(go));
-    });
-    told
-}
-
-pub(crate) fn say(said: &WorkerReport) {
-    let line = serde_json::to_string(said).expect("plain data");
-    // A parent that is gone does not listen; the end of the input will say so.
-    let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
 fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
@@ -225,12 +191,7 @@ fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>
 
 /// Forms the group. Each node's service only reads its messages.
 fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<ReadingService>), String> {
-    let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
-    let config = match &job.place {
-        Some(place) => place.apply(config, job.node),
-        None => config.backend(Backend::Shm),
-    };
-    let config = config
+    let config = configure(&job.cluster, job.node, job.nodes, job.place.as_ref())
         .formation_timeout(FORMATION_TIMEOUT)
         .spin(job.spin.into())
         .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))
@@ -352,20 +313,4 @@ fn measure(
             syncs: after.syncs - before.syncs,
         },
     })
-}
-
-/// The number of times that this process' threads gave up their cores by themselves; 0 if the system does not say.
-fn switches() -> u64 {
-    let of = |path: PathBuf| {
-        let status = fs::read_to_string(path.join("status")).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
-    };
-    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
-    threads.flatten().filter_map(|thread| of(thread.path())).sum()
-}
-
-/// Processor time that this process has taken, in seconds.
-pub(crate) fn processor_seconds() -> f64 {
-    let taken = clock_gettime(ClockId::ProcessCPUTime);
-    taken.tv_sec as f64 + taken.tv_nsec as f64 * 1e-9
 }

@@ -8,6 +8,7 @@ mod doctor;
 mod keys;
 mod leave;
 mod log;
+mod protection;
 mod rdmc;
 mod recover;
 mod status;

@@ -10,7 +10,7 @@ use squall::{
 };
 use squall_command::CommandError;
 
-use crate::cp::{ProtectionArgs, Unprotected};
+use crate::protection::{ProtectionArgs, Unprotected};
 
 /// The time that a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Facts about a value besides its content: its encoding, its memory, and its digest.
+//! Facts about a value besides its content: its encoding, and its digest.
 
 use sha1::{Digest as _, Sha1};
 
@@ -37,17 +37,6 @@ pub fn encoding(value: &Value) -> &'static str {
         Value::Set(_) => "hashtable",
         Value::SortedSet(set) if set.len() <= 128 && set.iter().all(|(member, _)| is_short(member)) => "listpack",
         Value::SortedSet(_) => "skiplist",
-    }
-}
-
-/// Bytes of memory beyond the value itself.
-pub fn heap_bytes(value: &Value) -> usize {
-    match value {
-        Value::Text(text) => text.heap_bytes(),
-        Value::List(list) => size_of_val(&**list) + list.heap_bytes(),
-        Value::Hash(hash) => size_of_val(&**hash) + hash.heap_bytes(),
-        Value::Set(set) => size_of_val(&**set) + set.heap_bytes(),
-        Value::SortedSet(set) => size_of_val(&**set) + set.heap_bytes(),
     }
 }
 

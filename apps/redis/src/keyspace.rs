@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, fmt, io, num::NonZeroU64, sync::Arc};
 
 use self::rows::Rows;
 use crate::{
-    Error, inspect,
+    Error,
     saved::{StateReader, StateWriter, damaged},
     value::{Typed, Value},
 };
@@ -53,7 +53,7 @@ impl KeyEntry {
         // The row holds these three. The table of places holds two numbers for each, since it is never full.
         let row = size_of::<u64>() + size_of::<Box<[u8]>>() + size_of::<KeyEntry>() + 2 * size_of::<usize>();
         let expiry = self.expires_ms.map_or(0, |_| size_of::<(u64, Box<[u8]>)>() + key.len());
-        row + key.len() + expiry + inspect::heap_bytes(&self.value)
+        row + key.len() + expiry + self.value.heap_bytes()
     }
 
     fn is_alive(&self, now_ms: u64) -> bool {

@@ -17,9 +17,6 @@ use crate::{
     words,
 };
 
-/// The longest value, in bytes (Redis' `proto-max-bulk-len`).
-pub const MAX_VALUE_BYTES: usize = 512 << 20;
-
 /// The most elements of expired keys that a command removes besides its own work, so that no command takes long.
 const EXPIRE_AT_ONCE: usize = 32;
 

@@ -13,7 +13,7 @@ mod reduce;
 
 use std::ops::Range;
 
-use crate::{Algorithm, Collective, CollectiveError};
+use crate::{Algorithm, Collective, CollectiveError, combine::OperandOrder};
 
 pub(crate) use cursor::{Cursor, Port};
 
@@ -37,13 +37,6 @@ pub(crate) enum ChunkTarget {
     Vector,
     /// A chunk-sized temporary.
     Temp(usize),
-}
-
-/// The operand that comes first when a received chunk is combined: operands stand in rank order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperandOrder {
-    MineFirst,
-    TheirsFirst,
 }
 
 /// One action of a rank. Ranges are bytes of its vector.

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, mem};
 
-use super::{GraphError, GraphFailure, Queue, Work, WorkGraph};
-use crate::{Completion, EndpointId, Token};
+use super::{GraphError, Queue, Work, WorkGraph};
+use crate::{Completion, EndpointId, GraphFailure, Token};
 
 /// The graphs that run on one fabric.
 #[derive(Debug, Default)]

@@ -2,23 +2,24 @@
 
 use std::{collections::BTreeMap, fmt};
 
-#[cfg(feature = "verbs")]
-use super::parts::VERBS;
 use super::{
     choice::{Choice, News},
     held::HeldEndpoints,
     host::shares_host,
-    parts::{Fabrics, Parts, SHM, TCP},
+    parts::{Fabrics, Parts},
 };
-#[cfg(feature = "verbs")]
-use crate::verbs::{VerbsConfig, VerbsError, VerbsFabric};
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
     RegisterError, Time, Token, Wait, WorkGraph,
-    endpoints::{Endpoints, Identified},
+    endpoints::{Endpoints, Identified, SHM, TCP},
     graph::Executor,
     shm::ShmFabric,
     tcp::TcpFabric,
+};
+#[cfg(feature = "verbs")]
+use crate::{
+    endpoints::VERBS,
+    verbs::{VerbsConfig, VerbsError, VerbsFabric},
 };
 
 /// The fabric number in the ids of endpoints that have no fabric.

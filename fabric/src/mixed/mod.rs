@@ -15,6 +15,3 @@ mod wait;
 
 pub use fabric::{MixedFabric, Transport};
 pub use host::shares_host;
-#[cfg(feature = "verbs")]
-pub(crate) use parts::VERBS;
-pub(crate) use parts::{SHM, TCP};

@@ -1,23 +1,17 @@
 //! The fabrics of a node, and the assignment of endpoints to them.
 
 use super::held::{HELD, HeldEndpoints};
-#[cfg(feature = "verbs")]
-use crate::verbs::VerbsFabric;
 use crate::{
     EndpointId, Op, PostError, Token,
     check::check_request,
-    endpoints::space_of,
+    endpoints::{SHM, TCP, space_of},
     graph::{Host, Queue, Work},
     part::MixedPart,
     shm::ShmFabric,
     tcp::TcpFabric,
 };
-
-/// The fabrics' numbers in the ids of their endpoints.
-pub(crate) const SHM: u8 = 0;
-pub(crate) const TCP: u8 = 1;
 #[cfg(feature = "verbs")]
-pub(crate) const VERBS: u8 = 2;
+use crate::{endpoints::VERBS, verbs::VerbsFabric};
 
 /// The fabrics that were added.
 #[derive(Default)]

@@ -26,8 +26,11 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
-    RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, endpoints::Endpoints, graph::Executor,
-    mixed, part::MixedPart, random,
+    RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph,
+    endpoints::{Endpoints, SHM},
+    graph::Executor,
+    part::MixedPart,
+    random,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -86,7 +89,7 @@ impl ShmFabric {
                 shares: 0,
             },
             config,
-            endpoints: Endpoints::new(mixed::SHM),
+            endpoints: Endpoints::new(SHM),
             tags: HashMap::new(),
             new: Vec::new(),
             stillborn: Vec::new(),

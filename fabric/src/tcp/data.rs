@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, RegionKind, Time, Token,
-    endpoints::Endpoints,
+    endpoints::{Endpoints, TCP},
     net::{Command, Connect, DataStream, Event, Paired},
 };
 
@@ -71,7 +71,7 @@ impl Data {
         epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), edges)?;
         Ok(Data {
             core: Core::new(config, alarm),
-            endpoints: Endpoints::new(crate::mixed::TCP),
+            endpoints: Endpoints::new(TCP),
             tags: HashMap::new(),
             new: Vec::new(),
             stillborn: Vec::new(),

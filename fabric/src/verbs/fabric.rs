@@ -31,7 +31,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
     RegisterError, Time, Token, WorkGraph,
-    endpoints::Endpoints,
+    endpoints::{Endpoints, VERBS},
     graph::Executor,
     net::{Command, Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
     shm::doorbell::Doorbell,
@@ -144,7 +144,7 @@ impl VerbsFabric {
         );
         Ok(VerbsFabric {
             node: config.net.node,
-            endpoints: Endpoints::new(crate::mixed::VERBS),
+            endpoints: Endpoints::new(VERBS),
             core: Core {
                 depth: config.queue_depth,
                 max_message: attachment.max_message,

@@ -5,8 +5,9 @@ use squall_fabric::{BreakReason, Completion, Fabric, Time};
 use super::TotalOrder;
 use crate::{
     CreateError, Delivery, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
+    error::Misbehaved,
     inbound::Inbound,
-    links::{Links, Misbehaved},
+    links::Links,
     record::{max_payload, record_bytes},
     status::{Status, StatusWord},
 };

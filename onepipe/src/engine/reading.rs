@@ -5,7 +5,8 @@ use squall_fabric::{BreakReason, Fabric, Time};
 use super::Engine;
 use crate::{
     Mode,
-    links::{LinkEvent, Misbehaved},
+    error::Misbehaved,
+    links::LinkEvent,
     recall,
     stamps::Stamps,
     status::{self, Status, StatusWord, Words},

@@ -29,7 +29,7 @@ use squall_sst::{
 };
 
 use self::{incoming::Incoming, outgoing::Outgoing, reserve::Reserve};
-use crate::{BulkPath, CreateError, config::ShardConfig};
+use crate::{BulkPath, CreateError, ShardConfig};
 
 pub(crate) use queue::{BulkQueue, Queued};
 

@@ -13,7 +13,7 @@ use squall_rdmc::Buffer;
 use squall_sst::ring::Tag;
 
 use super::reserve::Reserve;
-use crate::submitter::SubmitRefused;
+use crate::error::SubmitRefused;
 
 /// A message that goes through the queue.
 #[derive(Debug)]

@@ -1,8 +1,10 @@
 //! The figures of a run, from what its nodes saw of each round.
 
-use super::job::{BulkJob, BulkRound};
 use crate::places::{NodeAddresses, fabric_of};
-use crate::{job::Senders, report::BulkRow};
+use crate::{
+    job::{BulkJob, BulkRound, Senders},
+    report::BulkRow,
+};
 
 /// The figures of one iteration, in seconds from the first send.
 struct Iteration {
@@ -98,7 +100,7 @@ pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<BulkRound>]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bulk::touch::Touched;
+    use crate::job::Touched;
 
     fn saw(sent: Option<u64>, received: &[Option<u64>]) -> BulkRound {
         BulkRound { sent, received: received.to_vec(), ..BulkRound::default() }

@@ -2,7 +2,6 @@
 
 mod contents;
 mod figures;
-mod job;
 mod mover;
 mod sharing;
 mod touch;
@@ -16,16 +15,12 @@ use squall::rdmc::{
 use squall_command::CommandError;
 use squall_fabric::NodeId;
 
-pub(crate) use self::{
-    job::{BlockRoute, BulkJob, BulkRound},
-    mover::{Carrier, Mover},
-    touch::Touch,
-};
+pub(crate) use self::mover::Mover;
 use super::{
     cluster,
-    job::{Senders, Spinning},
+    job::{BlockRoute, BulkJob, Senders, Spinning, Touch},
     places::{FabricKind, PlaceArgs, Places, fresh_cluster},
-    report::Printing,
+    printing::Printing,
 };
 
 const HELP: &str = "\

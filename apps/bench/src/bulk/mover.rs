@@ -18,16 +18,14 @@ use squall::{
     bulk::Bulk,
     rdmc::{Buffer, Event, GroupConfig, GroupId, schedule::Algorithm},
 };
-use squall_fabric::{Fabric, NodeId, Wait, shm::ShmFabric, tcp::TcpFabric};
+use squall_fabric::{NodeId, Wait, shm::ShmFabric};
 
-use super::{
-    contents::MessageContents,
-    job::{BulkJob, BulkRound},
-    sharing::Sharing,
-};
+use super::{contents::MessageContents, sharing::Sharing};
 use crate::{
-    job::Go,
-    worker::{Stopped, processor_seconds},
+    carrier::Carrier,
+    job::{BulkJob, BulkRound, Go},
+    parent::Stopped,
+    processor::processor_seconds,
 };
 
 /// The first of the groups over which a node signals to node 0. Node 0's own group, with this number, goes to all.
@@ -35,25 +33,6 @@ const SIGNALS: u32 = 1 << 16;
 
 /// The interval at which a waiting node checks whether it is to stop.
 const ASKS: Duration = Duration::from_millis(100);
-
-/// The fabric that carries the blocks.
-pub(crate) trait Carrier: Fabric + Wait {
-    /// The shared-memory fabric, if it is one: only that one can give receivers the pages of one copy.
-    fn shm(&mut self) -> Option<&mut ShmFabric> {
-        None
-    }
-}
-
-impl Carrier for ShmFabric {
-    fn shm(&mut self) -> Option<&mut ShmFabric> {
-        Some(self)
-    }
-}
-
-impl Carrier for TcpFabric {}
-
-#[cfg(feature = "verbs")]
-impl Carrier for squall_fabric::verbs::VerbsFabric {}
 
 pub(crate) struct Mover<'a, F> {
     job: &'a BulkJob,

@@ -6,8 +6,8 @@ use squall_fabric::{
     shm::{SealedMemory, SharedCopy, ShmFabric},
 };
 
-use super::{contents::MessageContents, job::BulkJob};
-use crate::worker::Stopped;
+use super::contents::MessageContents;
+use crate::{job::BulkJob, parent::Stopped};
 
 /// A layer number that no layer of Squall uses.
 const LAYER: u32 = u32::MAX;

@@ -2,31 +2,10 @@
 
 use std::{fs, hint::black_box};
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 use squall::Time;
 
 use super::contents::{COMPARED, PAGE};
-
-/// A receiver's use of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Touch {
-    /// Not at all
-    None,
-    /// It reads a byte of each page
-    Read,
-    /// It writes a byte of each page
-    Write,
-}
-
-/// The cost to one receiver of using the messages of a round.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Touched {
-    pub(crate) nanos: u64,
-    /// Page faults that needed no disk.
-    pub(crate) page_faults: u64,
-}
+use crate::job::{Touch, Touched};
 
 impl Touch {
     /// Uses messages. None if there is nothing to do.

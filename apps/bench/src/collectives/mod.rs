@@ -1,21 +1,18 @@
 //! `squall-bench collectives`: barrier, broadcast, reductions and their family between real processes.
 
-mod job;
 mod rank;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum, value_parser};
 use squall_command::CommandError;
 
-pub(crate) use self::{
-    job::{By, CollectivesJob, Of, Timed},
-    rank::CollectivesRank,
-};
+pub(crate) use self::rank::CollectivesRank;
 use super::{
     cluster,
-    job::Spinning,
+    job::{By, CollectivesJob, Of, Spinning, Timed},
     places::{PlaceArgs, Places, fresh_cluster},
-    report::{CollectivesRow, Printing},
+    printing::Printing,
+    report::CollectivesRow,
 };
 
 const HELP: &str = "\

@@ -12,11 +12,11 @@ use squall::{
 };
 use squall_fabric::NodeId;
 
-use super::job::{CollectivesJob, Of, ROOT, Timed};
 use crate::{
-    bulk::Carrier,
-    job::Go,
-    worker::{Stopped, processor_seconds},
+    carrier::Carrier,
+    job::{CollectivesJob, Go, Of, ROOT, Timed},
+    parent::Stopped,
+    processor::processor_seconds,
 };
 
 /// The time that a sample's operations take together, at least. Reading the clock and leaving the barrier before then

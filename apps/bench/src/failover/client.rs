@@ -12,13 +12,13 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall::{Config, Epoch, Group, Invalid, Message, Node, Service, Snapshot, Stamp, View, config::Backend};
+use squall::{Epoch, Group, Invalid, Message, Node, Service, Snapshot, Stamp, View};
 use squall_fabric::Time;
 
-use super::{FailoverJob, Recovered, Settled, WorkerCommand};
 use crate::{
-    job::WorkerReport,
-    worker::{Stopped, say},
+    job::{FailoverJob, Recovered, Settled, WorkerCommand, WorkerReport},
+    parent::{Stopped, say},
+    places::configure,
 };
 
 const GROUP: &str = "bench";
@@ -142,11 +142,7 @@ impl Service for Witness {
 }
 
 fn start(job: &FailoverJob) -> Result<(Node, Group<Witness>), String> {
-    let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
-    let config = match &job.place {
-        Some(place) => place.apply(config, job.node),
-        None => config.backend(Backend::Shm),
-    };
+    let config = configure(&job.cluster, job.node, job.nodes, job.place.as_ref());
     let config = config.failure_timeout(Duration::from_millis(job.failure_timeout_ms));
     let mut builder = Node::builder(config.build().map_err(|error| error.to_string())?);
     let group = builder.group_of(GROUP, Witness);

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::Time;
 
-use super::{FailoverJob, Recovered, Settled, Victim, WorkerCommand};
 use crate::{
     cluster::{RunError, Workers},
-    job::{WorkerJob, WorkerReport},
+    job::{FailoverJob, Recovered, Settled, Victim, WorkerCommand, WorkerJob, WorkerReport},
     places::Places,
 };
 

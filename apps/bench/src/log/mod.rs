@@ -12,8 +12,7 @@ use squall_sst::ring::MAX_BYTES;
 
 pub(super) use self::{rounds::Rounds, scratch::Scratch};
 use super::{
-    job::{Calls, Job, Senders, Spinning},
-    ordered::default_bulk_threshold,
+    job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning},
     places::{PlaceArgs, Places},
     report::FigureReport,
 };
@@ -122,8 +121,8 @@ impl LogArgs {
             senders: Senders::All,
             size_bytes: size as usize,
             ring_bytes: ring_bytes(share(writers, nodes, 0), size),
-            bulk_threshold: default_bulk_threshold(self.places.fabric),
-            bulk_reserve: BULK_RESERVE,
+            bulk_threshold: self.places.fabric.default_bulk_threshold(),
+            bulk_reserve: DEFAULT_BULK_RESERVE,
             window: 1,
             rate: None,
             spin: self.spin,
@@ -139,9 +138,6 @@ fn ring_bytes(writers: u32, size: u32) -> usize {
     let record_bytes = (size as usize + 32).next_multiple_of(16);
     (2 * writers as usize * record_bytes).next_power_of_two().clamp(1 << 20, MAX_BYTES)
 }
-
-/// The default of a configuration.
-const BULK_RESERVE: usize = 64 << 20;
 
 /// The number of a node's writers, out of `writers` at all nodes.
 pub(super) fn share(writers: u32, nodes: u32, node: u32) -> u32 {

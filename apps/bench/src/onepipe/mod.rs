@@ -1,6 +1,5 @@
 //! `squall-bench onepipe`: scatterings in one total order between real processes, by 1Pipe and by its rivals.
 
-mod job;
 mod rank;
 
 use std::{thread, time::Duration};
@@ -9,14 +8,14 @@ use clap::{Args, value_parser};
 use hdrhistogram::Histogram;
 use squall_command::CommandError;
 
-pub(crate) use self::{
-    job::{OnePipeJob, Scattered, ScatteringOrder},
-    rank::{PAUSE_NANOS, scatter},
-};
+pub(crate) use self::rank::scatter;
 use super::{
-    cluster, latency,
+    cluster,
+    job::{OnePipeJob, Scattered, ScatteringOrder},
+    latency,
     places::{PlaceArgs, Places, fresh_cluster},
-    report::{OnePipeRow, Printing},
+    printing::Printing,
+    report::OnePipeRow,
 };
 
 const HELP: &str = "\

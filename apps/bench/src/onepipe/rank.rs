@@ -16,12 +16,12 @@ use squall::{
 };
 use squall_fabric::{Completion, NodeId};
 
-use super::job::{OnePipeJob, Scattered, ScatteringOrder};
 use crate::{
-    bulk::Carrier,
-    job::{Go, WorkerReport},
+    carrier::Carrier,
+    job::{Go, OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder, WorkerReport},
     latency,
-    worker::{Stopped, processor_seconds, say},
+    parent::{Stopped, say},
+    processor::processor_seconds,
 };
 
 /// The time that it may take until all ranks have met.
@@ -36,10 +36,6 @@ const WAITING_BYTES: usize = 4096;
 
 /// The most steps with work between two polls of the fabric.
 const STEPS_PER_POLL: u32 = 32;
-
-/// The length of three pauses: scatterings that were late are sent after the first measurement; throughput warms up
-/// before the second; messages on their way come in after it.
-pub(crate) const PAUSE_NANOS: u64 = 250_000_000;
 
 /// A rank's activity at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

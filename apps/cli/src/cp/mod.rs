@@ -1,7 +1,6 @@
 //! `squall cp`: files and directories, to many nodes at once.
 
 mod gauge;
-mod protection;
 mod push;
 mod serve;
 
@@ -9,8 +8,6 @@ use std::io;
 
 use clap::{Args, Subcommand};
 use squall_command::CommandError;
-
-pub(crate) use self::protection::{ProtectionArgs, Unprotected};
 
 /// Copies files and directories to many nodes at once, by RDMC.
 #[derive(Debug, Args)]

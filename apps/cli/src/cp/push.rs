@@ -11,9 +11,8 @@ use squall_copy::{PushError, PushOptions, PushProgress, PushReport, ReceiverRepo
 use super::{
     gauge::{Gauge, PartProgress},
     output,
-    protection::ProtectionArgs,
 };
-use crate::target::name;
+use crate::{protection::ProtectionArgs, target::name};
 
 /// Sends files and directories to all receivers at once. Each is copied under its own name.
 ///

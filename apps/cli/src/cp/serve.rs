@@ -10,9 +10,8 @@ use squall_fabric::{net::NetError, tcp::TcpError};
 use super::{
     gauge::{Gauge, PartProgress},
     output,
-    protection::ProtectionArgs,
 };
-use crate::target::name;
+use crate::{protection::ProtectionArgs, target::name};
 
 /// Receives: waits for sources, and puts what they send into a directory. Nothing outside it is ever written.
 ///

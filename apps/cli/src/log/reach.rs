@@ -7,7 +7,7 @@ use squall::{Config, ConfigError, NodeId, client::ClientConfig, config::Address,
 use squall_command::CommandError;
 
 use crate::{
-    cp::{ProtectionArgs, Unprotected},
+    protection::{ProtectionArgs, Unprotected},
     target::name,
 };
 

@@ -4,7 +4,7 @@ use super::{CommandFn, Spec, counts, expiry::Clock, integer, is};
 use crate::{
     Error, Reply, Text,
     keyspace::{Edited, KeyspaceMut, View},
-    store::MAX_VALUE_BYTES,
+    value::MAX_VALUE_BYTES,
     value::Typed,
 };
 

@@ -37,7 +37,7 @@ pub use self::{
     subscriptions::Hub,
 };
 use self::{reception::Reception, replica::OwnReplica};
-use crate::{Store, store::MAX_VALUE_BYTES};
+use crate::{Store, value::MAX_VALUE_BYTES};
 
 /// The name of the replicated group, in configurations `[groups.kv]`.
 pub const GROUP: &str = "kv";

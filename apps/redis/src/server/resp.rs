@@ -10,7 +10,7 @@
 //! that arrives, and knows none of these limits.
 
 use super::inline::split_line;
-use crate::{number::integer, store::MAX_VALUE_BYTES, words};
+use crate::{number::integer, value::MAX_VALUE_BYTES, words};
 
 /// The longest bulk string that may be announced, in bytes (Redis' `proto-max-bulk-len`).
 pub(super) const MAX_BULK_BYTES: usize = MAX_VALUE_BYTES;

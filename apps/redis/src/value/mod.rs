@@ -15,6 +15,9 @@ pub use sorted_set::SortedSet;
 
 use crate::Text;
 
+/// The longest value, in bytes (Redis' `proto-max-bulk-len`).
+pub const MAX_VALUE_BYTES: usize = 512 << 20;
+
 /// A key's value.
 #[derive(Clone, Debug)]
 pub enum Value {
@@ -50,6 +53,17 @@ impl Value {
             Value::Hash(hash) => hash.len(),
             Value::Set(set) => set.len(),
             Value::SortedSet(set) => set.len(),
+        }
+    }
+
+    /// Bytes of memory beyond the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Value::Text(text) => text.heap_bytes(),
+            Value::List(list) => size_of_val(&**list) + list.heap_bytes(),
+            Value::Hash(hash) => size_of_val(&**hash) + hash.heap_bytes(),
+            Value::Set(set) => size_of_val(&**set) + set.heap_bytes(),
+            Value::SortedSet(set) => size_of_val(&**set) + set.heap_bytes(),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    Args, Fabric,
+    args::{Args, Fabric},
     network::{ClusterNetwork, NetworkError, write_new},
     replica::{PASSWORD, READY, stop_asked},
 };

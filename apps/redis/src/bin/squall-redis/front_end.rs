@@ -1,6 +1,6 @@
 //! A front end as a process: a server that is no replica.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use squall::{
     Config, NodeId,
@@ -8,14 +8,14 @@ use squall::{
 };
 use squall_redis::{
     Store,
-    server::{BULK_RESERVE, FrontEnd, GROUP, Password, ServerOptions, listen},
+    server::{BULK_RESERVE, FrontEnd, GROUP, ServerOptions, listen},
 };
 use tokio::net::TcpListener;
 
 use crate::{
+    args::FrontEndArgs,
     cluster::say,
-    name,
-    replica::{CLUSTER, PASSWORD, stop_asked},
+    replica::{password, stop_asked},
 };
 
 /// The time for which a request is retried while no replica can answer it.
@@ -23,42 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The most requests of all clients together that may wait for answers.
 const MAX_WAITING: usize = 1 << 18;
-
-/// The options of a front end.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct FrontEndArgs {
-    /// The address to listen on
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
-    listen: SocketAddr,
-
-    /// Some of the replicas, of this host
-    #[arg(long, value_name = "IDS", value_delimiter = ',', default_value = "1,2,3", conflicts_with = "config")]
-    members: Vec<u32>,
-
-    /// The cluster's name
-    #[arg(long, value_name = "NAME", value_parser = name, default_value = CLUSTER, conflicts_with = "config")]
-    cluster: String,
-
-    /// The cluster's configuration, in place of both; the front end has the keys of the node with this --id
-    #[arg(long, value_name = "FILE", requires = "id")]
-    config: Option<PathBuf>,
-
-    /// The node whose keys the front end has
-    #[arg(long, value_name = "N", requires = "config")]
-    id: Option<u32>,
-
-    /// The most clients served at once
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    max_clients: usize,
-
-    /// Disconnect clients after so long without traffic in either direction; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    timeout: u64,
-
-    /// The password that clients must give (AUTH): the file's first line
-    #[arg(long, value_name = "FILE")]
-    password_file: Option<PathBuf>,
-}
 
 /// Runs a front end until this process is asked to stop. Every failure is a sentence.
 pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
@@ -77,11 +41,7 @@ pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     cluster.timeout = PATIENCE;
     cluster.max_waiting = MAX_WAITING;
     let client = Client::<Store>::connect(&cluster, GROUP).map_err(|error| error.to_string())?;
-    let password = match &args.password_file {
-        Some(file) => Some(Password::load(file)),
-        None => std::env::var_os(PASSWORD).map(|password| Password::new(password.as_encoded_bytes())),
-    };
-    let password = password.transpose().map_err(|error| error.to_string())?;
+    let password = password(args.password_file.as_deref()).map_err(|error| error.to_string())?;
     if !args.listen.ip().is_loopback() && password.is_none() {
         tracing::warn!(address = %args.listen, "there is no password: whoever reaches this address can read and write");
     }

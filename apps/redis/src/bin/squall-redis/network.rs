@@ -17,7 +17,7 @@ use squall::{
 use squall_redis::server::{BULK_RESERVE, GROUP};
 use tempfile::TempDir;
 
-use crate::{Args, Fabric};
+use crate::args::{Args, Fabric};
 
 /// The bytes that each replica reserves for each one's long commands where that memory is locked.
 const LOCKED_BULK_RESERVE: usize = 64 << 20;

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
+    path::Path,
     sync::Arc,
     thread,
     time::Duration,
@@ -20,10 +21,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::Args;
-
-/// The cluster's name where none is given.
-pub(crate) const CLUSTER: &str = "squall-redis";
+use crate::args::{Args, CLUSTER};
 
 /// The time that a replica that is stopped may take to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
@@ -64,7 +62,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         return Err(ReplicaError::Unordered);
     }
     let address = args.address(id).ok_or(ReplicaError::NoPort { base: args.port, id })?;
-    let password = password(args)?;
+    let password = password(args.password_file.as_deref())?;
     if !address.ip().is_loopback() && password.is_none() {
         tracing::warn!(%address, "there is no password: whoever reaches this address can read and write");
     }
@@ -109,8 +107,8 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
 
 /// Reads the password. The environment is for processes in a container; a command line can be read by all users of a
 /// host.
-pub(crate) fn password(args: &Args) -> Result<Option<Password>, PasswordError> {
-    if let Some(file) = &args.password_file {
+pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, PasswordError> {
+    if let Some(file) = file {
         return Password::load(file).map(Some);
     }
     std::env::var_os(PASSWORD).map(|password| Password::new(password.as_encoded_bytes())).transpose()

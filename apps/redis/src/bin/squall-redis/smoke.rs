@@ -15,7 +15,7 @@ use std::{
 use squall_redis::server::listen;
 
 use crate::{
-    Args, Fabric,
+    args::{Args, Fabric},
     cluster::{Cluster, free_ports, say},
 };
 

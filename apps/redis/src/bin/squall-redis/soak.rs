@@ -15,8 +15,8 @@ use std::{
 use tokio::{task::JoinSet, time};
 
 use crate::{
-    Args,
     agreement::agreement,
+    args::Args,
     client::until,
     cluster::{Cluster, free_ports, say},
     replica::stop_asked,

@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{Bench, Found};
 use crate::{
-    Args,
+    args::Args,
     client::{RespClient, field},
     cluster::Cluster,
 };

@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::yardsticks::Pinned;
+use super::Pinned;
 
 /// The message's size.
-pub(crate) const BYTES: usize = 256 << 20;
+pub(super) const BYTES: usize = 256 << 20;
 
 /// Block sizes that are tried; the best one depends on the machine. Each block goes to all three places while it is in
 /// the cache.
@@ -20,26 +20,26 @@ const SAMPLES: usize = 9;
 
 /// The time and the block size of the fastest loop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Best {
+pub(super) struct Best {
     /// The median of its samples.
-    pub(crate) time: Duration,
-    pub(crate) block_bytes: usize,
+    pub(super) time: Duration,
+    pub(super) block_bytes: usize,
 }
 
 /// A message, and the three places that it is copied to.
-pub(crate) struct Copies {
+pub(super) struct Copies {
     source: Vec<u8>,
     places: [Vec<u8>; 3],
 }
 
 impl Copies {
     /// Buffers that have been written once, so that no page faults are measured.
-    pub(crate) fn new() -> Copies {
+    pub(super) fn new() -> Copies {
         Copies { source: vec![1; BYTES], places: std::array::from_fn(|_| vec![2; BYTES]) }
     }
 
     /// The fastest of the block sizes that were tried, where each core copies its part of the message.
-    pub(crate) fn best(&mut self, cores: &[usize]) -> io::Result<Best> {
+    pub(super) fn best(&mut self, cores: &[usize]) -> io::Result<Best> {
         let mut samples = BLOCKS.map(|_| Vec::with_capacity(SAMPLES));
         // In turn, so that a change of the machine's speed affects all sizes alike.
         for _ in 0..SAMPLES {

@@ -11,11 +11,8 @@ use squall::{
 };
 use squall_fabric::NodeId;
 
-use super::touch::{Touch, Touched};
-use crate::{
-    job::Spinning,
-    places::{NodeAddresses, configure},
-};
+use super::Spinning;
+use crate::places::{NodeAddresses, configure};
 
 /// A route of blocks from the root to the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -67,6 +64,26 @@ impl BlockRoute {
     }
 }
 
+/// A receiver's use of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Touch {
+    /// Not at all
+    None,
+    /// It reads a byte of each page
+    Read,
+    /// It writes a byte of each page
+    Write,
+}
+
+/// The cost to one receiver of using the messages of a round.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Touched {
+    pub(crate) nanos: u64,
+    /// Page faults that needed no disk.
+    pub(crate) page_faults: u64,
+}
+
 /// The job of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BulkJob {
@@ -103,7 +120,7 @@ impl BulkJob {
 
     /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 
     /// The RDMC group with this number, for this job's messages.

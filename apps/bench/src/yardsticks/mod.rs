@@ -1,7 +1,8 @@
 //! The speed of the machine itself, to compare the other figures with.
 
+mod copies;
+
 use std::{
-    borrow::Cow,
     hint::{black_box, spin_loop},
     io,
     sync::{
@@ -19,13 +20,10 @@ use rustix::{
     io::Errno,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
-use serde::Serialize;
 use squall_command::CommandError;
 
-use super::{
-    copies::{BYTES, Best, Copies},
-    report::FigureReport,
-};
+use self::copies::{BYTES, Best, Copies};
+use super::report::{FigureReport, Yardstick};
 
 /// Larger than a cache, so that memory is measured.
 const COPY_BYTES: usize = 64 << 20;
@@ -37,28 +35,6 @@ const SAMPLES: usize = 15;
 /// In one sample; some milliseconds each.
 const CACHE_LINE_ROUNDS: u32 = 10_000;
 const EVENTFD_ROUNDS: u32 = 200;
-
-/// One figure of the machine.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Yardstick {
-    bench: &'static str,
-    pub(crate) name: &'static str,
-    /// None if this machine can't show it; the note says why.
-    pub(crate) value: Option<f64>,
-    pub(crate) unit: &'static str,
-    pub(crate) note: Cow<'static, str>,
-}
-
-impl Yardstick {
-    fn new(
-        name: &'static str,
-        value: Option<f64>,
-        unit: &'static str,
-        note: impl Into<Cow<'static, str>>,
-    ) -> Yardstick {
-        Yardstick { bench: "yardstick", name, value, unit, note: note.into() }
-    }
-}
 
 /// Measures all yardsticks, and reports each.
 pub(crate) fn run(report: &mut FigureReport) -> Result<(), CommandError> {
@@ -193,10 +169,10 @@ fn round_trip(
 }
 
 /// Keeps this thread on one core until it is dropped.
-pub(crate) struct Pinned(CpuSet);
+struct Pinned(CpuSet);
 
 impl Pinned {
-    pub(crate) fn to(core: usize) -> io::Result<Pinned> {
+    fn to(core: usize) -> io::Result<Pinned> {
         let before = sched_getaffinity(None)?;
         let mut set = CpuSet::new();
         set.set(core);

@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use squall_fabric::Fabric;
 
-use crate::{Collective, CollectiveError, Communicator, Element, Reduction};
+use super::Communicator;
+use crate::{Collective, CollectiveError, Element, Reduction};
 
 /// An operation that was started; its result is a vector of `T`, or nothing.
 #[derive(Debug)]

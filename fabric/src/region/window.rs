@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::Region;
+use super::Region;
 
 /// A part of a polled [`Region`], checked once, for a caller that reads and writes many of its words.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ unsafe impl Sync for Window {}
 
 impl Window {
     /// A window of `words`, which belong to the region.
-    pub(crate) fn new(region: Region, words: NonNull<[AtomicU64]>) -> Window {
+    pub(super) fn new(region: Region, words: NonNull<[AtomicU64]>) -> Window {
         Window { region, words }
     }
 

@@ -8,10 +8,8 @@ use squall::{
     rdmc::block::{Medium, Network},
 };
 
-use crate::{
-    job::Spinning,
-    places::{FabricKind, NodeAddresses, configure, fabric_of},
-};
+use super::Spinning;
+use crate::places::{FabricKind, NodeAddresses, configure, fabric_of};
 
 /// Bytes per second of a link, for the blocks of long broadcasts: 100 Gb/s.
 const LINK_RATE: u64 = 12_500_000_000;
@@ -42,7 +40,7 @@ pub(crate) enum Of {
 
 impl Of {
     /// The library's name for it.
-    pub(super) fn collective(self) -> Collective {
+    pub(crate) fn collective(self) -> Collective {
         match self {
             Of::Barrier => Collective::Barrier,
             Of::Broadcast => Collective::Broadcast,
@@ -58,17 +56,17 @@ impl Of {
 
     /// The elements of a block if `asked` were asked for. For reduce-scatter these are a whole vector's, of which each
     /// node gets a block of sums.
-    pub(super) fn block(self, asked: usize, nodes: usize) -> usize {
+    pub(crate) fn block(self, asked: usize, nodes: usize) -> usize {
         if self == Of::ReduceScatter { asked.div_ceil(nodes) } else { asked }
     }
 
     /// The elements that are reported as the size.
-    pub(super) fn given(self, block: usize, nodes: usize) -> usize {
+    pub(crate) fn given(self, block: usize, nodes: usize) -> usize {
         if self == Of::ReduceScatter { block * nodes } else { block }
     }
 
     /// The number of elements of `node`'s vector, if each of `nodes` nodes has `block` for itself or for each other.
-    pub(super) fn elements(self, block: usize, node: usize, nodes: usize) -> usize {
+    pub(crate) fn elements(self, block: usize, node: usize, nodes: usize) -> usize {
         match self {
             Of::Barrier => 0,
             Of::ReduceScatter | Of::AllToAll => block * nodes,
@@ -79,7 +77,7 @@ impl Of {
 }
 
 /// The node whose vector goes to all, or that gets the vectors of all.
-pub(super) const ROOT: usize = 0;
+pub(crate) const ROOT: usize = 0;
 
 /// An algorithm of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -114,7 +112,7 @@ pub(crate) enum By {
 }
 
 impl By {
-    pub(super) fn algorithm(self) -> Algorithm {
+    pub(crate) fn algorithm(self) -> Algorithm {
         match self {
             By::Dissemination => Algorithm::Dissemination,
             By::Exchange => Algorithm::Exchange,
@@ -155,7 +153,7 @@ pub(crate) struct CollectivesJob {
 
 impl CollectivesJob {
     /// The medium through which blocks of long broadcasts travel.
-    pub(super) fn medium(&self) -> Medium {
+    pub(crate) fn medium(&self) -> Medium {
         match fabric_of(self.place.as_ref()) {
             FabricKind::Shm => Medium::SharedMemory,
             FabricKind::Tcp => Medium::Network(Network::tcp(LINK_RATE)),
@@ -165,7 +163,7 @@ impl CollectivesJob {
 
     /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 }
 

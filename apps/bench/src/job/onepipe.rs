@@ -2,9 +2,13 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use squall::{Config, config::Backend};
+use squall::Config;
 
-use crate::places::NodeAddresses;
+use crate::places::{NodeAddresses, configure};
+
+/// The length of three pauses: scatterings that were late are sent after the first measurement; throughput warms up
+/// before the second; messages on their way come in after it.
+pub(crate) const PAUSE_NANOS: u64 = 250_000_000;
 
 /// The protocol that orders the scatterings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -47,12 +51,7 @@ pub(crate) struct OnePipeJob {
 impl OnePipeJob {
     /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        let config = Config::builder(&*self.cluster, self.node).members(0..self.nodes);
-        let config = match &self.place {
-            Some(place) => place.apply(config, self.node),
-            None => config.backend(Backend::Shm),
-        };
-        config.build().map_err(|error| error.to_string())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 }
 

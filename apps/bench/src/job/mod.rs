@@ -5,19 +5,24 @@
 //! ends stops.
 //! (Workers that move bulk data agree among themselves when to go.)
 
+mod bulk;
+mod collectives;
+mod failover;
+mod onepipe;
+
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use squall::Spin;
 
-use super::{
-    bulk::{BulkJob, BulkRound},
-    collectives::{CollectivesJob, Timed},
-    failover::{FailoverJob, Recovered, Settled},
-    onepipe::{OnePipeJob, Scattered},
-    places::NodeAddresses,
+pub(crate) use self::{
+    bulk::{BlockRoute, BulkJob, BulkRound, Touch, Touched},
+    collectives::{By, CollectivesJob, Of, ROOT, Timed},
+    failover::{FailoverJob, Recovered, Settled, Victim, WorkerCommand},
+    onepipe::{OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder},
 };
+use crate::places::NodeAddresses;
 
 /// The work of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -74,6 +79,9 @@ impl From<Spinning> for Spin {
         }
     }
 }
+
+/// The `bulk_reserve` that a configuration has by default.
+pub(crate) const DEFAULT_BULK_RESERVE: usize = 64 << 20;
 
 /// The job of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]

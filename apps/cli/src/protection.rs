@@ -29,7 +29,7 @@ pub(crate) enum Unprotected {
 
 impl ProtectionArgs {
     /// Refuses options for a network where all happens on this host, which needs no protection.
-    pub(super) fn check_unused(&self) -> Result<(), CommandError> {
+    pub(crate) fn check_unused(&self) -> Result<(), CommandError> {
         if self.keys.is_none() && self.security.is_none() {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl ProtectionArgs {
     }
 
     /// The remedy, as a part of an error, where only loopback addresses are possible.
-    pub(super) fn remedy(&self) -> &'static str {
+    pub(crate) fn remedy(&self) -> &'static str {
         match (&self.keys, self.security) {
             (None, None) => " (without --keys DIR, or --security none, all sides are on this host)",
             _ => "",

@@ -17,12 +17,15 @@ use squall_fabric::{
     Target, Token,
 };
 
+use super::Group;
 use crate::{
     block_set::BlockSet,
     config::{CreateError, GroupConfig},
     control::Control,
+    course::Course,
+    engine::Engine,
     events::Interrupted,
-    group::Group,
+    plan::Plan,
     schedule::Rank,
 };
 
@@ -47,6 +50,38 @@ impl Group {
         let control = Control::register(fabric, config.members.len(), me)?;
         let exchange = Exchange::register(fabric, config.members.len(), me, message)?;
         Ok(Group::new(fabric, config, me, control, Some(exchange)))
+    }
+
+    /// Exchanges the holdings of all members, in a group that resumes, and then begins.
+    pub(super) fn exchange(&mut self, fabric: &mut impl Fabric) -> bool {
+        let Some(exchange) = &self.exchange else { return false };
+        let complete = exchange.is_complete();
+        let mut busy = false;
+        if self.me != Rank::ROOT || complete {
+            for line in self.lines.iter_mut().filter(|line| !line.told) {
+                let Some(to) = line.remote.and_then(|remote| remote.holdings) else { continue };
+                line.told = exchange.tell(fabric, line.endpoint, to).is_ok();
+                busy |= line.told;
+            }
+        }
+        if !complete || !self.lines.iter().all(|line| line.told) {
+            return busy;
+        }
+        let plan = Plan::new(&exchange.holdings(), self.me);
+        let Some(Exchange { what, .. }) = self.exchange.take_if(|_| complete) else { return busy };
+        match plan {
+            Ok(plan) => {
+                let course = Course::Plan(plan);
+                let links = self.connect_links(fabric, &course);
+                self.engine = Some(Engine::completing(self.limits(), course, links, what));
+            }
+            // Every member finds the same; each is told that this one has.
+            Err(lost) => {
+                self.own.done = true;
+                self.end_as_failed(None, lost.to_string(), Some(what));
+            }
+        }
+        true
     }
 }
 
@@ -76,15 +111,15 @@ fn check_interrupted(config: &GroupConfig, message: &mut Interrupted) -> Result<
 
 /// The exchange of holdings at one member.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(super) struct Exchange {
     region: Region,
     members: usize,
     me: Rank,
-    pub(crate) what: Interrupted,
+    pub(super) what: Interrupted,
 }
 
 impl Exchange {
-    pub(crate) fn register(
+    pub(super) fn register(
         fabric: &mut impl Fabric,
         members: usize,
         me: Rank,
@@ -99,24 +134,24 @@ impl Exchange {
         Ok(Exchange { region, members, me, what })
     }
 
-    pub(crate) fn region(&self) -> &Region {
+    pub(super) fn region(&self) -> &Region {
         &self.region
     }
 
     /// Whether a peer's region can be one of these.
-    pub(crate) fn fits(&self, remote: &RemoteRegion) -> bool {
+    pub(super) fn fits(&self, remote: &RemoteRegion) -> bool {
         remote.kind == RegionKind::Polled && remote.bytes == self.region.len()
     }
 
     /// Whether every member's row is here.
-    pub(crate) fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         let row = row_bytes(self.what.blocks);
         let known = |rank: usize| self.region.load(row * rank) == 1;
         if self.me == Rank::ROOT { (0..self.members).all(known) } else { known(0) }
     }
 
     /// Writes this member's row to the root; or, at the root, all rows to a member.
-    pub(crate) fn tell(&self, fabric: &mut impl Fabric, on: EndpointId, to: RegionKey) -> Result<(), PostError> {
+    pub(super) fn tell(&self, fabric: &mut impl Fabric, on: EndpointId, to: RegionKey) -> Result<(), PostError> {
         let row = row_bytes(self.what.blocks);
         let rows = if self.me == Rank::ROOT {
             0..self.region.len()
@@ -130,7 +165,7 @@ impl Exchange {
     }
 
     /// The blocks that each member holds, by rank.
-    pub(crate) fn holdings(&self) -> Vec<BlockSet> {
+    pub(super) fn holdings(&self) -> Vec<BlockSet> {
         let blocks = self.what.blocks;
         let (row, words) = (row_bytes(blocks), BlockSet::words_for(blocks));
         let word = |rank: usize, at: usize| self.region.load(row * rank + 8 * (1 + at));

@@ -1,0 +1,250 @@
+//! The arguments of the program.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::Parser;
+use squall::config::{NameError, check_name};
+
+/// The cluster's name where none is given.
+pub(crate) const CLUSTER: &str = "squall-redis";
+
+/// A replicated key-value store that speaks the Redis protocol.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "squall-redis",
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Without --id, all replicas run as processes of this host, under this one, which starts those again that die, and stops all when
+it stops.
+
+  squall-redis                            three replicas, on ports 7001 to 7003
+  squall-redis --smoke                    three replicas on free ports, a check of everything, and the end
+  squall-redis --smoke --fabric tcp --tls the same, where replicas talk TCP over loopback, protected by TLS
+  squall-redis --smoke --fabric verbs     the same over RDMA, if it was built with `--features verbs`
+  squall-redis --durable DIR              three replicas whose data is on disk, in DIR, and there again after a restart
+  squall-redis --smoke --durable NEW_DIR  the check, with one more: all replicas are killed (-9), and nothing acknowledged is lost
+  squall-redis --soak 10m                 three replicas on free ports under a mixed load, with a report
+  squall-redis --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
+  squall-redis --id 2 --config kv.toml    one replica of the cluster that the file describes
+  squall-redis --id 4 --join 1            a further replica, on port 7004, of the cluster in which replica 1 runs
+  squall-redis front-end --members 1,2,3  a server on port 7000 that asks whichever replica serves
+
+A replica that dies is missed by nobody but its own clients: the others go on without it after a second, as long as more than half
+of them live. Started again, it joins them, gets the state, and serves. One that was only stopped, or cut off, comes back by itself.
+Meanwhile its clients are answered CLUSTERDOWN, and what nobody knows the outcome of UNKNOWN.
+
+To replace replica 2 by one with a new id, here 4, while all goes on:
+
+  squall-redis --id 4 --join 1            start the new one, and wait until it says that it serves
+  redis-cli -p 7004 info squall            view_senders has 4 once it is a full member
+  Ctrl-C on replica 2                      it answers what it was asked, leaves, and ends; the others need no timeout for it
+
+Clients of a front end notice nothing of all this: it asks again, at another replica, and no command is carried out twice.
+
+Three machines, on which hosts a, b and c can reach each other at port 7700, need keys and one configuration. Make the keys once,
+
+  squall keys init --cluster kv --dir keys && squall keys add --dir keys --node 1,2,3
+
+copy ca.pem and its own node-N.pem and node-N.key to each machine's /etc/kv/keys, and this to each as /etc/kv/kv.toml:
+
+  cluster = \"kv\"
+  [addresses]
+  1 = \"a:7700\"
+  2 = \"b:7700\"
+  3 = \"c:7700\"
+  [security]
+  ca = \"keys/ca.pem\"
+  certificate = \"keys/node-{id}.pem\"
+  key = \"keys/node-{id}.key\"
+  [groups.kv]
+  bulk_reserve = \"528MiB\"
+  # mode = \"durable\", and above, before [addresses], storage = \"/var/lib/kv/{id}\": the data is on each machine's disk, too
+
+Then `squall doctor --config /etc/kv/kv.toml --id N` says whether replica N can run on its machine, and
+`squall-redis --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for replicas,
+ports 7001 to 7003 are for clients, who are not protected by TLS.
+
+Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on disk, a
+read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they are started
+again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or SQUALL_REDIS_PASSWORD in the
+environment) whoever reaches a port can read and write. Keys expire by the clock of the replica that is asked or that was written
+to: keep the hosts' clocks in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
+something failed, 2 if the arguments make no sense."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<ProgramCommand>,
+
+    /// Replica N listens on port BASE + N - 1
+    #[arg(long, value_name = "BASE", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+
+    /// The address to listen on; any but a loopback address opens the store to others
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) listen: IpAddr,
+
+    /// The number of replicas of a cluster without a file; their ids count from 1
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9), conflicts_with = "config")]
+    pub(crate) replicas: u32,
+
+    /// Run only the replica of this node, in this process
+    #[arg(long, value_name = "N")]
+    pub(crate) id: Option<u32>,
+
+    /// A cluster's configuration; `[groups.kv]` holds the store's options, such as bulk_reserve, the longest command
+    /// (64MiB if it is left out; 528MiB without a file, which takes any value)
+    #[arg(long, value_name = "FILE", requires = "id")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The cluster to form, without a file: replicas with other names never meet
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
+    pub(crate) cluster: Option<String>,
+
+    /// Join the running cluster of the replica with this id, instead of forming one. With a file, its `join` says so
+    #[arg(long, value_name = "ID", requires = "id", conflicts_with = "config", value_delimiter = ',')]
+    pub(crate) join: Vec<String>,
+
+    /// Keep this replica's vote on the cluster's members in this directory, so that it counts after a restart; the data
+    /// stays in memory. With a file, its `storage` says so
+    #[arg(long, value_name = "DIR", requires = "id", conflicts_with = "config")]
+    pub(crate) storage: Option<PathBuf>,
+
+    /// Keep the data on disk, replica N's in DIR/N, and go on with the data that is there. With a file, its `storage`,
+    /// and `mode = "durable"` in `[groups.kv]`, say so
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "storage"])]
+    pub(crate) durable: Option<PathBuf>,
+
+    /// The fabric that carries the replicas' messages
+    #[arg(long, value_enum, default_value_t = Fabric::Shm, conflicts_with = "id")]
+    pub(crate) fabric: Fabric,
+
+    /// Protect the replicas' connections by TLS, with keys of this run alone
+    #[arg(long, conflicts_with = "id")]
+    pub(crate) tls: bool,
+
+    /// The most clients that a replica serves at once
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) max_clients: usize,
+
+    /// Disconnect clients after so long without traffic in either direction; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) timeout: u64,
+
+    /// The password that clients must give (AUTH): the file's first line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["smoke", "soak"])]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// Start a cluster on free ports, check it through its sockets, report the checks, and stop it
+    #[arg(long, conflicts_with_all = ["id", "config", "cluster"])]
+    pub(crate) smoke: bool,
+
+    /// Start a cluster on free ports, load all of it with all kinds of requests for so long (90s, 10m, 1h), watch the
+    /// resources that it uses, and check at the end that the replicas agree; Ctrl-C ends it early
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["id", "config", "cluster", "smoke"])]
+    pub(crate) soak: Option<Duration>,
+
+    /// Multiply the time limits of --smoke by so much, for a slow machine, such as an emulated one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) patience: u32,
+
+    /// The seed of the random parts of --smoke and --soak; each run says its own
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+
+    /// Run as a process of a cluster: say when ready, and stop when standard input ends
+    #[arg(long, hide = true, requires = "id")]
+    pub(crate) supervised: bool,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum ProgramCommand {
+    /// Serve the data without being a replica: ask any replica that serves, so that clients do not notice when one
+    /// fails
+    FrontEnd(FrontEndArgs),
+}
+
+/// The options of a front end.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct FrontEndArgs {
+    /// The address to listen on
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
+    pub(crate) listen: SocketAddr,
+
+    /// Some of the replicas, of this host
+    #[arg(long, value_name = "IDS", value_delimiter = ',', default_value = "1,2,3", conflicts_with = "config")]
+    pub(crate) members: Vec<u32>,
+
+    /// The cluster's name
+    #[arg(long, value_name = "NAME", value_parser = name, default_value = CLUSTER, conflicts_with = "config")]
+    pub(crate) cluster: String,
+
+    /// The cluster's configuration, in place of both; the front end has the keys of the node with this --id
+    #[arg(long, value_name = "FILE", requires = "id")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The node whose keys the front end has
+    #[arg(long, value_name = "N", requires = "config")]
+    pub(crate) id: Option<u32>,
+
+    /// The most clients served at once
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) max_clients: usize,
+
+    /// Disconnect clients after so long without traffic in either direction; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) timeout: u64,
+
+    /// The password that clients must give (AUTH): the file's first line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+/// The fabrics that can carry the replicas' messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Fabric {
+    /// Shared memory of this host
+    Shm,
+    /// TCP over loopback
+    Tcp,
+    /// RDMA: the first device with an active port, or the one that SQUALL_VERBS_DEVICE names, where {id} is a replica's
+    /// number. Needs a program that was built with the feature `verbs`
+    Verbs,
+}
+
+impl Args {
+    /// The nodes of a cluster without a configuration file.
+    pub(crate) fn members(&self) -> impl Iterator<Item = u32> + Clone + use<> {
+        1..=self.replicas
+    }
+
+    /// The address at which the replica of node `id` listens. None if there is no such port.
+    pub(crate) fn address(&self, id: u32) -> Option<SocketAddr> {
+        let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
+        Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
+    }
+}
+
+/// Reads a cluster's name.
+fn name(text: &str) -> Result<String, NameError> {
+    check_name(text).map(|()| text.to_owned())
+}
+
+/// Reads a time such as `90s`, `10m` or `1h`; a bare number is in seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{unit:?} is no unit: give a time such as 90s, 10m or 1h")),
+    };
+    let number = number.parse::<u64>().map_err(|_| "give a time such as 90s, 10m or 1h".to_owned())?;
+    match number.checked_mul(seconds) {
+        Some(seconds @ 1..) => Ok(Duration::from_secs(seconds)),
+        _ => Err("give a time of a second or more that a clock can count".to_owned()),
+    }
+}
