@@ -204,7 +204,7 @@ impl ConnectionHandle {
     fn start(stream: ControlStream, attempt: u64, events: &Sender<DriverEvent>) -> std::io::Result<ConnectionHandle> {
         let ControlStream { reader, writer, .. } = stream;
         writer.set_timeout(Some(WRITE_LIMIT))?;
-        let hang_up = writer.hang_up()?;
+        let hang_up = writer.hang_up();
         let (to_writer, messages) = unbounded();
         let of_reader = events.clone();
         let name = |half: &str| thread::Builder::new().name(format!("squall-client-{half}"));
