@@ -18,10 +18,7 @@ use std::{
 
 use squall_fabric::{NodeId, sync::Lock};
 
-use super::{
-    Caller, ControlStream, DialTarget, StreamReader, frame,
-    peer::{Peer, PeerTask},
-};
+use super::{Caller, ControlStream, DialTarget, StreamReader, frame, peer::Peer};
 
 /// The longest message, in bytes.
 const MESSAGE_BYTES: usize = 8 << 20;
@@ -104,13 +101,10 @@ impl MessengerShared {
 
     /// Runs the thread that writes to a peer.
     fn write(self: &Arc<Self>, peer: &Arc<Peer>) {
-        while let Some(work) = peer.work(&self.caller) {
-            match work {
-                PeerTask::Write(writer, bytes) => peer.write(&writer, bytes),
-                PeerTask::Dial(contact) => match peer.dial(&self.caller, &contact) {
-                    Ok(stream) => self.adopt(peer, stream),
-                    Err(error) => tracing::debug!(?contact, %error, "a peer can't be reached"),
-                },
+        while let Some(contact) = peer.work(&self.caller) {
+            match peer.dial(&self.caller, &contact) {
+                Ok(stream) => self.adopt(peer, stream),
+                Err(error) => tracing::debug!(?contact, %error, "a peer can't be reached"),
             }
         }
     }

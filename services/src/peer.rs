@@ -68,13 +68,7 @@ struct Stream {
 }
 
 /// The writing half of a stream, locked by the writing thread alone.
-pub(super) type Writer = Arc<Lock<StreamWriter>>;
-
-/// The next task of the writing thread.
-pub(super) enum PeerTask {
-    Write(Writer, Vec<u8>),
-    Dial(DialTarget),
-}
+type Writer = Arc<Lock<StreamWriter>>;
 
 impl Peer {
     pub(super) fn new(contact: DialTarget) -> Peer {
@@ -99,7 +93,7 @@ impl Peer {
         !state.has_thread && state.streams.is_empty()
     }
 
-    /// Queues a message. Returns whether a thread must be started, which carries out what [`work`](Peer::work) returns.
+    /// Queues a message. Returns whether a thread must be started, which does the peer's [`work`](Peer::work).
     pub(super) fn push(&self, to: &DialTarget, message: Vec<u8>) -> bool {
         let mut state = self.state.lock();
         if state.closed {
@@ -123,8 +117,9 @@ impl Peer {
         self.state.lock().has_thread = false;
     }
 
-    /// Waits until there is something to do. Returns None if the thread is to end.
-    pub(super) fn work(&self, caller: &Caller) -> Option<PeerTask> {
+    /// Writes what is queued, until the peer must be dialed, and returns its contact. Returns None if the thread is to
+    /// end.
+    pub(super) fn work(&self, caller: &Caller) -> Option<DialTarget> {
         let mut state = self.state.lock();
         loop {
             if state.closed {
@@ -145,10 +140,12 @@ impl Peer {
             let may_dial = state.dial_at.is_none_or(|at| at <= now) && caller.can_dial(&state.contact);
             match state.streams.last() {
                 Some(stream) if !is_silent || !may_dial => {
-                    let writer = Arc::clone(&stream.writer);
-                    return Some(PeerTask::Write(writer, state.take_batch()));
+                    let (writer, batch) = (Arc::clone(&stream.writer), state.take_batch());
+                    drop(state);
+                    self.write(&writer, &batch);
+                    state = self.state.lock();
                 }
-                _ if may_dial => return Some(PeerTask::Dial(state.contact.clone())),
+                _ if may_dial => return Some(state.contact.clone()),
                 _ => {
                     // Waits until the peer may be dialed, or dials, or the queued messages are stale.
                     let until = state.dial_at.filter(|&at| at > now).map_or(STALE, |at| at - now);
@@ -159,8 +156,8 @@ impl Peer {
     }
 
     /// Writes a batch to a stream.
-    pub(super) fn write(&self, writer: &Writer, bytes: Vec<u8>) {
-        let written = writer.lock().write_all(&bytes);
+    fn write(&self, writer: &Writer, bytes: &[u8]) {
+        let written = writer.lock().write_all(bytes);
         let mut state = self.state.lock();
         match written {
             Ok(()) => {
