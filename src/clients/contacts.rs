@@ -22,15 +22,13 @@ pub(crate) struct Contacts {
     members: Members,
     /// The next node to try, as an index among all.
     turn: usize,
-    /// The number of nodes that have failed since the last pause.
-    failed: usize,
     pause: Duration,
 }
 
 impl Contacts {
     /// Makes the contacts of a client. Clients begin at different turns, so that they spread over the nodes.
     pub(crate) fn new(first: Vec<DialTarget>, turn: usize) -> Contacts {
-        Contacts { first, only: None, members: Members::default(), turn, failed: 0, pause: BACK_OFF }
+        Contacts { first, only: None, members: Members::default(), turn, pause: BACK_OFF }
     }
 
     /// Restricts the contacts to one node.
@@ -68,21 +66,21 @@ impl Contacts {
         self.members.members.iter().map(|(node, _)| NodeId(*node))
     }
 
-    /// Goes on to the next node, after the last one has failed. Returns the time to wait before, if all have.
+    /// Goes on to the next node, after the last one has failed. Returns the time to wait before, if that is the first
+    /// of all again.
     pub(super) fn fail(&mut self) -> Option<Duration> {
         self.turn = self.turn.wrapping_add(1);
-        self.failed += 1;
-        if self.failed < self.all().len() {
+        if !self.turn.is_multiple_of(self.all().len().max(1)) {
             return None;
         }
         let pause = self.pause;
-        (self.failed, self.pause) = (0, (2 * pause).min(MOST_BACK_OFF));
+        self.pause = (2 * pause).min(MOST_BACK_OFF);
         Some(pause)
     }
 
-    /// Forgets the failures, after a node has done something for the client.
+    /// Lets the next pause be short, after a node has done something for the client.
     pub(super) fn succeed(&mut self) {
-        (self.failed, self.pause) = (0, BACK_OFF);
+        self.pause = BACK_OFF;
     }
 }
 
@@ -100,14 +98,14 @@ mod tests {
 
     #[test]
     fn all_are_tried_before_a_pause_and_pauses_grow() {
-        let mut contacts = Contacts::new(vec![at(1), at(2), at(3)], 2);
+        let mut contacts = Contacts::new(vec![at(1), at(2), at(3)], 3);
         let mut tried = Vec::new();
         let mut pauses = Vec::new();
         for _ in 0..24 {
             tried.push(contacts.next().unwrap().node.unwrap().0);
             pauses.extend(contacts.fail());
         }
-        assert_eq!(tried[..6], [3, 1, 2, 3, 1, 2]);
+        assert_eq!(tried[..6], [1, 2, 3, 1, 2, 3]);
         assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000].map(Duration::from_millis));
         contacts.succeed();
         assert_eq!([(); 3].map(|()| contacts.fail()), [None, None, Some(BACK_OFF)]);

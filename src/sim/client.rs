@@ -162,7 +162,9 @@ impl Cluster {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| DialTarget::on_host(node)).collect();
         let seed = self.rng.u64(..);
-        let core = ClientCore::new(group.to_owned(), Contacts::new(contacts, seed as usize), seed);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let contacts = Contacts::new(contacts, random.usize(..1 << 16));
+        let core = ClientCore::new(group.to_owned(), contacts, random);
         let client = ClientNode {
             core,
             calls: BTreeMap::new(),

@@ -123,7 +123,7 @@ pub(crate) struct ClientCore {
 }
 
 impl ClientCore {
-    pub(crate) fn new(group: String, contacts: Contacts, seed: u64) -> ClientCore {
+    pub(crate) fn new(group: String, contacts: Contacts, random: fastrand::Rng) -> ClientCore {
         ClientCore {
             group,
             contacts,
@@ -140,7 +140,7 @@ impl ClientCore {
             sent: BTreeMap::new(),
             next_number: 0,
             again_at: None,
-            random: fastrand::Rng::with_seed(seed),
+            random,
             trouble: "no member has been reached yet".to_owned(),
         }
     }

@@ -64,7 +64,7 @@ impl Driver {
     ) -> Result<Driver, ClientError> {
         let (events, to_core) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let core = ClientCore::new(group.to_owned(), contacts, fastrand::u64(..));
+        let core = ClientCore::new(group.to_owned(), contacts, fastrand::Rng::new());
         let threads = Threads {
             core,
             caller,

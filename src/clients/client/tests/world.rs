@@ -77,7 +77,11 @@ impl World {
     pub(super) fn new(seed: u64, limits: Limits) -> World {
         let first = (0..MEMBERS).map(|node| DialTarget::on_host(NodeId(node as u32))).collect();
         World {
-            core: ClientCore::new("store".to_owned(), Contacts::new(first, seed as usize), seed),
+            core: ClientCore::new(
+                "store".to_owned(),
+                Contacts::new(first, seed as usize),
+                fastrand::Rng::with_seed(seed),
+            ),
             now: Time::ZERO,
             random: fastrand::Rng::with_seed(seed),
             limits,
