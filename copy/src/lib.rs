@@ -73,6 +73,7 @@ mod serve;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub use self::{
     algorithm::{flat, flat_names},

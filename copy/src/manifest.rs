@@ -2,7 +2,8 @@
 
 use std::{collections::HashMap, fmt};
 
-use rkyv::{Archive, Deserialize, Serialize};
+use serde::{Deserialize, Serialize};
+use squall_services::frame::fixed;
 
 use super::path::{BadPath, RelPath};
 
@@ -10,16 +11,18 @@ use super::path::{BadPath, RelPath};
 pub(crate) const MANIFEST_BYTES: usize = 48 << 20;
 
 /// A file's modification time: seconds since 1970, and nanoseconds below a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Archive, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Mtime {
     /// Seconds since 1970.
+    #[serde(with = "fixed")]
     pub(crate) seconds: i64,
     /// Nanoseconds, below 10⁹.
+    #[serde(with = "fixed")]
     pub(crate) nanos: u32,
 }
 
 /// The kind of an entry.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EntryKind {
     /// A file of this size.
     File {
@@ -35,31 +38,23 @@ pub(crate) enum EntryKind {
     },
 }
 
-/// An entry as it is sent: nothing of it is checked yet.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub(crate) struct RawEntry {
-    /// Its name, as raw bytes.
-    pub(crate) path: Vec<u8>,
+/// A file, directory or link to be copied. Its numbers have a fixed length in a frame, so that a frame of entries
+/// without names does not become many times larger in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry<P = RelPath> {
+    /// Its path, below the receiver's directory.
+    pub(crate) path: P,
     /// Its kind.
     pub(crate) kind: EntryKind,
-    /// Its permission bits.
+    /// Its permission bits; no set-id bits, since files change their owner.
+    #[serde(with = "fixed")]
     pub(crate) mode: u32,
     /// Its modification time.
     pub(crate) mtime: Mtime,
 }
 
-/// A file, directory or link to be copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// Its path, below the receiver's directory.
-    pub(crate) path: RelPath,
-    /// Its kind.
-    pub(crate) kind: EntryKind,
-    /// Its permission bits; no set-id bits, since files change their owner.
-    pub(crate) mode: u32,
-    /// Its modification time.
-    pub(crate) mtime: Mtime,
-}
+/// An entry as it is sent: nothing of it is checked yet, and its path is raw bytes.
+pub(crate) type RawEntry = Entry<Vec<u8>>;
 
 impl Entry {
     /// Returns the number of bytes of its contents.
@@ -209,7 +204,7 @@ fn check_tree(entries: &[Entry]) -> Result<(), ManifestError> {
 }
 
 /// The id of a transfer, and the name of its staging directory at receivers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Archive, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct TransferId(pub(crate) [u8; 16]);
 
 impl fmt::Display for TransferId {

@@ -7,11 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use rkyv::{Archive, Deserialize, Serialize};
 use rustix::{
     fs::{Mode, fchmod, fsync, futimens},
     io::Errno,
 };
+use serde::{Deserialize, Serialize};
+use squall_services::frame::at_most;
 
 use super::{
     journal::{Journal, Remembered},
@@ -24,7 +25,7 @@ use super::{
 const SYNC_ONE_BY_ONE: usize = 4;
 
 /// The source's statement about a file once it has read it.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
     /// The BLAKE3 of its contents.
     Intact([u8; 32]),
@@ -33,7 +34,7 @@ pub(crate) enum Verdict {
 }
 
 /// The options of a receiver's handling of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SinkOptions {
     /// Sync files before they are put in place.
     pub(crate) sync: bool,
@@ -50,20 +51,17 @@ pub(crate) struct Written {
     pub(crate) first_open: usize,
     /// The number of files that the transfer has.
     pub(crate) files: usize,
-    /// The number of its bytes.
-    pub(crate) bytes: u64,
-    /// The number of its bytes that are written.
-    pub(crate) held: u64,
 }
 
 /// The outcome of a transfer's files.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Files that are in place and verified.
     pub(crate) placed: u64,
     /// Files and links of the same name that existed, and were kept.
     pub(crate) kept: u64,
     /// The first failures, each with its file and the reason.
+    #[serde(deserialize_with = "at_most::<FAILURES_TOLD, _, _>")]
     pub(crate) failed: Vec<String>,
     /// The number of failures.
     pub(crate) failures: u64,
@@ -185,13 +183,7 @@ impl Sink {
             matches!(state, EntryState::Open | EntryState::Whole(_) | EntryState::Verified) && self.is_file(*entry)
         };
         let first_open = (0..self.states.len()).find(open).unwrap_or(self.states.len());
-        Written {
-            segments: self.segments,
-            first_open,
-            files: self.manifest.files(),
-            bytes: self.manifest.bytes(),
-            held: self.layout.begin(self.segments),
-        }
+        Written { segments: self.segments, first_open, files: self.manifest.files() }
     }
 
     /// Returns the number of segments that are written.
@@ -223,13 +215,11 @@ impl Sink {
             return Ok(());
         }
         match self.states[entry] {
-            EntryState::Whole(hash) => self.judge(entry, hash, verdict),
-            EntryState::Open => {
-                self.verdicts.insert(entry, verdict);
-                Ok(())
-            }
-            EntryState::Verified | EntryState::Placed | EntryState::Kept | EntryState::Failed => Ok(()),
+            EntryState::Whole(hash) => return self.judge(entry, hash, verdict),
+            EntryState::Open => _ = self.verdicts.insert(entry, verdict),
+            EntryState::Verified | EntryState::Placed | EntryState::Kept | EntryState::Failed => {}
         }
+        Ok(())
     }
 
     /// Puts the verified files in place.
@@ -380,10 +370,7 @@ impl Sink {
         };
         let hash = hasher.finalize().into();
         self.states[entry] = EntryState::Whole(hash);
-        match self.verdicts.remove(&entry) {
-            Some(verdict) => self.judge(entry, hash, verdict),
-            None => Ok(()),
-        }
+        self.verdicts.remove(&entry).map_or(Ok(()), |verdict| self.judge(entry, hash, verdict))
     }
 
     fn judge(&mut self, entry: usize, hash: [u8; 32], verdict: Verdict) -> Result<(), SinkError> {

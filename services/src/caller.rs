@@ -30,6 +30,18 @@ pub struct DialTarget {
     pub addresses: Vec<String>,
 }
 
+impl DialTarget {
+    /// Names a node of this host, or one whose addresses are not known.
+    pub fn on_host(node: NodeId) -> DialTarget {
+        DialTarget { node: Some(node), addresses: Vec::new() }
+    }
+
+    /// Names the node that listens at an address, whichever that is.
+    pub fn at(address: impl ToString) -> DialTarget {
+        DialTarget { node: None, addresses: vec![address.to_string()] }
+    }
+}
+
 /// The identity with which a process dials, and its security.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -106,6 +118,6 @@ impl Caller {
             LocalError::System(cause) => ControlError::Cut { node: Some(node), cause },
             LocalError::Absent | LocalError::Taken => ControlError::Absent { node, cluster: self.cluster.clone() },
         })?;
-        ControlStream::local(node, socket).map_err(|cause| ControlError::Cut { node: Some(node), cause })
+        Ok(ControlStream::local(node, socket))
     }
 }

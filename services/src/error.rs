@@ -4,6 +4,8 @@ use std::io;
 
 use squall_fabric::{NodeId, name::NameError, net::DialError};
 
+use super::frame::is_late;
+
 /// A reason for which a service of a node could not be reached, or offered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -114,7 +116,7 @@ fn whom(node: &Option<NodeId>) -> String {
 
 fn ended(cause: &io::Error) -> String {
     match cause.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "did not answer in time".to_owned(),
+        _ if is_late(cause) => "did not answer in time".to_owned(),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             "closed the stream".to_owned()
         }

@@ -10,13 +10,22 @@
 //!
 //! Memory is allocated as bytes arrive, not by the announced length.
 
-use std::io::{self, Read, Write};
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    marker::PhantomData,
+};
 
-use serde::{Serialize, de::DeserializeOwned};
+/// Integers of fixed length, for use with serde's `with`: a value of which many fit into a frame then takes about as
+/// many bytes there as in memory.
+pub use postcard::fixint::le as fixed;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, Error, SeqAccess, Visitor},
+};
 
 /// A reason for which a conversation can't continue.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum FrameError {
     /// The other side has ended the stream.
     #[error("the stream is closed")]
@@ -37,6 +46,18 @@ pub enum FrameError {
     Malformed(String),
 }
 
+impl FrameError {
+    /// Tells whether nothing came within the stream's time limit.
+    pub fn is_late(&self) -> bool {
+        matches!(self, FrameError::System(cause) if is_late(cause))
+    }
+}
+
+/// Tells whether a stream's time limit has passed.
+pub(super) fn is_late(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 /// Appends a frame of bytes.
 pub fn append(to: &mut Vec<u8>, bytes: &[u8]) {
     let len = u32::try_from(bytes.len()).expect("messages are far below 4 GiB");
@@ -44,13 +65,18 @@ pub fn append(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend_from_slice(bytes);
 }
 
+/// Reads as many bytes as there is room for, outside any frame.
+pub fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), FrameError> {
+    from.read_exact(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => FrameError::Closed,
+        _ => error.into(),
+    })
+}
+
 /// Reads a frame of bytes.
 pub fn read_bytes(from: &mut impl Read, limit: usize) -> Result<Vec<u8>, FrameError> {
     let mut len = [0; 4];
-    from.read_exact(&mut len).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => FrameError::Closed,
-        _ => error.into(),
-    })?;
+    read_exact(from, &mut len)?;
     let len = u32::from_le_bytes(len) as usize;
     if len > limit {
         return Err(FrameError::TooLong { bytes: len, limit });
@@ -65,12 +91,11 @@ pub fn read_bytes(from: &mut impl Read, limit: usize) -> Result<Vec<u8>, FrameEr
 
 /// Sends a value.
 pub fn write<T: Serialize>(to: &mut impl Write, value: &T, limit: usize) -> Result<(), FrameError> {
-    let bytes = postcard::to_allocvec(value).map_err(|error| FrameError::Malformed(error.to_string()))?;
-    if bytes.len() > limit {
-        return Err(FrameError::TooLong { bytes: bytes.len(), limit });
-    }
-    let mut frame = Vec::with_capacity(4 + bytes.len());
-    append(&mut frame, &bytes);
+    let frame = postcard::to_extend(value, vec![0; 4]);
+    let mut frame = frame.map_err(|error| FrameError::Malformed(error.to_string()))?;
+    let bytes = frame.len() - 4;
+    let len = u32::try_from(bytes).ok().filter(|_| bytes <= limit).ok_or(FrameError::TooLong { bytes, limit })?;
+    frame[..4].copy_from_slice(&len.to_le_bytes());
     Ok(to.write_all(&frame)?)
 }
 
@@ -82,6 +107,33 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> Result<T
         Ok((_, rest)) => Err(FrameError::Malformed(format!("{} bytes are left over", rest.len()))),
         Err(error) => Err(FrameError::Malformed(error.to_string())),
     }
+}
+
+/// Deserializes a sequence of at most `N` elements, for use with serde's `deserialize_with`: elements that are empty
+/// take a byte or two in a frame, and far more in memory.
+pub fn at_most<'de, const N: usize, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct Elements<const N: usize, T>(PhantomData<T>);
+
+    impl<'de, const N: usize, T: Deserialize<'de>> Visitor<'de> for Elements<N, T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {N} elements")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+            let mut elements = Vec::new();
+            while let Some(element) = from.next_element()? {
+                if elements.len() == N {
+                    return Err(A::Error::invalid_length(N + 1, &self));
+                }
+                elements.push(element);
+            }
+            Ok(elements)
+        }
+    }
+
+    from.deserialize_seq(Elements::<N, T>(PhantomData))
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -80,14 +82,20 @@ impl LocalListener {
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 
-    /// Waits for the next process of the same user; the connections of other users are closed.
-    pub fn accept(&self) -> io::Result<UnixStream> {
+    /// Waits for the next process of the same user; the connections of other users are closed. Returns None once the
+    /// listener is closed.
+    pub fn accept(&self) -> Option<UnixStream> {
         loop {
-            let (stream, _) = self.0.accept()?;
-            if is_same_user(&stream) {
-                return Ok(stream);
+            match self.0.accept() {
+                Ok((stream, _)) if is_same_user(&stream) => return Some(stream),
+                Ok(_) => tracing::warn!("a process of another user was refused"),
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return None,
+                Err(error) => {
+                    // The process is probably out of descriptors: it can only wait until other streams end.
+                    tracing::warn!(%error, "a call could not be taken");
+                    thread::sleep(Duration::from_millis(10));
+                }
             }
-            tracing::warn!("a process of another user was refused");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each peer has one stream, whichever side dialed it, to which both sides write. It is dialed when there is something
 //! to send, and again when it breaks. A peer has a writing thread while there is something to write, and each stream
-//! has a reading thread. Streams block (see [`control`](super)), and a peer that does not read must not hold up the
+//! has a reading thread. Streams block (see the [crate](super)), and a peer that does not read must not hold up the
 //! others.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     fmt,
     io::BufReader,
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -18,10 +18,7 @@ use std::{
 
 use squall_fabric::{NodeId, sync::Lock};
 
-use super::{
-    Caller, ControlStream, DialTarget, StreamReader, frame,
-    peer::{Peer, PeerTask},
-};
+use super::{Caller, ControlStream, DialTarget, StreamReader, frame, peer::Peer};
 
 /// The longest message, in bytes.
 const MESSAGE_BYTES: usize = 8 << 20;
@@ -36,17 +33,11 @@ pub struct Messenger {
     shared: Arc<MessengerShared>,
 }
 
-/// The key of a peer: its addresses as long as its id is not known.
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum Key {
-    Node(NodeId),
-    At(Vec<String>),
-}
-
 struct MessengerShared {
     caller: Caller,
     deliver: Deliver,
-    peers: Lock<HashMap<Key, Arc<Peer>>>,
+    /// The peers, each by its id alone, or by its addresses as long as its id is not known.
+    peers: Lock<HashMap<DialTarget, Arc<Peer>>>,
     closed: AtomicBool,
 }
 
@@ -62,8 +53,7 @@ impl Messenger {
         if message.len() > MESSAGE_BYTES {
             return tracing::error!(bytes = message.len(), ?to, "a message is too long to be sent");
         }
-        let key = to.node.map_or_else(|| Key::At(to.addresses.clone()), Key::Node);
-        let peer = self.shared.peer(&key, to);
+        let peer = self.shared.peer(to.node.map_or_else(|| to.clone(), DialTarget::on_host), to);
         if peer.push(to, message) {
             let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(&peer));
             let name = format!("squall-log-to-{}", to.node.map_or("?".to_owned(), |node| node.0.to_string()));
@@ -76,8 +66,8 @@ impl Messenger {
 
     /// Takes a stream that a peer has dialed, and reads it until it ends.
     pub fn serve(&self, stream: ControlStream) {
-        let (node, contact) = (stream.peer, DialTarget { node: Some(stream.peer), addresses: Vec::new() });
-        let peer = self.shared.peer(&Key::Node(node), &contact);
+        let node = stream.peer;
+        let peer = self.shared.peer(DialTarget::on_host(node), &DialTarget::on_host(node));
         match peer.attach(stream.writer) {
             Ok(number) => self.shared.read(&peer, node, number, stream.reader),
             Err(error) => tracing::debug!(%node, %error, "a stream could not be used"),
@@ -88,25 +78,21 @@ impl Messenger {
 impl Drop for Messenger {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Release);
-        self.shared.lock().drain().for_each(|(_, peer)| peer.close());
+        self.shared.peers.lock().drain().for_each(|(_, peer)| peer.close());
     }
 }
 
 impl MessengerShared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Peer>>> {
-        self.peers.lock()
-    }
-
-    fn peer(&self, key: &Key, contact: &DialTarget) -> Arc<Peer> {
-        let mut peers = self.lock();
-        if let Some(peer) = peers.get(key) {
+    fn peer(&self, key: DialTarget, contact: &DialTarget) -> Arc<Peer> {
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.get(&key) {
             return Arc::clone(peer);
         }
         // Peers that were left, or were never reached, are removed.
         peers.retain(|_, peer| !peer.is_idle());
         let peer = Arc::new(Peer::new(contact.clone()));
         if !self.closed.load(Ordering::Acquire) {
-            peers.insert(key.clone(), Arc::clone(&peer));
+            peers.insert(key, Arc::clone(&peer));
         } else {
             peer.close();
         }
@@ -115,13 +101,10 @@ impl MessengerShared {
 
     /// Runs the thread that writes to a peer.
     fn write(self: &Arc<Self>, peer: &Arc<Peer>) {
-        while let Some(work) = peer.work(&self.caller) {
-            match work {
-                PeerTask::Write(writer, bytes) => peer.write(&writer, bytes),
-                PeerTask::Dial(contact) => match peer.dial(&self.caller, &contact) {
-                    Ok(stream) => self.adopt(peer, stream),
-                    Err(error) => tracing::debug!(?contact, %error, "a peer can't be reached"),
-                },
+        while let Some(contact) = peer.work(&self.caller) {
+            match peer.dial(&self.caller, &contact) {
+                Ok(stream) => self.adopt(peer, stream),
+                Err(error) => tracing::debug!(?contact, %error, "a peer can't be reached"),
             }
         }
     }
@@ -130,15 +113,15 @@ impl MessengerShared {
     fn adopt(self: &Arc<Self>, peer: &Arc<Peer>, stream: ControlStream) {
         let node = stream.peer;
         // A peer that was known by its addresses can now be written to by its id.
-        self.lock().entry(Key::Node(node)).or_insert_with(|| Arc::clone(peer));
+        self.peers.lock().entry(DialTarget::on_host(node)).or_insert_with(|| Arc::clone(peer));
         let read = peer.attach(stream.writer).and_then(|number| {
-            let (shared, peer) = (Arc::clone(self), Arc::clone(peer));
-            let read = move || shared.read(&peer, node, number, stream.reader);
-            thread::Builder::new().name(format!("squall-log-of-{}", node.0)).spawn(read).map(drop)
+            let (shared, of_thread) = (Arc::clone(self), Arc::clone(peer));
+            let read = move || shared.read(&of_thread, node, number, stream.reader);
+            let spawned = thread::Builder::new().name(format!("squall-log-of-{}", node.0)).spawn(read);
+            spawned.map(drop).inspect_err(|_| peer.detach(number))
         });
         if let Err(error) = read {
             tracing::warn!(%node, %error, "a stream could not be used");
-            peer.detach_all();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io::{self, Write},
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -68,13 +68,7 @@ struct Stream {
 }
 
 /// The writing half of a stream, locked by the writing thread alone.
-pub(super) type Writer = Arc<Lock<StreamWriter>>;
-
-/// The next task of the writing thread.
-pub(super) enum PeerTask {
-    Write(Writer, Vec<u8>),
-    Dial(DialTarget),
-}
+type Writer = Arc<Lock<StreamWriter>>;
 
 impl Peer {
     pub(super) fn new(contact: DialTarget) -> Peer {
@@ -93,19 +87,15 @@ impl Peer {
         Peer { state: Lock::new(state), changed: Condition::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PeerState> {
-        self.state.lock()
-    }
-
     /// Tells whether the peer has neither a thread nor a stream, so that it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         !state.has_thread && state.streams.is_empty()
     }
 
-    /// Queues a message. Returns whether a thread must be started, which carries out what [`work`](Peer::work) returns.
+    /// Queues a message. Returns whether a thread must be started, which does the peer's [`work`](Peer::work).
     pub(super) fn push(&self, to: &DialTarget, message: Vec<u8>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return false;
         }
@@ -124,12 +114,13 @@ impl Peer {
 
     /// Notes that no thread could be started.
     pub(super) fn no_thread(&self) {
-        self.lock().has_thread = false;
+        self.state.lock().has_thread = false;
     }
 
-    /// Waits until there is something to do. Returns None if the thread is to end.
-    pub(super) fn work(&self, caller: &Caller) -> Option<PeerTask> {
-        let mut state = self.lock();
+    /// Writes what is queued, until the peer must be dialed, and returns its contact. Returns None if the thread is to
+    /// end.
+    pub(super) fn work(&self, caller: &Caller) -> Option<DialTarget> {
+        let mut state = self.state.lock();
         loop {
             if state.closed {
                 return None;
@@ -149,10 +140,12 @@ impl Peer {
             let may_dial = state.dial_at.is_none_or(|at| at <= now) && caller.can_dial(&state.contact);
             match state.streams.last() {
                 Some(stream) if !is_silent || !may_dial => {
-                    let writer = Arc::clone(&stream.writer);
-                    return Some(PeerTask::Write(writer, state.take_batch()));
+                    let (writer, batch) = (Arc::clone(&stream.writer), state.take_batch());
+                    drop(state);
+                    self.write(&writer, &batch);
+                    state = self.state.lock();
                 }
-                _ if may_dial => return Some(PeerTask::Dial(state.contact.clone())),
+                _ if may_dial => return Some(state.contact.clone()),
                 _ => {
                     // Waits until the peer may be dialed, or dials, or the queued messages are stale.
                     let until = state.dial_at.filter(|&at| at > now).map_or(STALE, |at| at - now);
@@ -163,9 +156,9 @@ impl Peer {
     }
 
     /// Writes a batch to a stream.
-    pub(super) fn write(&self, writer: &Writer, bytes: Vec<u8>) {
-        let written = writer.lock().write_all(&bytes);
-        let mut state = self.lock();
+    fn write(&self, writer: &Writer, bytes: &[u8]) {
+        let written = writer.lock().write_all(bytes);
+        let mut state = self.state.lock();
         match written {
             Ok(()) => {
                 state.unanswered.get_or_insert_with(Instant::now);
@@ -180,7 +173,7 @@ impl Peer {
     /// Dials the peer.
     pub(super) fn dial(&self, caller: &Caller, contact: &DialTarget) -> Result<ControlStream, ControlError> {
         let dialed = caller.dial_within(contact, Service::ViewLog, CONNECT_TIMEOUT, DIAL_TIMEOUT);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if dialed.is_ok() {
             (state.back_off, state.dial_at) = (BACK_OFF[0], None);
         } else {
@@ -193,8 +186,8 @@ impl Peer {
     /// Writes to this stream from now on. Returns its number, for [`detach`](Peer::detach).
     pub(super) fn attach(&self, writer: StreamWriter) -> io::Result<u64> {
         writer.set_timeout(Some(WRITE_TIMEOUT))?;
-        let hang_up = writer.hang_up()?;
-        let mut state = self.lock();
+        let hang_up = writer.hang_up();
+        let mut state = self.state.lock();
         if state.closed {
             hang_up.now();
             return Err(io::Error::other("this node is ending"));
@@ -212,22 +205,17 @@ impl Peer {
 
     /// Removes a stream that has ended.
     pub(super) fn detach(&self, number: u64) {
-        self.lock().retain(|stream| stream.number != number);
-    }
-
-    /// Removes all streams, since none can be used.
-    pub(super) fn detach_all(&self) {
-        self.lock().retain(|_| false);
+        self.state.lock().retain(|stream| stream.number != number);
     }
 
     /// Notes that something has come from the peer.
     pub(super) fn heard(&self) {
-        self.lock().unanswered = None;
+        self.state.lock().unanswered = None;
     }
 
     /// Closes all streams, and makes the thread end.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.closed = true;
         state.retain(|_| false);
         self.changed.notify_all();

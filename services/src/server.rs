@@ -2,8 +2,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt, io,
-    sync::{Arc, MutexGuard},
+    fmt,
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -72,20 +72,11 @@ impl Server {
         let shared = Shared::new(node, handlers);
         let (calls, acceptor) = (Arc::clone(&listener), Arc::clone(&shared));
         let accept = move || {
-            loop {
-                match calls.accept() {
-                    Ok(socket) => acceptor.take(ControlStream::local(node, socket), None),
-                    Err(_) if acceptor.lock().ended => return,
-                    Err(error) => {
-                        // The process is probably out of descriptors: it can only wait until other streams end.
-                        tracing::warn!(%error, "a call could not be taken");
-                        thread::sleep(Duration::from_millis(10));
-                    }
-                }
+            while let Some(socket) = calls.accept() {
+                acceptor.take(ControlStream::local(node, socket), None);
             }
         };
-        let thread = spawn(node, accept)?;
-        Ok(Server { shared, stop: Stop::Local(listener), thread: Some(thread) })
+        Server::start(shared, Stop::Local(listener), accept)
     }
 
     /// Accepts calls at the node's port: `take` is the fabric's `take_service`.
@@ -114,20 +105,21 @@ impl Server {
                     return;
                 }
                 match ready.recv(&calls[index]) {
-                    Ok(stream) => acceptor.take(Ok(ControlStream::port(stream)), Some(services[index])),
+                    Ok(stream) => acceptor.take(ControlStream::port(stream), Some(services[index])),
                     // The fabric has ended, or another server has taken the service.
                     Err(_) => select.remove(index),
                 }
             }
         };
-        let thread = spawn(node, accept)?;
-        Ok(Server { shared, stop: Stop::Port(Some(stop)), thread: Some(thread) })
+        Server::start(shared, Stop::Port(Some(stop)), accept)
     }
-}
 
-fn spawn(node: NodeId, accept: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ControlError> {
-    let spawned = thread::Builder::new().name(format!("squall-calls-{}", node.0)).spawn(accept);
-    spawned.map_err(|cause| ControlError::System { attempt: "start a thread that takes calls", cause })
+    fn start(shared: Arc<Shared>, stop: Stop, accept: impl FnOnce() + Send + 'static) -> Result<Server, ControlError> {
+        let spawned = thread::Builder::new().name(format!("squall-calls-{}", shared.node.0)).spawn(accept);
+        let thread =
+            spawned.map_err(|cause| ControlError::System { attempt: "start a thread that takes calls", cause })?;
+        Ok(Server { shared, stop, thread: Some(thread) })
+    }
 }
 
 impl Shared {
@@ -136,27 +128,20 @@ impl Shared {
         Arc::new(Shared { node, handlers, live: Lock::default(), changed: Condition::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Live> {
-        self.live.lock()
-    }
-
     /// Starts a thread for a stream. `service` is the one that was dialed, if the port knows.
-    fn take(self: &Arc<Self>, stream: io::Result<ControlStream>, service: Option<Service>) {
-        let accepted = stream.and_then(|stream| {
-            let hang_up = stream.hang_up()?;
-            let Some(number) = self.lock().enter(hang_up) else {
-                return Err(io::Error::other("there are too many callers"));
-            };
-            let shared = Arc::clone(self);
-            let serve = move || {
-                let _leave = Leave { shared: &shared, number };
-                shared.serve(stream, number, service);
-            };
-            let name = format!("squall-call-{}", self.node.0);
-            thread::Builder::new().name(name).spawn(serve).map(drop).inspect_err(|_| self.leave(number))
-        });
-        if let Err(error) = accepted {
+    fn take(self: &Arc<Self>, stream: ControlStream, service: Option<Service>) {
+        let Some(number) = self.live.lock().enter(stream.hang_up()) else {
+            return tracing::warn!(error = "there are too many callers", "a call was refused");
+        };
+        let shared = Arc::clone(self);
+        let serve = move || {
+            let _leave = Leave { shared: &shared, number };
+            shared.serve(stream, number, service);
+        };
+        let name = format!("squall-call-{}", self.node.0);
+        if let Err(error) = thread::Builder::new().name(name).spawn(serve) {
             tracing::warn!(%error, "a call was refused");
+            self.leave(number);
         }
     }
 
@@ -177,7 +162,7 @@ impl Shared {
         let verdict = match handler {
             _ if call.is_astray || is_liar => Verdict::OtherNode,
             None => Verdict::NoService,
-            Some((service, _)) if !self.lock().admit(number, service) => Verdict::Busy,
+            Some((service, _)) if !self.live.lock().admit(number, service) => Verdict::Busy,
             Some(_) => Verdict::Welcome,
         };
         stream.peer = call.from;
@@ -193,7 +178,7 @@ impl Shared {
     }
 
     fn leave(&self, number: u64) {
-        self.lock().streams.remove(&number);
+        self.live.lock().streams.remove(&number);
         self.changed.notify_all();
     }
 }
@@ -234,7 +219,7 @@ impl Live {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let mut live = self.shared.lock();
+        let mut live = self.shared.live.lock();
         live.ended = true;
         match &mut self.stop {
             Stop::Local(listener) => listener.close(),

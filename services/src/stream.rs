@@ -1,7 +1,6 @@
 //! A stream and its halves, over any transport.
 
 use std::{
-    fmt,
     io::{self, Read, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
@@ -29,7 +28,7 @@ pub struct ControlStream {
 #[derive(Debug)]
 pub enum StreamReader {
     /// A socket of this host.
-    Local(UnixStream),
+    Local(Arc<UnixStream>),
     /// A stream of the node's port.
     Port(ServiceReader),
 }
@@ -45,10 +44,10 @@ pub enum StreamWriter {
 
 /// A writer that closes its direction when it is dropped, though the other half still holds the socket.
 #[derive(Debug)]
-pub struct LocalWriter(UnixStream);
+pub struct LocalWriter(Arc<UnixStream>);
 
 /// A handle that ends both halves at once, here and at the peer, whichever threads wait at them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum HangUp {
     /// A socket of this host.
     Local(Arc<UnixStream>),
@@ -58,9 +57,10 @@ pub enum HangUp {
 
 impl ControlStream {
     /// Wraps a stream on this host, with the node that is thought to be at the other end.
-    pub fn local(peer: NodeId, socket: UnixStream) -> io::Result<ControlStream> {
-        let reader = StreamReader::Local(socket.try_clone()?);
-        Ok(ControlStream { peer, reader, writer: StreamWriter::Local(LocalWriter(socket)) })
+    pub fn local(peer: NodeId, socket: UnixStream) -> ControlStream {
+        let socket = Arc::new(socket);
+        let reader = StreamReader::Local(Arc::clone(&socket));
+        ControlStream { peer, reader, writer: StreamWriter::Local(LocalWriter(socket)) }
     }
 
     /// Wraps a stream of a port.
@@ -71,7 +71,7 @@ impl ControlStream {
     }
 
     /// Returns a handle that ends the stream from any thread.
-    pub fn hang_up(&self) -> io::Result<HangUp> {
+    pub fn hang_up(&self) -> HangUp {
         self.writer.hang_up()
     }
 
@@ -94,19 +94,10 @@ impl StreamReader {
 
 impl StreamWriter {
     /// Returns a handle that ends the stream from any thread.
-    pub fn hang_up(&self) -> io::Result<HangUp> {
-        Ok(match self {
-            StreamWriter::Local(LocalWriter(socket)) => HangUp::Local(Arc::new(socket.try_clone()?)),
-            StreamWriter::Port(writer) => HangUp::Port(writer.hang_up_handle()),
-        })
-    }
-
-    /// Ends both halves: see [`HangUp`].
-    pub fn hang_up_now(&self) {
+    pub fn hang_up(&self) -> HangUp {
         match self {
-            // The socket may be shut down already.
-            StreamWriter::Local(LocalWriter(socket)) => drop(socket.shutdown(Shutdown::Both)),
-            StreamWriter::Port(writer) => writer.hang_up(),
+            StreamWriter::Local(LocalWriter(socket)) => HangUp::Local(Arc::clone(socket)),
+            StreamWriter::Port(writer) => HangUp::Port(writer.hang_up()),
         }
     }
 
@@ -133,7 +124,7 @@ impl HangUp {
 impl Read for StreamReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            StreamReader::Local(socket) => socket.read(buffer),
+            StreamReader::Local(socket) => (&**socket).read(buffer),
             StreamReader::Port(reader) => reader.read(buffer),
         }
     }
@@ -142,7 +133,7 @@ impl Read for StreamReader {
 impl Write for StreamWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            StreamWriter::Local(LocalWriter(socket)) => socket.write(bytes),
+            StreamWriter::Local(LocalWriter(socket)) => (&**socket).write(bytes),
             StreamWriter::Port(writer) => writer.write(bytes),
         }
     }
@@ -156,11 +147,5 @@ impl Drop for LocalWriter {
     fn drop(&mut self) {
         // The peer may have ended already.
         let _ = self.0.shutdown(Shutdown::Write);
-    }
-}
-
-impl fmt::Debug for HangUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HangUp")
     }
 }

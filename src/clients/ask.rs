@@ -9,11 +9,12 @@ use std::{
 };
 
 use squall_fabric::{NodeId, sync::Lock};
-use squall_services::DialTarget;
+use squall_services::{Caller, DialTarget};
 
 use crate::{
     clients::{
-        client::{Ask, Call, ClientError, Dial, Driver, Reach, Resolve, encode},
+        client::{Ask, Call, ClientError, Driver, Resolve, encode},
+        contacts::Contacts,
         serve::{self, Consistency, QueryService, Served},
     },
     group::handle::Group,
@@ -40,7 +41,7 @@ impl<R: QueryService> ServedGroup<R> {
             Ok(query) => query,
             Err(error) => return Call::failed(error),
         };
-        if self.asks.me() == Some(member) {
+        if self.asks.caller.get().map(Caller::node) == Some(member) {
             let (call, resolve) = Resolve::new();
             serve::ask(&self.group, consistency, query, move |answer| {
                 resolve.resolve(match answer {
@@ -54,7 +55,7 @@ impl<R: QueryService> ServedGroup<R> {
             return call;
         }
         match self.asks.driver(self.name(), member) {
-            Ok(driver) => driver.call(Ask::Query(consistency, query), limit),
+            Ok(driver) => driver.call(Ok(Ask::Query(consistency, query)), limit),
             Err(error) => Call::failed(error),
         }
     }
@@ -86,11 +87,11 @@ const MAX_WAITING: usize = 1024;
 /// The peers and streams over which a group's members are asked.
 #[derive(Default)]
 pub(crate) struct Asks {
-    started: OnceLock<(NodeId, Dial)>,
+    /// This node as a caller of others, from its start on.
+    caller: OnceLock<Caller>,
     peers: Lock<BTreeMap<NodeId, AskedMember>>,
 }
 
-#[derive(Debug)]
 struct AskedMember {
     addresses: Vec<String>,
     /// The driver of the queries, from the first query on.
@@ -99,12 +100,8 @@ struct AskedMember {
 
 impl Asks {
     /// Notes the node's start: from now on it can ask others.
-    pub(crate) fn start(&self, me: NodeId, dial: Dial) {
-        assert!(self.started.set((me, dial)).is_ok(), "a node starts once");
-    }
-
-    fn me(&self) -> Option<NodeId> {
-        self.started.get().map(|(me, _)| *me)
+    pub(crate) fn start(&self, caller: Caller) {
+        assert!(self.caller.set(caller).is_ok(), "a node starts once");
     }
 
     /// Takes the addresses of the group's members, from a new view on.
@@ -118,7 +115,7 @@ impl Asks {
     }
 
     fn driver(&self, group: &str, member: NodeId) -> Result<Arc<Driver>, ClientError> {
-        let Some((_, dial)) = self.started.get() else {
+        let Some(caller) = self.caller.get() else {
             return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
         };
         let mut peers = self.peers.lock();
@@ -128,14 +125,9 @@ impl Asks {
             return Ok(Arc::clone(driver));
         }
         let contact = DialTarget { node: Some(member), addresses: peer.addresses.clone() };
-        let driver = Arc::new(Driver::start(group, Reach::One(contact), Arc::clone(dial), MAX_WAITING)?);
+        let contacts = Contacts::new(vec![contact], 0).only(member);
+        let driver = Arc::new(Driver::start(group, contacts, caller.clone(), MAX_WAITING)?);
         peer.driver = Some(Arc::clone(&driver));
         Ok(driver)
-    }
-}
-
-impl fmt::Debug for Asks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asks").field("peers", &self.peers).finish_non_exhaustive()
     }
 }

@@ -3,5 +3,6 @@
 pub mod admin;
 pub(crate) mod ask;
 pub mod client;
+pub(crate) mod contacts;
 pub mod log_service;
 pub(crate) mod serve;

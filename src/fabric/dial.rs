@@ -27,7 +27,7 @@ impl Config {
     pub fn join_contacts(&self) -> Vec<DialTarget> {
         let contact = |to: &config::Contact| match to {
             config::Contact::Node(node) => self.contact(*node),
-            config::Contact::Address(address) => DialTarget { node: None, addresses: vec![address.to_string()] },
+            config::Contact::Address(address) => DialTarget::at(address),
         };
         self.join().iter().map(contact).collect()
     }

@@ -14,7 +14,6 @@ use crate::{
     calls::{clock::Now, clock_bound::ClockBound},
     clients::{
         ask::{Asks, ServedGroup},
-        client,
         serve::{self, Clients, QueryService, ServeOptions, Served, ServedEntry},
     },
     config::{Config, carrier::Carrier},
@@ -330,7 +329,7 @@ fn serve_clients<'a>(
     }
     let first = |name: &str| *shards.clone().find(|(group, _)| *group == name).expect("it is declared").1;
     for entry in &served {
-        entry.asks.start(config.id(), client::dial(caller.clone()));
+        entry.asks.start(caller.clone());
     }
     let served = served.into_iter().map(|entry| (first(&entry.name), entry));
     let clients = Arc::new(serve::Server::new(config.id(), served, config.client_bytes()));

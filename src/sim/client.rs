@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     clients::{
-        client::{Ask, Call, CallId, ClientCore, ClientEffect, Reach, Resolve, encode},
+        client::{Ask, Call, CallId, ClientCore, ClientEffect, Resolve, encode},
+        contacts::Contacts,
         serve::{
             Clients, ConnectedClient, Outbox, Passing, QueryService, ServeOptions, Served, ServedEntry, Server,
             wire::{ToClient, ToNode},
@@ -159,8 +160,11 @@ impl Cluster {
     /// Creates a client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
     pub fn client<R: QueryService>(&mut self, group: &str) -> Client<R> {
         let contacts = self.config.members().iter();
-        let contacts = contacts.map(|&node| DialTarget { node: Some(node), addresses: Vec::new() }).collect();
-        let core = ClientCore::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
+        let contacts = contacts.map(|&node| DialTarget::on_host(node)).collect();
+        let seed = self.rng.u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let contacts = Contacts::new(contacts, random.usize(..1 << 16));
+        let core = ClientCore::new(group.to_owned(), contacts, random);
         let client = ClientNode {
             core,
             calls: BTreeMap::new(),

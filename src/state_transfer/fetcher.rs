@@ -3,7 +3,7 @@
 use std::{
     io::{self, Read},
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -76,19 +76,15 @@ impl FetcherShared {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, FetchSources> {
-        self.way.lock()
-    }
-
     fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         // Under the lock, so that a thread that is about to wait notices.
-        cut(&self.lock());
+        cut(&self.way.lock());
         self.changed.notify_all();
     }
 
     fn learn(&self, view: &Arc<View>) {
-        let mut way = self.lock();
+        let mut way = self.way.lock();
         if way.view.epoch == view.epoch {
             return;
         }
@@ -102,7 +98,7 @@ impl FetcherShared {
 
     /// Notes a transfer that has begun. From here on a caller that stops the fetch cuts this transfer.
     fn begin(&self, source: NodeId, transfer: HangUp) {
-        let mut way = self.lock();
+        let mut way = self.way.lock();
         way.under_way = Some((Fetching { source, received: 0, bytes: None }, transfer));
         if self.is_stopped() || way.view.rank_of(source).is_none() {
             cut(&way);
@@ -110,21 +106,21 @@ impl FetcherShared {
     }
 
     fn progress(&self, progress: TransferProgress) {
-        if let Some((fetching, _)) = &mut self.lock().under_way {
+        if let Some((fetching, _)) = &mut self.way.lock().under_way {
             (fetching.received, fetching.bytes) = (progress.received, progress.bytes);
         }
     }
 
     /// Takes the result of the transfer.
     fn end(&self) -> Option<Fetching> {
-        self.lock().under_way.take().map(|(fetching, _)| fetching)
+        self.way.lock().under_way.take().map(|(fetching, _)| fetching)
     }
 
     /// Waits until there is another view than this, or an end, or for `limit`.
     fn rest(&self, epoch: Epoch, limit: Duration) {
         let goes_on = |way: &mut FetchSources| way.view.epoch == epoch && !self.is_stopped();
         // The caller looks at the reason itself.
-        drop(self.changed.wait_timeout_while(self.lock(), limit, goes_on));
+        drop(self.changed.wait_timeout_while(self.way.lock(), limit, goes_on));
     }
 }
 
@@ -167,7 +163,7 @@ impl Fetcher {
 
     /// The progress of the state, while it is being fetched.
     pub(crate) fn progress(&self) -> Option<Fetching> {
-        self.shared.lock().under_way.as_ref().map(|(fetching, _)| *fetching)
+        self.shared.way.lock().under_way.as_ref().map(|(fetching, _)| *fetching)
     }
 
     /// Whether the thread has ended.
@@ -198,7 +194,7 @@ impl Drop for Fetcher {
 fn run(caller: &Caller, control: &dyn ReplicaControl, shard: ShardId, shared: &Arc<FetcherShared>) {
     let mut wait = AGAIN;
     loop {
-        let view = Arc::clone(&shared.lock().view);
+        let view = Arc::clone(&shared.way.lock().view);
         let complete = view.shard(shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
         let mut sources: Vec<NodeId> = complete.iter().copied().filter(|&node| node != caller.node()).collect();
         // Shuffled, so that several nodes that join at once do not all ask the same one.
@@ -214,7 +210,7 @@ fn run(caller: &Caller, control: &dyn ReplicaControl, shard: ShardId, shared: &A
                 }
                 Err(error) => tracing::warn!(group = control.name(), %source, error, "no state from this member"),
             }
-            if shared.lock().view.epoch != view.epoch {
+            if shared.way.lock().view.epoch != view.epoch {
                 wait = AGAIN;
                 break;
             }

@@ -34,7 +34,7 @@ use squall_membership::{ClusterId, Epoch, OrderEnd, Seq, ShardId};
 use squall_ordered::log;
 
 use squall_services::{
-    Caller, ControlError, ControlStream, DialTarget, HangUp, Service, StreamReader, StreamWriter,
+    Caller, ControlError, ControlStream, DialTarget, HangUp, Service, StreamWriter,
     frame::{self, FrameError},
 };
 
@@ -239,8 +239,7 @@ impl Write for ChunkWriter {
 pub(crate) struct Fetch {
     /// The kind of the data.
     pub(crate) offer: OfferKind,
-    from: StreamReader,
-    hang_up: HangUp,
+    stream: ControlStream,
     hasher: blake3::Hasher,
     chunk: Vec<u8>,
     /// The number of bytes of the chunk that were taken.
@@ -249,8 +248,6 @@ pub(crate) struct Fetch {
     bytes: Option<u64>,
     ended: bool,
     progress: Box<dyn FnMut(TransferProgress) + Send>,
-    /// Kept so that this side's direction stays open.
-    _to: StreamWriter,
 }
 
 /// The progress of a state's transfer.
@@ -270,17 +267,14 @@ impl Fetch {
         request: TransferRequest,
         progress: impl FnMut(TransferProgress) + Send + 'static,
     ) -> Result<Fetch, TransferError> {
-        let stream = caller.dial(source, Service::State, DIAL_TIMEOUT)?;
+        let mut stream = caller.dial(source, Service::State, DIAL_TIMEOUT)?;
         let cut = |cause: FrameError| TransferError::Cut { after: 0, cause };
-        let hang_up = stream.hang_up().map_err(|error| cut(error.into()))?;
         stream.set_timeout(Some(PATIENCE)).map_err(|error| cut(error.into()))?;
-        let ControlStream { mut reader, mut writer, .. } = stream;
-        frame::write(&mut writer, &request, WORDS).map_err(cut)?;
-        match frame::read(&mut reader, WORDS).map_err(cut)? {
+        frame::write(&mut stream.writer, &request, WORDS).map_err(cut)?;
+        match frame::read(&mut stream.reader, WORDS).map_err(cut)? {
             TransferReply::Begun { offer, bytes } => Ok(Fetch {
                 offer,
-                from: reader,
-                hang_up,
+                stream,
                 hasher: blake3::Hasher::new(),
                 chunk: Vec::new(),
                 at: 0,
@@ -288,7 +282,6 @@ impl Fetch {
                 bytes,
                 ended: false,
                 progress: Box::new(progress),
-                _to: writer,
             }),
             TransferReply::Refused(why) => Err(TransferError::Refused(why)),
         }
@@ -296,7 +289,7 @@ impl Fetch {
 
     /// Returns a handle that ends the transfer from another thread: the reader gets an error.
     pub(crate) fn hang_up(&self) -> HangUp {
-        self.hang_up.clone()
+        self.stream.hang_up()
     }
 
     /// Reads the next chunk in place of the last.
@@ -304,20 +297,20 @@ impl Fetch {
         let after = self.received;
         let cut = |cause: io::Error| TransferError::Cut { after, cause: cause.into() };
         let mut number = [0; 4];
-        self.from.read_exact(&mut number).map_err(cut)?;
+        self.stream.reader.read_exact(&mut number).map_err(cut)?;
         let len = match u32::from_le_bytes(number) {
             GIVEN_UP => {
-                let why = frame::read(&mut self.from, WORDS);
+                let why = frame::read(&mut self.stream.reader, WORDS);
                 return Err(TransferError::GivenUp { after, why: why.unwrap_or_else(|_| "it did not say why".into()) });
             }
             len if len as usize > CHUNK_BYTES => return Err(TransferError::Damaged { after }),
             len => len as usize,
         };
         let mut digest = [0; blake3::OUT_LEN];
-        self.from.read_exact(&mut digest).map_err(cut)?;
+        self.stream.reader.read_exact(&mut digest).map_err(cut)?;
         self.chunk.resize(len, 0);
         self.at = len;
-        self.from.read_exact(&mut self.chunk).map_err(cut)?;
+        self.stream.reader.read_exact(&mut self.chunk).map_err(cut)?;
         self.hasher.update(&self.chunk);
         if self.hasher.finalize() != blake3::Hash::from_bytes(digest) {
             return Err(TransferError::Damaged { after });
@@ -335,7 +328,7 @@ impl Read for Fetch {
         while self.at == self.chunk.len() && !self.ended && !buffer.is_empty() {
             if let Err(error) = self.next_chunk() {
                 // No byte of the chunk may be used, nor any after it.
-                self.hang_up.now();
+                self.stream.hang_up().now();
                 return Err(io::Error::other(error));
             }
         }

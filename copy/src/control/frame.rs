@@ -1,20 +1,14 @@
-//! Frames on a byte stream: a length, then as many bytes.
+//! The greeting, and the [frames](squall_services::frame) behind it.
 
 use std::io::{self, Read, Write};
 
-use rkyv::{
-    Archive, Deserialize, Serialize,
-    api::high::{HighDeserializer, HighSerializer, HighValidator},
-    bytecheck::CheckBytes,
-    rancor,
-    ser::allocator::ArenaHandle,
-    util::AlignedVec,
-};
+use serde::{Serialize, de::DeserializeOwned};
+use squall_services::frame;
 
 use super::super::manifest::MANIFEST_BYTES;
 
 /// The version of the messages.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"squallcp";
 
@@ -38,6 +32,17 @@ pub(crate) enum FrameError {
     Malformed(String),
 }
 
+impl From<frame::FrameError> for FrameError {
+    fn from(error: frame::FrameError) -> FrameError {
+        match error {
+            frame::FrameError::Closed => FrameError::Closed,
+            frame::FrameError::System(cause) => FrameError::System(cause),
+            frame::FrameError::TooLong { bytes, .. } => FrameError::TooLong(bytes),
+            frame::FrameError::Malformed(why) => FrameError::Malformed(why),
+        }
+    }
+}
+
 /// Sends this side's greeting.
 pub(crate) fn greet(to: &mut impl Write) -> Result<(), FrameError> {
     let mut greeting = MAGIC.to_vec();
@@ -48,11 +53,11 @@ pub(crate) fn greet(to: &mut impl Write) -> Result<(), FrameError> {
 /// Checks the other side's greeting.
 pub(crate) fn expect_greeting(from: &mut impl Read) -> Result<(), FrameError> {
     let (mut magic, mut version) = ([0; 8], [0; 4]);
-    exactly(from, &mut magic)?;
+    frame::read_exact(from, &mut magic)?;
     if magic != MAGIC {
         return Err(FrameError::Stranger);
     }
-    exactly(from, &mut version)?;
+    frame::read_exact(from, &mut version)?;
     match u32::from_le_bytes(version) {
         VERSION => Ok(()),
         other => Err(FrameError::Version(other)),
@@ -60,42 +65,13 @@ pub(crate) fn expect_greeting(from: &mut impl Read) -> Result<(), FrameError> {
 }
 
 /// Sends a message.
-pub(crate) fn write<T>(to: &mut impl Write, message: &T) -> Result<(), FrameError>
-where
-    T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>,
-{
-    let bytes = rkyv::to_bytes(message).map_err(|error: rancor::Error| FrameError::Malformed(error.to_string()))?;
-    let len = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= FRAME_BYTES);
-    let len = len.ok_or(FrameError::TooLong(bytes.len()))?;
-    to.write_all(&len.to_le_bytes())?;
-    Ok(to.write_all(&bytes)?)
+pub(crate) fn write(to: &mut impl Write, message: &impl Serialize) -> Result<(), FrameError> {
+    Ok(frame::write(to, message, FRAME_BYTES)?)
 }
 
-/// Receives a message, which is validated.
-pub(crate) fn read<T>(from: &mut impl Read) -> Result<T, FrameError>
-where
-    T: Archive,
-    T::Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>> + Deserialize<T, HighDeserializer<rancor::Error>>,
-{
-    let mut len = [0; 4];
-    exactly(from, &mut len)?;
-    let len = u32::from_le_bytes(len) as usize;
-    if len > FRAME_BYTES {
-        return Err(FrameError::TooLong(len));
-    }
-    let mut bytes: AlignedVec = AlignedVec::new();
-    bytes.extend_from_reader(&mut from.take(len as u64))?;
-    if bytes.len() < len {
-        return Err(FrameError::Closed);
-    }
-    rkyv::from_bytes::<T, rancor::Error>(&bytes).map_err(|error| FrameError::Malformed(error.to_string()))
-}
-
-fn exactly(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), FrameError> {
-    from.read_exact(bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => FrameError::Closed,
-        _ => error.into(),
-    })
+/// Receives a message.
+pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> {
+    Ok(frame::read(from, FRAME_BYTES)?)
 }
 
 #[cfg(test)]
@@ -103,7 +79,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{Holding, ToReceiver, ToSource},
+        super::{
+            super::{
+                manifest::{EntryKind, Mtime, RawEntry},
+                sink::{Outcome, SinkOptions, Verdict},
+            },
+            Address, Holding, MAX_VERDICTS, Offer, ToReceiver, ToSource,
+        },
         *,
     };
 
@@ -124,13 +106,49 @@ mod tests {
     fn strangers_and_other_versions_are_told_apart() {
         let greeting = |bytes: &[u8]| expect_greeting(&mut &bytes[..]).unwrap_err().to_string();
         assert!(greeting(b"GET / HTTP/1.1\r\n").contains("no squall cp"));
-        assert!(greeting(b"squallcp\x03\0\0\0").contains("version 3"));
+        for version in [1, 2, 4] {
+            let told = greeting(&[&b"squallcp"[..], &[version, 0, 0, 0]].concat());
+            assert!(told.contains(&format!("version {version} of")), "{told}");
+            assert!(told.contains("run the same version at both ends"), "{told}");
+        }
     }
 
     #[test]
     fn a_length_beyond_the_limit_is_refused_before_anything_is_read() {
         let bytes = u32::MAX.to_le_bytes();
         assert!(matches!(read::<ToReceiver>(&mut &bytes[..]), Err(FrameError::TooLong(_))));
+    }
+
+    #[test]
+    fn an_entry_without_a_name_is_not_much_larger_in_memory_than_in_a_frame() {
+        let mtime = Mtime { seconds: 0, nanos: 0 };
+        let entry = RawEntry { path: Vec::new(), kind: EntryKind::Directory, mode: 0, mtime };
+        let mut bytes = Vec::new();
+        write(&mut bytes, &entry).unwrap();
+        assert!(size_of::<RawEntry>() <= 4 * (bytes.len() - 4), "{} bytes", bytes.len());
+    }
+
+    #[test]
+    fn sequences_whose_elements_grow_in_memory_have_a_limit() {
+        fn is_read<T: Serialize + DeserializeOwned>(message: &T) -> bool {
+            let mut bytes = Vec::new();
+            write(&mut bytes, message).unwrap();
+            let read = read::<T>(&mut &bytes[..]);
+            assert!(matches!(read, Ok(_) | Err(FrameError::Malformed(_))));
+            read.is_ok()
+        }
+        let verdicts = |count| ToReceiver::Verdicts(vec![(0, Verdict::Damaged(String::new())); count]);
+        let options = SinkOptions { sync: false, clobber: false };
+        let receivers = |count| {
+            let receivers = vec![Address { node: 0, at: String::new() }; count];
+            ToReceiver::Offer(Offer { entries: Vec::new(), segment_bytes: 1, options, receivers, resume: false })
+        };
+        let failed = |count| Outcome { failed: vec![String::new(); count], ..Outcome::default() };
+        assert_eq!([MAX_VERDICTS, MAX_VERDICTS + 1].map(|count| is_read(&verdicts(count))), [true, false]);
+        let holding = |count| ToSource::Ready(Holding { partial: vec![0; count], ..Holding::default() });
+        assert_eq!([1 << 16, (1 << 16) + 1].map(|count| is_read(&receivers(count))), [true, false]);
+        assert_eq!([1 << 16, (1 << 16) + 1].map(|count| is_read(&holding(count))), [true, false]);
+        assert_eq!([100, 101].map(|count| is_read(&failed(count))), [true, false]);
     }
 
     proptest! {

@@ -1,28 +1,19 @@
 //! One conversation, for a thread that must not wait: another thread reads, and writes have a time limit.
 
-use std::{
-    fmt,
-    io::{BufReader, BufWriter, Write},
-    thread,
-};
+use std::{io::BufReader, thread, time::Duration};
 
 use crossbeam::channel::Sender;
-use rkyv::{
-    Archive, Deserialize, Serialize,
-    api::high::{HighDeserializer, HighSerializer, HighValidator},
-    bytecheck::CheckBytes,
-    rancor,
-    ser::allocator::ArenaHandle,
-    util::AlignedVec,
-};
+use serde::{Serialize, de::DeserializeOwned};
 use squall_fabric::Waker;
+use squall_services::{ControlStream, HangUp, StreamWriter};
 
 use super::{
     ToSource,
     frame::{self, FrameError},
-    stream::Stream,
 };
-use squall_services::StreamWriter;
+
+/// The time after which a peer that reads nothing is given up: a peer's reading thread never waits for anything else.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A message and its sender. `peer` is the caller's number for the conversation; an error is its end.
 #[derive(Debug)]
@@ -32,26 +23,25 @@ pub(crate) struct Heard<T> {
 }
 
 /// The writing half of a conversation. Dropping it ends both halves.
+#[derive(Debug)]
 pub(crate) struct ControlLink {
-    to: BufWriter<StreamWriter>,
+    to: StreamWriter,
+    hang_up: HangUp,
 }
 
 impl ControlLink {
     /// Greets, and starts a reading thread. That thread hands on messages of type `T` until the end, and wakes the
     /// waiting thread.
-    pub(crate) fn start<T>(
-        stream: Stream,
+    pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
+        stream: ControlStream,
         peer: usize,
         heard: Sender<Heard<T>>,
         waker: Waker,
-    ) -> Result<ControlLink, FrameError>
-    where
-        T: Archive + Send + 'static,
-        T::Archived:
-            for<'a> CheckBytes<HighValidator<'a, rancor::Error>> + Deserialize<T, HighDeserializer<rancor::Error>>,
-    {
-        let Stream { from, to } = stream;
-        let mut from = BufReader::new(from);
+    ) -> Result<ControlLink, FrameError> {
+        let ControlStream { reader, writer, .. } = stream;
+        writer.set_timeout(Some(WRITE_LIMIT))?;
+        let mut link = ControlLink { hang_up: writer.hang_up(), to: writer };
+        let mut from = BufReader::new(reader);
         let read = move || {
             let mut greeted = frame::expect_greeting(&mut from);
             loop {
@@ -67,38 +57,27 @@ impl ControlLink {
             }
         };
         thread::Builder::new().name("squall-cp-link".to_owned()).spawn(read)?;
-        let mut to = BufWriter::new(to);
-        frame::greet(&mut to)?;
-        Ok(ControlLink { to })
+        frame::greet(&mut link.to)?;
+        Ok(link)
     }
 
     /// Sends a message.
-    pub(crate) fn send<T>(&mut self, message: &T) -> Result<(), FrameError>
-    where
-        T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>,
-    {
-        frame::write(&mut self.to, message)?;
-        Ok(self.to.flush()?)
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), FrameError> {
+        frame::write(&mut self.to, message)
     }
 }
 
 /// Sends one message, and hangs up.
-pub(crate) fn refuse(stream: Stream, message: &ToSource) {
-    let mut to = BufWriter::new(stream.to);
-    let said = frame::greet(&mut to).and_then(|()| frame::write(&mut to, message)).and_then(|()| Ok(to.flush()?));
-    if let Err(error) = said {
+pub(crate) fn refuse(mut stream: ControlStream, message: &ToSource) {
+    let limited = stream.writer.set_timeout(Some(WRITE_LIMIT)).map_err(FrameError::from);
+    let said = limited.and_then(|()| frame::greet(&mut stream.writer));
+    if let Err(error) = said.and_then(|()| frame::write(&mut stream.writer, message)) {
         tracing::debug!(%error, "a caller that was refused did not listen");
     }
 }
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        self.to.get_ref().hang_up_now();
-    }
-}
-
-impl fmt::Debug for ControlLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ControlLink")
+        self.hang_up.now();
     }
 }

@@ -6,15 +6,16 @@
 //!
 //! ```text
 //!  0        8         12
-//! ┌────────┬─────────┐┌───────┬─────────────┐┌───────┬───
-//! │squallcp│ version ││ bytes │ rkyv archive ││ bytes │ …
-//! └────────┴─────────┘└───────┴─────────────┘└───────┴───
-//!   8 bytes  u32 LE     u32 LE   `bytes` long, at most FRAME_BYTES
+//! ┌────────┬─────────┐┌────────┬────────────────┐┌────────┬───
+//! │squallcp│ version ││ length │ postcard value ││ length │ …
+//! └────────┴─────────┘└────────┴────────────────┘└────────┴───
+//!   8 bytes  u32 LE     u32 LE   `length` long, at most FRAME_BYTES
 //! ```
 //!
-//! An archive is a [`ToReceiver`] or a [`ToSource`]. It is validated before anything in it is used, and a frame that is
-//! too long, cut off or invalid ends the conversation. Memory is allocated as bytes arrive, not by the announced
-//! length.
+//! A value is a [`ToReceiver`] or a [`ToSource`], in a [frame](squall_services::frame). A frame that is too long, cut
+//! off or invalid ends the conversation. Memory is allocated as bytes arrive, not by the announced length. A value
+//! takes eight times as much memory as its frame, or some mebibytes, at most. For that, sequences whose elements can be
+//! small in a frame have limits, and the numbers of a manifest's entries have a fixed length there.
 //!
 //! # The conversation
 //!
@@ -39,15 +40,13 @@ mod link;
 mod message;
 mod network;
 mod rendezvous;
-mod stream;
 
 pub(crate) use frame::FrameError;
 #[cfg(test)]
 pub(crate) use frame::{expect_greeting, greet, read, write};
 pub(crate) use link::{ControlLink, Heard, refuse};
-pub(crate) use message::{Address, Holding, Join, Layer, Offer, Over, Report, ToReceiver, ToSource};
+pub(crate) use message::{Address, Holding, Join, Layer, MAX_VERDICTS, Offer, Over, Report, ToReceiver, ToSource};
 pub use network::ReceiverNetwork;
 pub(crate) use network::{Caller, open_receiver};
 pub use rendezvous::RendezvousError;
-pub(crate) use rendezvous::{Listener, dial, fabric_cluster, node_id};
-pub(crate) use stream::Stream;
+pub(crate) use rendezvous::{dial, fabric_cluster, listen, node_id};

@@ -12,8 +12,7 @@ use squall_fabric::{
     net::{DialError, NetConfig, Security, ServiceDial, ServiceId, ServiceStream, dial_service},
     tcp::{TcpConfig, TcpError, TcpFabric},
 };
-
-use super::stream::Stream;
+use squall_services::ControlStream;
 
 /// The time that a receiver has to answer a call.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,10 +31,7 @@ pub struct ReceiverNetwork {
 }
 
 fn config(cluster: &str, security: &Security) -> NetConfig {
-    let node = match security {
-        Security::Tls(identity) => identity.node(),
-        Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
-    };
+    let node = security.node().unwrap_or_else(|| NodeId(fastrand::u32(..u32::MAX)));
     let mut config = NetConfig::new(cluster, node);
     config.security = security.clone();
     config
@@ -55,34 +51,29 @@ pub(crate) fn open_receiver(
 }
 
 /// The identity and the security with which a source calls receivers.
-pub(crate) struct Caller {
-    cluster: String,
-    node: NodeId,
-    security: Security,
-}
+pub(crate) struct Caller(NetConfig);
 
 impl Caller {
     /// Opens a source's fabric.
     pub(crate) fn open(cluster: &str, security: &Security) -> Result<(MixedFabric, Caller), TcpError> {
         let config = config(cluster, security);
-        let node = config.node;
-        let fabric = TcpFabric::open(TcpConfig::new(config))?;
-        let caller = Caller { cluster: cluster.to_owned(), node, security: security.clone() };
-        Ok((MixedFabric::new(node, Transport::Tcp).with_tcp(fabric), caller))
+        let fabric = TcpFabric::open(TcpConfig::new(config.clone()))?;
+        Ok((MixedFabric::new(config.node, Transport::Tcp).with_tcp(fabric), Caller(config)))
     }
 
     /// Calls the receiver at an address.
-    pub(crate) fn call(&self, address: &str) -> Result<(NodeId, Stream), DialError> {
-        let call = dial_service(&ServiceDial {
+    pub(crate) fn call(&self, address: &str) -> Result<ControlStream, DialError> {
+        let Caller(NetConfig { cluster, node, security, .. }) = self;
+        dial_service(&ServiceDial {
             addresses: &[address.to_owned()],
             peer: None,
-            cluster: &self.cluster,
-            node: self.node,
-            security: &self.security,
+            cluster,
+            node: *node,
+            security,
             service: COPIES,
             connect_timeout: PATIENCE,
             timeout: PATIENCE,
-        })?;
-        Ok((call.peer(), call.into()))
+        })
+        .map(ControlStream::port)
     }
 }

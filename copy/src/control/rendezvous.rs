@@ -6,9 +6,10 @@
 
 use std::{io, os::unix::net::UnixStream};
 
-use squall_fabric::NodeId;
-
-use squall_fabric::name::{NameError, check_name_within};
+use squall_fabric::{
+    NodeId,
+    name::{NameError, check_name_within},
+};
 use squall_services::local::{self, LocalError, LocalListener};
 
 /// The prefix of a receiver's name.
@@ -64,9 +65,16 @@ pub enum RendezvousError {
     },
 }
 
-/// Checks the name of a cluster or a receiver.
-pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), RendezvousError> {
-    check_name_within(name, NAME_BYTES).map_err(|rule| RendezvousError::Name { what, name: name.to_owned(), rule })
+/// Checks the names of a cluster and a receiver, and returns that of the receiver's socket.
+fn full_name(cluster: &str, name: &str) -> Result<String, RendezvousError> {
+    for (what, name) in [("cluster", cluster), ("receiver", name)] {
+        check_name_within(name, NAME_BYTES).map_err(|rule| RendezvousError::Name {
+            what,
+            name: name.to_owned(),
+            rule,
+        })?;
+    }
+    Ok(format!("{cluster}/{name}"))
 }
 
 /// Returns the node id of a name.
@@ -82,9 +90,7 @@ pub(crate) fn fabric_cluster(cluster: &str) -> String {
 
 /// Connects to a receiver.
 pub(crate) fn dial(cluster: &str, name: &str) -> Result<UnixStream, RendezvousError> {
-    check_name("cluster", cluster)?;
-    check_name("receiver", name)?;
-    local::dial(KIND, &format!("{cluster}/{name}")).map_err(|error| no_rendezvous(error, cluster, name))
+    local::dial(KIND, &full_name(cluster, name)?).map_err(|error| no_rendezvous(error, cluster, name))
 }
 
 fn no_rendezvous(error: LocalError, cluster: &str, name: &str) -> RendezvousError {
@@ -97,28 +103,10 @@ fn no_rendezvous(error: LocalError, cluster: &str, name: &str) -> RendezvousErro
     }
 }
 
-/// A name to which sources can connect.
-#[derive(Debug)]
-pub(crate) struct Listener(LocalListener);
-
-impl Listener {
-    /// Takes the name.
-    pub(crate) fn bind(cluster: &str, name: &str) -> Result<Listener, RendezvousError> {
-        check_name("cluster", cluster)?;
-        check_name("receiver", name)?;
-        let bound = LocalListener::bind(KIND, &format!("{cluster}/{name}"));
-        bound.map(Listener).map_err(|error| no_rendezvous(error, cluster, name))
-    }
-
-    /// Ends the thread that waits for sources.
-    pub(crate) fn close(&self) {
-        self.0.close();
-    }
-
-    /// Waits for the next source of the same user; the connections of other users are closed.
-    pub(crate) fn accept(&self) -> io::Result<UnixStream> {
-        self.0.accept()
-    }
+/// Takes a name, to which sources can connect from then on.
+pub(crate) fn listen(cluster: &str, name: &str) -> Result<LocalListener, RendezvousError> {
+    let full = full_name(cluster, name)?;
+    LocalListener::bind(KIND, &full).map_err(|error| no_rendezvous(error, cluster, name))
 }
 
 #[cfg(test)]
@@ -133,8 +121,8 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_once() {
-        let _listener = Listener::bind("test-rendezvous", "once").unwrap();
-        let error = Listener::bind("test-rendezvous", "once").unwrap_err();
+        let _listener = listen("test-rendezvous", "once").unwrap();
+        let error = listen("test-rendezvous", "once").unwrap_err();
         assert!(matches!(error, RendezvousError::Taken { .. }), "{error}");
     }
 

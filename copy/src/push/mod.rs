@@ -257,7 +257,7 @@ pub fn push(
     }
     let Scan { manifest, sources, skipped, refused } = scan(&options.paths)?;
     let (mut fabric, finder) = open_fabric(options)?;
-    let peers = Peers::dial(options, &finder, fabric.node(), fabric.waker())?;
+    let peers = Peers::dial(options, manifest.bytes(), &finder, fabric.node(), fabric.waker())?;
     for (node, address) in peers.addresses() {
         fabric.learn(node, &[address.to_owned()]);
     }
@@ -265,7 +265,7 @@ pub fn push(
     let files = manifest.files();
     let bytes = manifest.bytes();
     let transfer = manifest.id(options.segment_bytes).to_string();
-    let mut work = Transfer::new(options, bulk, peers, manifest, sources)?;
+    let mut work = Transfer::new(options, bulk, peers, manifest, sources);
     let interrupted = work.run(stop, watch)?;
     let (receivers, multicasts, groups) = work.end();
     let took = began.elapsed();

@@ -1,28 +1,22 @@
 //! The receivers, as the source knows them.
 
-use std::{
-    collections::HashSet,
-    io,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, io, time::Instant};
 
 use crossbeam::channel::{Receiver, unbounded};
 use squall_fabric::{NodeId, Waker};
+use squall_services::ControlStream;
 
 use super::{
     super::{
         control::{
-            ControlLink, FrameError, Heard, Holding, Layer, Over, RendezvousError, Report, Stream, ToReceiver,
-            ToSource, dial, node_id,
+            ControlLink, FrameError, Heard, Holding, Layer, MAX_VERDICTS, Over, Report, ToReceiver, ToSource, dial,
+            node_id,
         },
         feed::Verdicts,
         plan::{TransferStage, next_stage},
     },
     Finder, PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
 };
-
-/// The number of verdicts in one message.
-const VERDICTS: usize = 4096;
 
 /// The state of a receiver.
 #[derive(Debug)]
@@ -58,13 +52,10 @@ pub(super) enum PeerEvent {
 }
 
 impl Finder {
-    /// Returns a receiver's id, and a conversation with it.
-    fn find(&self, cluster: &str, name: &str) -> Result<(NodeId, Stream), PushError> {
+    /// Connects to a receiver.
+    fn find(&self, cluster: &str, name: &str) -> Result<ControlStream, PushError> {
         match self {
-            Finder::Names => {
-                let system = |cause| RendezvousError::System { name: name.to_owned(), cause };
-                Ok((node_id(cluster, name), dial(cluster, name)?.try_into().map_err(system)?))
-            }
+            Finder::Names => Ok(ControlStream::local(node_id(cluster, name), dial(cluster, name)?)),
             Finder::Network(caller) => {
                 caller.call(name).map_err(|cause| PushError::Call { address: name.to_owned(), cause })
             }
@@ -74,20 +65,25 @@ impl Finder {
 
 /// All receivers of a push.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(super) struct Peers<'o> {
+    options: &'o PushOptions,
+    /// The number of bytes to write.
+    bytes: u64,
     peers: Vec<PushTarget>,
     heard: Receiver<Heard<ToSource>>,
     /// The receivers given up since messages were last taken.
     lost: Vec<usize>,
-    silence: Duration,
-    bytes: u64,
-    network: bool,
-    layer: (squall_rdmc::schedule::Algorithm, bool),
 }
 
-impl Peers {
+impl<'o> Peers<'o> {
     /// Connects to all receivers. It fails if one is not there, before anything is done.
-    pub(super) fn dial(options: &PushOptions, finder: &Finder, me: NodeId, waker: Waker) -> Result<Peers, PushError> {
+    pub(super) fn dial(
+        options: &'o PushOptions,
+        bytes: u64,
+        finder: &Finder,
+        me: NodeId,
+        waker: Waker,
+    ) -> Result<Peers<'o>, PushError> {
         let usage = |text: String| Err(PushError::Usage(text));
         if options.to.is_empty() {
             return usage("there is nobody to copy to: name at least one receiver".to_owned());
@@ -105,7 +101,8 @@ impl Peers {
             if !names.insert(name) {
                 return usage(format!("the receiver {name:?} is named twice"));
             }
-            let (node, stream) = finder.find(&options.cluster, name)?;
+            let stream = finder.find(&options.cluster, name)?;
+            let node = stream.peer;
             if !nodes.insert(node) {
                 return usage(format!(
                     "{name:?} has the id of another receiver or of the source, {}: give it another name, or a certificate of \
@@ -130,21 +127,12 @@ impl Peers {
             }
             peers.push(peer);
         }
-        let layer = (options.algorithm.clone(), options.racks.is_some());
-        Ok(Peers {
-            peers,
-            heard,
-            lost: Vec::new(),
-            silence: options.silence,
-            bytes: 0,
-            network: options.network.is_some(),
-            layer,
-        })
+        Ok(Peers { options, bytes, peers, heard, lost: Vec::new() })
     }
 
     /// Returns the addresses of the receivers, if over a network.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (NodeId, &str)> {
-        self.peers.iter().filter(|_| self.network).map(|peer| (peer.node, peer.name.as_str()))
+        self.peers.iter().filter(|_| self.options.network.is_some()).map(|peer| (peer.node, peer.name.as_str()))
     }
 
     /// Sends a message to all that take part. A receiver that can't be reached is given up.
@@ -168,7 +156,7 @@ impl Peers {
 
     /// Sends the verdicts on files.
     pub(super) fn tell_verdicts(&mut self, verdicts: Verdicts) {
-        for chunk in verdicts.chunks(VERDICTS) {
+        for chunk in verdicts.chunks(MAX_VERDICTS) {
             self.tell(&ToReceiver::Verdicts(chunk.to_vec()));
         }
     }
@@ -231,8 +219,8 @@ impl Peers {
             }
         }
         for peer in 0..self.peers.len() {
-            if self.peers[peer].link.is_some() && self.peers[peer].heard.elapsed() > self.silence {
-                let seconds = self.silence.as_secs();
+            if self.peers[peer].link.is_some() && self.peers[peer].heard.elapsed() > self.options.silence {
+                let seconds = self.options.silence.as_secs();
                 self.lose(peer, format!("nothing was heard of it for {seconds} s: look whether it runs"));
             }
         }
@@ -291,12 +279,7 @@ impl Peers {
     pub(super) fn group(&self, me: NodeId, members: &[usize]) -> (Vec<u32>, Layer) {
         let nodes = [me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
         let racks = [0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].rack));
-        (nodes, Layer::of(&self.layer.0, self.layer.1.then(|| racks.collect())))
-    }
-
-    /// Sets the number of bytes to write.
-    pub(super) fn set_bytes(&mut self, bytes: u64) {
-        self.bytes = bytes;
+        (nodes, Layer::of(&self.options.algorithm, self.options.racks.as_ref().map(|_| racks.collect())))
     }
 
     pub(super) fn progress(&self) -> PushProgress {

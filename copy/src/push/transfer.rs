@@ -24,7 +24,7 @@ use super::{
     },
     PushError, PushOptions, PushProgress, ReceiverReport,
     peers::{PeerEvent, Peers},
-    reader::{ReaderReport, ReaderThread},
+    reader::{ReaderReport, ReaderTask, ReaderThread, SegmentRead},
 };
 use squall_rdmc::bulk::Bulk;
 
@@ -42,7 +42,6 @@ struct SendingGroup {
     stage: TransferStage,
     join: Join,
     id: GroupId,
-    attempt: u64,
     /// Whether it was created here.
     created: bool,
     /// Whether it is over here.
@@ -64,7 +63,7 @@ pub(super) struct Transfer<'o> {
     options: &'o PushOptions,
     bulk: Bulk<MixedFabric>,
     me: NodeId,
-    peers: Peers,
+    peers: Peers<'o>,
     manifest: Arc<Manifest>,
     layout: StreamLayout,
     sources: Option<Sources>,
@@ -85,15 +84,14 @@ impl<'o> Transfer<'o> {
     pub(super) fn new(
         options: &'o PushOptions,
         mut bulk: Bulk<MixedFabric>,
-        mut peers: Peers,
+        peers: Peers<'o>,
         manifest: Arc<Manifest>,
         sources: Sources,
-    ) -> Result<Transfer<'o>, PushError> {
+    ) -> Transfer<'o> {
         let layout = StreamLayout::new(&manifest, options.segment_bytes);
         let block_bytes = options.block_bytes.min(layout.largest().max(1));
         let pool = Pool::new(layout.largest().max(1), BUFFERS);
-        peers.set_bytes(layout.bytes());
-        Ok(Transfer {
+        Transfer {
             options,
             me: bulk.fabric().node(),
             bulk,
@@ -112,7 +110,7 @@ impl<'o> Transfer<'o> {
             best: 0,
             multicasts: 0,
             finishing: false,
-        })
+        }
     }
 
     /// Runs until all receivers are done or given up. Returns whether it was stopped before.
@@ -186,7 +184,7 @@ impl<'o> Transfer<'o> {
                 Some(stage) => self.begin(stage)?,
                 None => {
                     self.finishing = true;
-                    self.reader.iter().for_each(ReaderThread::finish);
+                    self.reader.iter().for_each(|reader| reader.worker.order(ReaderTask::Finish));
                 }
             }
         }
@@ -214,7 +212,6 @@ impl<'o> Transfer<'o> {
         self.current = Some(SendingGroup {
             join,
             id,
-            attempt: self.instance,
             created: false,
             over: false,
             members: stage.receivers.iter().copied().collect(),
@@ -276,7 +273,8 @@ impl<'o> Transfer<'o> {
         while !current.over && current.next_read < current.stage.end {
             let Some(buffer) = self.pool.take(self.bulk.fabric(), 0)? else { return Ok(()) };
             let segment = current.next_read;
-            reader.read(segment, self.layout.len(segment), buffer, current.attempt);
+            let read = SegmentRead { segment, len: self.layout.len(segment), buffer, attempt: current.id.instance };
+            reader.worker.order(ReaderTask::Read(read));
             current.next_read += 1;
         }
         Ok(())
@@ -284,19 +282,20 @@ impl<'o> Transfer<'o> {
 
     fn on_read(&mut self) -> Result<bool, PushError> {
         let mut busy = false;
-        while let Some(said) = self.reader.as_ref().and_then(|reader| reader.said.try_recv().ok()) {
+        while let Some(said) = self.reader.as_ref().and_then(|reader| reader.worker.said.try_recv().ok()) {
             busy = true;
             match said {
                 ReaderReport::Verdicts(verdicts) => self.peers.tell_verdicts(verdicts),
                 ReaderReport::Finished => self.peers.tell(&ToReceiver::Finish),
-                ReaderReport::Read { segment, len, buffer, attempt } => self.send(segment, len, buffer, attempt)?,
+                ReaderReport::Read(read) => self.send(read)?,
             }
         }
         Ok(busy)
     }
 
-    fn send(&mut self, segment: u64, len: usize, buffer: Buffer, attempt: u64) -> Result<(), PushError> {
-        let Some(current) = self.current.as_mut().filter(|current| current.attempt == attempt && !current.over) else {
+    fn send(&mut self, SegmentRead { segment, len, buffer, attempt }: SegmentRead) -> Result<(), PushError> {
+        let Some(current) = self.current.as_mut().filter(|current| current.id.instance == attempt && !current.over)
+        else {
             self.pool.give(buffer);
             return Ok(());
         };

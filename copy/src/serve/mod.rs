@@ -30,11 +30,12 @@ use self::{
     turn::TransferLock,
 };
 use super::{
-    control::{self, Listener, ReceiverNetwork, RendezvousError, Stream, ToSource, node_id},
+    control::{self, ReceiverNetwork, RendezvousError, ToSource, node_id},
     root::{Root, RootError},
 };
 use squall_rdmc::bulk::Bulk;
 use squall_runtime::Spin;
+use squall_services::{ControlStream, local::LocalListener};
 
 /// The interval at which a waiting receiver checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(100);
@@ -115,10 +116,9 @@ pub struct Receiver {
     root: Arc<Root>,
     me: NodeId,
     bulk: Bulk<MixedFabric>,
-    calls: channel::Receiver<Stream>,
+    calls: channel::Receiver<ControlStream>,
     turn: Arc<TransferLock>,
-    /// The listener of its name, if it is found by that.
-    listener: Option<Arc<Listener>>,
+    doorway: Doorway,
     /// Blocks of interrupted segments.
     kept: Option<InterruptedBlocks>,
 }
@@ -133,7 +133,7 @@ impl Receiver {
                 (fabric, Doorway::Port(calls))
             }
             None => {
-                let listener = Arc::new(Listener::bind(cluster, name)?);
+                let listener = Arc::new(control::listen(cluster, name)?);
                 let me = node_id(cluster, name);
                 let fabric = ShmFabric::open(ShmConfig::new(control::fabric_cluster(cluster), me))?;
                 (MixedFabric::new(me, Transport::Shm).with_shm(fabric), Doorway::Name(listener))
@@ -145,16 +145,12 @@ impl Receiver {
         let bulk = Bulk::new(fabric, Spin::Auto, 2);
         let (call, calls) = channel::unbounded();
         let turn = Arc::new(TransferLock::default());
-        let listener = match &doorway {
-            Doorway::Name(listener) => Some(Arc::clone(listener)),
-            Doorway::Port(_) => None,
-        };
         let accept = {
-            let (turn, name) = (Arc::clone(&turn), name.clone());
+            let (doorway, turn, name) = (doorway.clone(), Arc::clone(&turn), name.clone());
             move || accept(&doorway, &turn, &name, &call)
         };
         thread::Builder::new().name("squall-cp-accept".to_owned()).spawn(accept)?;
-        Ok(Receiver { root, me, bulk, calls, turn, listener, kept: None })
+        Ok(Receiver { root, me, bulk, calls, turn, doorway, kept: None })
     }
 
     /// Returns the addresses at which it listens, if it is found over a network.
@@ -197,7 +193,9 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         // A port closes with the fabric.
-        self.listener.iter().for_each(|listener| listener.close());
+        if let Doorway::Name(listener) = &self.doorway {
+            listener.close();
+        }
     }
 }
 
@@ -208,39 +206,26 @@ impl fmt::Debug for Receiver {
 }
 
 /// The entrance of calls: a name's listener, or a port.
+#[derive(Clone)]
 enum Doorway {
-    Name(Arc<Listener>),
+    Name(Arc<LocalListener>),
     Port(channel::Receiver<ServiceStream>),
 }
 
 impl Doorway {
     /// Waits for the next call; None when no further call can come.
-    fn next(&self) -> io::Result<Option<Stream>> {
+    fn next(&self) -> Option<ControlStream> {
         match self {
-            Doorway::Port(calls) => Ok(calls.recv().ok().map(Stream::from)),
-            Doorway::Name(listener) => match listener.accept() {
-                Ok(stream) => Stream::try_from(stream).map(Some),
-                // The name was given up.
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
-                Err(error) => Err(error),
-            },
+            Doorway::Port(calls) => calls.recv().ok().map(ControlStream::port),
+            // On one host, sources have no ids.
+            Doorway::Name(listener) => Some(ControlStream::local(NodeId(0), listener.accept()?)),
         }
     }
 }
 
 /// Accepts calls, one at a time, and refuses others.
-fn accept(doorway: &Doorway, turn: &TransferLock, name: &str, calls: &Sender<Stream>) {
-    loop {
-        let stream = match doorway.next() {
-            Ok(Some(stream)) => stream,
-            Ok(None) => return,
-            Err(error) => {
-                // Too many open files, for example: that may pass.
-                tracing::warn!(%error, "a call could not be taken");
-                thread::sleep(LOOK);
-                continue;
-            }
-        };
+fn accept(doorway: &Doorway, turn: &TransferLock, name: &str, calls: &Sender<ControlStream>) {
+    while let Some(stream) = doorway.next() {
         if !turn.take() {
             let text = format!("{name} is busy with another transfer: push again when that is over");
             control::refuse(stream, &ToSource::Refused(text));

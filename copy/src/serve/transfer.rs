@@ -15,9 +15,7 @@ use squall_rdmc::{BlockSet, Buffer, CreateError, Event, GroupId, Interrupted};
 
 use super::{
     super::{
-        control::{
-            Address, ControlLink, FrameError, Heard, Holding, Join, Offer, Over, Report, Stream, ToReceiver, ToSource,
-        },
+        control::{Address, ControlLink, FrameError, Heard, Holding, Join, Offer, Over, Report, ToReceiver, ToSource},
         layout::StreamLayout,
         manifest::{Manifest, TransferId},
         pool::Pool,
@@ -26,9 +24,10 @@ use super::{
     },
     LOOK, ServeEvent,
     turn::TransferLock,
-    writer::{WriterReport, WriterThread},
+    writer::{self, WriterReport, WriterTask, WriterThread},
 };
 use squall_rdmc::bulk::Bulk;
+use squall_services::ControlStream;
 
 /// The number of segments that a receiver has in memory, besides the interrupted ones.
 const BUFFERS: usize = 3;
@@ -146,7 +145,7 @@ impl<'r> Transfer<'r> {
     }
 
     /// Takes part until the transfer is over. Returns false if a caller made no offer.
-    pub(super) fn run(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
+    pub(super) fn run(&mut self, call: ControlStream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
         let ended = self.serve(call, stop, tell);
         self.turn.end_soon();
         let offered = self.accepted.is_some();
@@ -184,7 +183,12 @@ impl<'r> Transfer<'r> {
         (outcome.is_none() && !partials.is_empty()).then_some(InterruptedBlocks { id, block_bytes, partials })
     }
 
-    fn serve(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> Result<Outcome, Abort> {
+    fn serve(
+        &mut self,
+        call: ControlStream,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(ServeEvent),
+    ) -> Result<Outcome, Abort> {
         let (hear, heard) = unbounded();
         self.link = Some(ControlLink::start(call, 0, hear, self.bulk.waker()).map_err(Abort::Gone)?);
         let until = Instant::now() + PATIENCE;
@@ -248,7 +252,7 @@ impl<'r> Transfer<'r> {
         let layout = StreamLayout::new(&manifest, segment_bytes);
         let kept = self.kept.take().filter(|kept| offer.resume && kept.id == id);
         let (block_bytes, partials) = kept.map(|kept| (kept.block_bytes, kept.partials)).unwrap_or_default();
-        let writer = WriterThread::start(Arc::clone(&self.root), manifest, &offer, self.bulk.waker());
+        let writer = writer::start(Arc::clone(&self.root), manifest, &offer, self.bulk.waker());
         let writer = writer.map_err(|error| Abort::Refused(format!("the system gives no thread: {error}")))?;
         let pool = Pool::new(0, 0);
         let accepted =
@@ -268,26 +272,24 @@ impl<'r> Transfer<'r> {
 
     fn on_said(&mut self, said: WriterReport, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
         match said {
-            WriterReport::Opened(Written { segments, first_open, files, bytes, held }) => {
+            WriterReport::Opened(Written { segments, first_open, files }) => {
                 let accepted = self.accepted();
                 (accepted.received, accepted.written) = (segments, segments);
                 accepted.partials.retain(|&segment, _| segment >= segments);
+                let (bytes, held) = (accepted.layout.bytes(), accepted.layout.begin(segments));
                 tell(ServeEvent::Began { transfer: accepted.id.to_string(), files, bytes, held });
                 let holding = Holding { first_open: first_open as u32, ..self.holding() };
-                self.say(&ToSource::Ready(holding)).map_err(Abort::Gone)
+                self.say(&ToSource::Ready(holding)).map_err(Abort::Gone)?;
             }
             WriterReport::Wrote { buffer, segments } => {
                 let accepted = self.accepted();
                 accepted.written = segments;
                 accepted.pool.give_shared(buffer);
-                Ok(())
             }
-            WriterReport::Failed(error) => Err(Abort::Failed(error.to_string())),
-            WriterReport::Done(outcome) => {
-                self.accepted().outcome = Some(outcome);
-                Ok(())
-            }
+            WriterReport::Failed(error) => return Err(Abort::Failed(error.to_string())),
+            WriterReport::Done(outcome) => self.accepted().outcome = Some(outcome),
         }
+        Ok(())
     }
 
     fn holding(&mut self) -> Holding {
@@ -298,21 +300,13 @@ impl<'r> Transfer<'r> {
 
     fn on_message(&mut self, message: ToReceiver) -> Result<(), Abort> {
         match message {
-            ToReceiver::Offer(_) => Err(Abort::Breach("it made a second offer".to_owned())),
-            ToReceiver::Join(join) => {
-                self.next = Some(join);
-                Ok(())
-            }
-            ToReceiver::Verdicts(verdicts) => {
-                self.accepted().writer.verdicts(verdicts);
-                Ok(())
-            }
-            ToReceiver::Finish => {
-                self.accepted().writer.finish();
-                Ok(())
-            }
-            ToReceiver::Abort(reason) => Err(Abort::Aborted(reason)),
+            ToReceiver::Offer(_) => return Err(Abort::Breach("it made a second offer".to_owned())),
+            ToReceiver::Join(join) => self.next = Some(join),
+            ToReceiver::Verdicts(verdicts) => self.accepted().writer.order(WriterTask::Verdicts(verdicts)),
+            ToReceiver::Finish => self.accepted().writer.order(WriterTask::Finish),
+            ToReceiver::Abort(reason) => return Err(Abort::Aborted(reason)),
         }
+        Ok(())
     }
 
     fn join(&mut self, join: Join) -> Result<(), Abort> {
@@ -337,22 +331,18 @@ impl<'r> Transfer<'r> {
         if accepted.block_bytes != block_bytes {
             accepted.block_bytes = block_bytes;
             accepted.partials.clear();
-            accepted.pool = Pool::new(largest.next_multiple_of(block_bytes), BUFFERS);
-        } else if accepted.pool.limit() == 0 {
+            accepted.pool = Pool::new(0, 0);
+        }
+        if accepted.pool.limit() == 0 {
             accepted.pool = Pool::new(largest.next_multiple_of(block_bytes), BUFFERS);
             accepted.partials.iter().for_each(|_| accepted.pool.adopt());
         }
-        let message = if join.partial {
-            let message = self.interrupted(&join)?;
-            if message.is_none() {
-                // The writer will give a buffer back, and the others wait.
-                self.next = Some(join);
-                return Ok(());
-            }
-            message
-        } else {
-            None
-        };
+        let message = if join.partial { self.interrupted(&join)? } else { None };
+        if join.partial && message.is_none() {
+            // The writer will give a buffer back, and the others wait.
+            self.next = Some(join);
+            return Ok(());
+        }
         tracing::debug!(?id, first = join.first, end = join.end, "joins a group");
         let given = u64::from(message.is_some());
         self.current = Some(ReceivingGroup { id, given, inside: given as usize, waiting: VecDeque::new(), join });
@@ -402,7 +392,7 @@ impl<'r> Transfer<'r> {
                     // The segment came again from the first block.
                     accepted.pool.give_shared(buffer);
                 }
-                accepted.writer.write(segment, buffer, len);
+                accepted.writer.order(WriterTask::Write { segment, buffer, len });
                 Ok(())
             }
             // Buffers come back through the writer.

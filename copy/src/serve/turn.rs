@@ -1,9 +1,6 @@
 //! The turns of callers: a receiver takes one transfer at a time.
 
-use std::{
-    sync::MutexGuard,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use squall_fabric::sync::{Condition, Lock};
 
@@ -35,7 +32,7 @@ impl TransferLock {
     /// Waits for the turn, if it may come soon. Returns whether it came.
     pub(super) fn take(&self) -> bool {
         let began = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let patience = match *state {
                 TurnState::Free => break,
@@ -46,8 +43,7 @@ impl TransferLock {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.0;
+            state = self.changed.wait_timeout(state, left).0;
         }
         *state = TurnState::Taken;
         true
@@ -64,12 +60,7 @@ impl TransferLock {
     }
 
     fn set(&self, state: TurnState) {
-        *self.lock() = state;
+        *self.state.lock() = state;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TurnState> {
-        // A panic leaves no partial change under this lock.
-        self.state.lock()
     }
 }

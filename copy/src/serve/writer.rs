@@ -1,9 +1,9 @@
 //! The thread that writes a receiver's files. Disks are slow, and the thread that moves contents must not wait for
 //! them.
 
-use std::{sync::Arc, thread};
+use std::{io, sync::Arc};
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::Receiver;
 use squall_fabric::Waker;
 use squall_rdmc::Buffer;
 
@@ -12,10 +12,11 @@ use super::super::{
     manifest::Manifest,
     root::Root,
     sink::{Outcome, Sink, SinkError, Verdict, Written},
+    worker::Worker,
 };
 
 /// An order for the thread. There are never more writes than buffers.
-enum WriterTask {
+pub(super) enum WriterTask {
     Write { segment: u64, buffer: Arc<Buffer>, len: usize },
     Verdicts(Vec<(u32, Verdict)>),
     Finish,
@@ -34,72 +35,21 @@ pub(super) enum WriterReport {
     Done(Outcome),
 }
 
-/// The handle of the thread. When it is dropped, the thread carries out all its orders, and ends.
-#[derive(Debug)]
-pub(super) struct WriterThread {
-    orders: Option<Sender<WriterTask>>,
-    pub(super) said: Receiver<WriterReport>,
-    thread: Option<thread::JoinHandle<()>>,
-}
+/// The handle of the thread.
+pub(super) type WriterThread = Worker<WriterTask, WriterReport>;
 
-impl WriterThread {
-    pub(super) fn start(
-        root: Arc<Root>,
-        manifest: Arc<Manifest>,
-        offer: &Offer,
-        waker: Waker,
-    ) -> std::io::Result<WriterThread> {
-        let (orders, ordered) = unbounded();
-        let (say, said) = unbounded();
-        let (segment_bytes, options, resume) = (offer.segment_bytes as usize, offer.options, offer.resume);
-        let body = move || {
-            let tell = |what| {
-                // A receiver that no longer listens has given the transfer up.
-                let _ = say.send(what);
-                waker.wake();
-            };
-            let wrote = Sink::open(root, manifest, segment_bytes, options, resume)
-                .and_then(|sink| write(sink, &ordered, &tell));
-            if let Err(error) = wrote {
-                tell(WriterReport::Failed(error));
-            }
-        };
-        let thread = thread::Builder::new().name("squall-cp-write".to_owned()).spawn(body)?;
-        Ok(WriterThread { orders: Some(orders), said, thread: Some(thread) })
-    }
-
-    pub(super) fn write(&self, segment: u64, buffer: Arc<Buffer>, len: usize) {
-        self.order(WriterTask::Write { segment, buffer, len });
-    }
-
-    pub(super) fn verdicts(&self, verdicts: Vec<(u32, Verdict)>) {
-        self.order(WriterTask::Verdicts(verdicts));
-    }
-
-    pub(super) fn finish(&self) {
-        self.order(WriterTask::Finish);
-    }
-
-    fn order(&self, order: WriterTask) {
-        if let Some(orders) = &self.orders {
-            // A thread that failed has reported it.
-            let _ = orders.send(order);
+pub(super) fn start(root: Arc<Root>, manifest: Arc<Manifest>, offer: &Offer, waker: Waker) -> io::Result<WriterThread> {
+    let (segment_bytes, options, resume) = (offer.segment_bytes as usize, offer.options, offer.resume);
+    Worker::start("squall-cp-write", waker, move |orders, tell| {
+        let wrote =
+            Sink::open(root, manifest, segment_bytes, options, resume).and_then(|sink| write(sink, &orders, tell));
+        if let Err(error) = wrote {
+            tell(WriterReport::Failed(error));
         }
-    }
+    })
 }
 
-impl Drop for WriterThread {
-    fn drop(&mut self) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that writes files panicked");
-        }
-    }
-}
-
-fn write(mut sink: Sink, orders: &Receiver<WriterTask>, tell: &impl Fn(WriterReport)) -> Result<(), SinkError> {
+fn write(mut sink: Sink, orders: &Receiver<WriterTask>, tell: &dyn Fn(WriterReport)) -> Result<(), SinkError> {
     tell(WriterReport::Opened(sink.written()));
     for order in orders {
         match order {

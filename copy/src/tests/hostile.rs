@@ -11,8 +11,8 @@ use std::{
 use super::{
     super::{
         control::{
-            FrameError, Holding, Join, Layer, Listener, Offer, Over, ToReceiver, ToSource, dial, expect_greeting,
-            greet, read, write,
+            FrameError, Holding, Join, Layer, Offer, Over, ToReceiver, ToSource, dial, expect_greeting, greet, listen,
+            read, write,
         },
         manifest::{
             RawEntry,
@@ -119,7 +119,7 @@ fn a_second_source_is_told_that_a_receiver_is_busy() {
 /// Starts a receiver `b` that claims to hold nothing, and reports `over` of its n-th group, as long as the source
 /// listens.
 fn liar(cluster: &Cluster, over: fn(u64) -> (Holding, Option<String>)) -> thread::JoinHandle<()> {
-    let listener = Listener::bind(cluster.name(), "b").unwrap();
+    let listener = listen(cluster.name(), "b").unwrap();
     thread::spawn(move || {
         let mut stream = listener.accept().unwrap();
         greet(&mut stream).unwrap();
@@ -215,7 +215,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
     assert!(matches!(answer(&mut stream).unwrap(), ToSource::Over(over) if over.failure.is_some()));
     drop(stream);
     for garbage in
-        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x01\0\0\0\xff\xff\xff\xff", b"squallcp\x01\0\0\0\x08\0\0\0garbage!"]
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x03\0\0\0\xff\xff\xff\xff", b"squallcp\x03\0\0\0\x08\0\0\0garbage!"]
     {
         let mut said = b"busy".to_vec();
         while said.windows(4).any(|word| word == b"busy") {

@@ -19,6 +19,14 @@ pub enum Security {
 }
 
 impl Security {
+    /// The node that its certificate names, if it has one.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Security::Tls(identity) => Some(identity.node()),
+            Security::LoopbackOnly | Security::None => None,
+        }
+    }
+
     /// Whether it is enough for connections with that address.
     pub(super) fn permits(&self, address: SocketAddr) -> bool {
         !matches!(self, Security::LoopbackOnly) || address.ip().to_canonical().is_loopback()

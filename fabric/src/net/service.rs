@@ -179,20 +179,14 @@ impl ServiceWriter {
         self.shared.socket.set_write_timeout(timeout)
     }
 
-    /// Ends both halves at once, here and at the peer, whichever threads wait at them.
-    pub fn hang_up(&self) {
-        // The stream may have ended by itself.
-        let _ = self.shared.socket.shutdown(Shutdown::Both);
-    }
-
-    /// A handle that hangs up wherever the halves are.
-    pub fn hang_up_handle(&self) -> ServiceHangUp {
+    /// A handle that ends the stream wherever the halves are.
+    pub fn hang_up(&self) -> ServiceHangUp {
         ServiceHangUp(Arc::clone(&self.shared))
     }
 }
 
 impl ServiceHangUp {
-    /// Ends both halves: see [`ServiceWriter::hang_up`].
+    /// Ends both halves at once, here and at the peer, whichever threads wait at them.
     pub fn now(&self) {
         // The stream may have ended by itself.
         let _ = self.0.socket.shutdown(Shutdown::Both);

@@ -1,6 +1,6 @@
 //! The operator's side.
 
-use std::{io::ErrorKind, time::Duration};
+use std::{io, time::Duration};
 
 use squall_fabric::{NodeId, net::Security};
 use squall_services::{
@@ -9,7 +9,7 @@ use squall_services::{
 };
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
-use crate::{Config, FabricError, config::Address};
+use crate::{Config, FabricError, clients::client::someone, config::Address};
 
 /// The node to ask, and the identity of the caller.
 #[derive(Clone, Debug)]
@@ -63,19 +63,14 @@ impl Target {
 
     /// Targets a node of a cluster in shared memory, on this host, of this user.
     pub fn on_host(cluster: impl Into<String>, node: u32) -> Target {
-        let contact = DialTarget { node: Some(NodeId(node)), addresses: Vec::new() };
         // The caller is no node.
-        Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact }
+        Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact: DialTarget::on_host(NodeId(node)) }
     }
 
     /// Targets the node of a cluster that listens at an address, with the keys of some node of the cluster.
     pub fn at(cluster: impl Into<String>, address: &Address, security: Security) -> Target {
-        let node = match &security {
-            Security::Tls(identity) => identity.node(),
-            Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
-        };
-        let contact = DialTarget { node: None, addresses: vec![address.to_string()] };
-        Target { caller: Caller::on_network(cluster, node, security), contact }
+        let node = security.node().unwrap_or_else(someone);
+        Target { caller: Caller::on_network(cluster, node, security), contact: DialTarget::at(address) }
     }
 
     /// Targets the node of a configuration's cluster that listens at an address, as the node that the configuration
@@ -83,17 +78,16 @@ impl Target {
     pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
         let security = crate::fabric::net_config(config)?.security;
         let caller = Caller::on_network(config.cluster(), config.id(), security);
-        Ok(Target { caller, contact: DialTarget { node: None, addresses: vec![address.to_string()] } })
+        Ok(Target { caller, contact: DialTarget::at(address) })
     }
 }
 
 impl AdminClient {
     /// Calls a node. Each answer, too, may take as long as `timeout`.
     pub fn connect(target: &Target, timeout: Duration) -> Result<AdminClient, AdminError> {
-        let stream = target.caller.dial(&target.contact, Service::Admin, timeout)?;
-        let set = stream.set_timeout(Some(timeout));
-        set.map_err(|error| AdminError::Cut { node: stream.peer, cause: error.into() })?;
-        Ok(AdminClient { stream })
+        let client = AdminClient { stream: target.caller.dial(&target.contact, Service::Admin, timeout)? };
+        client.stream.set_timeout(Some(timeout)).map_err(|error| client.cut(error))?;
+        Ok(client)
     }
 
     /// Returns the node that answers.
@@ -118,8 +112,7 @@ impl AdminClient {
     /// Makes the node leave its group, and waits until it has left, for `timeout` at most.
     pub fn leave(&mut self, timeout: Duration) -> Result<(), AdminError> {
         self.tell(&Request::Leave)?;
-        let node = self.node();
-        self.stream.set_timeout(Some(timeout)).map_err(|error| AdminError::Cut { node, cause: error.into() })?;
+        self.stream.set_timeout(Some(timeout)).map_err(|error| self.cut(error))?;
         match self.hear() {
             Ok(Reply::Done) => Ok(()),
             // The node has left, and its process has ended before it could answer.
@@ -155,20 +148,20 @@ impl AdminClient {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply, AdminError> {
-        let node = self.node();
-        frame::write(&mut self.stream.writer, request, WORDS).map_err(|cause| AdminError::Cut { node, cause })?;
+        frame::write(&mut self.stream.writer, request, WORDS).map_err(|cause| self.cut(cause))?;
         self.hear()
     }
 
     fn hear(&mut self) -> Result<Reply, AdminError> {
-        let node = self.node();
-        let silent = |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
         frame::read(&mut self.stream.reader, WORDS).map_err(|cause| match cause {
-            FrameError::System(error) if silent(&error) => {
-                let cause = std::io::Error::new(ErrorKind::TimedOut, "there was no answer in time");
-                AdminError::Cut { node, cause: cause.into() }
+            cause if cause.is_late() => {
+                self.cut(io::Error::new(io::ErrorKind::TimedOut, "there was no answer in time"))
             }
-            cause => AdminError::Cut { node, cause },
+            cause => self.cut(cause),
         })
+    }
+
+    fn cut(&self, cause: impl Into<FrameError>) -> AdminError {
+        AdminError::Cut { node: self.node(), cause: cause.into() }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     marker::PhantomData,
     pin::Pin,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -21,18 +21,13 @@ use crate::{calls::deadline::Deadline, clients::serve::Portable};
 /// the latest. Dropping it withdraws nothing: a command may still be applied.
 #[must_use = "only the result says whether the command was applied"]
 pub struct Call<T> {
-    slot: Arc<CallSlot>,
+    slot: Arc<Lock<CallState>>,
     /// The deadline that ends the call, unless it has resolved before.
     deadline: Option<Arc<Deadline>>,
     result: PhantomData<fn() -> T>,
 }
 
-/// The place of a call's result.
-#[derive(Debug, Default)]
-struct CallSlot {
-    state: Lock<CallState>,
-}
-
+/// The state of a call's result.
 #[derive(Debug, Default)]
 enum CallState {
     #[default]
@@ -42,14 +37,19 @@ enum CallState {
     Taken,
 }
 
-impl CallSlot {
-    fn lock(&self) -> MutexGuard<'_, CallState> {
-        self.state.lock()
+/// The right to resolve a call.
+#[derive(Debug)]
+pub(crate) struct Resolve(Arc<Lock<CallState>>);
+
+impl Resolve {
+    pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
+        let slot = Arc::new(Lock::default());
+        (Call { slot: Arc::clone(&slot), deadline: None, result: PhantomData }, Resolve(slot))
     }
 
     /// Puts the result in, if it is the first.
-    fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
-        let mut state = self.lock();
+    pub(crate) fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
+        let mut state = self.0.lock();
         if matches!(*state, CallState::Resolved(_) | CallState::Taken) {
             return;
         }
@@ -60,32 +60,13 @@ impl CallSlot {
     }
 }
 
-/// The right to resolve a call.
-#[derive(Debug)]
-pub(crate) struct Resolve(Arc<CallSlot>);
-
-impl Resolve {
-    pub(crate) fn new<T: Portable>() -> (Call<T>, Resolve) {
-        let slot = Arc::new(CallSlot::default());
-        (Call::new(Arc::clone(&slot)), Resolve(slot))
-    }
-
-    pub(crate) fn resolve(&self, result: Result<Vec<u8>, ClientError>) {
-        self.0.resolve(result);
-    }
-}
-
 impl Drop for Resolve {
     fn drop(&mut self) {
-        self.0.resolve(Err(ClientError::Closed { sent: true }));
+        self.resolve(Err(ClientError::Closed { sent: true }));
     }
 }
 
 impl<T: Portable> Call<T> {
-    fn new(slot: Arc<CallSlot>) -> Call<T> {
-        Call { slot, deadline: None, result: PhantomData }
-    }
-
     /// Makes the call end with the deadline at the latest.
     pub(crate) fn until(self, deadline: Arc<Deadline>) -> Call<T> {
         Call { deadline: Some(deadline), ..self }

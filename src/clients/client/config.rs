@@ -1,12 +1,11 @@
 //! The configuration with which a client finds its cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use squall_fabric::{NodeId, net::Security};
-use squall_services::{Caller, DialTarget, Service};
+use squall_services::{Caller, DialTarget};
 
-use super::driver::Dial;
-use crate::{config::Config, fabric::FabricError};
+use crate::{clients::contacts::Contacts, config::Config, fabric::FabricError};
 
 /// The way to a cluster, and the limits of a client's calls.
 #[derive(Clone, Debug)]
@@ -23,7 +22,7 @@ impl ClientConfig {
     /// Describes a cluster whose nodes run on this host, over shared memory, as the same user. Some of the members
     /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
-        let contacts = members.into_iter().map(|node| DialTarget { node: Some(node), addresses: Vec::new() }).collect();
+        let contacts = members.into_iter().map(DialTarget::on_host).collect();
         ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
     }
 
@@ -34,12 +33,8 @@ impl ClientConfig {
         addresses: impl IntoIterator<Item = impl Into<String>>,
         security: Security,
     ) -> ClientConfig {
-        let contact = |address: String| DialTarget { node: None, addresses: vec![address] };
-        let contacts = addresses.into_iter().map(|address| contact(address.into())).collect();
-        let node = match &security {
-            Security::Tls(identity) => identity.node(),
-            Security::LoopbackOnly | Security::None => someone(),
-        };
+        let contacts = addresses.into_iter().map(|address| DialTarget::at(address.into())).collect();
+        let node = security.node().unwrap_or_else(someone);
         ClientConfig::new(Caller::on_network(cluster, node, security), contacts)
     }
 
@@ -65,21 +60,12 @@ impl ClientConfig {
         &self.caller
     }
 
-    pub(crate) fn contacts(&self) -> Vec<DialTarget> {
-        self.contacts.clone()
+    pub(crate) fn contacts(&self) -> Contacts {
+        Contacts::new(self.contacts.clone(), fastrand::usize(..))
     }
-
-    pub(super) fn dial(&self) -> Dial {
-        dial(self.caller.clone())
-    }
-}
-
-/// Returns the way to connect to nodes that a process may call.
-pub(crate) fn dial(caller: Caller) -> Dial {
-    Arc::new(move |to, timeout| caller.dial(to, Service::Clients, timeout).map_err(|error| error.to_string()))
 }
 
 /// Returns a random id, for a caller that needs none.
-fn someone() -> NodeId {
+pub(crate) fn someone() -> NodeId {
     NodeId(fastrand::u32(1 << 31..u32::MAX))
 }

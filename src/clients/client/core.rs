@@ -10,13 +10,16 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{NodeId, Time};
+use squall_fabric::Time;
 use squall_services::DialTarget;
 
 use super::error::ClientError;
 use crate::{
     calls::session::{Refusal, SessionId},
-    clients::serve::wire::{Consistency, Members, ToClient, ToNode, VERSION, WireOutcome},
+    clients::{
+        contacts::{BACK_OFF, Contacts, MOST_BACK_OFF},
+        serve::wire::{Consistency, ToClient, ToNode, VERSION, WireOutcome},
+    },
 };
 
 /// The time for which a connection may be silent before the client pings the node.
@@ -24,10 +27,6 @@ const PING: Duration = Duration::from_secs(1);
 
 /// The time of silence after which a connection is given up.
 const SILENCE: Duration = Duration::from_secs(3);
-
-/// The pause before all members are tried again: at first this, growing up to the most.
-const BACK_OFF: Duration = Duration::from_millis(20);
-const MOST_BACK_OFF: Duration = Duration::from_secs(1);
 
 /// The name of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,15 +52,6 @@ pub(crate) enum ClientEffect {
     HangUp,
     /// A call is resolved.
     Resolve(CallId, Result<Vec<u8>, ClientError>),
-}
-
-/// The members that a client talks to.
-#[derive(Clone, Debug)]
-pub(crate) enum Reach {
-    /// Any member. These are known at first.
-    Any(Vec<DialTarget>),
-    /// One member only.
-    One(DialTarget),
 }
 
 #[derive(Debug)]
@@ -108,12 +98,7 @@ struct Sent {
 #[derive(Debug)]
 pub(crate) struct ClientCore {
     group: String,
-    reach: Reach,
-    /// The members that serve, as of the newest view that a node has reported.
-    members: Members,
-    /// The next member to try, as an index among all that are known.
-    turn: usize,
-    back_off: Duration,
+    contacts: Contacts,
     link: ConnectionState,
     /// The time at which the connection last brought something; and the time of the next ping.
     heard: Time,
@@ -138,15 +123,10 @@ pub(crate) struct ClientCore {
 }
 
 impl ClientCore {
-    pub(crate) fn new(group: String, reach: Reach, seed: u64) -> ClientCore {
-        let mut random = fastrand::Rng::with_seed(seed);
+    pub(crate) fn new(group: String, contacts: Contacts, random: fastrand::Rng) -> ClientCore {
         ClientCore {
             group,
-            // Clients start at different members, so that they spread.
-            turn: random.usize(..1 << 16),
-            reach,
-            members: Members::default(),
-            back_off: BACK_OFF,
+            contacts,
             link: ConnectionState::Down(Time::ZERO),
             heard: Time::ZERO,
             ping_at: Time::ZERO,
@@ -167,15 +147,12 @@ impl ClientCore {
 
     /// Takes a new call.
     pub(crate) fn call(&mut self, now: Time, id: CallId, ask: Ask, deadline: Time, out: &mut Vec<ClientEffect>) {
-        if let (Ask::Query(consistency, query), ConnectionState::Up) = (&ask, &self.link) {
-            out.push(ClientEffect::Send(ToNode::Query {
-                number: id.0,
-                consistency: *consistency,
-                query: query.clone(),
-            }));
-        }
-        if let Ask::Command(_) = ask {
-            self.queued.push_back(id);
+        match &ask {
+            Ask::Command(_) => self.queued.push_back(id),
+            Ask::Query(consistency, query) if matches!(self.link, ConnectionState::Up) => {
+                out.push(send_query(id, *consistency, query));
+            }
+            Ask::Query(..) => {}
         }
         self.calls.insert(id, OutstandingCall { ask, deadline, number: None });
         self.deadlines.insert((deadline, id));
@@ -197,15 +174,9 @@ impl ClientCore {
             // Whether the session was opened is unknown. If it was, the group ends it when it is idle.
             self.session = ClientSession::None;
         }
-        self.turn += 1;
-        self.link = ConnectionState::Down(if self.turn.is_multiple_of(self.contacts().len().max(1)) {
-            let wait = self.back_off;
-            self.back_off = (2 * self.back_off).min(MOST_BACK_OFF);
-            // The pause is random, so that clients that lost the same node do not all come at once.
-            now + wait.mul_f64(0.5 + self.random.f64())
-        } else {
-            now
-        });
+        // The pause is random, so that clients that lost the same node do not all come at once.
+        let pause = self.contacts.fail().map(|pause| pause.mul_f64(0.5 + self.random.f64()));
+        self.link = ConnectionState::Down(now + pause.unwrap_or_default());
         self.tick(now, out);
     }
 
@@ -214,15 +185,15 @@ impl ClientCore {
         self.heard = now;
         match message {
             ToClient::Welcome { members, session_timeout_ms, request_bytes } => {
-                self.learn(members);
+                self.contacts.learn(members);
                 self.session_timeout = Duration::from_millis(session_timeout_ms);
                 self.request_bytes = usize::try_from(request_bytes).unwrap_or(usize::MAX);
                 self.link = ConnectionState::Up;
                 self.resume(now, out);
             }
-            ToClient::Members(members) => self.learn(members),
+            ToClient::Members(members) => self.contacts.learn(members),
             ToClient::Away { why, members } => {
-                self.learn(members);
+                self.contacts.learn(members);
                 out.push(ClientEffect::HangUp);
                 return self.broken(now, why, out);
             }
@@ -230,7 +201,7 @@ impl ClientCore {
                 if matches!(self.session, ClientSession::Opening(key) if key == session.key) {
                     self.session = ClientSession::Open { id: session, window: u64::from(window.max(1)) };
                     self.acted = now;
-                    self.back_off = BACK_OFF;
+                    self.contacts.succeed();
                 }
             }
             ToClient::NotOpened { key } => {
@@ -247,7 +218,7 @@ impl ClientCore {
                     WireOutcome::Skipped => Err(ClientError::Skipped),
                 };
                 if let Some(sent) = self.sent.remove(&number) {
-                    self.back_off = BACK_OFF;
+                    self.contacts.succeed();
                     self.again_at = self.again_at.map(|_| now);
                     self.resolve(sent.call, result, out);
                 }
@@ -271,7 +242,7 @@ impl ClientCore {
             ToClient::Told { number, answer } => {
                 let id = CallId(number);
                 if matches!(self.calls.get(&id), Some(OutstandingCall { ask: Ask::Query(..), .. })) {
-                    self.back_off = BACK_OFF;
+                    self.contacts.succeed();
                     self.resolve(id, answer.map_err(ClientError::Query), out);
                 }
             }
@@ -336,37 +307,16 @@ impl ClientCore {
         !self.calls.is_empty() || matches!(self.session, ClientSession::Open { .. })
     }
 
-    /// Returns the known members, best first.
-    fn contacts(&self) -> Vec<DialTarget> {
-        match &self.reach {
-            Reach::One(contact) => vec![contact.clone()],
-            Reach::Any(first) => {
-                let contact = |(node, addresses): &(u32, Vec<String>)| DialTarget {
-                    node: Some(NodeId(*node)),
-                    addresses: addresses.clone(),
-                };
-                let told: Vec<DialTarget> = self.members.members.iter().map(contact).collect();
-                // The reported members may all be gone, while one of the first has joined again.
-                let others: Vec<DialTarget> = first.iter().filter(|first| !told.contains(first)).cloned().collect();
-                [told, others].concat()
-            }
-        }
-    }
-
     fn dial(&mut self, now: Time, out: &mut Vec<ClientEffect>) {
-        let contacts = self.contacts();
-        if contacts.is_empty() {
-            "no member is known".clone_into(&mut self.trouble);
-            self.link = ConnectionState::Down(now + MOST_BACK_OFF);
-            return;
-        }
-        self.link = ConnectionState::Dialing;
-        out.push(ClientEffect::Dial(contacts[self.turn % contacts.len()].clone()));
-    }
-
-    fn learn(&mut self, members: Members) {
-        if members.epoch >= self.members.epoch && !members.members.is_empty() {
-            self.members = members;
+        match self.contacts.next() {
+            Ok(contact) => {
+                self.link = ConnectionState::Dialing;
+                out.push(ClientEffect::Dial(contact));
+            }
+            Err(why) => {
+                self.trouble = why;
+                self.link = ConnectionState::Down(now + MOST_BACK_OFF);
+            }
         }
     }
 
@@ -384,11 +334,7 @@ impl ClientCore {
         }
         for (id, call) in &self.calls {
             if let Ask::Query(consistency, query) = &call.ask {
-                out.push(ClientEffect::Send(ToNode::Query {
-                    number: id.0,
-                    consistency: *consistency,
-                    query: query.clone(),
-                }));
+                out.push(send_query(*id, *consistency, query));
             }
         }
     }
@@ -483,4 +429,8 @@ impl ClientCore {
             out.push(ClientEffect::Resolve(id, result));
         }
     }
+}
+
+fn send_query(id: CallId, consistency: Consistency, query: &[u8]) -> ClientEffect {
+    ClientEffect::Send(ToNode::Query { number: id.0, consistency, query: query.to_vec() })
 }

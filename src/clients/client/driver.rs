@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    io::{BufReader, BufWriter, Write},
+    io::{self, BufReader, BufWriter, Write},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -14,20 +13,20 @@ use std::{
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use squall_fabric::Time;
-use squall_services::{ControlStream, DialTarget, StreamReader, StreamWriter, frame::FrameError};
+use squall_services::{Caller, ControlStream, DialTarget, Service, StreamReader, StreamWriter, frame::FrameError};
 
 use super::{
     call::{Call, Resolve},
-    core::{Ask, CallId, ClientCore, ClientEffect, Reach},
+    core::{Ask, CallId, ClientCore, ClientEffect},
     error::ClientError,
 };
-use crate::clients::serve::{
-    Portable,
-    wire::{self, ToClient, ToNode},
+use crate::clients::{
+    contacts::Contacts,
+    serve::{
+        Portable,
+        wire::{self, ToClient, ToNode},
+    },
 };
-
-/// The way to connect to a member, within a time limit.
-pub(crate) type Dial = Arc<dyn Fn(&DialTarget, Duration) -> Result<ControlStream, String> + Send + Sync>;
 
 /// The limit of an attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -57,13 +56,18 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Starts a client of a group.
-    pub(crate) fn start(group: &str, reach: Reach, dial: Dial, max_waiting: usize) -> Result<Driver, ClientError> {
+    pub(crate) fn start(
+        group: &str,
+        contacts: Contacts,
+        caller: Caller,
+        max_waiting: usize,
+    ) -> Result<Driver, ClientError> {
         let (events, to_core) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let core = ClientCore::new(group.to_owned(), reach, fastrand::u64(..));
+        let core = ClientCore::new(group.to_owned(), contacts, fastrand::Rng::new());
         let threads = Threads {
             core,
-            dial,
+            caller,
             to_self: events.clone(),
             calls: BTreeMap::new(),
             waiting: Arc::clone(&waiting),
@@ -75,8 +79,12 @@ impl Driver {
         Ok(Driver { events, next: AtomicU64::new(0), waiting, max_waiting })
     }
 
-    /// Makes a call.
-    pub(crate) fn call<T: Portable>(&self, ask: Ask, limit: Duration) -> Call<T> {
+    /// Makes a call, unless its request could not be made.
+    pub(crate) fn call<T: Portable>(&self, ask: Result<Ask, ClientError>, limit: Duration) -> Call<T> {
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(error) => return Call::failed(error),
+        };
         let more = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
             return Call::failed(ClientError::Full { max: self.max_waiting });
@@ -98,26 +106,16 @@ impl Drop for Driver {
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("waiting", &self.waiting).finish_non_exhaustive()
-    }
-}
-
 struct Threads {
     core: ClientCore,
-    dial: Dial,
+    caller: Caller,
     to_self: Sender<DriverEvent>,
     calls: BTreeMap<CallId, Resolve>,
     waiting: Arc<AtomicUsize>,
     /// The number of the latest attempt to connect: reports of earlier ones are out of date.
     attempt: u64,
-    connection: Option<ConnectionHandle>,
-}
-
-/// The handle of a connection. When it is dropped, the writer writes the rest, and hangs up.
-struct ConnectionHandle {
-    to_writer: Sender<ToNode>,
+    /// The messages for the connection's writer. When it is dropped, the writer writes the rest, and hangs up.
+    connection: Option<Sender<ToNode>>,
 }
 
 impl Threads {
@@ -133,7 +131,7 @@ impl Threads {
                     self.core.call(now, id, ask, deadline, &mut effects);
                 }
                 Ok(DriverEvent::Connected(attempt, stream)) if attempt == self.attempt => {
-                    match ConnectionHandle::start(*stream, attempt, &self.to_self) {
+                    match connect(*stream, attempt, &self.to_self) {
                         Ok(connection) => {
                             self.connection = Some(connection);
                             self.core.connected(now, &mut effects);
@@ -165,7 +163,7 @@ impl Threads {
                 ClientEffect::Dial(contact) => self.dial(contact),
                 // A connection that is ending is reported by its reader.
                 ClientEffect::Send(message) => {
-                    let _ = self.connection.as_ref().map(|connection| connection.to_writer.send(message));
+                    let _ = self.connection.as_ref().map(|connection| connection.send(message));
                 }
                 ClientEffect::HangUp => self.hang_up(),
                 ClientEffect::Resolve(id, result) => {
@@ -181,12 +179,12 @@ impl Threads {
     /// Connects on a thread of its own, since that may take long.
     fn dial(&mut self, contact: DialTarget) {
         self.attempt += 1;
-        let (attempt, dial, events) = (self.attempt, Arc::clone(&self.dial), self.to_self.clone());
+        let (attempt, caller, events) = (self.attempt, self.caller.clone(), self.to_self.clone());
         let connect = move || {
             // The send fails only if the client has ended.
-            let _ = events.send(match dial(&contact, ATTEMPT) {
+            let _ = events.send(match caller.dial(&contact, Service::Clients, ATTEMPT) {
                 Ok(stream) => DriverEvent::Connected(attempt, Box::new(stream)),
-                Err(why) => DriverEvent::Broken(attempt, why),
+                Err(error) => DriverEvent::Broken(attempt, error.to_string()),
             });
         };
         if let Err(error) = thread::Builder::new().name("squall-client-d".to_owned()).spawn(connect) {
@@ -200,27 +198,26 @@ impl Threads {
     }
 }
 
-impl ConnectionHandle {
-    fn start(stream: ControlStream, attempt: u64, events: &Sender<DriverEvent>) -> std::io::Result<ConnectionHandle> {
-        let ControlStream { reader, writer, .. } = stream;
-        writer.set_timeout(Some(WRITE_LIMIT))?;
-        let hang_up = writer.hang_up()?;
-        let (to_writer, messages) = unbounded();
-        let of_reader = events.clone();
-        let name = |half: &str| thread::Builder::new().name(format!("squall-client-{half}"));
-        name("w").spawn(move || {
-            if let Err(error) = write(writer, &messages) {
-                tracing::debug!(%error, "a node does not listen");
-            }
-            // The reader reports the end.
-            hang_up.now();
-        })?;
-        name("r").spawn(move || {
-            let why = read(reader, attempt, &of_reader);
-            let _ = of_reader.send(DriverEvent::Broken(attempt, why));
-        })?;
-        Ok(ConnectionHandle { to_writer })
-    }
+/// Starts the threads of a connection. Returns the queue of the one that writes.
+fn connect(stream: ControlStream, attempt: u64, events: &Sender<DriverEvent>) -> io::Result<Sender<ToNode>> {
+    let ControlStream { reader, writer, .. } = stream;
+    writer.set_timeout(Some(WRITE_LIMIT))?;
+    let hang_up = writer.hang_up();
+    let (to_writer, messages) = unbounded();
+    let of_reader = events.clone();
+    let name = |half: &str| thread::Builder::new().name(format!("squall-client-{half}"));
+    name("w").spawn(move || {
+        if let Err(error) = write(writer, &messages) {
+            tracing::debug!(%error, "a node does not listen");
+        }
+        // The reader reports the end.
+        hang_up.now();
+    })?;
+    name("r").spawn(move || {
+        let why = read(reader, attempt, &of_reader);
+        let _ = of_reader.send(DriverEvent::Broken(attempt, why));
+    })?;
+    Ok(to_writer)
 }
 
 fn write(to: StreamWriter, messages: &Receiver<ToNode>) -> Result<(), FrameError> {

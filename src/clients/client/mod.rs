@@ -51,9 +51,9 @@ use rkyv::rancor;
 pub use self::{call::Call, config::ClientConfig, error::ClientError};
 pub(crate) use self::{
     call::Resolve,
-    config::dial,
-    core::{Ask, CallId, ClientCore, ClientEffect, Reach},
-    driver::{Dial, Driver},
+    config::someone,
+    core::{Ask, CallId, ClientCore, ClientEffect},
+    driver::Driver,
 };
 use crate::{
     clients::serve::{Consistency, QueryService},
@@ -75,7 +75,7 @@ pub struct Client<R> {
 impl<R: QueryService> Client<R> {
     /// Makes a client of the group of this name. It connects by itself, with the first call and whenever it must later.
     pub fn connect(config: &ClientConfig, group: &str) -> Result<Client<R>, ClientError> {
-        let driver = Driver::start(group, Reach::Any(config.contacts()), config.dial(), config.max_waiting)?;
+        let driver = Driver::start(group, config.contacts(), config.caller().clone(), config.max_waiting)?;
         Ok(Client { driver: Arc::new(driver), timeout: config.timeout, service: PhantomData })
     }
 
@@ -87,10 +87,7 @@ impl<R: QueryService> Client<R> {
     /// Submits a command. The reply is that of the replica of the member that this client talks to, or of the one that
     /// applied the command's first copy: all are alike.
     pub fn submit(&self, command: &R::Command) -> Call<R::Reply> {
-        match encode(command) {
-            Ok(command) => self.driver.call(Ask::Command(command), self.timeout),
-            Err(error) => Call::failed(error),
-        }
+        self.driver.call(encode(command).map(Ask::Command), self.timeout)
     }
 
     /// Asks a linearizable query: the answer shows the effect of every command whose reply any caller has seen before
@@ -101,10 +98,7 @@ impl<R: QueryService> Client<R> {
 
     /// Asks a query whose answer need not be the latest.
     pub fn query_as(&self, consistency: Consistency, query: &R::Query) -> Call<R::Answer> {
-        match encode(query) {
-            Ok(query) => self.driver.call(Ask::Query(consistency, query), self.timeout),
-            Err(error) => Call::failed(error),
-        }
+        self.driver.call(encode(query).map(|query| Ask::Query(consistency, query)), self.timeout)
     }
 }
 
@@ -122,6 +116,6 @@ impl<R> Clone for Client<R> {
 
 impl<R> fmt::Debug for Client<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("driver", &self.driver).field("timeout", &self.timeout).finish()
+        f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }

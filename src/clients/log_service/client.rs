@@ -1,8 +1,6 @@
 //! The reader's side of the log service.
 
 use std::{
-    fmt,
-    io::{BufReader, ErrorKind},
     ops::{Bound, RangeBounds},
     thread,
     time::{Duration, Instant},
@@ -10,7 +8,7 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_services::{
-    Caller, DialTarget, Service, StreamReader, StreamWriter,
+    Caller, ControlStream, Service,
     frame::{self, FrameError},
 };
 
@@ -20,10 +18,7 @@ use super::{
 };
 use crate::{
     Hlc, LogStatus,
-    clients::{
-        client::ClientConfig,
-        serve::{Consistency, wire::Members},
-    },
+    clients::{client::ClientConfig, contacts::Contacts, serve::Consistency},
     replica::replicated::Logged,
 };
 
@@ -36,10 +31,6 @@ const CHECK: Duration = Duration::from_secs(60);
 /// The longest time that a member waits for a record.
 const MOST_WAIT: Duration = Duration::from_secs(1);
 
-/// The pause before all members are tried again: at first this, growing up to the most.
-const BACK_OFF: Duration = Duration::from_millis(20);
-const MOST_BACK_OFF: Duration = Duration::from_millis(500);
-
 /// The size of a page's records, in bytes, except for the last record.
 const PAGE_BYTES: u64 = 1 << 20;
 
@@ -47,42 +38,25 @@ const PAGE_BYTES: u64 = 1 << 20;
 ///
 /// It talks to one member, and goes to another when that one fails or can't answer. A call ends with an answer, or with
 /// [`LogError::Unreachable`] after the configuration's `timeout`. Calls block the thread.
+#[derive(Debug)]
 pub struct LogClient {
     group: String,
     shard: u32,
     caller: Caller,
-    /// The contacts that are known at first.
-    contacts: Vec<DialTarget>,
-    /// The only member that may answer, if one is given.
-    only: Option<NodeId>,
-    /// The members of a view, once a member has reported one.
-    members: Members,
-    /// The next member to try, as an index among all that are known.
-    turn: usize,
+    contacts: Contacts,
     timeout: Duration,
-    link: Option<LogConnection>,
-}
-
-struct LogConnection {
-    node: NodeId,
-    reader: BufReader<StreamReader>,
-    writer: StreamWriter,
+    link: Option<ControlStream>,
 }
 
 impl LogClient {
     /// Makes a reader of the log of the group of this name. It connects by itself, with the first call and whenever it
     /// must later.
     pub fn new(config: &ClientConfig, group: &str) -> LogClient {
-        let contacts = config.contacts();
         LogClient {
             group: group.to_owned(),
             shard: 0,
             caller: config.caller().clone(),
-            // Readers start at different members, so that they spread.
-            turn: fastrand::usize(..contacts.len().max(1)),
-            contacts,
-            only: None,
-            members: Members::default(),
+            contacts: config.contacts(),
             timeout: config.timeout,
             link: None,
         }
@@ -100,10 +74,7 @@ impl LogClient {
             group: self.group.clone(),
             shard: self.shard,
             caller: self.caller.clone(),
-            contacts: self.contacts.clone(),
-            only: Some(member),
-            members: self.members.clone(),
-            turn: 0,
+            contacts: self.contacts.clone().only(member),
             timeout: self.timeout,
             link: None,
         }
@@ -116,13 +87,13 @@ impl LogClient {
 
     /// Returns the member that it talks to, if there is one.
     pub fn member(&self) -> Option<NodeId> {
-        self.link.as_ref().map(|link| link.node)
+        self.link.as_ref().map(|link| link.peer)
     }
 
     /// Returns the members, as the one that it talks to sees them.
     pub fn members(&mut self) -> Result<Vec<NodeId>, LogError> {
         self.status()?;
-        Ok(self.members.members.iter().map(|(node, _)| NodeId(*node)).collect())
+        Ok(self.contacts.members().collect())
     }
 
     /// Reads records of these versions, as many as fit into a mebibyte, or one. Only records that are globally
@@ -148,9 +119,7 @@ impl LogClient {
         let wait_ms = wait.as_millis() as u64;
         let request = LogServiceRequest::Read { from: from.max(1), to, max_bytes: PAGE_BYTES, wait_ms, consistency };
         match self.ask(&request, ATTEMPT + wait)? {
-            (_, LogServiceReply::Page { rows, next, safe }) => {
-                Ok(Page { records: rows.into_iter().map(LogRecord::from).collect(), next, safe })
-            }
+            (_, LogServiceReply::Page(page)) => Ok(page),
             (node, _) => Err(LogError::Unexpected { node }),
         }
     }
@@ -214,9 +183,7 @@ impl LogClient {
     /// most some 64 MiB at a time.
     pub fn check(&mut self, from: u64, to: u64) -> Result<Checked, LogError> {
         match self.ask(&LogServiceRequest::Check { from: from.max(1), to, max_bytes: u64::MAX }, CHECK)? {
-            (_, LogServiceReply::Checked { to, messages, bytes, digest, damage }) => {
-                Ok(Checked { to, messages, bytes, digest, damage })
-            }
+            (_, LogServiceReply::Checked(checked)) => Ok(checked),
             (node, _) => Err(LogError::Unexpected { node }),
         }
     }
@@ -226,113 +193,68 @@ impl LogClient {
     /// Asks any member that answers. Requests change nothing, so they may be repeated.
     fn ask(&mut self, request: &LogServiceRequest, patience: Duration) -> Result<(NodeId, LogServiceReply), LogError> {
         let begun = Instant::now();
-        let mut back_off = BACK_OFF;
+        self.contacts.succeed();
+        let mut trimmed: Option<u64> = None;
+        let mut trouble = String::new();
         loop {
-            let mut trimmed: Option<u64> = None;
-            let mut trouble = String::new();
-            let members = self.whom().len().max(1);
-            for _ in 0..members {
-                match self.exchange(request, patience) {
-                    Ok((node, LogServiceReply::Refused(why))) => return Err(LogError::Refused { node, why }),
-                    Ok((node, LogServiceReply::Away(why))) => trouble = format!("{node}: {why}"),
-                    Ok((_, LogServiceReply::Trimmed { first })) => {
-                        trimmed = Some(trimmed.map_or(first, |least| least.min(first)));
-                    }
-                    Ok(answer) => return Ok(answer),
-                    Err(why) => trouble = why,
+            match self.ask_one(request, patience) {
+                Ok((node, LogServiceReply::Refused(why))) => return Err(LogError::Refused { node, why }),
+                Ok((node, LogServiceReply::Away(why))) => trouble = format!("{node}: {why}"),
+                Ok((_, LogServiceReply::Trimmed { first })) => {
+                    trimmed = Some(trimmed.map_or(first, |least| least.min(first)));
                 }
-                self.link = None;
-                self.turn += 1;
-                if begun.elapsed() >= self.timeout {
-                    break;
-                }
+                Ok(answer) => return Ok(answer),
+                Err(why) => trouble = why,
             }
-            if let Some(first) = trimmed {
+            self.link = None;
+            let pause = self.contacts.fail();
+            let left = self.timeout.saturating_sub(begun.elapsed());
+            if let Some(first) = trimmed.filter(|_| pause.is_some() || left.is_zero()) {
                 return Err(LogError::Trimmed { first });
             }
-            let left = self.timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return Err(LogError::Unreachable { group: self.group.clone(), limit: self.timeout, trouble });
             }
-            thread::sleep(back_off.min(left));
-            back_off = (2 * back_off).min(MOST_BACK_OFF);
+            thread::sleep(pause.unwrap_or_default().min(left));
         }
     }
 
-    fn exchange(
+    fn ask_one(
         &mut self,
         request: &LogServiceRequest,
         patience: Duration,
     ) -> Result<(NodeId, LogServiceReply), String> {
         // A connection that was idle may have ended long ago, which says nothing about its member.
-        if let Some(mut link) = self.link.take()
-            && let Ok(answer) = link.exchange(request, patience)
+        if let Some(link) = &mut self.link
+            && let Ok(answer) = exchange(link, request, patience)
         {
-            self.link = Some(link);
             return Ok(answer);
         }
-        if let Some(refusal) = self.dial()? {
-            return Ok(refusal);
-        }
-        self.link.as_mut().expect("it was dialed").exchange(request, patience)
-    }
-
-    /// Connects, or returns the member's answer in place of a welcome.
-    fn dial(&mut self) -> Result<Option<(NodeId, LogServiceReply)>, String> {
-        let whom = self.whom();
-        let Some(contact) = whom.get(self.turn % whom.len().max(1)) else {
-            return Err("no member is known".to_owned());
-        };
-        let stream = self.caller.dial(contact, Service::Log, ATTEMPT).map_err(|error| error.to_string())?;
-        stream.writer.set_timeout(Some(ATTEMPT)).map_err(|error| error.to_string())?;
-        let (node, reader) = (stream.peer, BufReader::new(stream.reader));
-        let mut link = LogConnection { node, reader, writer: stream.writer };
+        let contact = self.contacts.next()?;
+        let mut link = self.caller.dial(&contact, Service::Log, ATTEMPT).map_err(|error| error.to_string())?;
+        link.writer.set_timeout(Some(ATTEMPT)).map_err(|error| error.to_string())?;
         let hello = LogServiceRequest::Hello { version: VERSION, group: self.group.clone(), shard: self.shard };
-        let (node, reply) = link.exchange(&hello, ATTEMPT)?;
-        let LogServiceReply::Welcome(members) = reply else { return Ok(Some((node, reply))) };
-        if members.epoch >= self.members.epoch && !members.members.is_empty() {
-            self.members = members;
+        match exchange(&mut link, &hello, ATTEMPT)? {
+            (_, LogServiceReply::Welcome(members)) => self.contacts.learn(members),
+            refusal => return Ok(refusal),
         }
-        self.link = Some(link);
-        Ok(None)
-    }
-
-    /// Returns the members that may be asked.
-    fn whom(&self) -> Vec<DialTarget> {
-        let told = self
-            .members
-            .members
-            .iter()
-            .map(|(node, addresses)| DialTarget { node: Some(NodeId(*node)), addresses: addresses.clone() });
-        let told: Vec<DialTarget> = told.collect();
-        // The reported members may all be gone, while one of the first has joined again.
-        let others = self.contacts.iter().filter(|first| !told.contains(first)).cloned();
-        let mut whom: Vec<DialTarget> = told.iter().cloned().chain(others).collect();
-        if let Some(only) = self.only {
-            whom.retain(|contact| contact.node == Some(only));
-        }
-        whom
+        exchange(self.link.insert(link), request, patience)
     }
 }
 
-impl LogConnection {
-    fn exchange(
-        &mut self,
-        request: &LogServiceRequest,
-        patience: Duration,
-    ) -> Result<(NodeId, LogServiceReply), String> {
-        let node = self.node;
-        let cut = |error: FrameError| match error {
-            FrameError::System(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                format!("{node} did not answer within {} s", patience.as_secs_f64())
-            }
-            error => format!("{node} did not answer: {error}"),
-        };
-        self.reader.get_ref().set_timeout(Some(patience)).map_err(|error| cut(error.into()))?;
-        frame::write(&mut self.writer, request, REQUEST_BYTES).map_err(cut)?;
-        let reply = frame::read(&mut self.reader, REPLY_BYTES).map_err(cut)?;
-        Ok((node, reply))
-    }
+fn exchange(
+    link: &mut ControlStream,
+    request: &LogServiceRequest,
+    patience: Duration,
+) -> Result<(NodeId, LogServiceReply), String> {
+    let node = link.peer;
+    let cut = |error: FrameError| match error {
+        error if error.is_late() => format!("{node} did not answer within {} s", patience.as_secs_f64()),
+        error => format!("{node} did not answer: {error}"),
+    };
+    link.reader.set_timeout(Some(patience)).map_err(|error| cut(error.into()))?;
+    frame::write(&mut link.writer, request, REQUEST_BYTES).map_err(cut)?;
+    Ok((node, frame::read(&mut link.reader, REPLY_BYTES).map_err(cut)?))
 }
 
 /// Returns the first version of a range, and the last.
@@ -348,15 +270,4 @@ fn bounds(versions: &impl RangeBounds<u64>) -> (u64, u64) {
         Bound::Unbounded => u64::MAX,
     };
     (from, to)
-}
-
-impl fmt::Debug for LogClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogClient { group, shard, members, .. } = self;
-        f.debug_struct("LogClient")
-            .field("group", group)
-            .field("shard", shard)
-            .field("members", members)
-            .finish_non_exhaustive()
-    }
 }

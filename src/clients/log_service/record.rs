@@ -3,6 +3,7 @@
 use std::fmt;
 
 use rkyv::{Archived, rancor, util::AlignedVec};
+use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::Epoch;
 use squall_ordered::log::{Body, Record, Skips};
@@ -14,12 +15,18 @@ use crate::{
     replica::{replicated::Command, service::Service},
 };
 
+/// An [`Hlc`] as it travels.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Hlc")]
+struct WireTime(u64);
+
 /// A command in a durable group's log.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRecord {
     /// Its number.
     pub version: u64,
     /// The time of its submission, or a time just behind that of the record before where that is later.
+    #[serde(with = "WireTime")]
     pub time: Hlc,
     /// The view in which it was ordered.
     pub epoch: Epoch,
@@ -65,7 +72,7 @@ impl fmt::Debug for LogRecord {
 }
 
 /// A part of a log, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// The records; none where nothing has come yet, or where versions have no records.
     pub records: Vec<LogRecord>,
@@ -76,7 +83,7 @@ pub struct Page {
 }
 
 /// The findings of a member's check of a part of its log.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
     /// The last version that was checked.
     pub to: u64,

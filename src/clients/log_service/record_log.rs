@@ -69,13 +69,9 @@ impl Replicated for RecordLog {
     }
 
     fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
-        let mut words = [0; 4];
-        for word in &mut words {
-            let mut bytes = [0; 8];
-            from.read_exact(&mut bytes)?;
-            *word = u64::from_le_bytes(bytes);
-        }
-        let [format, records, bytes, last] = words;
+        let mut words = [[0; 8]; 4];
+        from.read_exact(words.as_flattened_mut())?;
+        let [format, records, bytes, last] = words.map(u64::from_le_bytes);
         if format != FORMAT {
             let problem = format!("the counts of a log of records are in format {format}, this program knows {FORMAT}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, problem));

@@ -68,7 +68,7 @@ fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
     let ControlStream { mut reader, mut writer, .. } = stream;
     let mut conversation = match logs.find(frame::read(&mut reader, REQUEST_BYTES)?) {
         Ok(conversation) => conversation,
-        Err(refusal) => return frame::write(&mut writer, &refusal, REPLY_BYTES),
+        Err(why) => return frame::write(&mut writer, &LogServiceReply::Refused(why), REPLY_BYTES),
     };
     frame::write(&mut writer, &LogServiceReply::Welcome(logs.members()), REPLY_BYTES)?;
     loop {
@@ -79,32 +79,28 @@ fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
 }
 
 impl Logs {
-    fn find(&self, hello: LogServiceRequest) -> Result<LogConversation, LogServiceReply> {
+    /// Returns the conversation about the log that a reader names, or the reason for which there is none.
+    fn find(&self, hello: LogServiceRequest) -> Result<LogConversation, String> {
         let LogServiceRequest::Hello { version, group, shard } = hello else {
-            return Err(LogServiceReply::Refused("the first message is no hello".to_owned()));
+            return Err("the first message is no hello".to_owned());
         };
         if version != VERSION {
-            let why =
-                format!("logs are read by version {VERSION} here, not {version}: run one version of squall everywhere");
-            return Err(LogServiceReply::Refused(why));
+            return Err(format!(
+                "logs are read by version {VERSION} here, not {version}: run one version of squall everywhere"
+            ));
         }
         // A group's shards are numbered one after the other.
         let mut shards = self.controls.iter().filter(|(_, control)| control.name() == group);
         let Some((&ShardId(first), _)) = shards.clone().next() else {
-            return Err(LogServiceReply::Refused(format!(
-                "this node has no group {group:?}: give the name of one that it has"
-            )));
+            return Err(format!("this node has no group {group:?}: give the name of one that it has"));
         };
         let Some((_, control)) = shards.find(|(number, _)| number.0 - first == shard) else {
-            return Err(LogServiceReply::Refused(format!("group {group:?} has no shard {shard}")));
+            return Err(format!("group {group:?} has no shard {shard}"));
         };
-        match control.log_source() {
-            Some(source) => Ok(LogConversation { source, control: Arc::clone(control), follower: None }),
-            None => {
-                let why = format!("group {group:?} has no log: give it `mode = \"durable\"` in its configuration");
-                Err(LogServiceReply::Refused(why))
-            }
-        }
+        let source = control
+            .log_source()
+            .ok_or_else(|| format!("group {group:?} has no log: give it `mode = \"durable\"` in its configuration"))?;
+        Ok(LogConversation { source, control: Arc::clone(control), follower: None })
     }
 
     fn members(&self) -> Members {
@@ -149,7 +145,7 @@ impl LogConversation {
                 match (page.records.is_empty() && page.next == from && wait_ms > 0).then(|| self.is_behind()).flatten()
                 {
                     Some(why) => LogServiceReply::Away(why),
-                    None => page.into(),
+                    None => LogServiceReply::Page(page),
                 }
             }
             LogServiceRequest::At { time_ns, .. } => {
@@ -161,7 +157,7 @@ impl LogConversation {
                 None => LogServiceReply::Away("the node has not started yet".to_owned()),
             },
             LogServiceRequest::Check { from, to, max_bytes } => {
-                check(&*self.source, from, to, max_bytes.min(MAX_CHECK_BYTES))?.into()
+                LogServiceReply::Checked(check(&*self.source, from, to, max_bytes.min(MAX_CHECK_BYTES))?)
             }
         })
     }

@@ -2,12 +2,10 @@
 //! [`Service::Log`](squall_services::Service). The reader asks, the node answers, one request after the other.
 
 use serde::{Deserialize, Serialize};
-use squall_fabric::NodeId;
-use squall_membership::Epoch;
 
-use super::{Checked, LogRecord, Page};
+use super::{Checked, Page};
 use crate::{
-    Hlc, LogStatus,
+    LogStatus,
     clients::serve::{Consistency, wire::Members},
 };
 
@@ -41,13 +39,13 @@ pub(super) enum LogServiceReply {
     /// The node has that log. These are the members of its view.
     Welcome(Members),
     /// Records.
-    Page { rows: Vec<Row>, next: u64, safe: u64 },
+    Page(Page),
     /// The last version at that time, and its own; 0 if all are later.
     At { version: u64, time_ns: u64 },
     /// The status of the log.
     Status(Box<LogStatus>),
     /// The findings of a check.
-    Checked { to: u64, messages: u64, bytes: u64, digest: Option<[u8; 32]>, damage: Vec<String> },
+    Checked(Checked),
     /// The requested records are no longer on this node's disk.
     Trimmed { first: u64 },
     /// The node can't answer, and another member may, or this one later.
@@ -56,60 +54,25 @@ pub(super) enum LogServiceReply {
     Refused(String),
 }
 
-/// A record on its way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Row {
-    version: u64,
-    time_ns: u64,
-    epoch: u64,
-    sender: u32,
-    is_skipped: bool,
-    command: Vec<u8>,
-}
-
-impl From<LogRecord> for Row {
-    fn from(LogRecord { version, time, epoch, sender, is_skipped, command }: LogRecord) -> Row {
-        Row { version, time_ns: time.0, epoch: epoch.0, sender: sender.0, is_skipped, command }
-    }
-}
-
-impl From<Row> for LogRecord {
-    fn from(Row { version, time_ns, epoch, sender, is_skipped, command }: Row) -> LogRecord {
-        LogRecord { version, time: Hlc(time_ns), epoch: Epoch(epoch), sender: NodeId(sender), is_skipped, command }
-    }
-}
-
-impl From<Page> for LogServiceReply {
-    fn from(Page { records, next, safe }: Page) -> LogServiceReply {
-        LogServiceReply::Page { rows: records.into_iter().map(Row::from).collect(), next, safe }
-    }
-}
-
-impl From<Checked> for LogServiceReply {
-    fn from(Checked { to, messages, bytes, digest, damage }: Checked) -> LogServiceReply {
-        LogServiceReply::Checked { to, messages, bytes, digest, damage }
-    }
-}
-
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
     use proptest::prelude::*;
-
-    use super::*;
+    use squall_fabric::NodeId;
+    use squall_membership::Epoch;
     use squall_services::frame;
+
+    use super::{super::LogRecord, *};
+    use crate::Hlc;
 
     #[test]
     fn records_travel_as_they_are() {
         let (sender, command) = (NodeId(10), vec![1, 2, 3]);
         let record = LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender, is_skipped: true, command };
         let mut bytes = Vec::new();
-        let page = LogServiceReply::from(Page { records: vec![record.clone()], next: 8, safe: 9 });
+        let page = LogServiceReply::Page(Page { records: vec![record], next: 8, safe: 9 });
         frame::write(&mut bytes, &page, REPLY_BYTES).unwrap();
-        let LogServiceReply::Page { rows, next: 8, safe: 9 } = frame::read(&mut &bytes[..], REPLY_BYTES).unwrap()
-        else {
-            panic!("it is a page")
-        };
-        assert_eq!(rows.into_iter().map(LogRecord::from).collect::<Vec<_>>(), [record]);
+        assert_eq!(bytes[4..], [1, 1, 7, 8, 9, 10, 1, 3, 1, 2, 3, 8, 9], "fields in their order, nothing else");
+        assert_eq!(frame::read::<LogServiceReply>(&mut &bytes[..], REPLY_BYTES).unwrap(), page);
     }
 
     proptest! {

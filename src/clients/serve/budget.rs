@@ -13,7 +13,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, MutexGuard, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -62,20 +62,16 @@ impl Budget {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.requests.lock()
-    }
-
     /// Waits until there is room for a request of `bytes` bytes. Returns None once its client's connection is closed.
     pub(super) fn reserve(self: &Arc<Self>, bytes: usize, of: &Outbox) -> Option<Permit> {
         // A single request always fits.
         let fits = |requests: &Requests| requests.bytes == 0 || requests.bytes.saturating_add(bytes) <= self.half;
-        let mut requests = self.lock();
+        let mut requests = self.requests.lock();
         if requests.waiting > 0 || !fits(&requests) {
             requests.waiting += 1;
             drop(requests);
             let first = self.first.lock();
-            requests = self.lock();
+            requests = self.requests.lock();
             while !fits(&requests) && !of.is_closed() {
                 requests = self.freed.wait(requests);
             }
@@ -92,7 +88,7 @@ impl Budget {
     /// Wakes the threads that wait, after a connection was closed, so that they look again.
     pub(super) fn nudge(&self) {
         // The lock is taken so that a thread that is about to wait notices.
-        let _requests = self.lock();
+        let _requests = self.requests.lock();
         self.freed.notify_all();
     }
 
@@ -110,7 +106,7 @@ impl Budget {
     /// Hangs up on the clients that leave most unread, until the rest is not too much.
     #[cold]
     pub(super) fn shed(&self) {
-        let boxes = self.boxes();
+        let boxes = self.boxes.lock();
         let open = boxes.iter().filter_map(Weak::upgrade).filter(|outbox| !outbox.is_closed());
         let mut open: Vec<(usize, Arc<Outbox>)> = open.map(|outbox| (outbox.unread(), outbox)).collect();
         drop(boxes);
@@ -131,20 +127,16 @@ impl Budget {
         }
     }
 
-    fn boxes(&self) -> MutexGuard<'_, Vec<Weak<Outbox>>> {
-        self.boxes.lock()
-    }
-
     /// Adds the outbox of a new client.
     pub(super) fn enter(&self, outbox: &Arc<Outbox>) {
-        let mut boxes = self.boxes();
+        let mut boxes = self.boxes.lock();
         boxes.retain(|other| other.strong_count() > 0);
         boxes.push(Arc::downgrade(outbox));
     }
 
     /// Returns the outboxes of the clients that are connected.
     pub(super) fn connected(&self) -> Vec<Arc<Outbox>> {
-        self.boxes().iter().filter_map(Weak::upgrade).collect()
+        self.boxes.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -157,7 +149,7 @@ impl fmt::Debug for Budget {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut requests = self.budget.lock();
+        let mut requests = self.budget.requests.lock();
         requests.bytes -= self.bytes;
         if requests.waiting > 0 {
             self.budget.freed.notify_all();
@@ -176,7 +168,7 @@ mod tests {
     impl Budget {
         /// Returns the bytes of requests, the number of requests that wait, and the unread bytes.
         pub(crate) fn held(&self) -> (usize, usize, usize) {
-            let requests = self.lock();
+            let requests = self.requests.lock();
             (requests.bytes, requests.waiting, self.unread.load(Ordering::Relaxed))
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, MutexGuard, Weak},
+    sync::{Arc, Weak},
 };
 
 use squall_fabric::sync::Lock;
@@ -24,25 +24,21 @@ struct ClientsState {
 }
 
 impl Clients {
-    fn lock(&self) -> MutexGuard<'_, ClientsState> {
-        self.state.lock()
-    }
-
     /// Adds a client.
     pub(crate) fn connect(&self, outbox: &Arc<Outbox>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.connected.retain(|other| other.strong_count() > 0);
         state.connected.push(Arc::downgrade(outbox));
     }
 
     /// Sends the answers of a session to this client from now on.
     pub(crate) fn attach(&self, key: u64, outbox: &Arc<Outbox>) {
-        self.lock().sessions.insert(key, Arc::clone(outbox));
+        self.state.lock().sessions.insert(key, Arc::clone(outbox));
     }
 
     /// Removes a client that has gone. If it has come again meanwhile, on another connection, nothing changes.
     pub(crate) fn detach(&self, key: u64, outbox: &Arc<Outbox>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.sessions.get(&key).is_some_and(|attached| Arc::ptr_eq(attached, outbox)) {
             state.sessions.remove(&key);
         }
@@ -50,12 +46,12 @@ impl Clients {
 
     /// Tells whether the client of a session is connected here.
     pub(crate) fn has(&self, key: u64) -> bool {
-        self.lock().sessions.contains_key(&key)
+        self.state.lock().sessions.contains_key(&key)
     }
 
     /// Sends a message to the client of a session, if it is connected here. `message` is called only then.
     pub(crate) fn tell(&self, key: u64, message: impl FnOnce() -> ToClient) {
-        let outbox = self.lock().sessions.get(&key).cloned();
+        let outbox = self.state.lock().sessions.get(&key).cloned();
         if let Some(outbox) = outbox {
             outbox.push(message());
         }
@@ -63,13 +59,13 @@ impl Clients {
 
     /// Sends a message to all clients.
     pub(crate) fn tell_all(&self, message: &ToClient) {
-        let connected: Vec<_> = self.lock().connected.iter().filter_map(Weak::upgrade).collect();
+        let connected: Vec<_> = self.state.lock().connected.iter().filter_map(Weak::upgrade).collect();
         connected.iter().for_each(|outbox| outbox.push(message.clone()));
     }
 
     /// Sends a message to all clients, and closes their connections.
     pub(crate) fn send_away(&self, message: &ToClient) {
-        let connected: Vec<_> = std::mem::take(&mut self.lock().connected);
+        let connected: Vec<_> = std::mem::take(&mut self.state.lock().connected);
         for outbox in connected.iter().filter_map(Weak::upgrade) {
             outbox.push(message.clone());
             outbox.close();

@@ -1,6 +1,6 @@
 //! The connection of one client: a thread reads from it, another writes to it.
 //!
-//! There are two threads because streams block (see [`control`](crate::services)), and because a request that waits for
+//! There are two threads because streams block (see [`squall_services`]), and because a request that waits for
 //! room must not hold up the answers to requests before it.
 
 use std::{
@@ -39,7 +39,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outbox>) -> io::Result<()> {
     let ControlStream { reader, writer, .. } = stream;
     writer.set_timeout(Some(WRITE_LIMIT))?;
-    let hang_up = writer.hang_up()?;
+    let hang_up = writer.hang_up();
     outbox.set_stream(hang_up.clone());
     let of_writer = Arc::clone(outbox);
     thread::Builder::new().name("squall-served".to_owned()).spawn(move || {

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, MutexGuard, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -79,10 +79,6 @@ impl Outbox {
         now.since(Time::from_nanos(self.heard.load(Ordering::Relaxed))) >= limit
     }
 
-    fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        self.state.lock()
-    }
-
     /// Sets the stream on which the queue is written.
     pub(super) fn set_stream(&self, stream: HangUp) {
         // An outbox gets one stream, so this succeeds.
@@ -92,7 +88,7 @@ impl Outbox {
     /// Queues a message. A message that no longer fits closes the queue.
     pub(crate) fn push(&self, message: ToClient) {
         let bytes = bytes(&message);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return;
         }
@@ -113,14 +109,14 @@ impl Outbox {
 
     /// Accepts no further message. Queued ones are still written.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_one();
         self.budget.nudge();
     }
 
     /// Ends the connection at once: queued messages are not written.
     pub(super) fn hang_up(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.messages.clear();
         self.budget.sub_unread(std::mem::take(&mut state.bytes));
         drop(state);
@@ -131,19 +127,19 @@ impl Outbox {
 
     /// Tells whether it accepts no further message.
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.state.lock().closed
     }
 
     /// Returns the number of bytes that the client has not read.
     pub(super) fn unread(&self) -> usize {
-        let state = self.lock();
+        let state = self.state.lock();
         state.bytes + state.writing
     }
 
     /// Waits for messages, and takes them all; earlier ones then count as written. Returns None once it is closed and
     /// empty.
     pub(crate) fn take(&self) -> Option<VecDeque<ToClient>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.budget.sub_unread(std::mem::take(&mut state.writing));
         loop {
             if !state.messages.is_empty() {
@@ -159,7 +155,7 @@ impl Outbox {
 
     /// Takes the queued messages without waiting. Returns None once it is closed and empty.
     pub(crate) fn take_now(&self) -> Option<VecDeque<ToClient>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.budget.sub_unread(std::mem::take(&mut state.bytes));
         let messages = std::mem::take(&mut state.messages);
         (!messages.is_empty() || !state.closed).then_some(messages)
@@ -180,7 +176,7 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        let OutboxState { bytes, writing, .. } = *self.lock();
+        let OutboxState { bytes, writing, .. } = *self.state.lock();
         self.budget.sub_unread(bytes + writing);
     }
 }

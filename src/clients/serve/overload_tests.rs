@@ -114,7 +114,7 @@ fn server() -> (Arc<Server>, Arc<Slow>) {
 fn connect(server: &Arc<Server>) -> UnixStream {
     let (here, there) = UnixStream::pair().unwrap();
     let server = Arc::clone(server);
-    thread::spawn(move || server.serve(ControlStream::local(NodeId(99), there).unwrap()));
+    thread::spawn(move || server.serve(ControlStream::local(NodeId(99), there)));
     say(&here, &ToNode::Hello { version: VERSION, group: "slow".to_owned() });
     here
 }

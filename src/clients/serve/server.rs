@@ -4,16 +4,14 @@ use std::{
     collections::BTreeMap,
     fmt,
     pin::Pin,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
 
-use squall_fabric::{
-    NodeId, Time,
-    sync::{Condition, Lock},
-};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{ShardId, View};
 use squall_services::ControlStream;
 
@@ -81,17 +79,13 @@ impl ServedEntry {
         ServedEntry { name, backend, clients, options, asks, serving }
     }
 
-    fn serving(&self) -> MutexGuard<'_, ServingState> {
-        self.serving.lock()
-    }
-
     pub(super) fn members(&self) -> Members {
-        self.serving().members.clone()
+        self.serving.lock().members.clone()
     }
 
     /// Admits a client, or sends it to another member.
     pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
-        let serving = self.serving();
+        let serving = self.serving.lock();
         let members = serving.members.clone();
         if let Some(why) = serving.away.clone() {
             outbox.push(ToClient::Away { why, members });
@@ -114,7 +108,7 @@ impl ServedEntry {
         let all: &[NodeId] = part.map_or(&[], |part| &part.members);
         let peers = view.members.iter().filter(|member| all.contains(&member.node));
         self.asks.learn(peers.map(|member| (member.node, member.addresses.clone())).collect());
-        let mut serving = self.serving();
+        let mut serving = self.serving.lock();
         serving.members = members.clone();
         serving.watches = senders.first() == Some(&me);
         serving.away = (!all.contains(&me)).then(|| format!("{me} is no member of group {:?}", self.name));
@@ -125,7 +119,7 @@ impl ServedEntry {
     }
 
     fn send_away(&self, why: &str) {
-        let mut serving = self.serving();
+        let mut serving = self.serving.lock();
         serving.away = Some(why.to_owned());
         serving.watches = false;
         self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: serving.members.clone() });
@@ -133,7 +127,7 @@ impl ServedEntry {
 
     /// Ends idle sessions, if this node is the one that does so. It never waits, since other groups have clients, too.
     pub(super) fn expire(&self, watch: &mut SessionWatch, now: Time) {
-        if !self.serving().watches {
+        if !self.serving.lock().watches {
             *watch = SessionWatch::default();
             return;
         }
@@ -162,28 +156,9 @@ pub(crate) struct Server {
     /// The groups by their names.
     served: BTreeMap<String, (ShardId, Arc<ServedEntry>)>,
     pub(super) budget: Arc<Budget>,
-    rounds: Arc<Rounds>,
-}
-
-/// The rounds in which a node looks for clients that have gone, and whether they continue.
-#[derive(Debug, Default)]
-struct Rounds {
-    stopped: Lock<bool>,
-    changed: Condition,
-}
-
-impl Rounds {
-    /// Waits for the next round. Returns whether there is one.
-    fn rest(&self) -> bool {
-        let stopped = self.stopped.lock();
-        let waited = self.changed.wait_timeout_while(stopped, ROUND, |stopped| !*stopped);
-        !*waited.0
-    }
-
-    fn stop(&self) {
-        *self.stopped.lock() = true;
-        self.changed.notify_all();
-    }
+    /// Ends the thread that looks for clients that have gone, with a message or when it is dropped.
+    stop: Sender<()>,
+    stopped: Receiver<()>,
 }
 
 impl Server {
@@ -195,16 +170,17 @@ impl Server {
     ) -> Server {
         let entry = |(shard, entry): (ShardId, ServedEntry)| (entry.name.clone(), (shard, Arc::new(entry)));
         let served = served.into_iter().map(entry).collect();
-        Server { me, served, budget: Budget::new(client_bytes), rounds: Arc::default() }
+        let (stop, stopped) = bounded(1);
+        Server { me, served, budget: Budget::new(client_bytes), stop, stopped }
     }
 
     /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or
     /// when the last handle to the server is dropped.
     pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
-        let (server, rounds) = (Arc::downgrade(self), Arc::clone(&self.rounds));
+        let (server, stopped) = (Arc::downgrade(self), self.stopped.clone());
         let watch = move || {
             let mut watches = BTreeMap::new();
-            while rounds.rest()
+            while stopped.recv_timeout(ROUND) == Err(RecvTimeoutError::Timeout)
                 && let Some(server) = server.upgrade()
             {
                 server.look_for_gone(&mut watches, Time::boot_clock());
@@ -262,14 +238,9 @@ impl Server {
     /// Hangs up on all clients.
     pub(crate) fn stop(&self) {
         self.send_away("the node stops");
-        self.rounds.stop();
+        // A second message has no room, and is not needed.
+        let _ = self.stop.try_send(());
         self.budget.connected().iter().for_each(|outbox| outbox.close());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.rounds.stop();
     }
 }
 

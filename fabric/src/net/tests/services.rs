@@ -96,7 +96,7 @@ fn hanging_up_ends_a_read_that_waits() {
     let (mut reader, writer) = dial_service(&dial(&addresses, 9, &security)).unwrap().split();
     let mut server = streams.recv_timeout(PATIENCE).unwrap();
     let waiting = std::thread::spawn(move || reader.read(&mut [0]).unwrap());
-    writer.hang_up();
+    writer.hang_up().now();
     assert_eq!(waiting.join().unwrap(), 0);
     assert_eq!(server.read(&mut [0]).unwrap(), 0);
 }

@@ -11,12 +11,15 @@ use squall_fabric::{NodeId, Time};
 use squall_services::DialTarget;
 
 use super::super::{
-    core::{Ask, CallId, ClientCore, ClientEffect, Reach},
+    core::{Ask, CallId, ClientCore, ClientEffect},
     error::ClientError,
 };
 use crate::{
     calls::session::{Opening, RequestOutcome, RequestVerdict, SessionId, Sessions},
-    clients::serve::wire::{Members, ToClient, ToNode, WireOutcome},
+    clients::{
+        contacts::Contacts,
+        serve::wire::{Members, ToClient, ToNode, WireOutcome},
+    },
 };
 
 /// An entry of the group's order.
@@ -72,10 +75,13 @@ const MEMBERS: usize = 3;
 
 impl World {
     pub(super) fn new(seed: u64, limits: Limits) -> World {
-        let contact = |node| DialTarget { node: Some(NodeId(node as u32)), addresses: Vec::new() };
-        let first = (0..MEMBERS).map(contact).collect();
+        let first = (0..MEMBERS).map(|node| DialTarget::on_host(NodeId(node as u32))).collect();
         World {
-            core: ClientCore::new("store".to_owned(), Reach::Any(first), seed),
+            core: ClientCore::new(
+                "store".to_owned(),
+                Contacts::new(first, seed as usize),
+                fastrand::Rng::with_seed(seed),
+            ),
             now: Time::ZERO,
             random: fastrand::Rng::with_seed(seed),
             limits,
