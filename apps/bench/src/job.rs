@@ -17,6 +17,7 @@ use super::{
     failover::{FailoverJob, Recovered, Settled},
     onepipe::{OnePipeJob, Scattered},
     places::NodeAddresses,
+    transactions::{Transacted, TransactionsJob},
 };
 
 /// The work of a worker.
@@ -28,6 +29,7 @@ pub(crate) enum WorkerJob {
     Collectives(CollectivesJob),
     OnePipe(OnePipeJob),
     Failover(FailoverJob),
+    Transactions(TransactionsJob),
 }
 
 /// The nodes that send.
@@ -143,6 +145,10 @@ pub(crate) enum WorkerReport {
     Settled(Settled),
     /// Its caller goes on in a new view.
     Recovered(Recovered),
+    /// The outcome of its transactions.
+    Transacted(Transacted),
+    /// It has written down its part of the history.
+    Recorded,
     /// It gave up; the sentence says why.
     Failed(String),
 }

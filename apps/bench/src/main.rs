@@ -19,6 +19,7 @@ mod places;
 mod report;
 mod sim;
 mod tally;
+mod transactions;
 mod worker;
 mod yardsticks;
 
@@ -50,6 +51,7 @@ enum Bench {
     Collectives(collectives::CollectivesArgs),
     #[command(name = "onepipe")]
     OnePipe(onepipe::OnePipeArgs),
+    Transactions(transactions::TransactionsArgs),
     Calls(calls::CallsArgs),
     Log(log::LogArgs),
     Failover(failover::FailoverArgs),
@@ -85,6 +87,7 @@ impl Bench {
             Bench::Bulk(args) => args.run(),
             Bench::Collectives(args) => args.run(),
             Bench::OnePipe(args) => args.run(),
+            Bench::Transactions(args) => args.run(),
             Bench::Calls(args) => args.run(),
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),

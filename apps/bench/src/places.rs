@@ -82,7 +82,7 @@ impl PlaceArgs {
     /// Finds a place for each of `nodes` nodes, and makes keys if they need some.
     pub(crate) fn find(&self, cluster: &str, nodes: u32) -> Result<Places, String> {
         if self.fabric == FabricKind::Shm {
-            return Ok(Places { place: None, wrap: None, keys: None });
+            return Ok(Places::on_this_host());
         }
         let addresses = match self.addresses.is_empty() {
             true => free_ports(nodes).map_err(|error| format!("no free port of 127.0.0.1 was found: {error}"))?,
@@ -162,6 +162,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// The nodes share memory.
+    pub(crate) fn on_this_host() -> Places {
+        Places { place: None, wrap: None, keys: None }
+    }
+
     /// The command through which a node is started: a program and its first arguments.
     pub(crate) fn wrapper(&self, node: u32) -> Vec<String> {
         let words = self.wrap.iter().flat_map(|wrap| wrap.split_whitespace());

@@ -36,6 +36,7 @@ use super::{
     latency, load,
     onepipe::{self, OnePipeJob},
     tally::Tally,
+    transactions,
 };
 
 /// One node of a benchmark.
@@ -68,6 +69,10 @@ impl WorkerArgs {
             WorkerJob::Failover(job) => {
                 let told = listen();
                 end(failover::run_client(job, &told), &told);
+            }
+            WorkerJob::Transactions(job) => {
+                let told = listen();
+                end(transactions::run_member(job, &told), &told);
             }
             WorkerJob::Bulk(job) => open(job.config(), job),
             WorkerJob::Collectives(job) => open(job.config(), job),
@@ -261,7 +266,7 @@ const GROUP: &str = "bench";
 const READ_LEASE: Duration = Duration::from_millis(15);
 
 /// Shorter than the parent's patience, so that a node can report which members are missing.
-const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends a message as soon as there is room.
 fn send(group: &Group<ReadingService>, payload: &[u8]) -> Result<(), String> {
