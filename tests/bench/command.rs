@@ -27,6 +27,7 @@ fn help_teaches_by_example() {
         ("calls --help", "squall-bench calls --nodes 3"),
         ("collectives --help", "squall-bench collectives --nodes 2,4,8 --operation barrier"),
         ("bulk --help", "squall-bench bulk --nodes 4 --size 256MiB"),
+        ("transactions --help", "squall-bench transactions --nodes 4 --window 1"),
     ] {
         let output = bench(arguments);
         assert!(output.status.success());

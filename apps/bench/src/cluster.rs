@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use squall_fabric::Time;
 
@@ -24,10 +25,10 @@ use super::{
 };
 
 /// The time that workers may take beyond what they are asked to do.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The time between the start of sending and the start of measuring.
-const WARM_UP: Duration = Duration::from_millis(500);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(500);
 
 /// The time that a byte may take to be written, copied or compared on a host that is busy with other work.
 const NANOS_PER_BYTE_AT_WORST: u64 = 10;
@@ -137,7 +138,8 @@ struct Worker {
     child: Child,
     /// The worker goes on as long as this is open.
     input: Option<ChildStdin>,
-    killed: bool,
+    /// Whether it was killed or stopped: nothing is awaited from it.
+    is_out: bool,
 }
 
 impl Workers {
@@ -180,16 +182,33 @@ impl Workers {
             // The receiver is gone once the run is over.
             let _ = said.map(Some).chain([None]).try_for_each(|said| say.send((life, said)));
         });
-        Ok(Worker { life: life.1, child, input, killed: false })
+        Ok(Worker { life: life.1, child, input, is_out: false })
     }
 
     /// Kills a node's process, as an accident would.
     pub(crate) fn kill(&mut self, node: usize) {
         let worker = &mut self.workers[node];
-        worker.killed = true;
+        worker.is_out = true;
         // It can only fail if the process has ended, which is noticed where its words are awaited.
         let _ = worker.child.kill();
         let _ = worker.child.wait();
+    }
+
+    /// Stops a node's process, as a host that hangs would.
+    pub(crate) fn stop(&mut self, node: usize) {
+        self.workers[node].is_out = true;
+        self.signal(node, Signal::STOP);
+    }
+
+    /// Lets a node's process go on that was stopped.
+    pub(crate) fn resume(&mut self, node: usize) {
+        self.workers[node].is_out = false;
+        self.signal(node, Signal::CONT);
+    }
+
+    fn signal(&self, node: usize, signal: Signal) {
+        // As for `kill`.
+        let _ = kill_process(Pid::from_child(&self.workers[node].child), signal);
     }
 
     /// Starts another process for a node that was killed.
@@ -210,14 +229,14 @@ impl Workers {
         Ok(taken.into_iter().next().expect("there is one for each"))
     }
 
-    /// Waits until each worker that was not killed has said something of which `take` makes a value.
+    /// Waits until each worker that was not killed or stopped has said something of which `take` makes a value.
     pub(crate) fn until_all<T>(
         &mut self,
         limit: Duration,
         take: impl Fn(WorkerReport) -> Option<T>,
     ) -> Result<Vec<T>, RunError> {
-        let killed: Vec<bool> = self.workers.iter().map(|worker| worker.killed).collect();
-        self.until_those(limit, |node| !killed[node], take)
+        let out: Vec<bool> = self.workers.iter().map(|worker| worker.is_out).collect();
+        self.until_those(limit, |node| !out[node], take)
     }
 
     fn until_those<T>(
@@ -234,7 +253,7 @@ impl Workers {
             }
             let left = until.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left.min(STOP_AFTER)) {
-                Ok(((node, life), _)) if self.workers[node].killed || self.workers[node].life != life => {}
+                Ok(((node, life), _)) if self.workers[node].is_out || self.workers[node].life != life => {}
                 Ok(((node, _), Some(WorkerReport::Failed(why)))) => return Err(self.cause(node, why)),
                 Ok(((node, _), Some(said))) => {
                     if let Some(value) = take(said) {

@@ -22,6 +22,7 @@ mod processor;
 mod report;
 mod sim;
 mod tally;
+mod transactions;
 mod worker;
 mod yardsticks;
 
@@ -53,6 +54,7 @@ enum Bench {
     Collectives(collectives::CollectivesArgs),
     #[command(name = "onepipe")]
     OnePipe(onepipe::OnePipeArgs),
+    Transactions(transactions::TransactionsArgs),
     Calls(calls::CallsArgs),
     Log(log::LogArgs),
     Failover(failover::FailoverArgs),
@@ -88,6 +90,7 @@ impl Bench {
             Bench::Bulk(args) => args.run(),
             Bench::Collectives(args) => args.run(),
             Bench::OnePipe(args) => args.run(),
+            Bench::Transactions(args) => args.run(),
             Bench::Calls(args) => args.run(),
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),

@@ -6,6 +6,7 @@ use std::{
     net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{Args, ValueEnum};
@@ -92,7 +93,7 @@ impl PlaceArgs {
     /// Finds a place for each of `nodes` nodes, and makes keys if they need some.
     pub(crate) fn find(&self, cluster: &str, nodes: u32) -> Result<Places, String> {
         if self.fabric == FabricKind::Shm {
-            return Ok(Places { place: None, wrap: None, keys: None });
+            return Ok(Places::on_this_host());
         }
         let addresses = match self.addresses.is_empty() {
             true => free_ports(nodes).map_err(|error| format!("no free port of 127.0.0.1 was found: {error}"))?,
@@ -145,6 +146,9 @@ pub(crate) fn fabric_of(place: Option<&NodeAddresses>) -> FabricKind {
     place.map_or(FabricKind::Shm, |place| place.fabric)
 }
 
+/// Shorter than the parent's patience, so that a node can report which members are missing.
+pub(crate) const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// The configuration of one of `nodes` nodes.
 pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&NodeAddresses>) -> ConfigBuilder {
     let config = Config::builder(cluster, node).members(0..nodes);
@@ -171,6 +175,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// The nodes share memory.
+    pub(crate) fn on_this_host() -> Places {
+        Places { place: None, wrap: None, keys: None }
+    }
+
     /// The command through which a node is started: a program and its first arguments.
     pub(crate) fn wrapper(&self, node: u32) -> Vec<String> {
         let words = self.wrap.iter().flat_map(|wrap| wrap.split_whitespace());

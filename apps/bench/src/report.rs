@@ -11,7 +11,7 @@ use serde::Serialize;
 use squall_command::CommandError;
 
 use super::{
-    job::{BlockRoute, Of, ScatteringOrder, Senders, Spinning, Touch, Victim},
+    job::{BlockRoute, Of, ScatteringOrder, Senders, Spinning, StoreShape, Touch, Victim},
     places::FabricKind,
 };
 
@@ -173,6 +173,18 @@ pub(crate) struct OnePipeRow {
     pub(crate) cpu_microseconds: Option<f64>,
     /// The number of cores that all nodes together used, as fast as there was room.
     pub(crate) busy_cores: f64,
+}
+
+/// The figures of one run of `bench transactions`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TransactionsRow {
+    pub(crate) bench: &'static str,
+    #[serde(flatten)]
+    pub(crate) shape: StoreShape,
+    pub(crate) transactions_per_second: f64,
+    /// None if nothing was over within the time, as the next field.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
 }
 
 /// The figures of one run of `bench failover`. Times are medians over survivors and rounds, in milliseconds.
@@ -393,6 +405,25 @@ impl FigureReport {
             figure(row.latency_p50_us),
             figure(row.latency_p99_us),
             row.cpu_microseconds.map_or("-".into(), |micros| format!("{micros:.3}")),
+        ))
+    }
+
+    pub(crate) fn transactions(&mut self, row: &TransactionsRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        let shape = &row.shape;
+        print("nodes  shards  replicas  accounts  window  transactions/s   p50 us   p99 us")?;
+        print(&format!(
+            "{:>5} {:>7} {:>9} {:>9} {:>7} {:>15.0} {:>8} {:>8}",
+            shape.nodes,
+            shape.shards(),
+            shape.replicas,
+            shape.accounts,
+            shape.window,
+            row.transactions_per_second,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
         ))
     }
 

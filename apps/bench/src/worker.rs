@@ -29,9 +29,10 @@ use super::{
     job::{BulkJob, CollectivesJob, Go, Job, OnePipeJob, WorkerJob, WorkerMeasurements, WorkerReport, Written},
     latency, load, onepipe,
     parent::{Stopped, listen, say},
-    places::configure,
+    places::{FORMATION_TIMEOUT, configure},
     processor::{processor_seconds, switches},
     tally::Tally,
+    transactions,
 };
 
 /// One node of a benchmark.
@@ -64,6 +65,10 @@ impl WorkerArgs {
             WorkerJob::Failover(job) => {
                 let told = listen();
                 end(failover::run_client(job, &told), &told);
+            }
+            WorkerJob::Transactions(job) => {
+                let told = listen();
+                end(transactions::run_member(job, &told), &told);
             }
             WorkerJob::Bulk(job) => open(job.config(), job),
             WorkerJob::Collectives(job) => open(job.config(), job),
@@ -220,9 +225,6 @@ const GROUP: &str = "bench";
 
 /// The default of a configuration.
 const READ_LEASE: Duration = Duration::from_millis(15);
-
-/// Shorter than the parent's patience, so that a node can report which members are missing.
-const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends a message as soon as there is room.
 fn send(group: &Group<ReadingService>, payload: &[u8]) -> Result<(), String> {

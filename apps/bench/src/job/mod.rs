@@ -9,6 +9,7 @@ mod bulk;
 mod collectives;
 mod failover;
 mod onepipe;
+mod transactions;
 
 use std::path::PathBuf;
 
@@ -21,6 +22,7 @@ pub(crate) use self::{
     collectives::{By, CollectivesJob, Of, ROOT, Timed},
     failover::{FailoverJob, Recovered, Settled, Victim, WorkerCommand},
     onepipe::{OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder},
+    transactions::{StoreCommand, StoreShape, Transacted, TransactionsJob},
 };
 use crate::places::NodeAddresses;
 
@@ -33,6 +35,7 @@ pub(crate) enum WorkerJob {
     Collectives(CollectivesJob),
     OnePipe(OnePipeJob),
     Failover(FailoverJob),
+    Transactions(TransactionsJob),
 }
 
 /// The nodes that send.
@@ -151,6 +154,10 @@ pub(crate) enum WorkerReport {
     Settled(Settled),
     /// Its caller goes on in a new view.
     Recovered(Recovered),
+    /// The outcome of its transactions.
+    Transacted(Transacted),
+    /// It has written down its part of the history.
+    Recorded,
     /// It gave up; the sentence says why.
     Failed(String),
 }

@@ -61,11 +61,6 @@ impl Placement {
         self.members
     }
 
-    /// All shards.
-    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
-        (0..self.shards).map(ShardId)
-    }
-
     /// The shard that a key is in. If a part of its name is in braces, that part alone decides: `{bob}/debts` is in the
     /// shard of `{bob}/name`.
     pub fn shard_of(&self, key: &Key) -> ShardId {
@@ -85,7 +80,8 @@ impl Placement {
 
     /// The shards of which a rank has a copy.
     pub fn shards_on(&self, rank: usize) -> impl Iterator<Item = ShardId> + use<'_> {
-        self.shards().filter(move |&shard| self.replicas_of(shard).any(|replica| replica == rank))
+        let shards = (0..self.shards).map(ShardId);
+        shards.filter(move |&shard| self.replicas_of(shard).any(|replica| replica == rank))
     }
 }
 
@@ -97,7 +93,7 @@ mod tests {
     fn every_shard_has_its_replicas_on_different_members() {
         for (members, shards, replicas) in [(1, 1, 1), (3, 3, 2), (4, 9, 4), (6, 2, 3)] {
             let placement = Placement::new(members, shards, replicas).expect("it is sound");
-            for shard in placement.shards() {
+            for shard in (0..shards).map(ShardId) {
                 let mut ranks: Vec<_> = placement.replicas_of(shard).collect();
                 assert!(ranks.iter().all(|&rank| placement.shards_on(rank).any(|on| on == shard)), "{placement:?}");
                 ranks.sort_unstable();

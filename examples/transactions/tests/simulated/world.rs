@@ -1,6 +1,7 @@
 //! A simulated cluster whose members are the clients too, and whose views settle which members have failed.
 
 use std::{
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +11,7 @@ use std::{
 
 use squall::{
     Config, NodeId, Time,
-    onepipe::{Controller, OnePipe, OnePipeConfig, OnePipeHandle, Topology, ViewController},
+    onepipe::{Controller, Mode, OnePipe, OnePipeConfig, OnePipeHandle, Topology, ViewController},
     sim::{Cluster, Options},
 };
 use squall_fabric::{
@@ -19,7 +20,7 @@ use squall_fabric::{
 };
 use squall_onepipe::SkewedClock;
 use squall_transactions::{
-    Completed, Member, Placement, StoreConfig, SubmitError, Transaction, TransactionError, TransactionId,
+    Completed, Placement, Store, StoreConfig, SubmitError, Transaction, TransactionError, TransactionId,
     history::{History, KnownOutcome, Record},
 };
 
@@ -29,12 +30,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The silence after which a node is taken for failed.
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// The most messages of one mode that are delivered before the other mode has its turn.
+const DELIVERIES: usize = 256;
+
 /// The period at which the clocks of the pipes' network and of the nodes' network are brought to the same time.
 const SLICE: Duration = Duration::from_micros(20);
 
 pub(crate) struct Node {
     fabric: SimFabric,
-    pub(crate) member: Member<SkewedClock>,
+    pipe: OnePipe<SkewedClock>,
+    pub(crate) store: Store,
     controller: ViewController,
     /// Set when its node has news for it.
     woken: Arc<AtomicBool>,
@@ -59,8 +64,8 @@ impl Node {
         let (config, controller) = handle.take(waker, Duration::ZERO).expect("it is in a view");
         let gate = controller.gate().cloned().unwrap_or_default();
         let pipe = OnePipe::with_gate(&mut fabric, options(config), clock, gate).expect("a sound configuration");
-        let member = Member::new(pipe, store).expect("they go together");
-        Node { fabric, member, controller, woken, records: Vec::new(), ended: false, is_eager: false }
+        let store = Store::of_pipe(store, &pipe).expect("they go together");
+        Node { fabric, pipe, store, controller, woken, records: Vec::new(), ended: false, is_eager: false }
     }
 
     fn step(&mut self, now: Time) {
@@ -69,9 +74,18 @@ impl Node {
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
-            assert!(self.member.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
+            assert!(self.pipe.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
         }
-        self.member.step(&mut self.fabric, now, &mut self.controller);
+        let (pipe, store) = (&mut self.pipe, &mut self.store);
+        pipe.step(&mut self.fabric, now);
+        pipe.attend(&mut self.fabric, now, &mut self.controller);
+        store.on_events(iter::from_fn(|| pipe.next_event()));
+        for mode in [Mode::Reliable, Mode::BestEffort] {
+            pipe.deliver(mode, DELIVERIES, &mut |delivery| store.on_delivery(&delivery));
+        }
+        if store.scatter(|mode, messages| pipe.scatter(now, mode, messages)) {
+            pipe.step(&mut self.fabric, now);
+        }
     }
 }
 
@@ -158,7 +172,7 @@ impl World {
         let alive = self.alive();
         let ranks = 0..self.nodes.len();
         alive.iter().all(|&rank| {
-            let store = self.nodes[rank].member.store();
+            let store = &self.nodes[rank].store;
             ranks.clone().all(|other| store.is_alive(other) == alive.contains(&other))
         })
     }
@@ -166,7 +180,7 @@ impl World {
     /// Submits a transaction. Returns false if the member has enough of them under way.
     pub(crate) fn submit(&mut self, rank: usize, transaction: Transaction) -> bool {
         let node = &mut self.nodes[rank];
-        match node.member.store().submit(&transaction) {
+        match node.store.submit(&transaction) {
             Ok(TransactionId(number)) => {
                 assert_eq!(number, node.records.len() as u64, "they are numbered in order");
                 node.is_eager = true;
@@ -182,7 +196,7 @@ impl World {
 
     /// Waits until all members have reached each other.
     pub(crate) fn connect(&mut self) {
-        while !self.nodes.iter().all(|node| node.member.pipe().is_connected()) {
+        while !self.nodes.iter().all(|node| node.pipe.is_connected()) {
             self.advance();
         }
     }
@@ -210,14 +224,14 @@ impl World {
         let node = &self.nodes[rank];
         match self.net.runs(node.fabric.node()) {
             true if node.is_eager || node.woken.load(Ordering::Relaxed) => self.net.now(),
-            true => node.member.deadline(),
+            true => node.pipe.deadline(),
             false => Time::MAX,
         }
     }
 
     fn note(&mut self, rank: usize) {
         let node = &mut self.nodes[rank];
-        while let Some(Completed { id: TransactionId(number), result }) = node.member.store().completed() {
+        while let Some(Completed { id: TransactionId(number), result }) = node.store.completed() {
             self.clock += 1;
             let record = &mut node.records[number as usize];
             let seen = match result {
@@ -231,7 +245,7 @@ impl World {
             };
             (record.ended, record.seen) = (self.clock, seen);
         }
-        node.ended |= node.member.store().has_ended();
+        node.ended |= node.store.has_ended();
     }
 
     /// Ends a process, or its host.
@@ -274,7 +288,7 @@ impl World {
             let alive = self.is_alive(rank);
             let node = &mut self.nodes[rank];
             if alive {
-                let learnt = history.learn(rank, node.member.store().take_executions());
+                let learnt = history.learn(rank, node.store.take_executions());
                 learnt.unwrap_or_else(|violation| panic!("rank {rank}: {violation}"));
             }
             for record in node.records.drain(..) {

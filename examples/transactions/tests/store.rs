@@ -1,10 +1,18 @@
 //! One member, with the pipe played by the test.
 
-use squall_onepipe::{Delivery, Mode, ScatteringId};
+use squall_onepipe::{Delivery, Mode, PipeEvent, ScatterError, ScatteringId};
 use squall_transactions::{
-    Completed, Condition, Outcome, Placement, Reply, Scattering, ShardId, Store, StoreConfig, SubmitError, Transaction,
+    Completed, Condition, Outcome, Placement, Reply, ShardId, Store, StoreConfig, SubmitError, Transaction,
     TransactionError, TransactionId,
 };
+
+/// A scattering that a member has given to its pipe.
+#[derive(Debug)]
+struct Scattering {
+    mode: Mode,
+    /// The receivers' ranks, and the message for each.
+    messages: Vec<(usize, Vec<u8>)>,
+}
 
 /// Three members; each shard has replicas on two of them.
 fn config() -> StoreConfig {
@@ -25,9 +33,36 @@ fn key(first: u32, name: &str) -> String {
 
 /// Takes a member's next scattering.
 fn take(store: &mut Store, mode: Mode, id: u64) -> Option<Scattering> {
-    let scattering = store.outgoing(mode)?.clone();
-    store.sent(mode, ScatteringId(id));
-    Some(scattering)
+    let mut taken = None;
+    store.scatter(|of, messages| {
+        if of != mode || taken.is_some() {
+            return Err(ScatterError::Full { waiting_bytes: 0 });
+        }
+        let messages = messages.iter().map(|message| (message.to, message.bytes.to_vec())).collect();
+        taken = Some(Scattering { mode, messages });
+        Ok(ScatteringId(id))
+    });
+    taken
+}
+
+/// Whether a member has a scattering for its pipe, which does not take it.
+fn offers(store: &mut Store, mode: Mode) -> bool {
+    let mut offered = false;
+    store.scatter(|of, _| {
+        offered |= of == mode;
+        Err(ScatterError::Full { waiting_bytes: 0 })
+    });
+    offered
+}
+
+/// Removes members by one settlement.
+fn remove(store: &mut Store, ranks: &[usize]) {
+    store.on_events(ranks.iter().map(|&rank| PipeEvent::Removed { rank, failure_timestamp: 0 }));
+}
+
+/// Tells a member that its scattering of this number was recalled, or may not have arrived at a member that has failed.
+fn undeliverable(store: &mut Store, mode: Mode, id: u64) {
+    store.on_events([PipeEvent::Undeliverable { id: ScatteringId(id), mode, stamp: None }].into_iter());
 }
 
 /// Delivers a scattering to one of its receivers.
@@ -64,12 +99,12 @@ fn a_transaction_on_several_shards_is_one_scattering_and_one_answer_of_each_memb
     stores[0].submit(&transaction).expect("it is accepted");
     let request = take(&mut stores[0], Mode::Reliable, 0).expect("it is to be sent");
     assert_eq!(request.messages.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [0, 1, 2]);
-    assert!(stores[0].outgoing(Mode::Reliable).is_none());
+    assert!(!offers(&mut stores[0], Mode::Reliable));
     for (rank, store) in stores.iter_mut().enumerate() {
         deliver(store, rank, &request, 1000, 0);
     }
     // Its own answer needs no message.
-    assert!(stores[0].outgoing(Mode::BestEffort).is_none());
+    assert!(!offers(&mut stores[0], Mode::BestEffort));
     answer(&mut stores, 1);
     assert_eq!(result(&mut stores[0]), None);
     answer(&mut stores, 2);
@@ -78,13 +113,16 @@ fn a_transaction_on_several_shards_is_one_scattering_and_one_answer_of_each_memb
     let five = Reply::Value(Some(5.into()));
     assert_eq!(replies, [Reply::Sum(5), Reply::Value(None), Reply::Sum(-5), five]);
     assert!(stores[0].is_idle());
-    let digest = |store: &Store, shard| store.digests().into_iter().find(|digest| digest.shard == ShardId(shard));
+    let executed = [0, 1, 2].map(|rank| stores[rank].take_executions());
     for (shard, ranks) in [(0, [0, 1]), (1, [1, 2])] {
-        let [one, other] = ranks.map(|rank| digest(&stores[rank], shard));
+        let [one, other] = ranks.map(|rank| &stores[rank].copies()[&ShardId(shard)]);
         assert_eq!(one, other);
-        assert_eq!(one.expect("it has a copy").executed, 1);
+        for rank in ranks {
+            let of_shard = executed[rank].iter().filter(|execution| execution.shard == ShardId(shard));
+            assert_eq!(of_shard.count(), 1);
+        }
     }
-    assert_eq!(stores[1].take_executions().len(), 2);
+    assert_eq!(executed[1].len(), 2);
 }
 
 #[test]
@@ -94,7 +132,7 @@ fn one_replica_is_not_enough_as_long_as_the_other_lives() {
     deliver(&mut stores[1], 1, &request, 10, 0);
     answer(&mut stores, 1);
     assert_eq!(result(&mut stores[0]), None, "what rank 1 has done may be undone if it fails");
-    stores[0].on_removed(&[2]);
+    remove(&mut stores[0], &[2]);
     assert!(matches!(result(&mut stores[0]), Some(Ok(_))), "who is left has answered");
 }
 
@@ -105,7 +143,7 @@ fn what_a_removed_replica_has_answered_does_not_count() {
     deliver(&mut stores[1], 1, &request, 10, 0);
     let early = take(&mut stores[1], Mode::BestEffort, 1).expect("it answers");
     deliver(&mut stores[0], 0, &early, 11, 1);
-    stores[0].on_removed(&[1]);
+    remove(&mut stores[0], &[1]);
     assert_eq!(result(&mut stores[0]), None);
     // Nor does an answer that is delivered only now.
     deliver(&mut stores[0], 0, &early, 11, 1);
@@ -119,12 +157,12 @@ fn what_a_removed_replica_has_answered_does_not_count() {
 fn a_recalled_transaction_is_aborted() {
     let mut stores = stores();
     submitted(&mut stores);
-    stores[0].on_removed(&[1]);
+    remove(&mut stores[0], &[1]);
     // A lost answer to a member that has failed makes no difference here.
-    stores[0].on_undeliverable(Mode::BestEffort, ScatteringId(0));
-    stores[0].on_undeliverable(Mode::Reliable, ScatteringId(5));
+    undeliverable(&mut stores[0], Mode::BestEffort, 0);
+    undeliverable(&mut stores[0], Mode::Reliable, 5);
     assert_eq!(result(&mut stores[0]), None);
-    stores[0].on_undeliverable(Mode::Reliable, ScatteringId(0));
+    undeliverable(&mut stores[0], Mode::Reliable, 0);
     assert_eq!(result(&mut stores[0]), Some(Err(TransactionError::Aborted)));
     assert!(stores[0].is_idle());
 }
@@ -133,7 +171,7 @@ fn a_recalled_transaction_is_aborted() {
 fn what_was_not_sent_yet_goes_to_the_survivors() {
     let mut stores = stores();
     stores[0].submit(&Transaction::new().get(&*key(1, ""))).expect("it is accepted");
-    stores[0].on_removed(&[1]);
+    remove(&mut stores[0], &[1]);
     let request = take(&mut stores[0], Mode::Reliable, 0).expect("it is to be sent");
     assert_eq!(request.messages.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [2]);
 }
@@ -144,10 +182,10 @@ fn a_shard_without_replicas_is_lost() {
     submitted(&mut stores);
     let waiting = Transaction::new().get(&*key(1, "")).get(&*key(2, ""));
     stores[0].submit(&waiting).expect("it is accepted");
-    stores[0].on_removed(&[1, 2]);
+    remove(&mut stores[0], &[1, 2]);
     assert_eq!(result(&mut stores[0]), Some(Err(TransactionError::Lost(ShardId(1)))), "it may have been carried out");
     assert_eq!(result(&mut stores[0]), Some(Err(TransactionError::Aborted)), "it was never sent");
-    assert!(stores[0].outgoing(Mode::Reliable).is_none());
+    assert!(!offers(&mut stores[0], Mode::Reliable));
     assert_eq!(stores[0].submit(&waiting), Err(SubmitError::Lost(ShardId(1))));
     assert_eq!(stores[0].submit(&Transaction::new().get(&*key(2, ""))), Ok(TransactionId(2)), "rank 0 has a copy");
 }
@@ -157,7 +195,7 @@ fn nobody_knows_what_becomes_of_the_transactions_of_a_removed_member() {
     let mut stores = stores();
     submitted(&mut stores);
     stores[0].submit(&Transaction::new().get("a")).expect("it is accepted");
-    stores[0].on_ended();
+    stores[0].on_events([PipeEvent::Ended].into_iter());
     assert_eq!(result(&mut stores[0]), Some(Err(TransactionError::Ended)));
     assert_eq!(result(&mut stores[0]), Some(Err(TransactionError::Aborted)), "it was never sent");
     assert_eq!(stores[0].submit(&Transaction::new().get("a")), Err(SubmitError::Ended));
@@ -175,7 +213,7 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
     // Short requests with long answers.
     let reads = (0..5).fold(Transaction::new(), |reads, _| reads.get("a"));
     assert!(matches!(store.submit(&reads), Err(SubmitError::TooLong { bytes: 600.., most: 600 })));
-    assert!(store.outgoing(Mode::Reliable).is_none());
+    assert!(!offers(store, Mode::Reliable));
     for _ in 0..2 {
         store.submit(&Transaction::new().get("a")).expect("it is accepted");
     }
@@ -208,13 +246,13 @@ fn nothing_is_answered_to_who_was_removed() {
     let mut stores = stores();
     let request = submitted(&mut stores);
     deliver(&mut stores[1], 1, &request, 10, 0);
-    assert!(stores[1].outgoing(Mode::BestEffort).is_some());
-    stores[1].on_removed(&[0]);
-    assert!(stores[1].outgoing(Mode::BestEffort).is_none());
+    assert!(offers(&mut stores[1], Mode::BestEffort));
+    remove(&mut stores[1], &[0]);
+    assert!(!offers(&mut stores[1], Mode::BestEffort));
     assert_eq!([0, 1, 2].map(|rank| stores[1].is_alive(rank)), [false, true, true]);
     // The removed member's last transactions are delivered after that.
     deliver(&mut stores[1], 1, &request, 11, 0);
-    assert!(stores[1].outgoing(Mode::BestEffort).is_none());
+    assert!(!offers(&mut stores[1], Mode::BestEffort));
     assert_eq!(stores[1].take_executions().len(), 2);
 }
 

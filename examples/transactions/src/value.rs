@@ -1,7 +1,5 @@
 //! Keys, and their values.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// The name of a value.
@@ -34,12 +32,6 @@ impl From<&str> for Key {
 impl From<String> for Key {
     fn from(name: String) -> Key {
         Key(name)
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

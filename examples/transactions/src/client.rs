@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_onepipe::{Mode, ScatteringId};
+use squall_onepipe::ScatteringId;
 
 use crate::{
-    Moment, Outcome, Reply, Scattering, ShardId, StoreConfig, Transaction, TransactionError,
+    Moment, Outcome, Reply, ShardId, StoreConfig, Transaction, TransactionError,
     message::{RequestHeader, TransactionAnswer, TransactionPart, answer_bytes, append, longest_value},
 };
 
@@ -64,36 +64,31 @@ pub enum SubmitError {
 
 /// A transaction that not all replicas have answered.
 #[derive(Debug)]
-struct PendingTransaction {
+pub(crate) struct PendingTransaction {
     /// `None` while the request waits to be sent.
     scattering: Option<ScatteringId>,
     operations: usize,
-    parts: Vec<Awaited>,
-    stamp: u64,
+    /// The shards that it concerns, each with the places of its operations.
+    parts: Vec<(ShardId, Vec<usize>)>,
+    /// The members with replicas that live, by rank, and their answers.
+    answers: BTreeMap<usize, Option<TransactionAnswer>>,
 }
 
-/// The answers of one shard.
-#[derive(Debug)]
-struct Awaited {
-    shard: ShardId,
-    /// The places of its operations in the transaction.
-    operations: Vec<usize>,
-    /// The replicas that live, by rank, and their answers.
-    answers: Vec<(usize, Option<Vec<Reply>>)>,
-}
+/// A message for each of the receivers' ranks.
+type Request = Vec<(usize, Vec<u8>)>;
 
 #[derive(Debug)]
 pub(crate) struct TransactionClient {
     config: StoreConfig,
     me: usize,
     /// By rank.
-    alive: Vec<bool>,
-    ended: bool,
+    pub(crate) alive: Vec<bool>,
+    pub(crate) ended: bool,
     next: u64,
-    pending: BTreeMap<u64, PendingTransaction>,
+    pub(crate) pending: BTreeMap<u64, PendingTransaction>,
     /// The requests still to be sent, with the transactions' numbers.
-    requests: VecDeque<(u64, Scattering)>,
-    completed: VecDeque<Completed>,
+    pub(crate) requests: VecDeque<(u64, Request)>,
+    pub(crate) completed: VecDeque<Completed>,
 }
 
 impl TransactionClient {
@@ -107,32 +102,29 @@ impl TransactionClient {
         self.accepts(transaction)?;
         let number = self.next;
         let mut messages: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        let mut parts = Vec::new();
-        let of_shards = transaction.parts(&self.config.placement);
-        let shards = of_shards.iter().map(|(shard, _)| *shard).collect();
+        let parts = transaction.parts(&self.config.placement);
+        let shards = parts.iter().map(|(shard, _)| *shard).collect();
         let header = append(&RequestHeader { number, shards }, Vec::new());
-        for (shard, operations) in of_shards {
-            let replicas = self.config.placement.replicas_of(shard).filter(|&rank| self.alive[rank]);
-            let answers: Vec<_> = replicas.map(|rank| (rank, None)).collect();
-            if answers.is_empty() {
-                return Err(SubmitError::Lost(shard));
+        for (shard, places) in &parts {
+            let items = places.iter().map(|&at| transaction.operations()[at].clone()).collect();
+            let part = append(&TransactionPart { shard: *shard, items }, Vec::new());
+            let mut replicas = self.config.placement.replicas_of(*shard).filter(|&rank| self.alive[rank]).peekable();
+            if replicas.peek().is_none() {
+                return Err(SubmitError::Lost(*shard));
             }
-            let items = operations.iter().map(|&at| transaction.operations()[at].clone()).collect();
-            let part = append(&TransactionPart { shard, items }, Vec::new());
-            for &(rank, _) in &answers {
+            for rank in replicas {
                 messages.entry(rank).or_insert_with(|| header.clone()).extend_from_slice(&part);
             }
-            parts.push(Awaited { shard, operations, answers });
         }
         let (bytes, most) = (messages.values().map(Vec::len).max().unwrap_or(0), self.config.message_bytes);
         if bytes > most {
             return Err(SubmitError::TooLong { bytes, most });
         }
-        let messages = messages.into_iter().collect();
         self.next += 1;
         let operations = transaction.operations().len();
-        self.pending.insert(number, PendingTransaction { scattering: None, operations, parts, stamp: 0 });
-        self.requests.push_back((number, Scattering { mode: Mode::Reliable, messages }));
+        let answers = messages.keys().map(|&rank| (rank, None)).collect();
+        self.pending.insert(number, PendingTransaction { scattering: None, operations, parts, answers });
+        self.requests.push_back((number, messages.into_iter().collect()));
         Ok(TransactionId(number))
     }
 
@@ -156,12 +148,7 @@ impl TransactionClient {
         if self.pending.len() >= window { Err(SubmitError::Busy { window }) } else { Ok(()) }
     }
 
-    /// The request to be sent next.
-    pub(crate) fn request(&self) -> Option<&Scattering> {
-        self.requests.front().map(|(_, scattering)| scattering)
-    }
-
-    /// Notes that the request was sent.
+    /// Notes that the first of the requests was sent.
     pub(crate) fn sent(&mut self, scattering: ScatteringId) {
         let sent = self.requests.pop_front().and_then(|(number, _)| self.pending.get_mut(&number));
         if let Some(pending) = sent {
@@ -169,19 +156,19 @@ impl TransactionClient {
         }
     }
 
-    /// Takes a replica's answer.
+    /// Takes a member's answer. One that does not fit what the member was asked for has no effect.
     pub(crate) fn on_answer(&mut self, from: usize, answer: TransactionAnswer) {
         let Some(pending) = self.pending.get_mut(&answer.number) else { return };
-        pending.stamp = answer.stamp;
-        for TransactionPart { shard, items } in answer.parts {
-            let part = pending.parts.iter_mut().find(|part| part.shard == shard);
-            let Some(part) = part.filter(|part| part.operations.len() == items.len()) else { continue };
-            // A removed replica is not waited for, and what it has carried out may be undone: see the crate's page.
-            if let Some((_, answered)) = part.answers.iter_mut().find(|(rank, _)| *rank == from) {
-                *answered = Some(items);
-            }
+        let placement = &self.config.placement;
+        let asked = pending.parts.iter().filter(|(shard, _)| placement.replicas_of(*shard).any(|rank| rank == from));
+        let asked = asked.map(|(shard, places)| (*shard, places.len()));
+        let fits = asked.eq(answer.parts.iter().map(|part| (part.shard, part.items.len())));
+        // A removed replica is not waited for, and what it has carried out may be undone: see the crate's page.
+        if let Some(place) = pending.answers.get_mut(&from).filter(|_| fits) {
+            let number = answer.number;
+            *place = Some(answer);
+            self.complete(number);
         }
-        self.complete(answer.number);
     }
 
     /// Aborts the transaction whose scattering was recalled.
@@ -197,16 +184,15 @@ impl TransactionClient {
         for &rank in ranks {
             self.alive[rank] = false;
         }
-        for (_, scattering) in &mut self.requests {
-            scattering.remove(ranks);
+        for (_, messages) in &mut self.requests {
+            messages.retain(|(rank, _)| !ranks.contains(rank));
         }
         let numbers: Vec<u64> = self.pending.keys().copied().collect();
         for number in numbers {
             let pending = self.pending.get_mut(&number).expect("its number was there");
-            for part in &mut pending.parts {
-                part.answers.retain(|(rank, _)| !ranks.contains(rank));
-            }
-            let lost = pending.parts.iter().find(|part| part.answers.is_empty()).map(|part| part.shard);
+            pending.answers.retain(|rank, _| !ranks.contains(rank));
+            let mut shards = pending.parts.iter().map(|(shard, _)| *shard);
+            let lost = shards.find(|&shard| !self.config.placement.replicas_of(shard).any(|rank| self.alive[rank]));
             match (lost, pending.scattering) {
                 (Some(_), None) => self.end(number, Err(TransactionError::Aborted)),
                 (Some(shard), Some(_)) => self.end(number, Err(TransactionError::Lost(shard))),
@@ -226,19 +212,22 @@ impl TransactionClient {
 
     /// Ends a transaction if all replicas that live have answered.
     fn complete(&mut self, number: u64) {
-        let Some(pending) = self.pending.get_mut(&number) else { return };
-        if !pending.parts.iter().flat_map(|part| &part.answers).all(|(_, answer)| answer.is_some()) {
+        let is_over = |pending: &PendingTransaction| pending.answers.values().all(Option::is_some);
+        if !self.pending.get(&number).is_some_and(is_over) {
             return;
         }
+        let Some(pending) = self.pending.remove(&number) else { return };
         let mut replies = vec![Reply::Skipped; pending.operations];
-        for part in &mut pending.parts {
-            // All replicas of a shard give the same answer.
-            let answer = part.answers.pop().and_then(|(_, answer)| answer).unwrap_or_default();
-            for (&at, reply) in part.operations.iter().zip(answer) {
-                replies[at] = reply;
+        let mut stamp = 0;
+        // All replicas of a shard give the same answer.
+        for answer in pending.answers.into_values().flatten() {
+            stamp = answer.stamp;
+            for TransactionPart { shard, items } in answer.parts {
+                let places = pending.parts.iter().filter(|(of, _)| *of == shard).flat_map(|(_, places)| places);
+                places.zip(items).for_each(|(&at, reply)| replies[at] = reply);
             }
         }
-        let at = Moment { stamp: pending.stamp, sender: self.me };
+        let at = Moment { stamp, sender: self.me };
         self.end(number, Ok(Outcome { at, replies }));
     }
 
@@ -246,21 +235,5 @@ impl TransactionClient {
         self.pending.remove(&number);
         self.requests.retain(|(waiting, _)| *waiting != number);
         self.completed.push_back(Completed { id: TransactionId(number), result });
-    }
-
-    pub(crate) fn completed(&mut self) -> Option<Completed> {
-        self.completed.pop_front()
-    }
-
-    pub(crate) fn is_alive(&self, rank: usize) -> bool {
-        self.alive.get(rank) == Some(&true)
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.pending.is_empty()
     }
 }

@@ -30,6 +30,16 @@ pub struct Record {
     pub seen: KnownOutcome,
 }
 
+impl Record {
+    /// The replies, if the client was told.
+    pub fn replies(&self) -> Option<&[Reply]> {
+        match &self.seen {
+            KnownOutcome::Committed(outcome) => Some(&outcome.replies),
+            KnownOutcome::Aborted | KnownOutcome::Unknown => None,
+        }
+    }
+}
+
 /// A client's knowledge of a transaction's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KnownOutcome {
@@ -54,42 +64,9 @@ pub struct History {
     moments: HashMap<(usize, u64), Moment>,
 }
 
-/// The effect of a transaction, as the replicas report it.
-#[derive(Clone, Debug)]
-struct Effect {
-    number: u64,
-    /// The shards that it concerns.
-    shards: Vec<ShardId>,
-    parts: BTreeMap<ShardId, Done>,
-}
-
-/// The part that the replicas of one shard have carried out; the same at all of them.
-#[derive(Clone, Debug)]
-struct Done {
-    operations: Vec<Operation>,
-    replies: Vec<Reply>,
-    by: BTreeSet<usize>,
-}
-
-/// A transaction of which it is not certain that it had no effect.
-#[derive(Clone, Debug)]
-pub struct HistoryEntry<'a> {
-    /// The client's rank.
-    pub client: usize,
-    /// The transaction's number at its client.
-    pub number: u64,
-    /// The time of submission; 0 if that is not known.
-    pub submitted: u64,
-    /// The time of the end, or [`u64::MAX`].
-    pub ended: u64,
-    /// The operations.
-    pub transaction: Cow<'a, Transaction>,
-    /// The replies, if the client was told.
-    pub replies: Option<&'a [Reply]>,
-    /// The moment at which it took effect, by the store's own order. `None` if no replica that was looked at has
-    /// carried it out.
-    pub at: Option<Moment>,
-}
+/// The effect of one transaction: what the replicas of each shard have carried out, which is the same at all of them,
+/// and the members that have.
+type Effect = BTreeMap<ShardId, (Execution, BTreeSet<usize>)>;
 
 /// The counts of a history that was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,26 +169,20 @@ impl History {
     pub fn learn(&mut self, member: usize, executions: impl IntoIterator<Item = Execution>) -> Result<(), Violation> {
         self.learnt.insert(member);
         let mut last: HashMap<ShardId, Moment> = HashMap::new();
-        for Execution { at, number, shard, shards, operations, replies } in executions {
+        for execution in executions {
+            let Execution { at, number, shard, .. } = execution;
             match last.insert(shard, at) {
                 Some(later) if later >= at => return Err(Violation::OutOfOrder { shard, earlier: at, later }),
                 _ => {}
             }
-            let effect = self.effects.entry(at).or_insert_with(|| Effect {
-                number,
-                shards: shards.clone(),
-                parts: BTreeMap::new(),
-            });
-            let is_known = (effect.number, &effect.shards) == (number, &shards);
-            let done = effect.parts.entry(shard).or_insert_with(|| Done {
-                operations: operations.clone(),
-                replies: replies.clone(),
-                by: BTreeSet::new(),
-            });
-            if !is_known || (&done.operations, &done.replies) != (&operations, &replies) {
+            let effect = self.effects.entry(at).or_default();
+            let is_same = |(other, _): &(Execution, _)| (other.number, &other.shards) == (number, &execution.shards);
+            let is_known = effect.values().all(is_same);
+            let (done, by) = effect.entry(shard).or_insert_with(|| (execution.clone(), BTreeSet::new()));
+            if !is_known || *done != execution {
                 return Err(Violation::Torn { shard, at });
             }
-            done.by.insert(member);
+            by.insert(member);
             let first = *self.moments.entry((at.sender, number)).or_insert(at);
             if first != at {
                 return Err(Violation::Twice { first, second: at });
@@ -220,34 +191,27 @@ impl History {
         Ok(())
     }
 
-    /// All transactions that may have had an effect.
-    pub fn entries(&self) -> Vec<HistoryEntry<'_>> {
+    /// All transactions of which it is not certain that they had no effect, each with the moment at which it took
+    /// effect, by the store's own order. That is `None` if no replica that was looked at has carried it out.
+    ///
+    /// A client that has failed leaves no records. Its transactions that took effect have records of an unknown end,
+    /// submitted at the time 0.
+    pub fn entries(&self) -> Vec<(Cow<'_, Record>, Option<Moment>)> {
         let mut unclaimed = self.moments.clone();
         let mut entries = Vec::with_capacity(self.records.len());
         for record in &self.records {
             let effect = unclaimed.remove(&(record.client, record.number));
-            let (ended, replies, at) = match &record.seen {
-                KnownOutcome::Committed(outcome) => (record.ended, Some(&outcome.replies[..]), Some(outcome.at)),
-                KnownOutcome::Unknown => (u64::MAX, None, effect),
+            let at = match &record.seen {
+                KnownOutcome::Committed(outcome) => Some(outcome.at),
+                KnownOutcome::Unknown => effect,
                 KnownOutcome::Aborted => continue,
             };
-            let (client, number, submitted) = (record.client, record.number, record.submitted);
-            let transaction = Cow::Borrowed(&record.transaction);
-            entries.push(HistoryEntry { client, number, submitted, ended, transaction, replies, at });
+            entries.push((Cow::Borrowed(record), at));
         }
-        // Transactions whose records are missing, since their clients have failed.
         for ((client, number), at) in unclaimed {
-            let operations = self.effects[&at].parts.values().flat_map(|done| &done.operations);
-            let (transaction, at) = (Cow::Owned(operations.cloned().collect()), Some(at));
-            entries.push(HistoryEntry {
-                client,
-                number,
-                submitted: 0,
-                ended: u64::MAX,
-                transaction,
-                replies: None,
-                at,
-            });
+            let transaction = self.effects[&at].values().flat_map(|(done, _)| done.operations.clone()).collect();
+            let (submitted, ended, seen) = (0, u64::MAX, KnownOutcome::Unknown);
+            entries.push((Cow::Owned(Record { client, number, submitted, ended, transaction, seen }), Some(at)));
         }
         entries
     }
@@ -255,51 +219,51 @@ impl History {
     /// Checks that the order of moments explains all that clients saw and replicas did.
     pub fn check(&self) -> Result<Checked, Violation> {
         let aborted = self.check_aborted()?;
-        let mut entries: Vec<_> = self.entries().into_iter().filter_map(|entry| Some((entry.at?, entry))).collect();
+        let mut entries: Vec<_> = self.entries().into_iter().filter_map(|(record, at)| Some((at?, record))).collect();
         entries.sort_by_key(|(at, _)| *at);
         let mut checked = Checked { aborted, ..Checked::default() };
         let mut keyspace = Keyspace::default();
         let mut last = None;
         // The latest submission among the transactions that took effect before, with its moment.
         let mut newest: Option<(u64, Moment)> = None;
-        for (at, entry) in entries {
+        for (at, record) in entries {
             if last.replace(at) == Some(at) {
                 return Err(Violation::SameMoment(at));
             }
             match newest {
-                Some((submitted, by)) if entry.ended < submitted => {
+                Some((submitted, by)) if record.ended < submitted => {
                     return Err(Violation::AgainstTime { ended: at, submitted: by });
                 }
-                _ => newest = newest.max(Some((entry.submitted, at))),
+                _ => newest = newest.max(Some((record.submitted, at))),
             }
-            let expected = keyspace.apply(&entry.transaction, &self.placement);
-            match entry.replies {
-                Some(told) => compare(at, entry.transaction.operations(), told, &expected)?,
+            let expected = keyspace.apply(&record.transaction, &self.placement);
+            match record.replies() {
+                Some(told) => compare(at, record.transaction.operations(), told, &expected)?,
                 None => checked.untold += 1,
             }
-            self.check_effect(at, &entry, &expected)?;
-            checked.committed += usize::from(entry.replies.is_some());
+            self.check_effect(at, &record, &expected)?;
+            checked.committed += usize::from(record.replies().is_some());
         }
         Ok(checked)
     }
 
     /// Checks that all replicas that were looked at have carried out their parts of a transaction, at that moment and
     /// with the replies of its replay.
-    fn check_effect(&self, at: Moment, entry: &HistoryEntry<'_>, expected: &[Reply]) -> Result<(), Violation> {
-        let effect = self.effects.get(&at).filter(|effect| effect.number == entry.number);
-        let parts: BTreeMap<ShardId, Vec<usize>> = entry.transaction.parts(&self.placement).into_iter().collect();
-        let carried_out = effect.into_iter().flat_map(|effect| effect.shards.iter().chain(effect.parts.keys()));
+    fn check_effect(&self, at: Moment, record: &Record, expected: &[Reply]) -> Result<(), Violation> {
+        let executions = self.effects.get(&at).into_iter().flat_map(BTreeMap::values);
+        let effect: Vec<_> = executions.filter(|(done, _)| done.number == record.number).collect();
+        let parts: BTreeMap<ShardId, Vec<usize>> = record.transaction.parts(&self.placement).into_iter().collect();
+        let carried_out = effect.iter().flat_map(|(done, _)| done.shards.iter().chain([&done.shard]));
         let shards: BTreeSet<ShardId> = parts.keys().chain(carried_out).copied().collect();
         for shard in shards {
             let part = parts.get(&shard).map_or(&[][..], Vec::as_slice);
-            let asked = part.iter().map(|&place| &entry.transaction.operations()[place]);
-            let done = effect.and_then(|effect| effect.parts.get(&shard));
-            let done = done.filter(|done| done.operations.iter().eq(asked));
+            let asked = part.iter().map(|&place| &record.transaction.operations()[place]);
+            let done = effect.iter().find(|(done, _)| done.shard == shard && done.operations.iter().eq(asked.clone()));
             let mut replicas = self.placement.replicas_of(shard).filter(|replica| self.learnt.contains(replica));
-            if let Some(member) = replicas.find(|replica| done.is_none_or(|done| !done.by.contains(replica))) {
+            if let Some(member) = replicas.find(|replica| done.is_none_or(|(_, by)| !by.contains(replica))) {
                 return Err(Violation::Partial { at, shard, member });
             }
-            if let Some(done) = done {
+            if let Some((done, _)) = done {
                 let expected: Vec<Reply> = part.iter().map(|&place| expected[place].clone()).collect();
                 compare(at, &done.operations, &done.replies, &expected)?;
             }
@@ -310,12 +274,8 @@ impl History {
     /// The number of recalled transactions. It is an error if a replica has carried one out.
     fn check_aborted(&self) -> Result<usize, Violation> {
         let aborted = self.records.iter().filter(|record| record.seen == KnownOutcome::Aborted);
-        aborted
-            .map(|record| match self.moments.get(&(record.client, record.number)) {
-                Some(&at) => Err(Violation::Recalled(at)),
-                None => Ok(1),
-            })
-            .sum()
+        let effect = |record: &Record| self.moments.get(&(record.client, record.number));
+        aborted.map(|record| effect(record).map_or(Ok(1), |&at| Err(Violation::Recalled(at)))).sum()
     }
 }
 

@@ -1,9 +1,9 @@
 //! A search for any order that explains a history, by an independent checker that knows nothing of time stamps.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use porcupine_rs::{CheckResult, Model, check_operations_timeout};
-use squall_transactions::{Keyspace, Placement, Reply, Transaction, history::HistoryEntry};
+use squall_transactions::{Keyspace, Moment, Placement, Reply, Transaction, history::Record};
 
 /// More time than any history here needs, even on a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
@@ -37,15 +37,15 @@ impl Model for Serial {
 }
 
 /// Whether some order of these transactions, each between its submission and its end, gives all their replies.
-pub(crate) fn is_explained(entries: &[HistoryEntry<'_>], placement: &Placement) -> bool {
-    let operation = |entry: &HistoryEntry<'_>| porcupine_rs::Operation {
-        client_id: Some(entry.client as u32),
-        call_time: entry.submitted as i64,
-        return_time: i64::try_from(entry.ended).unwrap_or(i64::MAX),
+pub(crate) fn is_explained(entries: &[(Cow<'_, Record>, Option<Moment>)], placement: &Placement) -> bool {
+    let operation = |(record, _): &(Cow<'_, Record>, _)| porcupine_rs::Operation {
+        client_id: Some(record.client as u32),
+        call_time: record.submitted as i64,
+        return_time: i64::try_from(record.ended).unwrap_or(i64::MAX),
         op: Tried {
-            transaction: entry.transaction.clone().into_owned(),
+            transaction: record.transaction.clone(),
             placement: placement.clone(),
-            replies: entry.replies.map(<[Reply]>::to_vec),
+            replies: record.replies().map(<[Reply]>::to_vec),
         },
         metadata: None,
     };

@@ -148,9 +148,7 @@ impl Transaction {
         self.then(Operation::Check(key.into(), condition))
     }
 
-    /// Adds an operation.
-    #[must_use]
-    pub fn then(mut self, operation: Operation) -> Transaction {
+    fn then(mut self, operation: Operation) -> Transaction {
         self.operations.push(operation);
         self
     }

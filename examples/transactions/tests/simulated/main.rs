@@ -74,7 +74,7 @@ impl Run {
                     self.left[rank] -= usize::from(self.world.submit(rank, transaction));
                 }
                 is_over &= self.left[rank] == 0;
-                is_idle &= self.world.node(rank).member.store().is_idle();
+                is_idle &= self.world.node(rank).store.is_idle();
             }
             if is_over && is_idle {
                 return;
@@ -149,7 +149,7 @@ impl Run {
                     self.world.advance();
                 }
             }
-            while self.world.alive().iter().any(|&rank| !self.world.node(rank).member.store().is_idle()) {
+            while self.world.alive().iter().any(|&rank| !self.world.node(rank).store.is_idle()) {
                 self.world.advance();
             }
             if self.world.alive() == alive {
@@ -185,9 +185,9 @@ impl Run {
     fn compare(&mut self) {
         let mut known = BTreeMap::new();
         for rank in self.world.alive() {
-            for digest in self.world.node(rank).member.store().digests() {
-                let other = *known.entry(digest.shard).or_insert(digest);
-                assert_eq!(digest, other, "rank {rank} and another differ");
+            for (shard, copy) in self.world.node(rank).store.copies() {
+                let other = known.entry(*shard).or_insert_with(|| copy.clone());
+                assert_eq!(copy, other, "rank {rank} and another differ");
             }
         }
     }

@@ -15,13 +15,34 @@
 //!
 //! Every member is a server of its shards, and a client. A transaction travels so:
 //!
-//! 1. [`Store::submit`] splits it by shard and makes a [`Scattering`].
-//! 2. A pipe ([`OnePipe`](squall_onepipe::OnePipe)) stamps and delivers it.
+//! 1. [`Store::submit`] splits it by shard; [`Store::scatter`] gives the messages to a pipe as one scattering.
+//! 2. The pipe ([`OnePipe`](squall_onepipe::OnePipe)) stamps and delivers them.
 //! 3. Each replica carries out its part on a [`Keyspace`], in the order of [`Moment`]s. It answers by a best-effort
 //!    scattering of one message.
 //! 4. When all answers are there, [`Store::completed`] returns the result.
 //!
-//! The store is pure. [`Member`] joins it with its pipe, and is driven as the pipe is.
+//! # How a member is driven
+//!
+//! The store is pure. Three calls join it with its pipe, in this order. `examples/transactional_store.rs` is a program
+//! of such members.
+//!
+//! ```no_run
+//! use std::{iter, time::Duration};
+//! use squall_onepipe::{Unsettled, driver::Pipe};
+//! use squall_transactions::Store;
+//! # use squall_fabric::shm::ShmFabric;
+//! # fn drive(mut pipe: Pipe<ShmFabric, Unsettled>, mut store: Store) {
+//! loop {
+//!     // It scatters what was submitted, and the answers to what was delivered.
+//!     store.scatter(|mode, messages| pipe.scatter(mode, messages, Duration::ZERO));
+//!     pipe.receive_any(256, Duration::from_millis(10), |delivery| store.on_delivery(&delivery));
+//!     store.on_events(iter::from_fn(|| pipe.next_event()));
+//!     while let Some(completed) = store.completed() {
+//!         println!("{completed:?}");
+//!     }
+//! }
+//! # }
+//! ```
 //!
 //! # Why this is strictly serializable
 //!
@@ -54,7 +75,7 @@
 //! replicas.
 //!
 //! The pipe's [`Controller`](squall_onepipe::Controller) settles which members have failed; the store takes no part in
-//! it. The program's members leave it to the views of their nodes, which go on as long as fewer than half of all
+//! it. The programs' members leave it to the views of their nodes, which go on as long as fewer than half of all
 //! members fail.
 //!
 //! # Conditions
@@ -68,13 +89,13 @@
 //!
 //! [`history`] decides whether what clients saw is strictly serializable. The tests run clusters in a simulated
 //! network, with skewed clocks and crashes. They check the histories with that and with an independent checker, and
-//! planted errors have to be found. `transactional_store --smoke` does it with processes, of which it kills or stops
-//! one.
+//! planted errors have to be found. `squall-bench transactions --check` does it with processes, of which it kills or
+//! stops one.
 
 mod client;
+mod config;
 pub mod history;
 mod keyspace;
-mod member;
 mod message;
 mod placement;
 mod server;
@@ -83,10 +104,10 @@ mod transaction;
 mod value;
 
 pub use client::{Completed, SubmitError, TransactionId};
+pub use config::StoreConfig;
 pub use keyspace::Keyspace;
-pub use member::{Member, MemberError};
 pub use placement::{Placement, PlacementError, ShardId};
-pub use server::{Digest, Execution};
-pub use store::{Scattering, Store, StoreConfig};
+pub use server::Execution;
+pub use store::{PipeMismatch, Store};
 pub use transaction::{Condition, Moment, Operation, Outcome, Reply, Transaction, TransactionError};
 pub use value::{Key, Value};

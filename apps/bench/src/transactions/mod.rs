@@ -1,0 +1,152 @@
+//! `squall-bench transactions`: the transactional store over 1Pipe, its speed, and a check of what its clients see.
+
+mod check;
+mod client;
+mod member;
+
+use std::time::Duration;
+
+use clap::Args;
+use hdrhistogram::Histogram;
+use squall_command::{CommandError, say};
+use squall_fabric::Time;
+
+pub(crate) use self::member::run as run_member;
+use super::{
+    cluster::{PATIENCE, RunError, WARM_UP, Workers},
+    job::{Go, StoreCommand, StoreShape, Transacted, TransactionsJob, WorkerJob, WorkerReport},
+    latency,
+    places::{Places, fresh_cluster},
+    printing::Printing,
+    report::TransactionsRow,
+};
+
+const HELP: &str = "\
+Examples:
+  squall-bench transactions                        three nodes, 16 transactions under way at each
+  squall-bench transactions --nodes 4 --window 1   four nodes, each with one transaction at a time: the shortest latencies
+  squall-bench transactions --check                the same with a check of everything, while one node is killed (-9), or, if the
+                                                   seed is odd, stopped
+
+Every node is a process of its own. It has copies of some shards, and a client that moves money between random accounts of all
+shards and now and then reads all of them. Each such transaction is one reliable scattering of 1Pipe: its parts are delivered to
+all replicas of all its shards at one logical time, so nobody takes a lock or votes.
+
+What the figures mean:
+  transactions/s  those that were over per second, of all nodes together
+  p50 p99         from the submission of a transaction until all its replicas have answered
+
+--check looks whether
+
+  - each reading of all accounts, at any time and node, finds the whole sum;
+  - what all clients saw is strictly serializable: their transactions, carried out again one after the other in the order of
+    their time stamps, give the same replies, and none is before one that had ended when it was submitted;
+  - the nodes that are left have the same in all copies of a shard, and each has carried out all of its part of every
+    transaction, at the same moment and with the same replies.
+
+A node that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction that
+the lost node had not received is recalled: it did nothing anywhere, and its client tries again. The nodes' own views decide
+who has failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all replicas of a shard fail, its
+accounts are lost, and nodes that are not more than half can decide nothing.";
+
+/// Measures transactions over several shards, each a reliable scattering of 1Pipe; or checks that they are strictly
+/// serializable.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct TransactionsArgs {
+    #[command(flatten)]
+    shape: StoreShape,
+    /// The time to measure, after half a second of warm-up
+    #[arg(long, value_name = "S", default_value = "3")]
+    seconds: f64,
+    /// Record what clients see, kill or stop a node in the middle, and check everything, instead of measuring
+    #[arg(long, conflicts_with_all = ["bare", "json"])]
+    check: bool,
+    /// The seed of the random choices; each check says its own
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    printing: Printing,
+}
+
+impl TransactionsArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        self.usable().map_err(CommandError::Usage)?;
+        let (cluster, seed) = (fresh_cluster(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
+        let (shape, record) = (&self.shape, self.check);
+        let job = |node| TransactionsJob { cluster: cluster.clone(), node, shape: shape.clone(), seed, record };
+        let jobs: Vec<_> = (0..shape.nodes).map(job).collect();
+        let lasts = Duration::from_secs_f64(self.seconds);
+        if self.check {
+            let checked = check::run(&jobs, lasts);
+            say(checked.map_err(|error| {
+                CommandError::Failed(format!("{error} (--seed {seed} makes the same random choices)"))
+            })?);
+            return Ok(());
+        }
+        let mut report = self.printing.begin()?;
+        let transacted = start(&jobs, lasts).and_then(|mut workers| transacted(&mut workers, lasts));
+        let transacted = transacted.map_err(|error| CommandError::Failed(error.to_string()))?;
+        report.transactions(&self.row(&transacted))?;
+        sums(&transacted).map(drop).map_err(CommandError::Failed)
+    }
+
+    fn usable(&self) -> Result<(), String> {
+        if !(0.01..=60.0).contains(&self.seconds) {
+            return Err(format!("--seconds {} is not possible: give 0.01 to 60", self.seconds));
+        }
+        if self.check && self.shape.replicas < 2 {
+            return Err("--check takes a node out, whose shards would be lost: give --replicas 2 or more".to_owned());
+        }
+        if self.check && self.shape.nodes < 3 {
+            return Err(format!(
+                "--check takes a node out, and who is left of {} can't decide that it has failed, not being more than half: \
+                 give --nodes 3 or more",
+                self.shape.nodes
+            ));
+        }
+        self.shape.placement().map(drop)
+    }
+
+    /// Combines what the nodes measured.
+    fn row(&self, transacted: &[Transacted]) -> TransactionsRow {
+        let latencies = latency::merged(transacted.iter().map(|of_node| &of_node.latencies));
+        let micros = |quantile| {
+            (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0)
+        };
+        TransactionsRow {
+            bench: "transactions",
+            shape: StoreShape { shards: Some(self.shape.shards()), ..self.shape.clone() },
+            transactions_per_second: latencies.len() as f64 / self.seconds,
+            latency_p50_us: micros(0.5),
+            latency_p99_us: micros(0.99),
+        }
+    }
+}
+
+/// Starts the nodes, and lets them submit transactions for this time, after the warm-up.
+fn start(jobs: &[TransactionsJob], lasts: Duration) -> Result<Workers, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Transactions), &Places::on_this_host())?;
+    workers.until_all(PATIENCE, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
+    let from = Time::boot_clock() + WARM_UP;
+    workers.tell(&StoreCommand::Begin(Go { from: from.as_nanos(), until: (from + lasts).as_nanos() }));
+    Ok(workers)
+}
+
+/// Waits until the transactions of all nodes are over.
+fn transacted(workers: &mut Workers, lasts: Duration) -> Result<Vec<Transacted>, RunError> {
+    workers.until_all(WARM_UP + lasts + PATIENCE, |said| match said {
+        WorkerReport::Transacted(transacted) => Some(transacted),
+        _ => None,
+    })
+}
+
+/// The number of readings of all accounts. It is an error if one found another sum.
+fn sums(transacted: &[Transacted]) -> Result<u64, String> {
+    let sum = |of: fn(&Transacted) -> u64| transacted.iter().map(of).sum::<u64>();
+    let (read_all, wrong) = (sum(|of_node| of_node.read_all), sum(|of_node| of_node.wrong_sums));
+    if wrong > 0 {
+        return Err(format!("{wrong} of {read_all} readings of all accounts found another sum: this is a bug"));
+    }
+    Ok(read_all)
+}
