@@ -6,6 +6,8 @@ use std::{
     str::FromStr,
 };
 
+use squall_fabric::mixed::shares_host;
+
 /// A host and a port: `10.0.0.1:7700`, `[fd00::1]:7700` or `host.example:7700`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
@@ -67,11 +69,7 @@ impl Address {
 
     /// Tells whether both are of one host, as far as their spelling says. All loopback addresses are.
     pub(crate) fn shares_host(&self, other: &Address) -> bool {
-        let canonical = |host: &Host| match host {
-            Host::Ip(ip) => Host::Ip(ip.to_canonical()),
-            name => name.clone(),
-        };
-        canonical(&self.host) == canonical(&other.host) || (self.is_loopback() && other.is_loopback())
+        shares_host(&self.to_string(), &other.to_string())
     }
 }
 

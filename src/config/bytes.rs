@@ -1,5 +1,7 @@
 //! Sizes in the notation that people write.
 
+use std::ops::RangeInclusive;
+
 /// Reads a number of bytes: `4096`, `"64KiB"`, `"4 MiB"`, `"1GiB"`. Returns None for any other text.
 ///
 /// Only powers of 1024 have names here: readers do not agree on the meaning of `MB`.
@@ -26,6 +28,10 @@ pub(crate) fn show(bytes: usize) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+pub(super) fn show_range(range: RangeInclusive<usize>) -> String {
+    format!("{} to {}", show(*range.start()), show(*range.end()))
 }
 
 #[cfg(all(test, not(squall_loom)))]

@@ -58,6 +58,12 @@ pub enum ValuePlace {
     Builder,
 }
 
+impl ConfigError {
+    pub(super) fn value(place: &ValuePlace, key: &str, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Value { place: place.clone(), key: key.to_owned(), problem: problem.into() }
+    }
+}
+
 impl ValuePlace {
     pub(super) fn text(line: Option<usize>) -> ValuePlace {
         ValuePlace::Text { line }
@@ -65,27 +71,20 @@ impl ValuePlace {
 
     /// Resolves a path that is written here: it is relative to the file, not to the program's directory.
     pub(super) fn beside(&self, path: PathBuf) -> PathBuf {
-        match self {
-            ValuePlace::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
-            ValuePlace::Text { .. } | ValuePlace::Variable(_) | ValuePlace::Builder => path,
-        }
+        let ValuePlace::File { path: file, .. } = self else { return path };
+        file.parent().unwrap_or(Path::new("")).join(path)
     }
 }
 
 impl fmt::Display for ValuePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = match self {
-            ValuePlace::File { path, line } => {
-                write!(f, "{}", path.display())?;
-                line.map(|line| format!(":{line}"))
-            }
-            ValuePlace::Text { line } => {
-                f.write_str("configuration")?;
-                line.map(|line| format!(", line {line}"))
-            }
-            ValuePlace::Variable(name) => return write!(f, "environment variable {name}"),
-            ValuePlace::Builder => return f.write_str("configuration built by the program"),
-        };
-        f.write_str(&line.unwrap_or_default())
+        match self {
+            ValuePlace::File { path, line: Some(line) } => write!(f, "{}:{line}", path.display()),
+            ValuePlace::File { path, line: None } => write!(f, "{}", path.display()),
+            ValuePlace::Text { line: Some(line) } => write!(f, "configuration, line {line}"),
+            ValuePlace::Text { line: None } => f.write_str("configuration"),
+            ValuePlace::Variable(name) => write!(f, "environment variable {name}"),
+            ValuePlace::Builder => f.write_str("configuration built by the program"),
+        }
     }
 }

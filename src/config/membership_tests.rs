@@ -68,6 +68,9 @@ fn a_directory_is_beside_the_file_and_has_the_id() {
     std::fs::write(&path, format!("id = 1\n{LISTED}storage = \"{{id}}\"\n")).unwrap();
     let config = Config::load_as(&path, 3);
     assert_eq!(config.unwrap().storage(), Some(&*directory.path().join("3")));
+    std::fs::write(&path, format!("id = 1\n{LISTED}storage = \"\"\n")).unwrap();
+    let said = Config::load_as(&path, 3).unwrap_err().to_string();
+    assert!(said.contains(":4: `storage` is empty"), "it is not the file's directory: {said}");
 }
 
 #[test]

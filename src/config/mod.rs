@@ -166,7 +166,11 @@ mod membership_tests;
 mod network;
 #[cfg(all(test, not(squall_loom)))]
 mod network_tests;
+mod notation;
 mod security;
+mod settings;
+#[cfg(all(test, not(squall_loom)))]
+mod settings_tests;
 mod shard;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
@@ -325,17 +329,14 @@ impl GroupConfig {
 impl Config {
     /// Reads a TOML file, and lets the environment override it.
     pub fn load(path: impl AsRef<Path>) -> Result<Config, ConfigError> {
-        let mut draft = file::read(path.as_ref())?;
-        environment::apply(&mut draft, std::env::var_os)?;
-        draft.check()
+        draft_of(path.as_ref())?.check()
     }
 
     /// Loads as [`load`](Config::load) does, for the node `id` whatever the file and the environment say: for one file
     /// that all nodes of a cluster share.
     pub fn load_as(path: impl AsRef<Path>, id: u32) -> Result<Config, ConfigError> {
-        let mut draft = file::read(path.as_ref())?;
-        environment::apply(&mut draft, std::env::var_os)?;
-        draft.id = Some(draft::Given { value: id, place: ValuePlace::Builder });
+        let mut draft = draft_of(path.as_ref())?;
+        draft.node.id.set(id, ValuePlace::Builder);
         draft.check()
     }
 
@@ -365,54 +366,10 @@ impl Config {
         &self.members
     }
 
-    /// Returns the time for which a node waits until all members have appeared.
-    pub fn formation_timeout(&self) -> Duration {
-        self.formation_timeout
-    }
-
-    /// Returns the clock limit: a node whose wall clock is further ahead of those of more than half of the other
-    /// members submits nothing.
-    pub fn clock_limit(&self) -> Duration {
-        self.clock_limit
-    }
-
-    /// Returns the time of silence after which a member is suspected.
-    pub fn failure_timeout(&self) -> Duration {
-        self.failure_timeout
-    }
-
     /// Returns the number of bytes of its logs that the node reads again per second, to find what its disk has damaged;
     /// 0 for none.
     pub fn scrub_bytes_per_second(&self) -> u64 {
         self.scrub_bytes_per_second as u64
-    }
-
-    /// Returns the time for which members that come back with their disks after a total failure wait for the others,
-    /// once they are more than half.
-    pub fn restart_wait(&self) -> Duration {
-        self.restart_wait
-    }
-
-    /// Returns the time for which others wait for a member whose disk hangs, until they give it up; [`Duration::MAX`]
-    /// for ever.
-    ///
-    /// No message of the group is acknowledged in that time. The default of 3 s tolerates a sync of a second or two,
-    /// which bad disks need at times. A member that was given up rejoins by itself, once its disk works.
-    pub fn disk_timeout(&self) -> Duration {
-        self.disk_timeout
-    }
-
-    /// Returns the time for which others wait for a member whose application hangs in a call, until they give it up;
-    /// [`Duration::MAX`] for ever.
-    pub fn apply_timeout(&self) -> Duration {
-        self.apply_timeout
-    }
-
-    /// Returns the time for which a member that all others have vouched for answers linearizable reads by itself. When
-    /// a member is dropped, the others wait as long, unless they know that it reads no more. 0 means never: then each
-    /// read asks all.
-    pub fn read_lease(&self) -> Duration {
-        self.read_lease
     }
 
     /// Returns the reason for which this node confirms each read with the others, though there are leases: a sentence,
@@ -428,22 +385,6 @@ impl Config {
                 self.read_lease.as_millis()
             )
         })
-    }
-
-    /// Returns the behavior of threads that have nothing to do.
-    pub fn spin(&self) -> Spin {
-        self.spin
-    }
-
-    /// Returns the length of calls above which a group gets a thread of its own.
-    pub fn short_limit(&self) -> Duration {
-        self.short_limit
-    }
-
-    /// Returns the number of bytes that this node holds for clients, over all connections: half for requests that the
-    /// groups have not taken yet, half for bytes that clients have not read.
-    pub fn client_bytes(&self) -> usize {
-        self.client_bytes
     }
 
     /// Returns the requested transport of the messages.
@@ -492,4 +433,56 @@ impl Config {
     pub fn group(&self, name: &str) -> GroupConfig {
         self.groups.get(name).cloned().unwrap_or_else(|| GroupConfig::suited_to(self.carrier()))
     }
+}
+
+/// Declares the methods that return a value as it is.
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident -> $Type:ty;)*) => {
+        impl Config {$(
+            $(#[$doc])*
+            pub fn $name(&self) -> $Type {
+                self.$name
+            }
+        )*}
+    };
+}
+
+getters! {
+    /// Returns the time for which a node waits until all members have appeared.
+    formation_timeout -> Duration;
+    /// Returns the clock limit: a node whose wall clock is further ahead of those of more than half of the other
+    /// members submits nothing.
+    clock_limit -> Duration;
+    /// Returns the time of silence after which a member is suspected.
+    failure_timeout -> Duration;
+    /// Returns the time for which members that come back with their disks after a total failure wait for the others,
+    /// once they are more than half.
+    restart_wait -> Duration;
+    /// Returns the time for which others wait for a member whose disk hangs, until they give it up; [`Duration::MAX`]
+    /// for ever.
+    ///
+    /// No message of the group is acknowledged in that time. The default of 3 s tolerates a sync of a second or two,
+    /// which bad disks need at times. A member that was given up rejoins by itself, once its disk works.
+    disk_timeout -> Duration;
+    /// Returns the time for which others wait for a member whose application hangs in a call, until they give it up;
+    /// [`Duration::MAX`] for ever.
+    apply_timeout -> Duration;
+    /// Returns the time for which a member that all others have vouched for answers linearizable reads by itself. When
+    /// a member is dropped, the others wait as long, unless they know that it reads no more. 0 means never: then each
+    /// read asks all.
+    read_lease -> Duration;
+    /// Returns the behavior of threads that have nothing to do.
+    spin -> Spin;
+    /// Returns the length of calls above which a group gets a thread of its own.
+    short_limit -> Duration;
+    /// Returns the number of bytes that this node holds for clients, over all connections: half for requests that the
+    /// groups have not taken yet, half for bytes that clients have not read.
+    client_bytes -> usize;
+}
+
+/// Reads a file, and overrides its values by the environment.
+fn draft_of(path: &Path) -> Result<draft::Draft, ConfigError> {
+    let mut draft = file::read(path)?;
+    environment::apply(&mut draft, std::env::var_os)?;
+    Ok(draft)
 }

@@ -154,6 +154,10 @@ fn an_error_names_the_place_the_key_and_the_remedy() {
             "line 12: `fabric.verbs.port` is 0: a device's ports are counted from 1".into(),
         ),
         (
+            "cluster = \"bank\"\nid = 1\n[addresses]\n".into(),
+            "line 3: `members` lists 0 nodes: list 1 to 64".into(),
+        ),
+        (
             "cluster = \"bank\"\nid = 1\nmembers = [1, 2]\n[fabric]\nbackend = \"tcp\"\n".into(),
             "line 5: `addresses` says neither where node 1 listens nor where node 2 does, so they can't meet: give both, such \
              as `1 = \"10.0.0.1:7700\"`"

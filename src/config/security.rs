@@ -1,10 +1,6 @@
 //! The protection of a node's port.
 
-use std::path::{Path, PathBuf};
-
-use squall_fabric::NodeId;
-
-use super::network::with_id;
+use std::path::PathBuf;
 
 /// The protection of a node's port, on networks. Shared memory is protected by the system: see [`squall_fabric::shm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,30 +25,6 @@ pub struct KeyFiles {
     pub certificate: PathBuf,
     /// The node's private key, which no other user may read.
     pub key: PathBuf,
-}
-
-impl KeyFiles {
-    /// Returns the files with the node's id in the place of `{id}`.
-    pub(super) fn of(&self, node: NodeId) -> KeyFiles {
-        // A path that is no UTF-8 text has no `{id}` either.
-        let of = |path: &Path| match path.to_str() {
-            Some(text) => with_id(text, node).into(),
-            None => path.to_owned(),
-        };
-        KeyFiles { ca: of(&self.ca), certificate: of(&self.certificate), key: of(&self.key) }
-    }
-}
-
-/// Reads a [`Protection`].
-pub(super) fn mode(text: &str) -> Result<Protection, String> {
-    match text {
-        "none" => Ok(Protection::None),
-        "tls" => Ok(Protection::Tls),
-        _ => Err(format!(
-            "is {text:?}: give \"tls\" with `ca`, `certificate` and `key` (`squall keys` makes them), or \"none\" if nobody \
-             else is on the network"
-        )),
-    }
 }
 
 /// The protection that is named in the configuration.
