@@ -8,7 +8,7 @@ use std::{
 
 use crossbeam::channel::{Sender, bounded};
 use squall_fabric::{NodeId, Waker};
-use squall_membership::EndReason;
+use squall_membership::{EndReason, Input};
 use squall_view_log::Monitor;
 
 use crate::{
@@ -92,7 +92,7 @@ impl Admin for Operator {
             let members: Vec<String> = view.nodes().iter().map(|member| member.0.to_string()).collect();
             return Err(format!("{node} is not a member of {}: that has {}", view.epoch, members.join(", ")));
         }
-        self.tell(EngineRequest::Suspect(node));
+        self.tell(EngineRequest::Input(Input::Suspect(node)));
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Admin for Operator {
             Some(reason) => Err(format!("its part is over: {reason}")),
             None => {
                 let farewell = self.farewells.hold();
-                self.tell(EngineRequest::Leave);
+                self.tell(EngineRequest::Input(Input::Leave));
                 Ok(farewell)
             }
         }

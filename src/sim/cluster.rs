@@ -11,7 +11,7 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sim::SimNet};
-use squall_membership::{EndReason, Incarnation, Layout, Member, ShardId, View, VoterId};
+use squall_membership::{EndReason, Incarnation, Input, Layout, Member, ShardId, View, VoterId};
 use squall_ordered::{BulkPath, log::Hlc};
 
 use super::{
@@ -511,18 +511,18 @@ impl Cluster {
 
     /// Asks a node to leave the group. Once it has left, its part is over: [`end_reason`](Cluster::end_reason).
     pub fn leave(&mut self, node: NodeId) {
-        self.with_core(node, |core, effects| core.leave(effects));
+        self.with_core(node, |core, effects| core.input(Input::Leave, effects));
     }
 
     /// Asks a node to end the group for all members. Once it has, its part is over, and so is that of all members that
     /// it reached.
     pub fn shutdown_group(&mut self, node: NodeId) {
-        self.with_core(node, |core, effects| core.close(effects));
+        self.with_core(node, |core, effects| core.input(Input::Close, effects));
     }
 
     /// Tells a node, as an operator does, that another is gone.
     pub fn suspect(&mut self, node: NodeId, gone: NodeId) {
-        self.with_core(node, |core, effects| core.suspect(gone, effects));
+        self.with_core(node, |core, effects| core.input(Input::Suspect(gone), effects));
     }
 
     /// Lets virtual time pass.

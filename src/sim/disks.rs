@@ -29,7 +29,7 @@ use crate::{
     },
     group::control::GroupSpec,
     node::plan::Plan,
-    state_transfer::{offer, wire::RequestedPart},
+    state_transfer::offer,
 };
 
 /// The disks of a cluster's nodes, with the logs of their shards.
@@ -159,7 +159,7 @@ impl Logging {
             let (log, log_writer) = (Arc::clone(&log), Arc::downgrade(&log_writer));
             move || {
                 let Some(log_writer) = log_writer.upgrade() else { return };
-                log_writer.write(&mut lock(&log));
+                log_writer.write(&mut log.lock());
             }
         };
         log_writer.pump(Box::new(pump));
@@ -167,12 +167,8 @@ impl Logging {
     }
 
     pub(super) fn log(&self) -> MutexGuard<'_, DiskLog> {
-        lock(&self.log)
+        self.log.lock()
     }
-}
-
-fn lock(log: &Lock<DiskLog>) -> MutexGuard<'_, DiskLog> {
-    log.lock()
 }
 
 impl Cluster {
@@ -254,32 +250,40 @@ impl Cluster {
         Some(format!("bit {bit} of byte {offset} of {name}"))
     }
 
+    /// The segments of a log with the number of their bytes that are in use, where these are more than the first block.
+    fn segments(image: &BTreeMap<String, Vec<u8>>) -> Vec<(&String, u64)> {
+        let is_segment = |name: &str| name.starts_with("segment-") && !name.ends_with(".new");
+        let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
+        let segments = image.iter().filter(|(name, _)| is_segment(name)).map(|(name, bytes)| (name, used(bytes)));
+        segments.filter(|(_, used)| *used > 4096).collect()
+    }
+
     /// Flips a random bit of the records of a shard that a node has on disk. The node may run. Returns which bit it
     /// was; None if the node has no records.
     pub fn rot_record(&mut self, node: NodeId, shard: u32) -> Option<String> {
         let storage = self.storage(node, shard)?;
-        let is_segment = |name: &str| name.starts_with("segment-") && !name.ends_with(".new");
         let image = storage.image();
-        let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
-        let segments = image.iter().filter(|(name, _)| is_segment(name)).map(|(name, bytes)| (name, used(bytes)));
         // The first blocks of segments are kept twice.
-        let segments: Vec<_> = segments.filter(|(_, used)| *used > 4096).collect();
+        let segments = Cluster::segments(&image);
         let &(name, used) = segments.get(self.rng.usize(0..segments.len().max(1)))?;
         let (offset, bit) = (self.rng.u64(4096..used), self.rng.u8(0..8));
         storage.flip(name, offset, bit);
         Some(format!("bit {bit} of byte {offset} of {name}"))
     }
 
+    fn logging(&self, node: NodeId, shard: ShardId) -> Option<&Logging> {
+        self.nodes.get(&node)?.groups.get(&shard)?.logging.as_ref()
+    }
+
     /// The version of the last message of a shard that a node has on disk. None if its process does not exist.
     pub fn last_version(&self, node: NodeId, shard: u32) -> Option<u64> {
-        let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
-        Some(logging.log_writer.on_disk().version)
+        Some(self.logging(node, ShardId(shard))?.log_writer.on_disk().version)
     }
 
     /// The damages that are in the log of a shard of a node that runs, and the number of those that it has repaired
     /// while it runs.
     pub fn damages(&self, node: NodeId, shard: u32) -> Option<(Vec<String>, u64)> {
-        let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
+        let logging = self.logging(node, ShardId(shard))?;
         let found = logging.log().verify(|_| {}).ok()?;
         let damage = found.damage.iter().map(ToString::to_string).collect();
         Some((damage, logging.log_writer.scrubbed().repaired))
@@ -294,12 +298,9 @@ impl Cluster {
     pub fn zero_end(&mut self, node: NodeId, shard: u32, bytes: u64) -> Option<String> {
         assert!(!self.nodes.contains_key(&node), "{node} runs");
         let storage = self.storage(node, shard)?;
-        let is_segment = |(name, _): &(&String, &Vec<u8>)| name.starts_with("segment-") && !name.ends_with(".new");
         let image = storage.image();
-        let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
-        let segments = image.iter().filter(is_segment).map(|(name, bytes)| (name, used(bytes)));
         // The first block of a segment stays.
-        let (name, used) = segments.rev().find(|&(_, used)| used > 4096)?;
+        let (name, used) = Cluster::segments(&image).pop()?;
         let from = used.saturating_sub(bytes).max(4096);
         storage.zero(name, from..used);
         Some(format!("bytes {from} to {used} of {name}"))
@@ -365,8 +366,7 @@ impl Cluster {
         shard: ShardId,
         mut each: impl FnMut(u64, NodeId, &[u8]) -> Result<(), String>,
     ) -> Result<u64, String> {
-        let logging = self.nodes.get(&node).and_then(|node| node.groups.get(&shard)?.logging.clone());
-        let logging = logging.ok_or_else(|| format!("{node} has no log of {shard}"))?;
+        let logging = self.logging(node, shard).ok_or_else(|| format!("{node} has no log of {shard}"))?;
         let log = logging.log();
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
         // A start reads only what is behind the newest snapshot. Scrubbing has to find what is damaged before that.
@@ -475,11 +475,7 @@ impl Cluster {
             let source = self.nodes.get(&other).and_then(|node| node.groups.get(&shard));
             let source =
                 source.filter(|_| self.reach(id, other) && !self.disks.hangs(other)).ok_or("it can't be reached")?;
-            let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
-            let given = offer::offer(&*source.control, part)?;
-            let mut records = Vec::new();
-            (given.write)(&mut records).map_err(|error| error.to_string())?;
-            Ok(records)
+            offer::records_of(&*source.control, from, to)
         };
         let next = if hangs || view.is_none() { now + REST } else { scrubbing.step(now, &others, fetch) };
         if let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) {

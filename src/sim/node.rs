@@ -10,7 +10,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
-use squall_membership::{EndReason, HeldCopy, Member, OrderEnd, ShardId, View, ViewLog};
+use squall_membership::{EndReason, HeldCopy, Input, Member, OrderEnd, ShardId, View, ViewLog};
 use squall_ordered::log::Hlc;
 
 use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
@@ -19,7 +19,11 @@ use crate::{
     capture::exchange::ReplicaStatus,
     clients::serve::Server,
     delivery::{Task, shard_change::ShardChange},
-    durable::{log_writer::DiskLog, recovery::Rebuilt, scrub::Scrubbing},
+    durable::{
+        log_writer::{self, DiskLog},
+        recovery::Rebuilt,
+        scrub::Scrubbing,
+    },
     group::control::{GroupControl, GroupSpec},
     node::{
         core::{CoreEffect, NodeCore},
@@ -223,7 +227,7 @@ impl SimNode {
         let mut core =
             NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, pipe_slots, view_log, Arc::clone(&bound));
         if has_disk {
-            core.hold(held, &mut Vec::new());
+            core.input(Input::Held(held), &mut Vec::new());
         }
         SimNode {
             core,
@@ -299,9 +303,9 @@ impl SimNode {
                 }
                 // What is due is found by asking the tasks.
                 CoreEffect::Deliver(_) => {}
-                CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
-                CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
-                CoreEffect::Stamps(shard) => self.groups[&shard].control.on_stamps(),
+                CoreEffect::Freed(shard) => self.groups[&shard].control.admission().on_freed(),
+                CoreEffect::FreedBulk(shard) => self.groups[&shard].control.admission().on_freed_bulk(),
+                CoreEffect::Stamps(shard) => self.groups[&shard].control.admission().on_stamps(),
                 CoreEffect::Dropped => {
                     (self.disturbed, self.is_stalled, self.installed) = (true, false, None);
                     self.send_away("it was dropped from the group, and joins it again");
@@ -317,7 +321,7 @@ impl SimNode {
                         let held =
                             self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held()?)));
                         let held = held.collect();
-                        self.core.hold(held, &mut Vec::new());
+                        self.core.input(Input::Held(held), &mut Vec::new());
                     }
                 }
                 CoreEffect::WaitsFor(nodes) => {
@@ -349,31 +353,20 @@ impl SimNode {
     fn expire_for_hung(&self) -> Option<Time> {
         let now = Time::from_nanos(self.reads.load(Ordering::Relaxed));
         let hung = || self.hung.iter().filter_map(|shard| self.groups.get(shard));
-        hung().for_each(|group| group.control.expire_deadlines(now));
-        hung().filter_map(|group| group.control.next_deadline()).min()
+        hung().for_each(|group| group.control.admission().deadlines.expire(now, |waker| waker.wake()));
+        hung().filter_map(|group| group.control.admission().deadlines.next()).min()
     }
 
     /// Ends its part if a disk has failed, if the node can't go on with what is on it, or if the group lacks what is on
     /// it. Returns true in the last case.
     fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) -> bool {
         let log_writers = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.log_writer));
-        if let Some(why) =
-            log_writers.clone().filter_map(|log_writer| log_writer.went_back()).next().filter(|_| !self.core.is_ended())
-        {
-            self.core.fail(EndReason::Storage(why.to_owned()), effects);
-            return true;
+        let (is_ended, mut any_went_back) = (self.core.is_ended(), false);
+        for (reason, went_back) in log_writer::end_reasons(log_writers).filter(|_| !is_ended) {
+            self.core.fail(reason, effects);
+            any_went_back |= went_back;
         }
-        if let Some(reason) =
-            log_writers.clone().find_map(|log_writer| log_writer.ends()).filter(|_| !self.core.is_ended())
-        {
-            self.core.fail(reason.clone(), effects);
-        }
-        if let Some(why) =
-            log_writers.filter_map(|log_writer| log_writer.failure()).next().filter(|_| !self.core.is_ended())
-        {
-            self.core.fail(EndReason::Storage(why.to_owned()), effects);
-        }
-        false
+        any_went_back
     }
 
     /// Tells the core which shards are complete here.

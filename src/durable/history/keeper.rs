@@ -107,7 +107,7 @@ impl History {
     /// Begins a snapshot that is due. It runs on the thread that writes, which must not wait.
     fn begin_snapshot(self: &Arc<History>) {
         let (was_busy, was_late) = {
-            let mut keeping = self.keeping();
+            let mut keeping = self.keeping.lock();
             let was_busy = std::mem::replace(&mut keeping.is_busy, true);
             (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
         };
@@ -122,7 +122,7 @@ impl History {
             return;
         }
         if self.log_writer().is_ok_and(|log_writer| log_writer.is_pumped()) {
-            self.keeping().taking = Some(Taking::Due);
+            self.keeping.lock().taking = Some(Taking::Due);
             return;
         }
         let history = Arc::clone(self);
@@ -157,21 +157,21 @@ impl History {
     /// Tells whether a snapshot is due or under way that no thread takes: the caller must call
     /// [`step_snapshot`](History::step_snapshot).
     pub(crate) fn wants_step(&self) -> bool {
-        self.keeping().taking.is_some()
+        self.keeping.lock().taking.is_some()
     }
 
     /// Continues that snapshot, as far as it goes without waiting.
     pub(crate) fn step_snapshot(&self) {
-        let Some(taking) = self.keeping().taking.take() else { return };
+        let Some(taking) = self.keeping.lock().taking.take() else { return };
         match taking.go_on(self) {
-            Ok(ControlFlow::Continue(taking)) => self.keeping().taking = Some(taking),
+            Ok(ControlFlow::Continue(taking)) => self.keeping.lock().taking = Some(taking),
             Ok(ControlFlow::Break(at)) => self.snapshot_taken(Ok(at)),
             Err(error) => self.snapshot_taken(Err(error)),
         }
     }
 
     fn is_done(&self) {
-        let mut keeping = self.keeping();
+        let mut keeping = self.keeping.lock();
         (keeping.is_busy, keeping.is_late) = (false, false);
     }
 
@@ -182,7 +182,7 @@ impl History {
     }
 
     fn note(&self, snapshots: &[KeptSnapshot]) {
-        let mut keeping = self.keeping();
+        let mut keeping = self.keeping.lock();
         keeping.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
         keeping.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     }

@@ -20,7 +20,7 @@ mod snapshots;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
-use std::sync::{Arc, MutexGuard, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 
 use squall_fabric::{Waker, sync::Lock};
 use squall_ordered::log::End;
@@ -102,7 +102,7 @@ impl History {
     pub(crate) fn status(&self) -> Option<LogStatus> {
         let log_writer = self.log_writer().ok()?;
         let (begin, end, counts) = (log_writer.begin(), log_writer.on_disk(), log_writer.counts());
-        let keeping = self.keeping();
+        let keeping = self.keeping.lock();
         let ScrubReport { damaged, repaired } = log_writer.scrubbed();
         Some(LogStatus {
             first: begin.version + 1,
@@ -132,10 +132,6 @@ impl History {
     pub(crate) fn log_writer(&self) -> Result<&Arc<LogWriter>, HistoryError> {
         self.sources().map(|sources| &sources.log_writer)
     }
-
-    fn keeping(&self) -> MutexGuard<'_, Keeping> {
-        self.keeping.lock()
-    }
 }
 
 /// Runs a job on the thread that writes, and waits for its result.
@@ -146,11 +142,7 @@ fn ask<T: Send + 'static>(
     if blocking::is_applying() {
         return Err(HistoryError::InsideApply);
     }
-    answer(log_writer, &log_writer.ask(job))
-}
-
-fn answer<T>(log_writer: &LogWriter, answers: &mpsc::Receiver<T>) -> Result<T, HistoryError> {
-    log_writer.wait(answers).ok_or_else(|| ended(log_writer))
+    log_writer.run(job).ok_or_else(|| ended(log_writer))
 }
 
 /// Returns the error that the log has ended, with its cause.
