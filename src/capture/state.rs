@@ -251,30 +251,25 @@ pub(crate) struct Head {
     pub(crate) logged: Option<LogPlace>,
 }
 
+fn read_array<const N: usize>(from: &mut dyn Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads the part that comes before the application's.
 pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
-    let mut magic = [0; 8];
-    from.read_exact(&mut magic)?;
-    if &magic != MAGIC {
+    if &read_array(from)? != MAGIC {
         return Err(RestoreError::Foreign("it begins with something else"));
     }
-    let mut half = || -> io::Result<u32> {
-        let mut bytes = [0; 4];
-        from.read_exact(&mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    };
-    if half()? != VERSION {
+    if u32::from_le_bytes(read_array(from)?) != VERSION {
         return Err(RestoreError::Foreign("another version of squall wrote it: run the same one at all nodes"));
     }
-    let senders = half()?;
+    let senders = u32::from_le_bytes(read_array(from)?);
     if senders > MAX_SENDERS {
         return Err(RestoreError::Foreign("it names more senders than there can be"));
     }
-    let mut word = || -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    };
+    let mut word = || read_array(from).map(u64::from_le_bytes);
     let epoch = Epoch(word()?);
     let turns = (0..senders).map(|_| word()).collect::<io::Result<_>>()?;
     let (time, extra) = (Hlc(word()?), word()?);

@@ -21,7 +21,6 @@ use crate::{
     calls::{
         error::{ReadError, Unavailable},
         read::{Job, Reads, ReplicaRead},
-        reply_slots::Wakeups,
         submit::{GroupShared, Unapplied},
     },
     capture::{exchange::StateExchange, state::Frontier},
@@ -124,13 +123,7 @@ impl<S: Service> Deliver for Apply<'_, S> {
         let time = context.time_of(sent);
         let result = context.apply(*service, &message, Stamp { time, version: None });
         if message.ticket != 0 {
-            let Wakeups { wake, room } = context.shared.replies.complete(message.ticket, result);
-            if let Some(waker) = wake {
-                context.wakers.push(waker);
-            }
-            if room {
-                context.shared.admission.on_reply_slot();
-            }
+            context.shared.complete(message.ticket, result, |waker| context.wakers.push(waker));
         }
     }
 
@@ -264,8 +257,7 @@ impl<S: Service> ApplyContext<S> {
     /// Gives a message to the replica.
     #[inline]
     fn apply(&mut self, service: &mut S, message: &Message<'_>, stamp: Stamp) -> Result<S::Reply, Unapplied> {
-        let (position, version) = (Position::new(message.epoch, message.seq), stamp.version);
-        let given = OnPanic::note(Given { position, sender: message.sender, version }, &mut self.poison);
+        let given = OnPanic::note(message, stamp, &mut self.poison);
         let taken = service.take(message, stamp, &mut self.scratch);
         given.over();
         match taken {

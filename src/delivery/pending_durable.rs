@@ -4,7 +4,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use squall_ordered::log::Position;
 
-use super::apply::{ApplyContext, Wakers};
+use super::{
+    apply::{ApplyContext, Wakers},
+    fail,
+};
 use crate::{
     calls::{
         error::{Outcome, ReadError, SubmitError, Unavailable},
@@ -67,11 +70,7 @@ impl<S: Service> ApplyContext<S> {
         let globally_persisted = durable.log_writer.globally_persisted();
         while durable.replies.front().is_some_and(|(at, ..)| *at <= globally_persisted) {
             let Some((_, ticket, reply)) = durable.replies.pop_front() else { break };
-            let wakeups = shared.replies.complete(ticket, reply);
-            wakeups.wake.into_iter().for_each(|waker| wakers.push(waker));
-            if wakeups.room {
-                shared.admission.on_reply_slot();
-            }
+            shared.complete(ticket, reply, |waker| wakers.push(waker));
         }
         while durable.reads.front().is_some_and(|(at, _)| *at <= globally_persisted) {
             let Some((_, job)) = durable.reads.pop_front() else { break };
@@ -84,12 +83,7 @@ impl<S: Service> ApplyContext<S> {
         let ApplyContext { durable: Some(durable), shared, wakers, .. } = self else { return };
         for (_, ticket, _) in durable.replies.drain(..) {
             let outcome = Outcome::Unknown { held_by: Vec::new() };
-            let error = SubmitError::Unavailable { why: why.clone(), outcome };
-            let wakeups = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
-            wakeups.wake.into_iter().for_each(|waker| wakers.push(waker));
-            if wakeups.room {
-                shared.admission.on_reply_slot();
-            }
+            fail(shared, wakers, ticket, SubmitError::Unavailable { why: why.clone(), outcome });
         }
     }
 

@@ -29,7 +29,7 @@ use crate::{
             rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
             replay::{ReplayError, give},
         },
-        snapshot_store::{SnapshotStore, SnapshotStoreError},
+        snapshot_store::{SnapshotContents, SnapshotStore, SnapshotStoreError},
     },
     replica::{
         poison::Given,
@@ -277,7 +277,7 @@ impl<S: Service> Installer<'_, S> {
         let mut from = Incoming { from, failed: false };
         let written = store.begin(at, view.as_ref()).and_then(|mut snapshot| {
             io::copy(&mut from, &mut snapshot).map_err(SnapshotStoreError::Write)?;
-            snapshot.finish()
+            SnapshotContents::finish(snapshot)
         });
         written.map_err(|error| match error {
             SnapshotStoreError::Write(error) if from.failed => RestoreError::Failed(error),

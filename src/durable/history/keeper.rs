@@ -385,7 +385,7 @@ fn kept_snapshots(log: &mut DiskLog) -> Result<Vec<KeptSnapshot>, HistoryError> 
 
 /// Wraps a state so that its writing fails before less than `kept` bytes of the disk are free.
 fn guarded(state: Snapshot, disk: Disk, kept: u64) -> Snapshot {
-    let Some(write) = state.into_writer() else { return Snapshot::unsupported() };
+    let Some(write) = state.write else { return Snapshot::unsupported() };
     Snapshot::new(move |to| write(&mut Guarded { to, disk: &disk, kept, unseen: 0 }))
 }
 

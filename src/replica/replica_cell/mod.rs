@@ -11,7 +11,7 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use self::sync::{AtomicU32, Ordering, UnsafeCell};
+use super::sync::{AtomicU32, Ordering, UnsafeCell};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -147,40 +147,6 @@ impl<T> Drop for ReplicaGuard<'_, T> {
             self.cell.state.fetch_or(BROKEN, Ordering::Relaxed);
         }
     }
-}
-
-/// Types that several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
-#[cfg(not(squall_loom))]
-mod sync {
-    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
-
-    /// A cell with the interface of loom's.
-    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
-
-    impl<T> UnsafeCell<T> {
-        pub(super) fn new(value: T) -> UnsafeCell<T> {
-            UnsafeCell(std::cell::UnsafeCell::new(value))
-        }
-
-        #[inline]
-        pub(super) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-            f(self.0.get())
-        }
-
-        #[inline]
-        pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            f(self.0.get())
-        }
-    }
-}
-
-/// As above.
-#[cfg(squall_loom)]
-mod sync {
-    pub(super) use loom::{
-        cell::UnsafeCell,
-        sync::atomic::{AtomicU32, Ordering},
-    };
 }
 
 #[cfg(all(test, not(squall_loom)))]
