@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc, MutexGuard, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll},
@@ -34,7 +34,7 @@ pub(crate) struct Admission {
     pub(crate) name: String,
     pub(crate) backoff: BackoffProfile,
     pub(crate) deadlines: Deadlines,
-    durable: bool,
+    pub(crate) durable: bool,
     engine: OnceLock<EngineHandle>,
     /// Replaced by the delivering thread alone.
     state: HazardCell<AdmissionState>,
@@ -117,7 +117,6 @@ impl Admission {
         }
     }
 
-    /// The state of the group as regards new messages.
     #[inline]
     pub(crate) fn state(&self) -> HazardGuard<'_, AdmissionState> {
         self.state.get()
@@ -126,26 +125,24 @@ impl Admission {
     /// Sets the state, and lets waiting callers find it. Called by the delivering thread.
     pub(crate) fn set(&self, state: AdmissionState) {
         self.state.set(state);
-        *self.halted() = None;
+        *self.halted.lock() = None;
         // A caller that listens from now on tries once more before it sleeps, and finds the new state.
-        self.room.notify(usize::MAX);
-        self.bulk_room.notify(usize::MAX);
+        self.wake_all();
     }
 
     /// Tells callers why they must not wait for the delivering thread, until that thread sets another state. Called by
     /// the engine, once the view's ring is closed.
     pub(crate) fn halt(&self, why: Unavailable) {
-        *self.halted() = Some(why);
+        *self.halted.lock() = Some(why);
         // Callers that listen from now on find `halted`, as in `set`.
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         self.room.notify(usize::MAX);
         self.bulk_room.notify(usize::MAX);
     }
 
-    fn halted(&self) -> MutexGuard<'_, Option<Unavailable>> {
-        self.halted.lock()
-    }
-
-    /// Whether the group has ended.
     pub(crate) fn is_ended(&self) -> bool {
         matches!(*self.state(), AdmissionState::Ended(_))
     }
@@ -157,7 +154,7 @@ impl Admission {
             AdmissionState::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
             // The group goes on by now.
             AdmissionState::NotStarted | AdmissionState::Open { .. } => {
-                let why = self.halted().clone().unwrap_or(Unavailable::NoQuorum);
+                let why = self.halted.lock().clone().unwrap_or(Unavailable::NoQuorum);
                 SubmitError::Unavailable { why, outcome }
             }
         }
@@ -166,12 +163,8 @@ impl Admission {
     /// The error of a message for which there is no room.
     #[cold]
     pub(crate) fn full(&self) -> SubmitError {
-        let halted = self.halted().clone();
+        let halted = self.halted.lock().clone();
         halted.map_or(SubmitError::Full, |why| SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
-    }
-
-    pub(crate) fn is_durable(&self) -> bool {
-        self.durable
     }
 
     /// Accepts a message, if there is room, and wakes the engine.
@@ -184,7 +177,7 @@ impl Admission {
 
     fn try_accept(&self, message: &Envelope, ticket: u32) -> Result<(), SubmitError> {
         let bytes = message.as_slice().len();
-        if self.is_durable() && bytes > MAX_PAYLOAD_BYTES {
+        if self.durable && bytes > MAX_PAYLOAD_BYTES {
             return Err(SubmitError::TooLarge { bytes, max: MAX_PAYLOAD_BYTES });
         }
         let state = self.state();
@@ -220,8 +213,7 @@ impl Admission {
         self.let_resubmit();
         // All are woken: only the clocks were in the way, so no message will leave room behind it that would wake the
         // next.
-        self.room.notify(usize::MAX);
-        self.bulk_room.notify(usize::MAX);
+        self.wake_all();
     }
 
     /// Notes that there is more room for bulk messages, or for small ones behind them.

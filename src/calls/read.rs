@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -37,7 +37,6 @@ pub(crate) trait ReplicaRead<S>: Send {
     fn answer(self: Box<Self>) -> Option<Waker>;
 }
 
-/// A [`ReplicaRead`] of any kind.
 pub(crate) type Job<S> = Box<dyn ReplicaRead<S>>;
 
 /// The reads that wait for a group's delivering thread.
@@ -75,7 +74,7 @@ impl<S> Reads<S> {
         Reads { replica, queue: Lock::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
     }
 
-    pub(crate) fn replica(&self) -> &ReplicaCell<S> {
+    pub(crate) fn replica(&self) -> &Arc<ReplicaCell<S>> {
         &self.replica
     }
 
@@ -102,9 +101,7 @@ impl<S> Reads<S> {
             waker.wake();
         }
         // Only this thread changes the version while it looks, because it holds the replica.
-        self.look_if(admission, look, || {
-            !admission.is_durable() || submitter.globally_persisted() >= submitter.version()
-        })
+        self.look_if(admission, look, || !admission.durable || submitter.globally_persisted() >= submitter.version())
     }
 
     /// Looks on this thread, if the group has started and no thread holds the replica. Else the look comes back.
@@ -161,10 +158,6 @@ impl<S> Reads<S> {
         Err(look)
     }
 
-    fn lock(&self) -> MutexGuard<'_, ReadQueue<S>> {
-        self.queue.lock()
-    }
-
     /// Queues a linearizable read.
     ///
     /// The shard counts reads and knows nothing of them: once it says that n may be answered, the first n of the queue
@@ -174,7 +167,7 @@ impl<S> Reads<S> {
     ///
     /// Each read is counted where it is queued, under one lock, so that a new view counts each that it finds once.
     pub(crate) fn push(&self, admission: &Admission, job: Job<S>) -> Result<(), ReadError> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         let ReadQueue { linearizable, counter, .. } = &mut *queue;
         let submitter = counter.as_ref().map_err(ReadError::clone)?;
         linearizable.push_back(job);
@@ -187,7 +180,7 @@ impl<S> Reads<S> {
     /// Queues a look at the replica as it is.
     pub(crate) fn push_peek(&self, admission: &Admission, job: Job<S>) -> Result<(), ReadError> {
         let engine = admission.engine().ok_or(ReadError::NotStarted)?;
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if let Some(error) = &queue.over {
             return Err(error.clone());
         }
@@ -201,7 +194,7 @@ impl<S> Reads<S> {
     /// Counts linearizable reads in a new view, first the ones that wait already. There must be no more answers from
     /// the view before.
     pub(crate) fn count_in(&self, submitter: Submitter) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.over = None;
         queue.void = 0;
         queue.linearizable.iter().for_each(|_| submitter.ask_read());
@@ -211,7 +204,7 @@ impl<S> Reads<S> {
     /// Accepts no more linearizable reads until they are [counted](Reads::count_in) again, and takes all that wait.
     /// Must not be called after the [end](Reads::end).
     pub(crate) fn refuse(&self, why: ReadError, into: &mut Vec<Job<S>>) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.over = None;
         queue.void += queue.linearizable.len() as u64;
         into.extend(queue.linearizable.drain(..));
@@ -229,7 +222,7 @@ impl<S> Reads<S> {
     ///
     /// If there are fewer.
     pub(crate) fn take(&self, count: u64, into: &mut Vec<Job<S>>) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         let void = count.min(queue.void);
         queue.void -= void;
         let count = count - void;
@@ -237,9 +230,8 @@ impl<S> Reads<S> {
         into.extend(queue.linearizable.drain(..count as usize));
     }
 
-    /// Takes all peeks.
     pub(crate) fn take_peeks(&self, into: &mut Vec<Job<S>>) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         into.extend(queue.peeks.drain(..));
         self.peeks.store(0, Ordering::Release);
     }
@@ -258,16 +250,10 @@ impl<S> Reads<S> {
     /// Accepts no more reads and peeks, and takes all that wait.
     pub(crate) fn end(&self, why: ReadError, into: &mut Vec<Job<S>>) {
         self.refuse(why.clone(), into);
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         into.extend(queue.peeks.drain(..));
         queue.over = Some(why);
         self.peeks.store(0, Ordering::Release);
-    }
-}
-
-impl<S> fmt::Debug for Reads<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reads").field("peeks", &self.peeks).finish_non_exhaustive()
     }
 }
 
@@ -297,7 +283,7 @@ impl<S, T: Send, L: FnOnce(&S) -> T + Send> ReplicaRead<S> for PendingRead<T, L>
 
     fn answer(self: Box<Self>) -> Option<Waker> {
         let PendingRead { answer, seen, .. } = *self;
-        let before = std::mem::replace(&mut *answer.lock(), AnswerState::Answered(seen));
+        let before = std::mem::replace(&mut *answer.state.lock(), AnswerState::Answered(seen));
         answer.is_there.store(true, Ordering::Release);
         match before {
             AnswerState::Waiting(waker) => waker,
@@ -373,12 +359,6 @@ impl<T: Send + 'static> Read<T> {
     }
 }
 
-impl<T> ReadAnswer<T> {
-    fn lock(&self) -> MutexGuard<'_, AnswerState<T>> {
-        self.state.lock()
-    }
-}
-
 /// Nothing in a `Read` is pinned.
 impl<T> Unpin for Read<T> {}
 
@@ -393,7 +373,7 @@ impl<T> Future for Read<T> {
             Where::Here(answer) => return Poll::Ready(answer.take().expect("a Read was polled after it had resolved")),
             Where::There(answer) => answer,
         };
-        let mut state = answer.lock();
+        let mut state = answer.state.lock();
         match std::mem::replace(&mut *state, AnswerState::Taken) {
             AnswerState::Waiting(_) => {
                 *state = AnswerState::Waiting(Some(context.waker().clone()));
@@ -410,7 +390,7 @@ impl<T> fmt::Debug for Read<T> {
         let state = match &self.answer {
             Where::Here(Some(_)) => "answered",
             Where::Here(None) => "taken",
-            Where::There(answer) => match &*answer.lock() {
+            Where::There(answer) => match &*answer.state.lock() {
                 AnswerState::Waiting(_) => "waiting",
                 AnswerState::Answered(_) => "answered",
                 AnswerState::Taken => "taken",

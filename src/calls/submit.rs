@@ -4,7 +4,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -19,7 +19,6 @@ use crate::calls::{
 };
 
 /// The state that all handles of a group share with the delivering thread.
-#[derive(Debug)]
 pub(crate) struct GroupShared<T> {
     pub(crate) admission: Arc<Admission>,
     pub(crate) replies: ReplySlots<Result<T, Unapplied>>,
@@ -48,11 +47,22 @@ impl<T> GroupShared<T> {
     }
 
     pub(crate) fn carry_out(&self, wakeups: Wakeups) {
+        self.carry_out_with(wakeups, Waker::wake);
+    }
+
+    /// Brings the reply to a message of this node. Hands the waker of the submit that waits for it to `wake`.
+    #[inline]
+    pub(crate) fn complete(&self, ticket: u32, reply: Result<T, Unapplied>, wake: impl FnOnce(Waker)) {
+        self.carry_out_with(self.replies.complete(ticket, reply), wake);
+    }
+
+    #[inline]
+    fn carry_out_with(&self, wakeups: Wakeups, wake: impl FnOnce(Waker)) {
         if wakeups.room {
             self.admission.on_reply_slot();
         }
         if let Some(waker) = wakeups.wake {
-            waker.wake();
+            wake(waker);
         }
     }
 

@@ -1,12 +1,6 @@
 //! The state that the delivering thread shares with threads that move a replica's state out or in.
 
-use std::{
-    fmt,
-    sync::{
-        MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use squall_fabric::sync::Lock;
 use squall_membership::EndReason;
@@ -56,7 +50,6 @@ struct Captures {
     ended: Option<EndReason>,
 }
 
-/// A restored state.
 #[derive(Default)]
 struct Restored {
     /// The place of the restored state that the delivering thread has not seen yet, with the number of its fetch.
@@ -85,7 +78,7 @@ impl StateExchange {
 
     /// Asks for the state. The delivering thread must be woken.
     pub(crate) fn ask(&self, wanted: Wanted, reply: CaptureReply) {
-        let mut captures = lock(&self.captures);
+        let mut captures = self.captures.lock();
         if let Some(reason) = captures.ended.clone() {
             drop(captures);
             return reply(Err(CaptureError::Ended(reason)));
@@ -98,14 +91,14 @@ impl StateExchange {
     /// Gives no caller the state any more, and takes the waiting requests.
     pub(crate) fn end(&self, reason: &EndReason) -> Vec<(Wanted, CaptureReply)> {
         self.set_replica_status(ReplicaStatus::Outside);
-        let mut captures = lock(&self.captures);
+        let mut captures = self.captures.lock();
         captures.ended.get_or_insert_with(|| reason.clone());
         std::mem::take(&mut captures.waiting)
     }
 
     /// Forgets a state that was restored: it is of no use.
     pub(crate) fn forget(&self) {
-        lock(&self.restored).fresh = None;
+        self.restored.lock().fresh = None;
     }
 
     /// Begins to restore a state. Called by the holder of the replica, which must hold it until the end.
@@ -114,7 +107,7 @@ impl StateExchange {
     /// off would leave the replica with half of each.
     pub(crate) fn begin_restoring(&self) -> Option<u32> {
         let ReplicaStatus::Incomplete { fetch } = self.replica_status() else { return None };
-        let mut restored = lock(&self.restored);
+        let mut restored = self.restored.lock();
         if restored.met == Some(fetch) {
             return None;
         }
@@ -125,13 +118,13 @@ impl StateExchange {
     /// Notes that the replica has this state. Called by the thread that restored it and still holds the replica. The
     /// delivering thread must be woken.
     pub(crate) fn restored(&self, fetch: u32, reached: Reached) {
-        *lock(&self.restored) = Restored { fresh: Some((fetch, reached)), met: Some(fetch) };
+        *self.restored.lock() = Restored { fresh: Some((fetch, reached)), met: Some(fetch) };
         self.any.store(true, Ordering::Release);
     }
 
     /// Takes the restored state, if it is of this fetch. Called by the delivering thread, which holds the replica.
     pub(crate) fn take_restored(&self, fetch: u32) -> Option<Reached> {
-        lock(&self.restored).fresh.take().filter(|(of, _)| *of == fetch).map(|(_, reached)| reached)
+        self.restored.lock().fresh.take().filter(|(of, _)| *of == fetch).map(|(_, reached)| reached)
     }
 
     /// Whether the delivering thread has any work here.
@@ -143,16 +136,6 @@ impl StateExchange {
     pub(crate) fn take(&self) -> Vec<(Wanted, CaptureReply)> {
         // A request that comes from here on sets it again.
         self.any.store(false, Ordering::Release);
-        std::mem::take(&mut lock(&self.captures).waiting)
-    }
-}
-
-fn lock<T>(mutex: &Lock<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
-impl fmt::Debug for StateExchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StateExchange").field("replica_status", &self.replica_status()).finish_non_exhaustive()
+        std::mem::take(&mut self.captures.lock().waiting)
     }
 }

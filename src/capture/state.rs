@@ -25,10 +25,7 @@
 //!
 //! The transport must make sure that it arrives whole.
 
-use std::{
-    fmt,
-    io::{self, Read, Write},
-};
+use std::io::{self, Read, Write};
 
 use squall_membership::{EndReason, Epoch, Seq};
 use squall_ordered::log::{End, Hlc, Position, Skips, ViewRecord};
@@ -139,14 +136,8 @@ impl Captured {
 
     /// A capture of the replica's place alone.
     pub(crate) fn place(reached: Reached, logged: Option<LogPlace>) -> Captured {
-        Captured {
-            epoch: reached.frontier.epoch,
-            seq: reached.frontier.seq(),
-            bytes: Some(0),
-            logged,
-            reached,
-            write: Box::new(|_: &mut dyn Write| Ok(())),
-        }
+        let (epoch, seq) = (reached.frontier.epoch, reached.frontier.seq());
+        Captured { epoch, seq, bytes: Some(0), logged, reached, write: Box::new(|_: &mut dyn Write| Ok(())) }
     }
 
     /// The same place, without the state.
@@ -166,12 +157,6 @@ impl Captured {
         }
         to.write_all(&logged)?;
         (self.write)(to)
-    }
-}
-
-impl fmt::Debug for Captured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Captured").field("reached", &self.reached).finish_non_exhaustive()
     }
 }
 
@@ -251,30 +236,25 @@ pub(crate) struct Head {
     pub(crate) logged: Option<LogPlace>,
 }
 
+fn read_array<const N: usize>(from: &mut dyn Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads the part that comes before the application's.
 pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
-    let mut magic = [0; 8];
-    from.read_exact(&mut magic)?;
-    if &magic != MAGIC {
+    if &read_array(from)? != MAGIC {
         return Err(RestoreError::Foreign("it begins with something else"));
     }
-    let mut half = || -> io::Result<u32> {
-        let mut bytes = [0; 4];
-        from.read_exact(&mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    };
-    if half()? != VERSION {
+    if u32::from_le_bytes(read_array(from)?) != VERSION {
         return Err(RestoreError::Foreign("another version of squall wrote it: run the same one at all nodes"));
     }
-    let senders = half()?;
+    let senders = u32::from_le_bytes(read_array(from)?);
     if senders > MAX_SENDERS {
         return Err(RestoreError::Foreign("it names more senders than there can be"));
     }
-    let mut word = || -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    };
+    let mut word = || read_array(from).map(u64::from_le_bytes);
     let epoch = Epoch(word()?);
     let turns = (0..senders).map(|_| word()).collect::<io::Result<_>>()?;
     let (time, extra) = (Hlc(word()?), word()?);

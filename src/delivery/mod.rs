@@ -37,7 +37,6 @@ use crate::{
         admission::AdmissionState,
         error::{Outcome, ReadError, SubmitError, Unavailable},
         read::Reads,
-        reply_slots::Wakeups,
         resubmit::Resubmission,
         submit::{GroupShared, Unapplied},
     },
@@ -176,27 +175,27 @@ impl<S: Service> Delivery<S> {
         ran
     }
 
-    /// Does all work that needs the replica. Returns whether the replica's status changed.
+    /// Does all work that needs the replica. Returns what ran, and whether the replica's status changed.
     fn serve(
         part: &mut Option<ViewPart>,
         requests: &mut TransferRequests,
         context: &mut ApplyContext<S>,
         service: &mut S,
         max: usize,
-    ) -> Served {
-        let mut served = Served { ran: Ok(Ran::default()), changed: false };
+    ) -> (Result<Ran, DeliverError>, bool) {
+        let (mut ran, mut changed) = (Ok(Ran::default()), false);
         // Only the holder of the replica knows that it still holds that state.
         let restored =
             std::mem::take(&mut requests.restored).then(|| context.exchange.take_restored(requests.fetch)).flatten();
         if let Some(part) = part {
-            served.changed |= part.catch_up(restored, requests, context, service, max);
+            changed |= part.catch_up(restored, requests, context, service, max);
             let settled = part.settle(context, service);
-            served.changed |= matches!(settled, Ok(true));
+            changed |= matches!(settled, Ok(true));
             if let Err(error) = settled {
-                served.ran = Err(error);
+                ran = Err(error);
             } else if let ReplicaPhase::Complete { ahead, .. } = &mut part.phase {
                 let apply = Apply { service, context };
-                served.ran = match ahead {
+                ran = match ahead {
                     None => part.deliverer.run(max, &mut { apply }),
                     Some(frontier) => {
                         let ran = part.deliverer.run(max, &mut SkipApplied { ahead: frontier, apply });
@@ -215,7 +214,7 @@ impl<S: Service> Delivery<S> {
         if context.reads.any_peeks() {
             context.answer_peeks(service);
         }
-        served
+        (ran, changed)
     }
 
     /// Sends messages of earlier views, as far as there is room. Once all are sent, callers may send theirs.
@@ -296,7 +295,8 @@ impl<S: Service> Delivery<S> {
         let members = before.map(|part| part.members.members.clone()).or_else(restarted).unwrap_or_default();
         let ended = match before {
             Some(part) => Position::new(part.epoch, part.delivered().seq()),
-            None => durable.map_or(Position::START, PendingDurable::ended),
+            // Its log reaches as far as the order did.
+            None => durable.map_or(Position::START, |durable| durable.log_writer.end().position),
         };
         let complete = view.shard(shard).map(|shard| shard.complete.clone()).unwrap_or_default();
         NewView { change: ViewChange::new(&members, view, shard), life: view.life, ended, complete }
@@ -377,16 +377,8 @@ impl<S: Service> Delivery<S> {
         let before = self.part.take();
         self.context.shared.admission.set(AdmissionState::Unavailable(why.clone()));
         let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
-        let ApplyContext { shared, wakers, exchange, .. } = &mut self.context;
-        if let Some(part) = &before {
-            part.submitter.close();
-        }
-        for (ticket, outcome) in outcomes(self.mode, before.as_ref(), undelivered) {
-            fail(shared, wakers, ticket, error(outcome));
-        }
-        for message in self.resubmission.drain(&shared.admission) {
-            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
-        }
+        self.fail_undelivered(before.as_ref(), undelivered, error);
+        let ApplyContext { shared, exchange, .. } = &self.context;
         shared.replies.go_on();
         exchange.forget();
         exchange.set_replica_status(ReplicaStatus::Outside);
@@ -400,6 +392,24 @@ impl<S: Service> Delivery<S> {
         }
         self.context.refuse_reads(why);
         self.context.wakers.flush();
+    }
+
+    /// Closes the ring of a part that is over, and fails the messages that were not delivered here.
+    fn fail_undelivered(
+        &mut self,
+        part: Option<&ViewPart>,
+        undelivered: Vec<(Undelivered, Fate)>,
+        error: impl Fn(Outcome) -> SubmitError,
+    ) {
+        let ApplyContext { shared, wakers, .. } = &mut self.context;
+        part.into_iter().for_each(|part| part.submitter.close());
+        for (ticket, outcome) in outcomes(self.mode, part, undelivered) {
+            fail(shared, wakers, ticket, error(outcome));
+        }
+        // These lie beyond the end of an earlier view's delivery.
+        for message in self.resubmission.drain(&shared.admission) {
+            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
+        }
     }
 
     fn stalled(&mut self) {
@@ -422,22 +432,12 @@ impl<S: Service> Delivery<S> {
         self.replica.leave();
         let part = self.part.take();
         self.kept = None;
-        let ApplyContext { shared, reads, exchange, jobs, wakers, .. } = &mut self.context;
         // The reason is set first, and the ring closed: callers that submit from now on are refused, with the reason.
-        // Callers that wait for room are woken, and refused.
-        shared.admission.set(AdmissionState::Ended(reason.clone()));
-        if let Some(part) = &part {
-            part.submitter.close();
-        }
+        // Callers that wait for room are woken, and refused. Then come messages of which the outcome is known.
+        self.context.shared.admission.set(AdmissionState::Ended(reason.clone()));
         let error = |outcome| SubmitError::Ended { reason: reason.clone(), outcome };
-        // Then messages of which the outcome is known.
-        for (ticket, outcome) in outcomes(self.mode, part.as_ref(), undelivered) {
-            fail(shared, wakers, ticket, error(outcome));
-        }
-        // These lie beyond the end of an earlier view's delivery.
-        for message in self.resubmission.drain(&shared.admission) {
-            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
-        }
+        self.fail_undelivered(part.as_ref(), undelivered, error);
+        let ApplyContext { shared, reads, exchange, jobs, wakers, .. } = &mut self.context;
         // Then all others that still wait. A thread may have passed the check of the reason before, and its message be
         // accepted only now. It is not forgotten: `close` and `ReplySlots::poll` make sure that one of the two notices
         // the other.
@@ -455,11 +455,6 @@ impl<S: Service> Delivery<S> {
     }
 }
 
-struct Served {
-    ran: Result<Ran, DeliverError>,
-    changed: bool,
-}
-
 /// Whether there is any work that needs the replica.
 fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequests, context: &ApplyContext<S>) -> bool {
     let part_does = part.is_some_and(|part| match &part.phase {
@@ -474,13 +469,8 @@ fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequest
 
 /// Tells the submitter of a message that it was not delivered here.
 fn fail<T>(shared: &GroupShared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
-    if ticket == 0 {
-        return;
-    }
-    let Wakeups { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
-    wake.into_iter().for_each(|waker| wakers.push(waker));
-    if room {
-        shared.admission.on_reply_slot();
+    if ticket != 0 {
+        shared.complete(ticket, Err(Unapplied::Failed(Box::new(error))), |waker| wakers.push(waker));
     }
 }
 
@@ -518,7 +508,7 @@ impl<S: Service> Task for Delivery<S> {
             })
         }));
         let Ok(served) = served else { return Err(Halt::Panicked(context.panicked(part.as_ref()))) };
-        let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
+        let (ran, changed) = served.unwrap_or((Ok(Ran::default()), false));
         if changed {
             self.on_change();
         }

@@ -109,20 +109,18 @@ impl ViewPart {
             context.time = time;
         }
         let Some(frontier) = state else { return false };
-        let has_room = |context: &ApplyContext<S>| {
-            context.durable.as_ref().is_none_or(|durable| durable.log_writer.append().has_room())
-        };
         // More than can come in meanwhile.
         for _ in 0..max.saturating_mul(4) {
-            if !has_room(context) {
+            let mut apply = Apply { service, context };
+            if !apply.has_room() {
                 break;
             }
             match backlog.pop(frontier) {
                 Some(BacklogEntry::Message { epoch, seq, sender, time, payload }) => {
                     let message = Message { epoch, seq, sender, time, payload: Payload::kept(&payload), ticket: 0 };
-                    Apply { service, context }.deliver(message);
+                    apply.deliver(message);
                 }
-                Some(BacklogEntry::View(view)) => context.tell_view(service, &view),
+                Some(BacklogEntry::View(view)) => apply.context.tell_view(apply.service, &view),
                 None => break,
             }
         }

@@ -8,8 +8,8 @@
 
 use std::{
     collections::VecDeque,
-    fmt, io,
-    path::{Path, PathBuf},
+    io,
+    path::PathBuf,
     sync::{
         Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -34,11 +34,12 @@ use crate::{
 pub(crate) type DiskLog = Log<Disk>;
 
 /// Work on a log between two batches. Its result is sent once all published state of the log is up to date.
-pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>;
+type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>;
 type Tell = Box<dyn FnOnce()>;
 
 /// The state that a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the writing thread.
 pub(crate) struct LogWriter {
+    /// A panic while it is held leaves the log as it was.
     buffer: Lock<WriteBuffer>,
     /// Whether there are appended records or jobs that the writing thread has not seen.
     due: AtomicBool,
@@ -49,7 +50,7 @@ pub(crate) struct LogWriter {
     /// The last version of this log that all members have on disk.
     globally_persisted: AtomicU64,
     /// Notified when `globally_persisted` has grown, and when nothing more is written.
-    grown: Event,
+    pub(crate) grown: Event,
     /// The number of times that the end was [changed](LogWriter::change_end).
     changes: AtomicU64,
     /// The number of bytes written since the start at which `on_due` is called.
@@ -62,20 +63,33 @@ pub(crate) struct LogWriter {
     anew: AtomicBool,
     /// Whether the group is of a life that an operator forced, and with it accepted the loss of messages.
     forced: AtomicBool,
-    scrubbed: Lock<ScrubReport>,
+    /// The damage that was found while the node runs.
+    pub(crate) scrubbed: Lock<ScrubReport>,
     /// The records that cuts and new beginnings have taken away, as of the last look.
-    asides: Lock<Vec<AsideStatus>>,
+    pub(crate) asides: Lock<Vec<AsideStatus>>,
     /// The reason for which the log is not taken back to the group's end, in a sentence.
     went_back: OnceLock<String>,
     /// The reason for which this node can take no part with its log.
     ends: OnceLock<EndReason>,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Does the work of the writing thread, where there is none.
     pump: OnceLock<Pump>,
 }
 
-/// See [`LogWriter::pump`].
 type Pump = Box<dyn Fn() + Send + Sync>;
+
+/// The reasons for which a node has to end because of its logs. With each comes whether the group has gone back, so
+/// that it lacks what a log has.
+pub(crate) fn end_reasons<'a>(
+    log_writers: impl Iterator<Item = &'a Arc<LogWriter>> + Clone,
+) -> impl Iterator<Item = (EndReason, bool)> {
+    let storage = |why: &str| EndReason::Storage(why.to_owned());
+    let went_back = log_writers.clone().find_map(|log_writer| log_writer.went_back.get());
+    let ends = log_writers.clone().find_map(|log_writer| log_writer.ends.get().cloned());
+    let failed = log_writers.clone().find_map(|log_writer| log_writer.failure()).map(storage);
+    let others = ends.into_iter().chain(failed).map(|reason| (reason, false));
+    went_back.map(|why| (storage(why), true)).into_iter().chain(others)
+}
 
 /// The life of the group to which a log's last view belongs.
 pub(crate) fn life_of(view: &Option<(Epoch, ViewRecord)>) -> ClusterId {
@@ -191,7 +205,7 @@ impl LogWriter {
                 return true;
             }
             // It is answered behind a batch.
-            if self.wait(&self.ask(|_| ())).is_none() {
+            if self.run(|_| ()).is_none() {
                 break;
             }
         }
@@ -242,29 +256,6 @@ impl LogWriter {
         self.forced.store(forced, Ordering::Release);
     }
 
-    /// The damage that was found while the node runs.
-    pub(crate) fn scrubbed(&self) -> ScrubReport {
-        self.scrubbed.lock().clone()
-    }
-
-    pub(crate) fn set_scrubbed(&self, report: ScrubReport) {
-        *self.scrubbed.lock() = report;
-    }
-
-    /// The records that were set aside beside the log.
-    pub(crate) fn asides(&self) -> Vec<AsideStatus> {
-        self.asides.lock().clone()
-    }
-
-    pub(crate) fn set_asides(&self, asides: Vec<AsideStatus>) {
-        *self.asides.lock() = asides;
-    }
-
-    /// The reason for which the log is not taken back to the group's end: it has more that was acknowledged.
-    pub(crate) fn went_back(&self) -> Option<&str> {
-        self.went_back.get().map(String::as_str)
-    }
-
     /// Notes that the group has gone back: the node is to end with this sentence.
     pub(crate) fn set_went_back(&self, why: String) {
         // The first sentence names the place.
@@ -273,16 +264,7 @@ impl LogWriter {
 
     /// Sets the last view of which the log has a record, once that was found out again.
     pub(crate) fn set_view(&self, view: Option<(Epoch, ViewRecord)>) {
-        self.buffer().view = view;
-    }
-
-    fn buffer(&self) -> MutexGuard<'_, WriteBuffer> {
-        // A panic while holding it leaves the log as it was.
-        self.buffer.lock()
-    }
-
-    fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
-        self.jobs.lock()
+        self.buffer.lock().view = view;
     }
 
     /// The reason for which nothing more is written, if that is so.
@@ -294,13 +276,8 @@ impl LogWriter {
     pub(crate) fn fail(&self, why: String) {
         let _ = self.failure.set(why);
         // A caller that waits for a job learns that it will not be done.
-        self.jobs().clear();
+        self.jobs.lock().clear();
         self.grown.notify(usize::MAX);
-    }
-
-    /// The directory of the log's files.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Notes that this node can take no part with its log, for this reason.
@@ -308,73 +285,60 @@ impl LogWriter {
         let _ = self.ends.set(reason);
     }
 
-    /// The reason for which this node has to end, if it has.
-    pub(crate) fn ends(&self) -> Option<&EndReason> {
-        self.ends.get()
-    }
-
     /// The commands that no member applies.
     pub(crate) fn skips(&self) -> Skips {
-        self.buffer().skips.clone()
+        self.buffer.lock().skips.clone()
     }
 
     /// Replaces the list of commands that no member applies, durably, and waits for that. None if the log has failed.
     ///
     /// Called by the holder of the replica, which is to apply some of them.
-    pub(crate) fn set_skips(self: &Arc<LogWriter>, skips: Skips) -> Option<()> {
-        let (log_writer, own) = (Arc::clone(self), skips.clone());
-        let answers = self.ask(move |log| match log.set_skips(own) {
-            Ok(()) => true,
-            Err(error) => {
-                log_writer.fail(error.to_string());
-                false
-            }
-        });
-        self.wait(&answers).filter(|done| *done)?;
-        self.buffer().skips = skips;
+    pub(crate) fn set_skips(&self, skips: Skips) -> Option<()> {
+        let own = skips.clone();
+        self.wait(&self.push(move |log| log.set_skips(own)))?;
+        self.buffer.lock().skips = skips;
         Some(())
     }
 
     /// The end of the log, with all that was appended and may not be on disk yet.
     pub(crate) fn end(&self) -> End {
-        self.buffer().appender.end()
+        self.buffer.lock().appender.end()
     }
 
     /// The last view of which the log has a record, with all that was appended; or that of the state from which the log
     /// was begun.
     pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
-        self.buffer().view.clone()
+        self.buffer.lock().view.clone()
     }
 
     /// The life of the group to which that view belongs. Without a view, so for an empty log, it is 0.
     pub(crate) fn life(&self) -> ClusterId {
-        life_of(&self.buffer().view)
+        life_of(&self.buffer.lock().view)
     }
 
     /// The log's end, with all that was appended, and the view and the skips of a state there.
     pub(crate) fn place(&self) -> LogPlace {
-        let buffer = self.buffer();
+        let buffer = self.buffer.lock();
         LogPlace { end: buffer.appender.end(), view: buffer.view.clone(), skips: buffer.skips.clone() }
     }
 
-    /// The log's end on disk.
     pub(crate) fn on_disk(&self) -> End {
-        self.buffer().on_disk
+        self.buffer.lock().on_disk
     }
 
     /// The log's end on disk, for readers that follow it.
     pub(crate) fn tip(&self) -> Tip {
-        self.buffer().tip
+        self.buffer.lock().tip
     }
 
     /// The place at which the log begins.
     pub(crate) fn begin(&self) -> End {
-        self.buffer().begin
+        self.buffer.lock().begin
     }
 
     /// The approximate size of its segments' contents, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let (bytes, then) = self.buffer().held;
+        let (bytes, then) = self.buffer.lock().held;
         bytes + self.counts().bytes.saturating_sub(then)
     }
 
@@ -405,11 +369,6 @@ impl LogWriter {
     /// The last version that all members have on disk, as far as this node knows: 0 until it is a member.
     pub(crate) fn globally_persisted(&self) -> u64 {
         self.globally_persisted.load(Ordering::Acquire)
-    }
-
-    /// The event that is notified when [`globally_persisted`](LogWriter::globally_persisted) has grown.
-    pub(crate) fn grown(&self) -> &Event {
-        &self.grown
     }
 
     /// Called by the delivering thread.
@@ -448,7 +407,7 @@ impl LogWriter {
     /// Returns a guard with which to append for a while. The records go to the disk once the guard is dropped, or when
     /// the batch before is there.
     pub(crate) fn append(&self) -> AppendGuard<'_> {
-        AppendGuard { log_writer: self, buffer: self.buffer(), appended: false }
+        AppendGuard { log_writer: self, buffer: self.buffer.lock(), appended: false }
     }
 
     /// Publishes on `persisted` from now on how far the log persists. That begins once all that was appended so far
@@ -458,7 +417,7 @@ impl LogWriter {
     /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
     /// acknowledged nothing in the view (docs/src/internals/restart.md).
     pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
-        let mut buffer = self.buffer();
+        let mut buffer = self.buffer.lock();
         let record = Position::new(persisted.epoch(), Seq(0));
         let from = buffer.appender.end().position.max(from).max(record);
         let has_mark = self.is_anew();
@@ -475,7 +434,7 @@ impl LogWriter {
 
     /// Stops publishing how far the log persists.
     pub(crate) fn tell_nobody(&self) {
-        self.buffer().persisted = None;
+        self.buffer.lock().persisted = None;
     }
 
     /// Asks the writing thread to run a job on the log, behind all that was appended before, as soon as the batch on
@@ -485,54 +444,58 @@ impl LogWriter {
         &self,
         job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
     ) -> mpsc::Receiver<T> {
+        self.push(|log| Ok(job(log)))
+    }
+
+    /// As [`ask`](LogWriter::ask), for a job whose error is one of the log: nothing more is written.
+    fn push<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut DiskLog) -> Result<T, WriteError> + Send + 'static,
+    ) -> mpsc::Receiver<T> {
         let (answer, answers) = mpsc::channel();
         let job = move |log: &mut DiskLog| {
-            let done = job(log);
+            let done = job(log)?;
             // The caller that asked may have gone.
             let tell = move || _ = answer.send(done);
             Ok(Box::new(tell) as Tell)
         };
-        self.push(Box::new(job));
-        answers
-    }
-
-    fn push(&self, job: Job) {
-        let mut jobs = self.jobs();
+        let mut jobs = self.jobs.lock();
         // `failure` is set before the waiting jobs are dropped.
         if self.failure().is_none() {
-            jobs.push_back(job);
+            jobs.push_back(Box::new(job));
         }
         drop(jobs);
         self.wake();
+        answers
+    }
+
+    /// Runs a job on the log, as [`ask`](LogWriter::ask) does, and waits for its result.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce(&mut DiskLog) -> T + Send + 'static) -> Option<T> {
+        self.wait(&self.ask(job))
     }
 
     /// As [`ask`](LogWriter::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
     /// [`begin_anew`](Log::begin_anew).
     ///
-    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile. An
-    /// error is one of the log: nothing more is written.
+    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile.
     pub(crate) fn change_end(
         self: &Arc<LogWriter>,
         job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
     ) -> mpsc::Receiver<End> {
-        let (answer, answers) = mpsc::channel();
         let log_writer = Arc::clone(self);
-        let job = move |log: &mut DiskLog| {
+        self.push(move |log| {
             // Before any thread can see the log's new contents.
             log_writer.forget_globally_persisted();
             let view = job(log)?;
-            let mut buffer = log_writer.buffer();
+            let mut buffer = log_writer.buffer.lock();
             log_writer.changes.fetch_add(1, Ordering::AcqRel);
             (buffer.appender, buffer.ready, buffer.view) = (log.appender(), None, view);
             (buffer.on_disk, buffer.tip, buffer.skips) = (log.persisted(), log.tip(), log.skips().clone());
             let end = buffer.on_disk;
             drop(buffer);
             log_writer.grown.notify(usize::MAX);
-            let tell = move || _ = answer.send(end);
-            Ok(Box::new(tell) as Tell)
-        };
-        self.push(Box::new(job));
-        answers
+            Ok(end)
+        })
     }
 
     /// Does all work that is due, on the writing thread: the jobs, and one batch. Returns whether there was any; the
@@ -540,7 +503,7 @@ impl LogWriter {
     pub(crate) fn write(&self, log: &mut DiskLog) -> bool {
         // Work that comes from here on sets it again.
         self.due.store(false, Ordering::Release);
-        let jobs = std::mem::take(&mut *self.jobs());
+        let jobs = std::mem::take(&mut *self.jobs.lock());
         let mut any = !jobs.is_empty();
         any |= self.write_batch(log);
         if !jobs.is_empty() {
@@ -572,9 +535,7 @@ impl LogWriter {
         }
         any
     }
-}
 
-impl LogWriter {
     /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
     /// to save.
     pub(crate) fn save_acknowledged(&self, log: &mut DiskLog) -> bool {
@@ -593,7 +554,7 @@ impl LogWriter {
     fn note_begin(&self, log: &mut DiskLog) {
         if log.begin() != self.begin() {
             let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
-            let mut buffer = self.buffer();
+            let mut buffer = self.buffer.lock();
             (buffer.begin, buffer.held) = (log.begin(), held);
         }
     }
@@ -603,7 +564,7 @@ impl LogWriter {
         if self.failure().is_some() {
             return false;
         }
-        let mut buffer = self.buffer();
+        let mut buffer = self.buffer.lock();
         let ready = buffer.ready.take();
         let Some(mut batch) = ready.or_else(|| buffer.appender.take_batch()) else { return false };
         drop(buffer);
@@ -619,7 +580,7 @@ impl LogWriter {
         records.fetch_add(batch.records(), Ordering::Relaxed);
         bytes.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
         syncs.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = self.buffer();
+        let mut buffer = self.buffer.lock();
         (buffer.on_disk, buffer.tip) = (end, log.tip());
         buffer.appender.give_back(batch);
         // Taken at once, so that the thread that is told next finds the room.
@@ -640,12 +601,12 @@ impl LogWriter {
             told.filter(|(_, from)| buffer.on_disk.position >= *from).map(|(persisted, _)| persisted.clone())
         };
         if self.is_anew()
-            && reaches(&self.buffer()).is_some()
+            && reaches(&self.buffer.lock()).is_some()
             && let Err(error) = self.end_anew(log)
         {
             return self.fail(error.to_string());
         }
-        let buffer = self.buffer();
+        let buffer = self.buffer.lock();
         if let Some(persisted) = reaches(&buffer) {
             persisted.set(buffer.on_disk.version);
         }
@@ -703,11 +664,5 @@ impl Drop for AppendGuard<'_> {
         if self.appended {
             self.log_writer.wake();
         }
-    }
-}
-
-impl fmt::Debug for LogWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogWriter").field("failure", &self.failure()).finish_non_exhaustive()
     }
 }

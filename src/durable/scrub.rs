@@ -10,11 +10,7 @@ use std::{sync::Arc, time::Duration};
 use squall_fabric::{NodeId, Time};
 use squall_ordered::log::{Damage, Position, ReadError, Scrubbed, Scrubber};
 
-use crate::durable::{
-    disk::Disk,
-    log_writer::{DiskLog, LogWriter},
-    recovery,
-};
+use crate::durable::{disk::Disk, log_writer::LogWriter, recovery};
 
 /// The rate at which a log is read.
 #[derive(Clone, Copy, Debug)]
@@ -137,8 +133,6 @@ impl Scrub {
     }
 }
 
-/// The scrubbing of one shard's log.
-#[derive(Debug)]
 pub(crate) struct Scrubbing {
     group: String,
     scrub: Scrub,
@@ -180,13 +174,13 @@ impl Scrubbing {
                 }
             }
         }
-        self.log_writer.set_scrubbed(self.scrub.report());
+        *self.log_writer.scrubbed.lock() = self.scrub.report();
         now
     }
 
     fn read(&mut self, now: Time, bytes: u64) {
         if self.reader.is_none() {
-            self.reader = self.ask(|log| log.scrubber());
+            self.reader = self.log_writer.run(|log| log.scrubber());
         }
         let Some(reader) = &mut self.reader else { return self.scrub.has_read(now, 0, true) };
         match reader.step(bytes) {
@@ -216,11 +210,7 @@ impl Scrubbing {
     /// Whether a damage is there still, if the log can be asked.
     fn is_damaged(&self, damage: &Damage) -> Option<bool> {
         let damage = damage.clone();
-        self.ask(move |log| log.gap(&damage).map(|gap| gap.is_some()))?.ok()
-    }
-
-    fn ask<T: Send + 'static>(&self, job: impl FnOnce(&mut DiskLog) -> T + Send + 'static) -> Option<T> {
-        self.log_writer.wait(&self.log_writer.ask(job))
+        self.log_writer.run(move |log| log.gap(&damage).map(|gap| gap.is_some()))?.ok()
     }
 }
 

@@ -14,7 +14,6 @@
 //! ```
 
 use std::{
-    fmt,
     io::{self, BufReader, BufWriter, Read, Write},
     panic::{AssertUnwindSafe, catch_unwind},
 };
@@ -73,7 +72,6 @@ pub(crate) struct SnapshotStore {
 }
 
 /// The newest snapshot that can be used, and the errors of newer ones.
-#[derive(Debug)]
 pub(crate) struct FoundSnapshot {
     pub(crate) snapshot: Option<StoredSnapshot>,
     pub(crate) refused: Vec<SnapshotStoreError>,
@@ -93,12 +91,12 @@ impl SnapshotStore {
         view: Option<&(Epoch, ViewRecord)>,
         state: Snapshot,
     ) -> Result<(), SnapshotStoreError> {
-        let write = state.into_writer().ok_or(SnapshotStoreError::Unsupported)?;
+        let write = state.write.ok_or(SnapshotStoreError::Unsupported)?;
         let mut snapshot = self.begin(at, view)?;
         // Unwind safety: a panic leaves only the snapshot's file unfinished, which is dropped.
         let written = catch_unwind(AssertUnwindSafe(|| write(&mut snapshot)));
         written.map_err(|_| SnapshotStoreError::Panicked)?.map_err(SnapshotStoreError::Write)?;
-        snapshot.finish()
+        SnapshotContents::finish(snapshot)
     }
 
     /// Begins a snapshot, to which the application's part is still to be written.
@@ -106,9 +104,9 @@ impl SnapshotStore {
         &self,
         at: End,
         view: Option<&(Epoch, ViewRecord)>,
-    ) -> Result<StoredSnapshotWriter, SnapshotStoreError> {
+    ) -> Result<BufWriter<SnapshotContents>, SnapshotStoreError> {
         let writer = SnapshotWriter::new(self.disk.clone(), self.cluster, self.shard, at)?;
-        let mut snapshot = StoredSnapshotWriter(BufWriter::with_capacity(CHUNK_BYTES, SnapshotContents(writer)));
+        let mut snapshot = BufWriter::with_capacity(CHUNK_BYTES, SnapshotContents(writer));
         let record = view.map(|(_, view)| view.encode()).unwrap_or_default();
         let mut write = || {
             snapshot.write_all(MAGIC)?;
@@ -183,11 +181,9 @@ impl SnapshotStore {
     }
 }
 
-/// A snapshot that is being written. If it is dropped before it is [finished](StoredSnapshotWriter::finish), no
-/// snapshot exists.
-pub(crate) struct StoredSnapshotWriter(BufWriter<SnapshotContents>);
-
-struct SnapshotContents(SnapshotWriter<Disk>);
+/// A snapshot that is being written. If it is dropped before it is [finished](SnapshotContents::finish), no snapshot
+/// exists.
+pub(crate) struct SnapshotContents(SnapshotWriter<Disk>);
 
 impl Write for SnapshotContents {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -200,27 +196,11 @@ impl Write for SnapshotContents {
     }
 }
 
-impl StoredSnapshotWriter {
+impl SnapshotContents {
     /// Makes the snapshot durable.
-    pub(crate) fn finish(self) -> Result<(), SnapshotStoreError> {
-        let contents = self.0.into_inner().map_err(|error| SnapshotStoreError::Write(error.into_error()))?;
+    pub(crate) fn finish(writer: BufWriter<SnapshotContents>) -> Result<(), SnapshotStoreError> {
+        let contents = writer.into_inner().map_err(|error| SnapshotStoreError::Write(error.into_error()))?;
         Ok(contents.0.finish()?)
-    }
-}
-
-impl Write for StoredSnapshotWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl fmt::Debug for StoredSnapshotWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoredSnapshotWriter").finish_non_exhaustive()
     }
 }
 
@@ -250,11 +230,5 @@ impl Read for Stored {
 impl Read for StoredSnapshot {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.from.read(into)
-    }
-}
-
-impl fmt::Debug for StoredSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoredSnapshot").field("at", &self.at).finish_non_exhaustive()
     }
 }

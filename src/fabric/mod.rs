@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam::channel::Receiver;
 use squall_fabric::{
-    NodeId,
+    Fabric, NodeId,
     mixed::{MixedFabric, Transport},
     net::{
         DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, ServiceStream,
@@ -71,71 +71,58 @@ pub enum FabricError {
     NoVerbs,
 }
 
-/// A fabric that learns the addresses of nodes which its configuration did not name.
-pub(crate) trait Learn {
-    /// Learns the addresses of a node. A node that shares a host with others learns of itself first.
+/// A fabric that carries a node of a cluster.
+pub(crate) trait NodeFabric: Fabric {
+    /// Learns the addresses of a node that its configuration may not name. A node that shares a host with others learns
+    /// of itself first.
     fn learn(&mut self, member: &Member);
-}
 
-/// The port at which a real node is called.
-pub(crate) trait Port {
     /// The streams of callers of a service at the node's port. None if it has no port: the node shares its host with
     /// all others.
-    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>>;
-}
-
-impl Learn for ShmFabric {
-    fn learn(&mut self, member: &Member) {
-        self.learn(member.node, &member.addresses);
-    }
-}
-
-impl Port for ShmFabric {
     fn calls(&self, _service: ServiceId) -> Option<Receiver<ServiceStream>> {
         None
     }
 }
 
-impl Learn for TcpFabric {
+impl NodeFabric for ShmFabric {
     fn learn(&mut self, member: &Member) {
         self.learn(member.node, &member.addresses);
     }
 }
 
-impl Port for TcpFabric {
+impl NodeFabric for TcpFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+
     fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
         Some(self.take_service(service))
     }
 }
 
-impl Learn for MixedFabric {
+impl NodeFabric for MixedFabric {
     fn learn(&mut self, member: &Member) {
         self.learn(member.node, &member.addresses);
     }
-}
 
-impl Port for MixedFabric {
     fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
         self.tcp().map(|tcp| tcp.take_service(service))
     }
 }
 
 #[cfg(feature = "verbs")]
-impl Learn for VerbsFabric {
+impl NodeFabric for VerbsFabric {
     fn learn(&mut self, member: &Member) {
         self.learn(member.node, &member.addresses);
     }
-}
 
-#[cfg(feature = "verbs")]
-impl Port for VerbsFabric {
     fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
         Some(self.take_service(service))
     }
 }
 
 #[cfg(feature = "sim")]
-impl Learn for squall_fabric::sim::SimFabric {
+impl NodeFabric for squall_fabric::sim::SimFabric {
     fn learn(&mut self, _member: &Member) {}
 }
 

@@ -9,10 +9,9 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
 };
 
-use squall_fabric::{NodeId, Time, Waker};
+use squall_fabric::{NodeId, Waker};
 use squall_membership::{self as membership, ShardId};
 use squall_ordered::{Mode, log::ChainValue};
 use squall_runtime::{BackoffProfile, CoreBudget};
@@ -42,7 +41,7 @@ use crate::{
     replica::{replica_cell::ReplicaCell, schema::Schema, service::Service},
     state_transfer::{
         control::ReplicaControl,
-        install::{Installer, Repair},
+        install::{self, Installer, Repair},
         wire::{LogEnd, OfferKind},
     },
 };
@@ -62,7 +61,6 @@ pub struct GroupCounts {
 
 /// A group that was declared, and waits for its node's start.
 pub(crate) trait GroupSpec: fmt::Debug + Send {
-    /// The group's name.
     fn name(&self) -> &str;
 
     /// The identity of its messages and of its state.
@@ -86,23 +84,11 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
 
 /// A living group, as its node's engine sees it.
 pub(crate) trait GroupControl: ReplicaControl {
-    /// Notes that this node's ring has more room.
-    fn on_freed(&self);
-
-    /// Notes that there is more room for bulk messages, and for small ones behind them.
-    fn on_freed_bulk(&self);
-
-    /// Notes that the other members' clocks are known.
-    fn on_stamps(&self);
+    /// The admission of the group's messages. The delivering thread lets deadlines there expire too, unless it hangs.
+    fn admission(&self) -> &Admission;
 
     /// Tells callers why they must not wait while the delivering thread hangs.
     fn halt(&self, why: &Unavailable);
-
-    /// Lets deadlines expire that are due, and starts new ones. The delivering thread does that too, unless it hangs.
-    fn expire_deadlines(&self, now: Time);
-
-    /// Returns the time of the next deadline.
-    fn next_deadline(&self) -> Option<Time>;
 
     /// Whether the delivering thread is asked for work that it does not notice by itself.
     fn wants_delivery(&self) -> bool;
@@ -126,24 +112,14 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
     let backoff = BackoffProfile::caller(config.spin(), CoreBudget::of_this_host(config.members_here()));
     let admission = Arc::new(Admission::new(name.to_owned(), backoff, options.mode == Mode::Durable));
     let shared = Arc::new(GroupShared { admission, replies: ReplySlots::new(options.max_waiting) });
-    let replica = Arc::new(ReplicaCell::new(service));
-    let reads = Arc::new(Reads::new(Arc::clone(&replica)));
+    let reads = Arc::new(Reads::new(Arc::new(ReplicaCell::new(service))));
     let mode = options.mode;
     let history = History::new(name, (mode == Mode::Durable).then(|| Policy::of(&options)));
-    let spec =
-        Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads), history: Arc::clone(&history), mode };
-    (Group { shared, reads, history, mode }, Box::new(spec))
+    let group = Group { shared, reads, history, mode };
+    (group.clone(), Box::new(group))
 }
 
-struct Spec<S: Service> {
-    replica: Arc<ReplicaCell<S>>,
-    shared: Arc<GroupShared<S::Reply>>,
-    reads: Arc<Reads<S>>,
-    history: Arc<History>,
-    mode: Mode,
-}
-
-impl<S: Service> GroupSpec for Spec<S> {
+impl<S: Service> GroupSpec for Group<S> {
     fn name(&self) -> &str {
         &self.shared.admission.name
     }
@@ -156,7 +132,7 @@ impl<S: Service> GroupSpec for Spec<S> {
         recovery::claim(log, S::schema())?;
         let group = || self.shared.admission.name.clone();
         let failed = |why: String| RecoverError::State { group: group(), why };
-        let mut service = self.replica.borrow().ok_or_else(|| failed("it is in use".to_owned()))?;
+        let mut service = self.reads.replica().borrow().ok_or_else(|| failed("it is in use".to_owned()))?;
         recovery::begin(&mut *service, log).map_err(|error| failed(error.to_string()))
     }
 
@@ -168,51 +144,42 @@ impl<S: Service> GroupSpec for Spec<S> {
         bound: Arc<ClockBound>,
         log_writer: Option<Arc<LogWriter>>,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
-        let Spec { replica, shared, reads, history, mode } = *self;
         let (tally, exchange) = <(Arc<Tally>, Arc<StateExchange>)>::default();
         if let Some(log_writer) = &log_writer {
-            history.start(Arc::clone(log_writer), Arc::clone(&exchange), waker.clone());
+            self.history.start(Arc::clone(log_writer), Arc::clone(&exchange), waker.clone());
         }
-        shared.admission.start(waker, clock, bound);
+        self.shared.admission.start(waker, clock, bound);
+        let Group { shared, reads, mode, .. } = (*self).clone();
+        let replica = Arc::clone(reads.replica());
         let control = Control {
-            shared: Arc::clone(&shared),
-            reads: Arc::clone(&reads),
+            group: *self,
             exchange: Arc::clone(&exchange),
             tally: Arc::clone(&tally),
             log_writer: log_writer.clone(),
-            history,
         };
         let links = Links { shared, reads, exchange, tally, log_writer };
         (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
     }
 }
 
-impl<S: Service> fmt::Debug for Spec<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Spec({:?})", self.name())
-    }
-}
-
 struct Control<S: Service> {
-    shared: Arc<GroupShared<S::Reply>>,
-    reads: Arc<Reads<S>>,
+    group: Group<S>,
     exchange: Arc<StateExchange>,
     tally: Arc<Tally>,
     log_writer: Option<Arc<LogWriter>>,
-    history: Arc<History>,
 }
 
 impl<S: Service> Control<S> {
     /// The object that takes in states and records, in a durable group.
     fn installer(&self) -> Option<Installer<'_, S>> {
         let log_writer = self.log_writer.as_ref()?;
-        Some(Installer { replica: self.reads.replica(), exchange: &self.exchange, log_writer })
+        Some(Installer { replica: self.group.reads.replica(), exchange: &self.exchange, log_writer })
     }
 }
 
 impl<S: Service> ReplicaControl for Control<S> {
     fn name(&self) -> &str {
-        &self.shared.admission.name
+        &self.group.shared.admission.name
     }
 
     fn replica_status(&self) -> ReplicaStatus {
@@ -221,7 +188,7 @@ impl<S: Service> ReplicaControl for Control<S> {
 
     fn capture(&self, wanted: Wanted, reply: CaptureReply) {
         self.exchange.ask(wanted, reply);
-        self.shared.admission.wake();
+        self.group.shared.admission.wake();
     }
 
     fn log_writer(&self) -> Option<&Arc<LogWriter>> {
@@ -229,7 +196,7 @@ impl<S: Service> ReplicaControl for Control<S> {
     }
 
     fn history(&self) -> &Arc<History> {
-        &self.history
+        &self.group.history
     }
 
     fn held(&self) -> Option<membership::HeldCopy> {
@@ -254,21 +221,11 @@ impl<S: Service> ReplicaControl for Control<S> {
                 OfferKind::Suffix(divergence) => installer.take_suffix(divergence, from),
                 OfferKind::Records => Err(RestoreError::Foreign("these are only some records of a log")),
             };
-            self.shared.admission.wake();
+            self.group.shared.admission.wake();
             return taken;
         }
         let Head { reached, .. } = state::read_head(from)?;
-        let replica = self.reads.replica();
-        let mut guard = loop {
-            if replica.is_broken() {
-                return Err(RestoreError::Panicked);
-            }
-            match replica.borrow() {
-                Some(guard) => break guard,
-                // A reader holds the replica, and looks are short.
-                None => thread::yield_now(),
-            }
-        };
+        let mut guard = install::borrow(self.group.reads.replica())?;
         let exchange = &self.exchange;
         // A panic breaks the replica, because `guard` is dropped while it unwinds.
         let restored = catch_unwind(AssertUnwindSafe(move || {
@@ -278,45 +235,29 @@ impl<S: Service> ReplicaControl for Control<S> {
             Ok(())
         }));
         // The delivering thread must see the restored state, and answer the callers that want the replica.
-        self.shared.admission.wake();
+        self.group.shared.admission.wake();
         restored.unwrap_or(Err(RestoreError::Panicked))
     }
 }
 
 impl<S: Service> GroupControl for Control<S> {
-    fn on_freed(&self) {
-        self.shared.admission.on_freed();
-    }
-
-    fn on_freed_bulk(&self) {
-        self.shared.admission.on_freed_bulk();
-    }
-
-    fn on_stamps(&self) {
-        self.shared.admission.on_stamps();
+    fn admission(&self) -> &Admission {
+        &self.group.shared.admission
     }
 
     fn halt(&self, why: &Unavailable) {
-        self.shared.admission.halt(why.clone());
-        self.shared.replies.stall(|waker| waker.wake());
-        self.reads.halt(&ReadError::Unavailable { why: why.clone() });
-    }
-
-    fn expire_deadlines(&self, now: Time) {
-        self.shared.admission.deadlines.expire(now, |waker| waker.wake());
-    }
-
-    fn next_deadline(&self) -> Option<Time> {
-        self.shared.admission.deadlines.next()
+        self.group.shared.admission.halt(why.clone());
+        self.group.shared.replies.stall(|waker| waker.wake());
+        self.group.reads.halt(&ReadError::Unavailable { why: why.clone() });
     }
 
     fn wants_delivery(&self) -> bool {
-        let admission = &self.shared.admission;
-        self.reads.any_peeks()
+        let admission = &self.group.shared.admission;
+        self.group.reads.any_peeks()
             || admission.deadlines.any()
             || admission.may_resubmit()
             || self.exchange.any()
-            || self.reads.replica().is_left()
+            || self.group.reads.replica().is_left()
     }
 
     fn count_overrun(&self) {
@@ -326,18 +267,11 @@ impl<S: Service> GroupControl for Control<S> {
     fn counts(&self) -> GroupCounts {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let Tally { applied, skipped, reads, overruns } = &*self.tally;
-        let reads = get(reads) + self.reads.direct();
+        let reads = get(reads) + self.group.reads.direct();
         GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
     }
 
     fn log_source(&self) -> Option<Arc<dyn LogSource>> {
-        self.log_writer.as_ref()?;
-        let Control { shared, reads, history, .. } = self;
-        Some(Arc::new(Group {
-            shared: Arc::clone(shared),
-            reads: Arc::clone(reads),
-            history: Arc::clone(history),
-            mode: Mode::Durable,
-        }))
+        self.log_writer.as_ref().map(|_| Arc::new(self.group.clone()) as Arc<dyn LogSource>)
     }
 }

@@ -7,10 +7,7 @@ use rcgen::{
 use squall_fabric::{NodeId, net::certificate_name};
 use time::{Duration, OffsetDateTime};
 
-use super::{
-    Files, KeysError,
-    files::{Access, check_free, write},
-};
+use super::{Files, KeysError, files::write_pair};
 use crate::config::check_name;
 
 /// The lifetime of a CA, in days.
@@ -59,11 +56,8 @@ impl Authority {
 
     /// Writes the certificate and the key into files; only this user can read the key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
-        let places = [files.authority_key(), files.authority_certificate()];
-        check_free(&places, replace)?;
-        let [key, certificate] = places;
-        write(&key, &self.issuer.key().serialize_pem(), Access::Owner, replace)?;
-        write(&certificate, &self.certificate, Access::All, replace)
+        let paths = [files.authority_key(), files.authority_certificate()];
+        write_pair(paths, &self.issuer.key().serialize_pem(), &self.certificate, replace)
     }
 
     /// Returns the cluster's name.
@@ -125,11 +119,7 @@ impl NodeKeys {
 
     /// Writes the certificate and the key into files; only this user can read the key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
-        let places = [files.key(self.node), files.certificate(self.node)];
-        check_free(&places, replace)?;
-        let [key, certificate] = places;
-        write(&key, &self.key, Access::Owner, replace)?;
-        write(&certificate, &self.certificate, Access::All, replace)
+        write_pair([files.key(self.node), files.certificate(self.node)], &self.key, &self.certificate, replace)
     }
 }
 

@@ -56,28 +56,21 @@ impl Files {
     }
 }
 
-/// The users that may read a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Owner,
-    All,
-}
-
-/// Checks that none of these files exists, unless they may be replaced.
-pub(super) fn check_free(places: &[PathBuf], replace: bool) -> Result<(), KeysError> {
-    let taken = places.iter().find(|path| !replace && path.symlink_metadata().is_ok());
-    taken.map_or(Ok(()), |path| Err(KeysError::Exists { path: path.clone() }))
+/// Writes a key, which only this user can read, and its public half, into the files of these paths. It writes neither
+/// if one exists, unless they may be replaced.
+pub(super) fn write_pair(paths: [PathBuf; 2], key: &str, public: &str, replace: bool) -> Result<(), KeysError> {
+    if let Some(path) = paths.iter().find(|path| !replace && path.symlink_metadata().is_ok()) {
+        return Err(KeysError::Exists { path: path.clone() });
+    }
+    write(&paths[0], key, 0o600, replace)?;
+    write(&paths[1], public, 0o644, replace)
 }
 
 /// Writes a file as a whole: a reader sees the old text or the new one.
-pub(super) fn write(path: &Path, text: &str, access: Access, replace: bool) -> Result<(), KeysError> {
+fn write(path: &Path, text: &str, mode: u32, replace: bool) -> Result<(), KeysError> {
     let failed = |cause| KeysError::Write { path: path.to_owned(), cause };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory).map_err(failed)?;
-    let mode = match access {
-        Access::Owner => 0o600,
-        Access::All => 0o644,
-    };
     let beside = path.with_extension(format!("new-{}", std::process::id()));
     let create = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;

@@ -3,10 +3,7 @@
 use rcgen::{KeyPair, PKCS_ED25519};
 use squall_fabric::NodeId;
 
-use super::{
-    Files, KeysError,
-    files::{Access, check_free, write},
-};
+use super::{Files, KeysError, files::write_pair};
 
 /// The Ed25519 key with which a node signs its logs, and its public half, each in PEM form.
 #[derive(Clone)]
@@ -40,11 +37,7 @@ impl LogKeys {
 
     /// Writes both into files; only this user can read the private key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
-        let places = [files.log_key(self.node), files.log_public_key(self.node)];
-        check_free(&places, replace)?;
-        let [key, public_key] = places;
-        write(&key, &self.key, Access::Owner, replace)?;
-        write(&public_key, &self.public_key, Access::All, replace)
+        write_pair([files.log_key(self.node), files.log_public_key(self.node)], &self.key, &self.public_key, replace)
     }
 }
 

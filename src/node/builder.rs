@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, thread};
 
 use crossbeam::channel::unbounded;
-use squall_fabric::{Fabric, NodeId, Wait};
-use squall_membership::{EndReason, ShardId};
+use squall_fabric::{NodeId, Wait};
+use squall_membership::{EndReason, Input, ShardId};
 use squall_ordered::{BulkPath, Mode};
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
 use squall_services::{Caller, ControlError, Server};
@@ -22,7 +22,7 @@ use crate::{
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::{FabricError, Learn, Port},
+    fabric::{FabricError, NodeFabric},
     group::{
         control::{Controls, GroupSpec, new_group},
         handle::Group,
@@ -172,7 +172,7 @@ impl NodeBuilder {
         }
     }
 
-    fn start_on<F: Fabric + Wait + Learn + Port + Send + 'static>(
+    fn start_on<F: NodeFabric + Wait + Send + 'static>(
         self,
         open: impl FnOnce(&Config) -> Result<F, FabricError>,
         bulk_path: BulkPath,
@@ -186,7 +186,7 @@ impl NodeBuilder {
         let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         if let Some(why) = config.confirms_reads() {
             tracing::info!("{why}");
-            plan.confirm_reads();
+            plan.shards.values_mut().for_each(|shard| shard.reads_alone = false);
         }
         let caller = config.caller()?;
         let mut fabric = open(&config)?;
@@ -251,7 +251,7 @@ impl NodeBuilder {
         let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, pipe_slots, Box::new(log), bound);
         let mut effects = Vec::new();
         if was_member {
-            core.hold(held, &mut effects);
+            core.input(Input::Held(held), &mut effects);
         }
         let durable = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control)));
         let scrub = || ScrubThread::start(caller.clone(), Arc::clone(&watch), durable, config.scrub_bytes_per_second());

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
-use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
-use squall_membership::{EndReason, ShardId};
+use squall_fabric::{Time, Wait, Waker};
+use squall_membership::{EndReason, Input, ShardId};
 use squall_runtime::{Backoff, Rest, RunDelay};
 use squall_services::Caller;
 use squall_view_log::Monitor;
@@ -18,8 +18,8 @@ use crate::{
     capture::exchange::ReplicaStatus,
     clients::admin::StatusReport,
     delivery::{Halt, Task, delivery_thread::DeliveryThread, shard_change::ShardChange},
-    durable::log_writer::LogWriter,
-    fabric::Learn,
+    durable::log_writer::{self, LogWriter},
+    fabric::NodeFabric,
     group::control::GroupControl,
     node::{
         core::{CoreEffect, NodeCore},
@@ -50,12 +50,8 @@ const LAST_RESORT: &str = "it goes on by itself once more of them are back; if t
 pub(crate) enum EngineRequest {
     /// Ends the node's part in all groups, and the thread.
     Stop,
-    /// Lets this node leave the group.
-    Leave,
-    /// Lets all members leave.
-    Close,
-    /// Takes an operator's word that a member is gone.
-    Suspect(NodeId),
+    /// Gives membership the word of an operator, or of the application.
+    Input(Input),
     /// Asks for the state of the node and its groups.
     Status(Sender<Status>),
     /// Asks for an operator's report, which completes the given one about the view log.
@@ -170,7 +166,7 @@ pub(crate) struct Engine<F> {
     pub(crate) effects: Vec<CoreEffect>,
 }
 
-impl<F: Fabric + Wait + Learn> Engine<F> {
+impl<F: NodeFabric + Wait> Engine<F> {
     /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn the reason.
     pub(crate) fn run(mut self) {
         let span = tracing::info_span!("engine", node = self.core.fabric().node().0);
@@ -223,23 +219,12 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             self.core.fail(view_log::end_reason(node, failure), &mut self.effects);
             busy = true;
         }
-        if !self.core.is_ended()
-            && let Some(why) = self.log_writers.iter().find_map(|log_writer| log_writer.went_back())
-        {
-            self.monitor.say_went_back();
-            self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
-            busy = true;
-        }
-        if !self.core.is_ended()
-            && let Some(reason) = self.log_writers.iter().find_map(|log_writer| log_writer.ends()).cloned()
-        {
+        let is_ended = self.core.is_ended();
+        for (reason, went_back) in log_writer::end_reasons(self.log_writers.iter()).filter(|_| !is_ended) {
+            if went_back {
+                self.monitor.say_went_back();
+            }
             self.core.fail(reason, &mut self.effects);
-            busy = true;
-        }
-        if !self.core.is_ended()
-            && let Some(why) = self.log_writers.iter().find_map(|log_writer| log_writer.failure())
-        {
-            self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
             busy = true;
         }
         let mut stop = false;
@@ -247,9 +232,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             busy = true;
             match request {
                 EngineRequest::Stop => stop = true,
-                EngineRequest::Leave => self.core.leave(&mut self.effects),
-                EngineRequest::Close => self.core.close(&mut self.effects),
-                EngineRequest::Suspect(node) => self.core.suspect(node, &mut self.effects),
+                EngineRequest::Input(input) => self.core.input(input, &mut self.effects),
                 EngineRequest::Status(reply) => {
                     // The caller that asked may have gone.
                     let _ = reply.send(self.status());
@@ -280,18 +263,19 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.stalled = None;
                     self.watch.interrupted("it was dropped from the group, and joins it again");
                 }
-                CoreEffect::Halt { shard, why } => {
-                    if let Some(group) = self.groups.get(&shard) {
-                        group.control.halt(&why);
-                    }
-                }
+                CoreEffect::Halt { shard, why } => self.with_control(shard, |control| control.halt(&why)),
                 CoreEffect::CutTo { shard, end, complete } => {
                     // The shard's part of the view before, with which it was to go on, is void.
                     self.tell(shard, ShardChange::Outside { undelivered: Vec::new(), why: Unavailable::Joining });
                     self.returning.cut(shard, end, complete);
                 }
                 CoreEffect::Returns => self.returning.gather(),
-                CoreEffect::WaitsFor(nodes) => self.wait_for(&nodes),
+                CoreEffect::WaitsFor(nodes) if nodes.is_empty() => {}
+                CoreEffect::WaitsFor(nodes) => {
+                    let why = waits_for(&nodes);
+                    tracing::warn!(%why, "the group is to be put together again");
+                    self.stalled = Some(why);
+                }
                 CoreEffect::Stalled(why) => {
                     let why = format!("{why}; {LAST_RESORT}");
                     tracing::warn!(%why, "the group stands still");
@@ -304,21 +288,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         thread.wake();
                     }
                 }
-                CoreEffect::Freed(shard) => {
-                    if let Some(group) = self.groups.get(&shard) {
-                        group.control.on_freed();
-                    }
-                }
-                CoreEffect::FreedBulk(shard) => {
-                    if let Some(group) = self.groups.get(&shard) {
-                        group.control.on_freed_bulk();
-                    }
-                }
-                CoreEffect::Stamps(shard) => {
-                    if let Some(group) = self.groups.get(&shard) {
-                        group.control.on_stamps();
-                    }
-                }
+                CoreEffect::Freed(shard) => self.with_control(shard, |control| control.admission().on_freed()),
+                CoreEffect::FreedBulk(shard) => self.with_control(shard, |control| control.admission().on_freed_bulk()),
+                CoreEffect::Stamps(shard) => self.with_control(shard, |control| control.admission().on_stamps()),
                 CoreEffect::Ended(reason) => {
                     for group in self.groups.values_mut() {
                         group.tell(ShardChange::End { undelivered: Vec::new(), reason: reason.clone() });
@@ -370,21 +342,17 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     fn return_to_group(&mut self) -> bool {
         let Some(done) = self.returning.step(&mut self.groups) else { return false };
         match done {
-            Done::Held(held) => self.core.hold(held, &mut self.effects),
+            Done::Held(held) => self.core.input(Input::Held(held), &mut self.effects),
             Done::Cut(shard, Ok(())) => self.core.cut_done(shard),
             Done::Cut(_, Err(why)) => self.core.fail(EndReason::Storage(why), &mut self.effects),
         }
         true
     }
 
-    /// Notes that the group is in pieces, and goes on when these nodes are back, or enough of them.
-    fn wait_for(&mut self, nodes: &[NodeId]) {
-        if nodes.is_empty() {
-            return;
+    fn with_control(&self, shard: ShardId, with: impl FnOnce(&dyn GroupControl)) {
+        if let Some(group) = self.groups.get(&shard) {
+            with(&*group.control);
         }
-        let why = waits_for(nodes);
-        tracing::warn!(%why, "the group is to be put together again");
-        self.stalled = Some(why);
     }
 
     fn tell(&mut self, shard: ShardId, change: ShardChange) {
@@ -429,7 +397,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 }
                 // Its thread may hang.
                 Home::Thread(thread) => {
-                    group.control.expire_deadlines(now);
+                    group.control.admission().deadlines.expire(now, |waker| waker.wake());
                     if group.control.wants_delivery() {
                         thread.wake();
                     }
@@ -443,7 +411,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// The time at which something is due even if nothing happens.
     fn deadline(&self) -> Time {
         let tasks = self.groups.values().filter_map(|group| match &group.home {
-            Home::Engine(_) | Home::Thread(_) => group.control.next_deadline(),
+            Home::Engine(_) | Home::Thread(_) => group.control.admission().deadlines.next(),
             Home::Stuck(_) | Home::Ended => None,
         });
         tasks.chain([self.core.deadline()]).min().unwrap_or(Time::MAX)
@@ -479,7 +447,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     }
 
     fn stop(&mut self, run_delay: &RunDelay) {
-        self.core.stop(&mut self.effects);
+        self.core.input(Input::Stop, &mut self.effects);
         // Stable messages are still delivered. An application that does not return is not waited for here, but when its
         // thread is joined.
         let until = Time::boot_clock() + Duration::from_secs(1);

@@ -14,7 +14,7 @@ use crate::{
     node::operator::Operator,
     state_transfer::{
         offer,
-        wire::{self, StateSource, TransferRequest},
+        wire::{self, TransferRequest},
     },
 };
 
@@ -25,12 +25,16 @@ pub(crate) fn of_node(
     operator: &Arc<Operator>,
 ) -> Vec<(Service, Handler)> {
     let (messenger, operator) = (Arc::clone(messenger), Arc::clone(operator));
-    let states = States(Arc::clone(controls));
+    let states = Arc::clone(controls);
+    let capture = move |request: TransferRequest| {
+        let control = states.get(&request.shard).ok_or_else(|| format!("this node has no {}", request.shard))?;
+        offer::offer(&**control, request.part)
+    };
     let watch = Arc::clone(&operator.watch);
     let logs = Logs { controls: Arc::clone(controls), view: Box::new(move || watch.view()) };
     vec![
         (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
-        (Service::State, Arc::new(move |stream| wire::serve(stream, &states))),
+        (Service::State, Arc::new(move |stream| wire::serve(stream, &capture))),
         (Service::Admin, Arc::new(move |stream| admin::serve(stream, &*operator))),
         (Service::Log, Arc::new(move |stream| log_service::serve(stream, &logs))),
     ]
@@ -40,14 +44,4 @@ pub(crate) fn of_node(
 pub(crate) fn clients(clients: &Arc<serve::Server>) -> (Service, Handler) {
     let clients = Arc::clone(clients);
     (Service::Clients, Arc::new(move |stream| clients.serve(stream)))
-}
-
-/// The states of a node's replicas, for members that join.
-struct States(Arc<Controls>);
-
-impl StateSource for States {
-    fn capture(&self, request: TransferRequest) -> Result<wire::PreparedOffer, String> {
-        let control = self.0.get(&request.shard).ok_or_else(|| format!("this node has no {}", request.shard))?;
-        offer::offer(&**control, request.part)
-    }
 }

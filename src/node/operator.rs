@@ -8,12 +8,12 @@ use std::{
 
 use crossbeam::channel::{Sender, bounded};
 use squall_fabric::{NodeId, Waker};
-use squall_membership::EndReason;
+use squall_membership::{EndReason, Input};
 use squall_view_log::Monitor;
 
 use crate::{
     clients::admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
-    node::{engine::EngineRequest, status::Status, watch::NodeWatch},
+    node::{engine::EngineRequest, watch::NodeWatch},
 };
 
 /// The longest time that a node that has left waits until it is no voter any more.
@@ -46,14 +46,10 @@ impl Operator {
     }
 
     /// Sends the engine a question. None if there is no answer in time, or the engine has ended.
-    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> EngineRequest) -> Option<T> {
+    pub(super) fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> EngineRequest) -> Option<T> {
         let (reply, answer) = bounded(1);
         self.tell(request(reply));
         answer.recv_timeout(PATIENCE).ok()
-    }
-
-    pub(crate) fn status(&self) -> Option<Status> {
-        self.ask(EngineRequest::Status)
     }
 
     /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.
@@ -92,7 +88,7 @@ impl Admin for Operator {
             let members: Vec<String> = view.nodes().iter().map(|member| member.0.to_string()).collect();
             return Err(format!("{node} is not a member of {}: that has {}", view.epoch, members.join(", ")));
         }
-        self.tell(EngineRequest::Suspect(node));
+        self.tell(EngineRequest::Input(Input::Suspect(node)));
         Ok(())
     }
 
@@ -101,7 +97,7 @@ impl Admin for Operator {
             Some(reason) => Err(format!("its part is over: {reason}")),
             None => {
                 let farewell = self.farewells.hold();
-                self.tell(EngineRequest::Leave);
+                self.tell(EngineRequest::Input(Input::Leave));
                 Ok(farewell)
             }
         }

@@ -1,7 +1,7 @@
 //! The report of an engine's node on its cluster, for operators.
 
 use crossbeam::channel::Sender;
-use squall_fabric::{Fabric, NodeId, Time, Wait};
+use squall_fabric::{NodeId, Time, Wait};
 use squall_membership::{Epoch, Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
 
 use super::{
@@ -9,18 +9,18 @@ use super::{
     returning::waits_for,
 };
 use crate::{
-    calls::clock::Now,
+    calls::{clock::Now, error::list},
     clients::admin::{
         CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
         StatusReport,
     },
-    fabric::Learn,
+    fabric::NodeFabric,
 };
 
 /// The view that a node is forced to go on with, and the shards that start empty in it.
 pub(crate) type Forced = (Epoch, Vec<EmptiedShard>);
 
-impl<F: Fabric + Wait + Learn> Engine<F> {
+impl<F: NodeFabric + Wait> Engine<F> {
     /// Adds the engine's knowledge to a report about the view log.
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();
@@ -147,8 +147,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         let me = self.monitor.me().node;
         let mut others: Vec<NodeId> = log.voters.iter().map(|(node, _)| *node).filter(|node| *node != me).collect();
         others.sort_unstable();
-        let others: Vec<String> = others.iter().map(NodeId::to_string).collect();
-        let (others, epoch) = (others.join(", "), log.epoch.map_or_else(String::new, |epoch| format!(" with {epoch}")));
+        let (others, epoch) = (list(&others), log.epoch.map_or_else(String::new, |epoch| format!(" with {epoch}")));
         match self.core.view() {
             None => format!(
                 "it is in no view: the others went on without it{epoch}, and it asks to join them. Force one that was left ({others} \

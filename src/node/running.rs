@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_membership::{EndReason, View};
+use squall_membership::{EndReason, Input, View};
 use squall_services::Server;
 
 use crate::{
@@ -78,7 +78,7 @@ impl Node {
     /// member then, and goes on trying; a process that is to end calls [`shutdown`](Node::shutdown) next, whatever the
     /// answer.
     pub fn leave(&self, limit: Duration) -> bool {
-        self.operator.tell(EngineRequest::Leave);
+        self.operator.tell(EngineRequest::Input(Input::Leave));
         self.operator.wait_left(Some(limit)).is_some()
     }
 
@@ -91,13 +91,13 @@ impl Node {
     /// A message that was acknowledged survives a loss of power of all members: durable groups go on with it when their
     /// nodes are started again. The outcome of a message that was not delivered is unknown.
     pub fn shutdown_group(&self, limit: Duration) -> bool {
-        self.operator.tell(EngineRequest::Close);
+        self.operator.tell(EngineRequest::Input(Input::Close));
         self.operator.wait_left(Some(limit)).is_some()
     }
 
     /// Declares a member gone, whatever this node sees of it: the others go on without it.
     pub fn suspect(&self, member: NodeId) {
-        self.operator.tell(EngineRequest::Suspect(member));
+        self.operator.tell(EngineRequest::Input(Input::Suspect(member)));
     }
 
     /// Returns the reason for which the node's part in its groups is over, if it is.
@@ -113,7 +113,7 @@ impl Node {
     /// Returns the current state of the node and its groups. None while the engine does not answer, because it has
     /// ended.
     pub fn status(&self) -> Option<Status> {
-        self.operator.status()
+        self.operator.ask(EngineRequest::Status)
     }
 
     /// Stops serving calls, as if the node had died to its clients.
@@ -134,7 +134,7 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
             .field("id", &self.id())
-            .field("epoch", &self.operator.watch.epoch())
+            .field("epoch", &self.operator.watch.view().map(|view| view.epoch))
             .finish_non_exhaustive()
     }
 }

@@ -13,8 +13,8 @@ use std::{
 use crossbeam::sync::{Parker, Unparker};
 use squall_fabric::{NodeId, Time};
 use squall_membership::{ShardId, View};
-use squall_ordered::log::{self, Position, Storage};
-use squall_services::{Caller, DialTarget};
+use squall_ordered::log::{self, Storage};
+use squall_services::Caller;
 
 use crate::{
     durable::{
@@ -23,7 +23,7 @@ use crate::{
     },
     group::control::GroupControl,
     node::watch::NodeWatch,
-    state_transfer::fetcher::fetch_records,
+    state_transfer::fetcher::{contact, fetch_records},
 };
 
 /// The shortest rest between two rounds.
@@ -40,7 +40,6 @@ pub(crate) struct ScrubThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A shard's log.
 struct ScrubbedLog {
     shard: ShardId,
     control: Arc<dyn GroupControl>,
@@ -105,7 +104,7 @@ impl ScrubbedLog {
         let complete = view.shard(self.shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
         let others: Vec<NodeId> = complete.iter().copied().filter(|node| *node != caller.node()).collect();
         let shard = self.shard;
-        let fetch = |other, from, to| fetch(caller, view, shard, other, (from, to));
+        let fetch = |other, from, to| fetch_records(caller, &contact(view, other)?, shard, from, to);
         self.next = self.scrubbing.step(now, &others, fetch);
     }
 
@@ -116,26 +115,13 @@ impl ScrubbedLog {
         if self.changes == Some(changes) {
             return;
         }
-        let Some(storage) = log_writer.wait(&log_writer.ask(|log| log.storage().clone())) else { return };
+        let Some(storage) = log_writer.run(|log| log.storage().clone()) else { return };
         let names = log::asides(&storage).unwrap_or_default();
         let status = |name: &String| {
             let log::AsideSummary { name, first, last, bytes } = log::summary_of(&storage, name).ok().flatten()?;
             Some(AsideStatus { name, first, last, bytes, directory: storage.path("").display().to_string() })
         };
-        log_writer.set_asides(names.iter().filter_map(status).collect());
+        *log_writer.asides.lock() = names.iter().filter_map(status).collect();
         self.changes = Some(changes);
     }
-}
-
-/// Fetches the records between two places from a member.
-fn fetch(
-    caller: &Caller,
-    view: &View,
-    shard: ShardId,
-    other: NodeId,
-    (from, to): (Position, Position),
-) -> Result<Vec<u8>, String> {
-    let rank = view.rank_of(other).ok_or("it is no member")?;
-    let contact = DialTarget { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
-    fetch_records(caller, &contact, shard, from, to)
 }

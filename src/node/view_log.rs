@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use squall_fabric::{NodeId, Waker};
@@ -12,7 +12,7 @@ use squall_view_log::{
     Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
 };
 
-use crate::config::Config;
+use crate::{calls::clock::Now, config::Config};
 
 /// The transport of a view log's messages, over control streams.
 struct Streams(Arc<Messenger>);
@@ -54,20 +54,22 @@ pub(crate) fn start(
 fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
     let contact = |contact: squall_services::DialTarget| Contact { node: contact.node, addresses: contact.addresses };
     let of = |&node: &NodeId| contact(config.contact(node));
-    let join = || config.join_contacts().into_iter().map(contact).collect();
+    let contacts = || config.members().iter().map(of).chain(config.join_contacts().into_iter().map(contact)).collect();
     let start = if config.is_witness() {
-        Start::Witness { contacts: config.members().iter().map(of).chain::<Vec<_>>(join()).collect() }
+        Start::Witness { contacts: contacts() }
     } else if config.members().contains(&config.id()) {
         Start::List {
             members: config.members().iter().map(of).collect(),
             witnesses: config.witnesses().iter().map(of).collect(),
         }
     } else {
-        Start::Join { contacts: config.members().iter().map(of).chain::<Vec<_>>(join()).collect() }
+        Start::Join { contacts: contacts() }
     };
+    // If the clock stands before 1970, the log raises the number above those that the cluster remembers.
+    let me = Member::new(config.id(), Incarnation(Now::Boot.wall().0));
     Settings {
         cluster: config.cluster().to_owned(),
-        me: Member { addresses: contact_addresses(config), rack: config.rack().to_owned(), ..member(config.id()) },
+        me: Member { addresses: config.contact(config.id()).addresses, rack: config.rack().to_owned(), ..me },
         layout,
         parameters,
         start,
@@ -84,16 +86,6 @@ fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings
 /// The place of a node's part of the log, in words.
 pub(crate) fn storage(config: &Config) -> Option<String> {
     config.storage().map(|directory| directory.display().to_string())
-}
-
-fn contact_addresses(config: &Config) -> Vec<String> {
-    config.contact(config.id()).addresses
-}
-
-fn member(node: NodeId) -> Member {
-    // If the clock stands before 1970, the log raises the number above those that the cluster remembers.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Member::new(node, Incarnation(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// The reason of the end of a node whose log has stopped.

@@ -1,12 +1,12 @@
 //! The news that a node's engine publishes to other threads: the view, and the end.
 
 use std::{
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use squall_fabric::sync::{Condition, Lock};
-use squall_membership::{EndReason, Epoch, View};
+use squall_membership::{EndReason, View};
 
 use crate::{clients::serve, node::status::ViewChangeTimes};
 
@@ -31,15 +31,11 @@ impl NodeWatch {
         NodeWatch { clients, ..NodeWatch::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, WatchState> {
-        self.state.lock()
-    }
-
     pub(crate) fn installed(&self, view: Arc<View>, change: ViewChangeTimes) {
         if let Some(clients) = &self.clients {
             clients.install(&view);
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.view, state.change) = (Some(view), change);
         drop(state);
         self.changed.notify_all();
@@ -54,22 +50,22 @@ impl NodeWatch {
 
     pub(crate) fn ended(&self, reason: EndReason) {
         self.interrupted(&reason.to_string());
-        self.lock().ended.get_or_insert(reason);
+        self.state.lock().ended.get_or_insert(reason);
         self.changed.notify_all();
     }
 
     /// Returns the last view that was installed.
     pub(crate) fn view(&self) -> Option<Arc<View>> {
-        self.lock().view.clone()
+        self.state.lock().view.clone()
     }
 
     /// The steps by which the last view came about.
     pub(crate) fn change(&self) -> ViewChangeTimes {
-        self.lock().change
+        self.state.lock().change
     }
 
     pub(crate) fn end_reason(&self) -> Option<EndReason> {
-        self.lock().ended.clone()
+        self.state.lock().ended.clone()
     }
 
     /// Waits until `which` is true of the view, or the end, or for `limit`.
@@ -79,7 +75,7 @@ impl NodeWatch {
         which: impl Fn(&View) -> bool,
     ) -> Result<Option<Arc<View>>, EndReason> {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(reason) = &state.ended {
                 return Err(reason.clone());
@@ -95,13 +91,7 @@ impl NodeWatch {
         }
     }
 
-    /// Waits for the end, for `limit` at most.
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> Option<EndReason> {
         self.wait_view(limit, |_| false).err()
-    }
-
-    /// Returns the epoch of the last view that was installed.
-    pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.lock().view.as_ref().map(|view| view.epoch)
     }
 }

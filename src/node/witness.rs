@@ -1,9 +1,6 @@
 //! A node that only votes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{
     NodeId, Waker,
@@ -35,10 +32,11 @@ pub struct Witness {
     _fabric: Option<TcpFabric>,
 }
 
-/// A notification that the log has news.
+/// A notification that the log has news. The lock is taken before it is given, so that a thread that is about to wait
+/// does not miss it.
 #[derive(Default)]
 struct LogSignal {
-    any: Lock<bool>,
+    lock: Lock<()>,
     came: Condition,
 }
 
@@ -56,7 +54,10 @@ impl Witness {
         let news = Arc::new(LogSignal::default());
         let waker = {
             let news = Arc::clone(&news);
-            Waker::new(move || news.come())
+            Waker::new(move || {
+                drop(news.lock.lock());
+                news.came.notify_all();
+            })
         };
         let directory = view_log::directory(config).map_err(squall_view_log::StartError::from)?;
         // Groups are no concern of a witness.
@@ -86,27 +87,9 @@ impl Witness {
 
     /// Waits until it can't go on, for `limit` at most, and returns the reason, in a sentence.
     pub fn wait_failed(&self, limit: Duration) -> Option<String> {
-        let until = Instant::now() + limit;
-        let mut any = self.news.any.lock();
-        loop {
-            if let Some(failure) = self.monitor.failure() {
-                return Some(failure.to_string());
-            }
-            let rest = until.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                return None;
-            }
-            let waited = self.news.came.wait_timeout_while(any, rest, |any| !*any);
-            any = waited.0;
-            *any = false;
-        }
-    }
-}
-
-impl LogSignal {
-    fn come(&self) {
-        *self.any.lock() = true;
-        self.came.notify_all();
+        let works = |_: &mut ()| self.monitor.failure().is_none();
+        drop(self.news.came.wait_timeout_while(self.news.lock.lock(), limit, works));
+        self.monitor.failure().map(|failure| failure.to_string())
     }
 }
 

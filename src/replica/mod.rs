@@ -6,4 +6,5 @@ pub(crate) mod replicated;
 pub(crate) mod schema;
 pub(crate) mod service;
 pub(crate) mod snapshot;
+pub(crate) mod sync;
 pub(crate) mod view_change;

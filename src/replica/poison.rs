@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use squall_fabric::NodeId;
-use squall_ordered::log::Position;
+use squall_ordered::{Message, log::Position};
+
+use crate::replica::replicated::Stamp;
 
 /// A message that is given to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +23,10 @@ pub(crate) struct OnPanic<'a> {
 }
 
 impl<'a> OnPanic<'a> {
-    pub(crate) fn note(given: Given, noted: &'a mut Option<Given>) -> OnPanic<'a> {
-        OnPanic { noted, given }
+    #[inline]
+    pub(crate) fn note(message: &Message<'_>, stamp: Stamp, noted: &'a mut Option<Given>) -> OnPanic<'a> {
+        let position = Position::new(message.epoch, message.seq);
+        OnPanic { noted, given: Given { position, sender: message.sender, version: stamp.version } }
     }
 
     /// Notes that the call has returned.

@@ -10,6 +10,7 @@ pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Se
 
 /// A replica's state at one moment, with the function that writes it out, later and on another thread.
 pub struct Snapshot {
+    /// The function that writes it out, if it can be transferred.
     pub(crate) write: Option<WriteOut>,
     pub(crate) bytes: Option<u64>,
 }
@@ -44,11 +45,6 @@ impl Snapshot {
             })
         });
         Snapshot { write, bytes }
-    }
-
-    /// The function that writes it out, if it can be transferred.
-    pub(crate) fn into_writer(self) -> Option<WriteOut> {
-        self.write
     }
 
     /// Makes a state that can't be transferred, so that no node can join the group.

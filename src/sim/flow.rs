@@ -17,7 +17,8 @@ use std::{
 use crate::{
     capture::state::RestoreError,
     group::control::GroupControl,
-    state_transfer::wire::{OfferKind, PreparedOffer, WriteOut},
+    replica::snapshot::WriteOut,
+    state_transfer::wire::{OfferKind, PreparedOffer},
 };
 
 /// The time after which a thread that has done nothing is taken to wait for something that does not come.

@@ -1,18 +1,16 @@
 //! The real view log in a simulated cluster. Each node runs its part, on its own clock. The parts' messages go through
 //! the cluster's network, whose cuts and slow links affect them too.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, MutexGuard},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
     Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
 };
-use squall_view_log::{Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
+use squall_view_log::{
+    Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing, ViewLogStatus,
+};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
 use crate::{config::Config, node::view_log::end_reason};
@@ -54,10 +52,6 @@ struct Decided {
     history: BTreeMap<(ClusterId, Epoch), Proposal>,
     /// Two decisions on the same epoch, if there ever were.
     contradiction: Option<String>,
-}
-
-fn lock<T>(shared: &Lock<T>) -> MutexGuard<'_, T> {
-    shared.lock()
 }
 
 impl Raft {
@@ -121,53 +115,43 @@ impl Raft {
         }
     }
 
-    /// The sentences that a running node has about a group that has gone back, from nodes that know more of it.
-    pub(super) fn went_back(&self, node: NodeId) -> Vec<String> {
-        self.log_nodes.get(&node).map(|log_node| lock(&log_node.log).status().went_back).unwrap_or_default()
+    /// The status of a running node's part.
+    pub(super) fn status(&self, node: NodeId) -> Option<ViewLogStatus> {
+        Some(self.log_nodes.get(&node)?.log.lock().status())
     }
 
     /// Lets a node tell the others that their group lacks what it has.
     pub(super) fn say_went_back(&self, node: NodeId) {
         if let Some(log_node) = self.log_nodes.get(&node) {
-            lock(&log_node.log).say_went_back();
+            log_node.log.lock().say_went_back();
         }
-    }
-
-    /// Whether an operator has forced the life of the cluster that a node takes part in.
-    pub(super) fn is_forced(&self, node: NodeId) -> bool {
-        self.log_nodes.get(&node).is_some_and(|log_node| !lock(&log_node.log).status().forced.is_empty())
     }
 
     /// A node that runs, as it is known to the log or as it asks to be.
     pub(super) fn me(&self, node: NodeId) -> Option<Member> {
-        Some(lock(&self.log_nodes.get(&node)?.log).me())
+        Some(self.log_nodes.get(&node)?.log.lock().me())
     }
 
     /// Whether a node that runs has anything of the log.
     pub(super) fn has_part(&self, node: NodeId) -> bool {
-        let standing = self.log_nodes.get(&node).and_then(|log_node| lock(&log_node.log).standing());
+        let standing = self.log_nodes.get(&node).and_then(|log_node| log_node.log.lock().standing());
         standing.is_some_and(|standing| !standing.voters().is_empty())
-    }
-
-    /// The leader of the log, as a node knows it.
-    pub(super) fn leader(&self, node: NodeId) -> Option<NodeId> {
-        lock(&self.log_nodes.get(&node)?.log).status().leader
     }
 
     /// The decisions, in order.
     pub(super) fn history(&self) -> Vec<Proposal> {
-        lock(&self.decided).history.values().cloned().collect()
+        self.decided.lock().history.values().cloned().collect()
     }
 
     /// Two decisions on one epoch of a life, if there ever were.
     pub(super) fn contradiction(&self) -> Option<String> {
-        lock(&self.decided).contradiction.clone()
+        self.decided.lock().contradiction.clone()
     }
 
     /// The nodes that could lead the log, of those that run and reach each other, with their standings.
     pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Standing)> {
         let standing = |(&node, log_node): (&NodeId, &LogNode)| {
-            let log = lock(&log_node.log);
+            let log = log_node.log.lock();
             log.standing().filter(|_| log.failure().is_none()).map(|standing| (node, standing))
         };
         let standings: Vec<(NodeId, Standing)> = self.log_nodes.iter().filter_map(standing).collect();
@@ -218,29 +202,29 @@ struct Side {
 
 impl ViewLog for Side {
     fn propose(&mut self, proposal: Proposal) {
-        lock(&self.log).propose(proposal);
+        self.log.lock().propose(proposal);
     }
 
     fn join(&mut self, me: Member) {
-        lock(&self.log).join(me);
+        self.log.lock().join(me);
     }
 
     fn report(&mut self, to: &View, report: Report) {
-        lock(&self.log).report(to, report);
+        self.log.lock().report(to, report);
     }
 
     fn back(&mut self, back: Back) {
-        lock(&self.log).back(back);
+        self.log.lock().back(back);
     }
 
     fn peer_gone(&mut self, node: NodeId) {
-        lock(&self.log).peer_gone(node);
+        self.log.lock().peer_gone(node);
     }
 
     fn poll(&mut self, _now: Time) -> Option<ViewEvent> {
-        let event = lock(&self.log).event()?;
+        let event = self.log.lock().event()?;
         if let ViewEvent::Committed(proposal) = &event {
-            let Decided { history, contradiction } = &mut *lock(&self.decided);
+            let Decided { history, contradiction } = &mut *self.decided.lock();
             let place = (proposal.view.life, proposal.view.epoch);
             let first = history.entry(place).or_insert_with(|| proposal.clone());
             if first != proposal {
@@ -259,11 +243,10 @@ impl Cluster {
         if log_node.runs_at <= now {
             log_node.runs_at = Time::MAX;
         }
-        let (outgoing, has_events, failure) = {
-            let mut log = lock(&log_node.log);
-            log.advance(log_node.clock.at(now));
-            (log.outgoing(), log.has_events(), log.failure())
-        };
+        let mut log = log_node.log.lock();
+        log.advance(log_node.clock.at(now));
+        let (outgoing, has_events, failure) = (log.outgoing(), log.has_events(), log.failure());
+        drop(log);
         for (to, message) in outgoing {
             if let Some(to) = to.node {
                 self.mail(id, to, message);
@@ -282,7 +265,7 @@ impl Cluster {
     /// The sentences that a node has about its group, if the group has gone back, from nodes that know more of it.
     /// `squall status` shows them.
     pub fn went_back(&self, node: NodeId) -> Vec<String> {
-        self.raft.went_back(node)
+        self.raft.status(node).map(|status| status.went_back).unwrap_or_default()
     }
 
     /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns the numbers of the
@@ -291,7 +274,7 @@ impl Cluster {
     pub fn recover(&mut self, id: NodeId, reason: &str) -> Result<Vec<u32>, String> {
         let node = self.nodes.get(&id).ok_or_else(|| format!("{id} does not run"))?;
         let log_node = self.raft.log_nodes.get(&id).ok_or("its views are decided by a script")?;
-        let (log, membership) = (lock(&log_node.log).status(), node.core.membership());
+        let (log, membership) = (log_node.log.lock().status(), node.core.membership());
         let is_stuck = node.is_stalled || node.core.view().is_none() && !log.waits_for.is_empty();
         let (proposal, anew) = match node.core.view() {
             _ if !is_stuck => return Err(format!("{id} does not stand still")),
@@ -305,19 +288,19 @@ impl Cluster {
         }
         let came = Came::default();
         self.raft.forces.insert(id, Arc::clone(&came));
-        lock(&log_node.log).force(proposal, reason.to_owned(), move |result| *lock(&came) = Some(result));
+        log_node.log.lock().force(proposal, reason.to_owned(), move |result| *came.lock() = Some(result));
         self.schedule_log(id);
         Ok(anew.into_iter().map(|ShardId(shard)| shard).collect())
     }
 
     /// The number of the group's life in which a node takes part, or did before its process ended.
     pub fn life(&self, node: NodeId) -> Option<u64> {
-        lock(&self.raft.log_nodes.get(&node)?.log).status().cluster.map(|ClusterId(life)| life)
+        self.raft.status(node)?.cluster.map(|ClusterId(life)| life)
     }
 
     /// The result of the last [force](Cluster::recover) of a node. None as long as the node asks whether it may.
     pub fn recovered(&self, node: NodeId) -> Option<Result<(), String>> {
-        let came = lock(self.raft.forces.get(&node)?).clone()?;
+        let came = self.raft.forces.get(&node)?.lock().clone()?;
         Some(came.map_err(|why| why.to_string()))
     }
 
@@ -329,7 +312,7 @@ impl Cluster {
     /// A node in another life of the group, as this node tells its operators. An operator has forced that life, and
     /// this node does not go over to it by itself.
     pub fn other_life(&self, node: NodeId) -> Option<NodeId> {
-        lock(&self.raft.log_nodes.get(&node)?.log).status().other_life
+        self.raft.status(node)?.other_life
     }
 
     fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {
@@ -348,18 +331,15 @@ impl Cluster {
     pub(super) fn take_letter(&mut self, to: NodeId, number: u64) {
         let Some(Letter { from, message, .. }) = self.raft.letters.remove(&number) else { return };
         let Some(log_node) = self.raft.log_nodes.get(&to).filter(|_| !self.net.is_cut(from, to)) else { return };
-        lock(&log_node.log).incoming(from, message);
+        log_node.log.lock().incoming(from, message);
         self.run_log(to);
     }
 
     /// Puts on the agenda what a node's part of the log has to do.
     pub(super) fn schedule_log(&mut self, id: NodeId) {
         let now = self.net.now();
-        let Some(log_node) = self.raft.log_nodes.get(&id) else { return };
-        let (has_inputs, next, clock) = {
-            let log = lock(&log_node.log);
-            (log.has_inputs(), log.next_run(), log_node.clock)
-        };
+        let Some(LogNode { log, clock, .. }) = self.raft.log_nodes.get(&id) else { return };
+        let (has_inputs, next, clock) = (log.lock().has_inputs(), log.lock().next_run(), *clock);
         let at = match next {
             // A request of its engine reaches the log's thread a little later.
             _ if has_inputs => now + self.random(self.options.step_delay),

@@ -17,7 +17,7 @@ use crate::{
     group::control::GroupControl,
     state_transfer::{
         offer,
-        wire::{LogEnd, PreparedOffer, RequestedPart},
+        wire::{LogEnd, PreparedOffer},
     },
 };
 
@@ -71,7 +71,7 @@ impl Cluster {
         // Sometimes it takes a state, where the end of the log would do.
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
-        match offer::TransferPlan::new(&*from, have) {
+        match offer::plan(from.log_writer(), have, from.history().retains()) {
             Err(why) => *answered.lock() = Some(Err(why)),
             Ok(plan) => {
                 let wanted = plan.wanted;
@@ -97,13 +97,7 @@ impl Cluster {
         let (own, source) = (control(id)?, control(source)?);
         let mut repair = |damage: &Damage| {
             let log_writer = own.log_writer().ok_or("there is no log")?;
-            recovery::repair(log_writer, damage, |from, to| {
-                let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
-                let mut records = Vec::new();
-                let given = offer::offer(&**source, part)?;
-                (given.write)(&mut records).map_err(|error| error.to_string())?;
-                Ok(records)
-            })
+            recovery::repair(log_writer, damage, |from, to| offer::records_of(&**source, from, to))
         };
         own.prepare(&mut repair).ok()
     }
@@ -161,7 +155,7 @@ impl Cluster {
                 let chunk_bytes = CHUNK_BYTES[self.rng.usize(0..CHUNK_BYTES.len())];
                 let group = self.nodes.get(&id)?.groups.get(&shard)?;
                 if let Some(logging) = &group.logging {
-                    logging.log_writer.set_forced(self.raft.is_forced(id));
+                    logging.log_writer.set_forced(self.raft.status(id).is_some_and(|status| !status.forced.is_empty()));
                 }
                 let to = Arc::clone(&group.control);
                 if let Ok(flow) = Flow::begin(captured, to, chunk_bytes) {

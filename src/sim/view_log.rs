@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
@@ -129,7 +129,7 @@ impl Script {
             last_news: now,
             news: VecDeque::new(),
         };
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         shared.clients.insert(node, client);
         shared.is_fresh = true;
         Box::new(ScriptedLog { node, shared: Arc::clone(&self.shared) })
@@ -137,19 +137,19 @@ impl Script {
 
     /// Lets a node's clock run as `clock` says from now on.
     pub(super) fn set_clock(&self, node: NodeId, clock: Clock) {
-        if let Some(client) = lock(&self.shared).clients.get_mut(&node) {
+        if let Some(client) = self.shared.lock().clients.get_mut(&node) {
             client.clock = clock;
         }
     }
 
     /// Forgets the side of a node whose process is gone.
     pub(super) fn crash(&self, node: NodeId) {
-        lock(&self.shared).clients.remove(&node);
+        self.shared.lock().clients.remove(&node);
     }
 
     /// Whether anything was asked since the last look.
     pub(super) fn is_fresh(&self) -> bool {
-        lock(&self.shared).is_fresh
+        self.shared.lock().is_fresh
     }
 
     /// Looks at what is pending. `reach` says whether two nodes run and reach each other. Returns the time of the next
@@ -160,28 +160,24 @@ impl Script {
         reach: impl Fn(NodeId, NodeId) -> bool,
         wakes: &mut Vec<(Time, NodeId)>,
     ) -> Option<Time> {
-        lock(&self.shared).look(now, &reach, wakes)
+        self.shared.lock().look(now, &reach, wakes)
     }
 
     /// The decided views, in their order.
     pub(super) fn history(&self) -> Vec<Proposal> {
-        lock(&self.shared).history.values().cloned().collect()
+        self.shared.lock().history.values().cloned().collect()
     }
 
     /// A node that runs, as it is known to the log or as it asks to be.
     pub(super) fn me(&self, node: NodeId) -> Option<Member> {
-        lock(&self.shared).clients.get(&node).map(|client| client.me.clone())
+        self.shared.lock().clients.get(&node).map(|client| client.me.clone())
     }
 
     /// Whether the voters that decide can reach each other. True before the first view.
     pub(super) fn has_quorum(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> bool {
-        let shared = lock(&self.shared);
+        let shared = self.shared.lock();
         shared.register.view().is_none() || shared.voters.iter().any(|&(node, _)| shared.can_lead(node, &reach))
     }
-}
-
-fn lock(shared: &Lock<SimLogShared>) -> MutexGuard<'_, SimLogShared> {
-    shared.lock()
 }
 
 impl SimLogShared {
@@ -466,7 +462,7 @@ struct ScriptedLog {
 
 impl ScriptedLog {
     fn ask(&mut self, ask: impl FnOnce(&mut LogClient)) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         if let Some(client) = shared.clients.get_mut(&self.node) {
             ask(client);
             shared.is_fresh = true;
@@ -487,7 +483,7 @@ impl ViewLog for ScriptedLog {
     }
 
     fn report(&mut self, to: &View, report: Report) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         shared.reports.push((self.node, to.nodes(), report));
         shared.is_fresh = true;
     }
@@ -501,7 +497,7 @@ impl ViewLog for ScriptedLog {
 
     /// May have another leader elected, even where the leader is there and only this node does not reach it.
     fn peer_gone(&mut self, node: NodeId) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         if shared.leader.is_some_and(|(leader, _)| leader == node) && shared.rng.bool() {
             shared.leader = None;
             shared.is_fresh = true;
@@ -509,13 +505,13 @@ impl ViewLog for ScriptedLog {
     }
 
     fn deadline(&self) -> Time {
-        let shared = lock(&self.shared);
+        let shared = self.shared.lock();
         let Some(client) = shared.clients.get(&self.node) else { return Time::MAX };
         client.news.front().map_or(Time::MAX, |(at, _)| client.clock.at(*at))
     }
 
     fn poll(&mut self, now: Time) -> Option<ViewEvent> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         let client = shared.clients.get_mut(&self.node)?;
         let clock = client.clock;
         let (_, event) = client.news.pop_front_if(|(at, _)| clock.at(*at) <= now)?;

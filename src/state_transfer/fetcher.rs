@@ -15,7 +15,7 @@ use squall_fabric::{
     NodeId,
     sync::{Condition, Lock},
 };
-use squall_membership::{Epoch, ShardId, View};
+use squall_membership::{ShardId, View};
 use squall_ordered::log::{Damage, Position};
 use squall_services::{Caller, DialTarget, HangUp};
 
@@ -76,26 +76,6 @@ impl FetcherShared {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn stop(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
-        // Under the lock, so that a thread that is about to wait notices.
-        cut(&self.way.lock());
-        self.changed.notify_all();
-    }
-
-    fn learn(&self, view: &Arc<View>) {
-        let mut way = self.way.lock();
-        if way.view.epoch == view.epoch {
-            return;
-        }
-        way.view = Arc::clone(view);
-        // The source's stream may stay open for long, if its process only stands still.
-        if way.under_way.as_ref().is_some_and(|(fetching, _)| view.rank_of(fetching.source).is_none()) {
-            cut(&way);
-        }
-        self.changed.notify_all();
-    }
-
     /// Notes a transfer that has begun. From here on a caller that stops the fetch cuts this transfer.
     fn begin(&self, source: NodeId, transfer: HangUp) {
         let mut way = self.way.lock();
@@ -109,18 +89,6 @@ impl FetcherShared {
         if let Some((fetching, _)) = &mut self.way.lock().under_way {
             (fetching.received, fetching.bytes) = (progress.received, progress.bytes);
         }
-    }
-
-    /// Takes the result of the transfer.
-    fn end(&self) -> Option<Fetching> {
-        self.way.lock().under_way.take().map(|(fetching, _)| fetching)
-    }
-
-    /// Waits until there is another view than this, or an end, or for `limit`.
-    fn rest(&self, epoch: Epoch, limit: Duration) {
-        let goes_on = |way: &mut FetchSources| way.view.epoch == epoch && !self.is_stopped();
-        // The caller looks at the reason itself.
-        drop(self.changed.wait_timeout_while(self.way.lock(), limit, goes_on));
     }
 }
 
@@ -158,7 +126,16 @@ impl Fetcher {
 
     /// Notes that a view is in force: its complete members are asked from now on.
     pub(crate) fn learn(&self, view: &Arc<View>) {
-        self.shared.learn(view);
+        let mut way = self.shared.way.lock();
+        if way.view.epoch == view.epoch {
+            return;
+        }
+        way.view = Arc::clone(view);
+        // The source's stream may stay open for long, if its process only stands still.
+        if way.under_way.as_ref().is_some_and(|(fetching, _)| view.rank_of(fetching.source).is_none()) {
+            cut(&way);
+        }
+        self.shared.changed.notify_all();
     }
 
     /// The progress of the state, while it is being fetched.
@@ -178,7 +155,10 @@ impl Fetcher {
 
     /// Gives up, without waiting.
     pub(crate) fn stop(&self) {
-        self.shared.stop();
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        // Under the lock, so that a thread that is about to wait notices.
+        cut(&self.shared.way.lock());
+        self.shared.changed.notify_all();
     }
 }
 
@@ -218,7 +198,8 @@ fn run(caller: &Caller, control: &dyn ReplicaControl, shard: ShardId, shared: &A
         if shared.is_stopped() {
             return;
         }
-        shared.rest(view.epoch, wait);
+        let goes_on = |way: &mut FetchSources| way.view.epoch == view.epoch && !shared.is_stopped();
+        drop(shared.changed.wait_timeout_while(shared.way.lock(), wait, goes_on));
         wait = (2 * wait).min(AGAIN_AT_MOST);
     }
 }
@@ -231,8 +212,7 @@ fn fetch(
     source: NodeId,
     shared: &Arc<FetcherShared>,
 ) -> Result<u64, String> {
-    let rank = view.rank_of(source).ok_or("it is no member")?;
-    let contact = DialTarget { node: Some(source), addresses: view.members[rank.index()].addresses.clone() };
+    let contact = contact(view, source)?;
     let (group, watched) = (Arc::<str>::from(control.name()), Arc::clone(shared));
     let mut told = TELL_EVERY;
     let progress = move |progress: TransferProgress| {
@@ -242,7 +222,10 @@ fn fetch(
             tracing::info!(group = &*group, received = progress.received, of = ?progress.bytes, "a replica's state is on its way");
         }
     };
-    let mut repair = |damage: &Damage| repair(caller, &contact, control, shard, damage);
+    let mut repair = |damage: &Damage| {
+        let log_writer = control.log_writer().ok_or("the group has no log")?;
+        recovery::repair(log_writer, damage, |from, to| fetch_records(caller, &contact, shard, from, to))
+    };
     let have = control.prepare(&mut repair).map_err(|error| error.to_string())?;
     let part = RequestedPart::State { epoch: view.epoch, have };
     let begin = |part, progress| {
@@ -271,20 +254,14 @@ fn take(
     if restored.is_ok() {
         let _ = io::copy(fetch, &mut io::sink());
     }
-    let ended = shared.end();
-    restored.map(|()| ended.map_or(0, |fetching| fetching.received))
+    let ended = shared.way.lock().under_way.take();
+    restored.map(|()| ended.map_or(0, |(fetching, _)| fetching.received))
 }
 
-/// Replaces damaged records of this node's log by another member's.
-fn repair(
-    caller: &Caller,
-    source: &DialTarget,
-    control: &dyn ReplicaControl,
-    shard: ShardId,
-    damage: &Damage,
-) -> Result<(), String> {
-    let log_writer = control.log_writer().ok_or("the group has no log")?;
-    recovery::repair(log_writer, damage, |from, to| fetch_records(caller, source, shard, from, to))
+/// Returns the addresses of a view's member.
+pub(crate) fn contact(view: &View, node: NodeId) -> Result<DialTarget, &'static str> {
+    let rank = view.rank_of(node).ok_or("it is no member")?;
+    Ok(DialTarget { node: Some(node), addresses: view.members[rank.index()].addresses.clone() })
 }
 
 /// Fetches the records between two places of a shard's log from another node.
@@ -295,7 +272,7 @@ pub(crate) fn fetch_records(
     from: Position,
     to: Position,
 ) -> Result<Vec<u8>, String> {
-    let part = RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) };
+    let part = RequestedPart::records(from, to);
     let mut fetch =
         Fetch::begin(caller, source, TransferRequest { shard, part }, |_| {}).map_err(|error| error.to_string())?;
     let is_asked = fetch.offer == OfferKind::Records;

@@ -5,7 +5,7 @@ use std::{
     io::{self, ErrorKind, Read},
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread,
 };
 
@@ -13,10 +13,7 @@ use rkyv::util::AlignedVec;
 use squall_membership::{self as membership, ClusterId, EndReason};
 use squall_ordered::{
     Message, Payload,
-    log::{
-        Body, ChainValue, Damage, End, Hlc, Position, ReadError, Reader, Record, Skip, Skips, Storage, WriteError,
-        import,
-    },
+    log::{Body, ChainValue, Damage, End, Hlc, Position, Record, Skip, Skips, Storage, WriteError, import},
 };
 
 use crate::{
@@ -26,14 +23,13 @@ use crate::{
     },
     durable::{
         batches::read_batch,
-        disk::Disk,
         log_writer::{DiskLog, LogWriter, life_of},
         recovery::{
-            position,
+            self, position,
             rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
             replay::{ReplayError, give},
         },
-        snapshot_store::{SnapshotStore, SnapshotStoreError},
+        snapshot_store::{SnapshotContents, SnapshotStore, SnapshotStoreError},
     },
     replica::{
         poison::Given,
@@ -72,8 +68,7 @@ impl RemoteLog<'_> {
         &self,
         change: impl FnOnce(&mut DiskLog) -> Result<LastView, WriteError> + Send + 'static,
     ) -> Result<End, RebuildError> {
-        let answers: mpsc::Receiver<End> = self.log_writer.change_end(change);
-        let end = self.log_writer.wait(&answers).ok_or(RebuildError::LogEnded)?;
+        let end = self.log_writer.wait(&self.log_writer.change_end(change)).ok_or(RebuildError::LogEnded)?;
         let begin = ask(self.log_writer, |log| log.begin())?;
         self.store.remove_outside(begin.position, end.position)?;
         Ok(end)
@@ -84,7 +79,7 @@ fn ask<T: Send + 'static>(
     log_writer: &Arc<LogWriter>,
     job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
 ) -> Result<T, RebuildError> {
-    log_writer.wait(&log_writer.ask(job)).ok_or(RebuildError::LogEnded)
+    log_writer.run(job).ok_or(RebuildError::LogEnded)
 }
 
 impl Source for RemoteLog<'_> {
@@ -92,21 +87,8 @@ impl Source for RemoteLog<'_> {
         &self.store
     }
 
-    fn extent(&mut self) -> Result<(End, End), RebuildError> {
-        ask(self.log_writer, |log| (log.begin(), log.persisted()))
-    }
-
-    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
-        ask(self.log_writer, |log| log.end_damage().cloned())
-    }
-
-    fn skips(&mut self) -> Result<Skips, RebuildError> {
-        Ok(self.log_writer.skips())
-    }
-
-    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
-        let (at, reader) = ask(self.log_writer, move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
-        Ok((at, reader.map_err(ReplayError::from)?))
+    fn ask<T: Send + 'static>(&self, job: impl FnOnce(&DiskLog) -> T + Send + 'static) -> Result<T, RebuildError> {
+        ask(self.log_writer, |log| job(log))
     }
 }
 
@@ -126,20 +108,21 @@ impl From<SnapshotStoreError> for RestoreError {
     }
 }
 
-impl<S: Service> Installer<'_, S> {
-    fn borrow(&self) -> Result<ReplicaGuard<'_, S>, RestoreError> {
-        loop {
-            if self.replica.is_broken() {
-                return Err(RestoreError::Panicked);
-            }
-            match self.replica.borrow() {
-                Some(guard) => return Ok(guard),
-                // The replica is borrowed for short looks only.
-                None => thread::yield_now(),
-            }
+/// Waits until no other thread holds a replica, and takes it.
+pub(crate) fn borrow<S>(replica: &ReplicaCell<S>) -> Result<ReplicaGuard<'_, S>, RestoreError> {
+    loop {
+        if replica.is_broken() {
+            return Err(RestoreError::Panicked);
+        }
+        match replica.borrow() {
+            Some(guard) => return Ok(guard),
+            // Others hold it for short looks only.
+            None => thread::yield_now(),
         }
     }
+}
 
+impl<S: Service> Installer<'_, S> {
     /// Returns the end of this node's log, as far as its replica can be brought, and brings it there. Returns None if
     /// nothing of the log can be used.
     pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
@@ -147,7 +130,7 @@ impl<S: Service> Installer<'_, S> {
         if !self.log_writer.is_stale() {
             return Ok(Some(whole()));
         }
-        let guard = self.borrow()?;
+        let guard = borrow(self.replica)?;
         // The thread that held the replica meanwhile may have taken a state.
         if !self.log_writer.is_stale() {
             return Ok(Some(whole()));
@@ -166,14 +149,14 @@ impl<S: Service> Installer<'_, S> {
     }
 
     fn rebuild(&self, service: &mut S, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
-        let mut remote = RemoteLog::of(self.log_writer)?;
-        let mut rebuilt = rebuild(service, &mut remote)?;
+        let remote = RemoteLog::of(self.log_writer)?;
+        let mut rebuilt = rebuild(service, &remote)?;
         while let (Some(end), Some(damage)) = (rebuilt.end, &rebuilt.damage) {
             if let Err(why) = repair(damage) {
                 tracing::warn!(%damage, why, "damaged records are not repaired: the log counts up to there");
                 return Ok(rebuilt);
             }
-            rebuilt = go_on(service, &mut remote, end, rebuilt.view.take())?;
+            rebuilt = go_on(service, &remote, end, rebuilt.view.take())?;
         }
         if rebuilt.is_whole() {
             self.log_writer.set_view(rebuilt.view.clone());
@@ -186,12 +169,12 @@ impl<S: Service> Installer<'_, S> {
     pub(crate) fn held(&self) -> Option<membership::HeldCopy> {
         let told = ask(self.log_writer, |log| {
             let end = log.persisted();
-            let skipped = crate::durable::recovery::skipped(log.skips(), end.position);
+            let skipped = recovery::skipped(log.skips(), end.position);
             (end, log.acknowledged(), log.is_trusted(), log.is_doubtful(), skipped)
         });
         let (end, acknowledged, trusted, doubtful, skipped) = told.ok()?;
         let complete = (trusted || !self.log_writer.is_anew()) && !doubtful && !self.log_writer.is_stale();
-        let (end, version) = (crate::durable::recovery::place(end.position), Some(end.version));
+        let (end, version) = (recovery::place(end.position), Some(end.version));
         Some(membership::HeldCopy { end, complete, version, acknowledged, trusted, skipped })
     }
 
@@ -199,7 +182,7 @@ impl<S: Service> Installer<'_, S> {
     /// The replica is borrowed meanwhile. A fetch that is under way comes before or after, and the state that it gave
     /// before is void.
     pub(crate) fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError> {
-        let guard = self.borrow()?;
+        let guard = borrow(self.replica)?;
         self.exchange.forget();
         self.cut_log(to)?;
         if rebuilds && self.log_writer.is_stale() {
@@ -257,9 +240,9 @@ impl<S: Service> Installer<'_, S> {
         }
         let remote = RemoteLog::of(self.log_writer)?;
         self.write_snapshot(&remote.store, at, &view, from)?;
-        let mut guard = self.borrow()?;
+        let mut guard = borrow(self.replica)?;
         let Some(fetch) = self.exchange.begin_restoring() else {
-            let (begin, end) = ask(self.log_writer, |log| (log.begin(), log.persisted()))?;
+            let (begin, end) = remote.extent()?;
             remote.store.remove_outside(begin.position, end.position)?;
             return Err(RestoreError::NotNeeded);
         };
@@ -294,7 +277,7 @@ impl<S: Service> Installer<'_, S> {
         let mut from = Incoming { from, failed: false };
         let written = store.begin(at, view.as_ref()).and_then(|mut snapshot| {
             io::copy(&mut from, &mut snapshot).map_err(SnapshotStoreError::Write)?;
-            snapshot.finish()
+            SnapshotContents::finish(snapshot)
         });
         written.map_err(|error| match error {
             SnapshotStoreError::Write(error) if from.failed => RestoreError::Failed(error),
@@ -324,7 +307,7 @@ impl<S: Service> Installer<'_, S> {
         let at = position(divergence.at);
         let cut = End { position: at, version: divergence.version, time: Hlc(divergence.time) };
         // Another fetch may change the log until the replica is borrowed.
-        let mut guard = self.borrow()?;
+        let mut guard = borrow(self.replica)?;
         let fetch = self.exchange.begin_restoring().ok_or(RestoreError::NotNeeded)?;
         match ask(self.log_writer, move |log| log.at_position(at))? {
             Ok(own) if own == cut => {}
@@ -339,7 +322,7 @@ impl<S: Service> Installer<'_, S> {
             Err(RestoreError::Panicked) => {
                 guard.spoil();
                 if let Some(given) = noted {
-                    self.log_writer.end_node(EndReason::Poison(given.help(self.log_writer.directory())));
+                    self.log_writer.end_node(EndReason::Poison(given.help(&self.log_writer.directory)));
                 }
                 return Err(RestoreError::Panicked);
             }
@@ -389,7 +372,7 @@ impl<S: Service> Installer<'_, S> {
         if own.is_alike(theirs) {
             return Ok(());
         }
-        let directory = self.log_writer.directory().display();
+        let directory = self.log_writer.directory.display();
         let why = format!(
             "the log in {directory} skips {}, and the group's members skip {}, of what that log has: end the node, and say the same of it \
              with `squall log skip`; or remove the log, and the node gets the group's",
@@ -424,7 +407,7 @@ impl<S: Service> Installer<'_, S> {
     ) -> Result<(), RestoreError> {
         self.mark_damaged()?;
         if self.log_writer.is_stale() || self.log_writer.end() != cut {
-            self.cut_log(crate::durable::recovery::place(cut.position))?;
+            self.cut_log(recovery::place(cut.position))?;
             self.log_writer.set_stale(true);
             let rebuilt = self.rebuild(service, &mut |_| Err("it is to be replaced".to_owned()))?;
             if rebuilt.end != Some(cut) || !rebuilt.is_whole() {

@@ -44,7 +44,7 @@ pub(crate) fn offer(control: &dyn ReplicaControl, part: RequestedPart) -> Result
         }
         RequestedPart::State { have, .. } => have,
     };
-    let plan = TransferPlan::new(control, have)?;
+    let plan = plan(control.log_writer(), have, control.history().retains())?;
     let (reply, answer) = bounded(1);
     let reply = move |captured| {
         // The thread that asked may have ended.
@@ -53,6 +53,15 @@ pub(crate) fn offer(control: &dyn ReplicaControl, part: RequestedPart) -> Result
     control.capture(plan.wanted, Box::new(reply));
     let captured = answer.recv_timeout(PATIENCE).map_err(|_| format!("it is not there within {PATIENCE:?}"))?;
     plan.give(captured.map_err(|error| error.to_string())?)
+}
+
+/// Returns the records between two places of a shard's log, as they travel.
+#[cfg(feature = "sim")]
+pub(crate) fn records_of(control: &dyn ReplicaControl, from: Position, to: Position) -> Result<Vec<u8>, String> {
+    let mut records = Vec::new();
+    let write = offer(control, RequestedPart::records(from, to))?.write;
+    write(&mut records).map_err(|error| error.to_string())?;
+    Ok(records)
 }
 
 /// The choice of the data that a member gets that lacks something.
@@ -69,11 +78,6 @@ pub(crate) struct TransferPlan {
 }
 
 impl TransferPlan {
-    /// Plans for a member of a group whose log ends at `have`, if it has any.
-    pub(crate) fn new(control: &dyn ReplicaControl, have: Option<LogEnd>) -> Result<TransferPlan, String> {
-        plan(control.log_writer(), have, control.history().retains())
-    }
-
     /// Returns the data for that member, once the part was captured.
     pub(crate) fn give(self, captured: state::Captured) -> Result<PreparedOffer, String> {
         let worth = worth(captured.bytes, self.retains);
@@ -97,7 +101,7 @@ fn whole(log_writer: Option<&Arc<LogWriter>>, captured: state::Captured) -> Resu
     let mut chain = None;
     if let (Some(log_writer), Some(LogPlace { end, .. })) = (log_writer, &captured.logged) {
         let at = end.position;
-        let answer = log_writer.wait(&log_writer.ask(move |log| log.chain_at(at)));
+        let answer = log_writer.run(move |log| log.chain_at(at));
         chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
     }
     let offer =
@@ -128,7 +132,7 @@ struct Common {
 
 /// Returns the common part of this log and one that ends at `have`. Returns None if this log does not go back that far,
 /// or the other is of a life of the group that this one does not come from.
-fn common_with(log: &DiskLog, own: ClusterId, have: LogEnd) -> Result<Option<(End, u64)>, ReadError> {
+fn common_with(log: &DiskLog, own: ClusterId, have: LogEnd) -> Result<Option<Common>, ReadError> {
     let LogEnd { life, end } = have;
     let have = position(end);
     if have < log.begin().position {
@@ -142,8 +146,7 @@ fn common_with(log: &DiskLog, own: ClusterId, have: LogEnd) -> Result<Option<(En
     // which was cut there.
     let end_of_epoch = log.at_position(Position { seq: membership::Seq(u64::MAX), ..have })?;
     let cut = log.at_position(have.min(end_of_epoch.position))?;
-    let bytes = log.bytes_behind(cut.position)?;
-    Ok(Some((cut, bytes)))
+    Ok(Some(Common { cut, bytes: log.bytes_behind(cut.position)? }))
 }
 
 /// Returns the life of the group to which a log's view of an epoch belongs, if the log has a record of that view.
@@ -160,21 +163,17 @@ fn life_at(log: &DiskLog, epoch: Epoch) -> Result<Option<ClusterId>, ReadError> 
 }
 
 fn common(log_writer: &Arc<LogWriter>, have: LogEnd) -> Result<Option<Common>, String> {
-    let ended = || "its log can't be read any more".to_owned();
     let own = log_writer.life();
-    let answers = log_writer.ask(move |log| (common_with(log, own, have), log.persisted()));
-    let (common, end) = log_writer.wait(&answers).ok_or_else(ended)?;
+    let answer = log_writer.run(move |log| (common_with(log, own, have), log.persisted()));
+    let (common, end) = answer.ok_or("its log can't be read any more")?;
     let asks = position(have.end);
     if have.life == own && asks.epoch >= end.position.epoch && asks > end.position {
         return Err(format!("its log ends at {}, and who asks has more: {asks}", end.position));
     }
-    match common {
-        Ok(common) => Ok(common.map(|(cut, bytes)| Common { cut, bytes })),
-        Err(error) => {
-            tracing::warn!(%error, "a member gets a state, since the log can't be read");
-            Ok(None)
-        }
-    }
+    Ok(common.unwrap_or_else(|error| {
+        tracing::warn!(%error, "a member gets a state, since the log can't be read");
+        None
+    }))
 }
 
 fn suffix(
@@ -194,7 +193,6 @@ fn suffix(
     Ok(PreparedOffer { offer, bytes: Some(bytes), write: Box::new(write) })
 }
 
-/// Prepares certain records of a log.
 pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<PreparedOffer, String> {
     let mut reader = read(log_writer, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);
@@ -203,7 +201,7 @@ pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position)
 
 fn read(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<Reader<Disk>, String> {
     // The job is queued behind everything that was appended when the state was captured.
-    let reader = log_writer.wait(&log_writer.ask(move |log| log.read(from, to)));
+    let reader = log_writer.run(move |log| log.read(from, to));
     reader.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())
 }
 

@@ -15,7 +15,7 @@ use squall_services::{Caller, DialTarget, Handler, Server, Service, frame};
 
 use self::nodes::{Node, PATIENCE, WAYS, Way, caller, fresh_cluster};
 use super::wire::{
-    self, Fetch, OfferKind, PreparedOffer, RequestedPart, StateSource, TransferError, TransferProgress, TransferRequest,
+    self, Fetch, OfferKind, PreparedOffer, RequestedPart, TransferError, TransferProgress, TransferRequest,
 };
 
 const REQUEST: TransferRequest =
@@ -31,7 +31,7 @@ enum FakeSource {
     Refused,
 }
 
-impl StateSource for FakeSource {
+impl FakeSource {
     fn capture(&self, request: TransferRequest) -> Result<PreparedOffer, String> {
         let (bytes, fails) = match self.clone() {
             FakeSource::Refused => return Err(format!("it does not hold {}", request.shard)),
@@ -49,7 +49,7 @@ impl StateSource for FakeSource {
 }
 
 fn source(way: Way, cluster: &str, id: u32, state: FakeSource) -> Node {
-    let handler: Handler = Arc::new(move |stream| wire::serve(stream, &state));
+    let handler: Handler = Arc::new(move |stream| wire::serve(stream, &|request| state.capture(request)));
     Node::start(way, cluster, id, vec![(Service::State, handler)])
 }
 

@@ -24,7 +24,6 @@
 //! much more than a state. It may also request certain records only, in place of damaged ones.
 
 use std::{
-    fmt,
     io::{self, ErrorKind, Read, Write},
     time::Duration,
 };
@@ -32,11 +31,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 use squall_membership::{ClusterId, Epoch, OrderEnd, Seq, ShardId};
 use squall_ordered::log;
-
 use squall_services::{
     Caller, ControlError, ControlStream, DialTarget, HangUp, Service, StreamWriter,
     frame::{self, FrameError},
 };
+
+use crate::{durable::recovery, replica::snapshot::WriteOut};
 
 /// The number of bytes of state in a full chunk.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -56,9 +56,7 @@ const WORDS: usize = 4 << 10;
 /// The request of a member that lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferRequest {
-    /// The shard.
     pub(crate) shard: ShardId,
-    /// The part of its state or log.
     pub(crate) part: RequestedPart,
 }
 
@@ -70,6 +68,12 @@ pub(crate) enum RequestedPart {
     State { epoch: Epoch, have: Option<LogEnd> },
     /// The log's records that take it from one place to another.
     Records { from: OrderEnd, to: OrderEnd },
+}
+
+impl RequestedPart {
+    pub(crate) fn records(from: log::Position, to: log::Position) -> RequestedPart {
+        RequestedPart::Records { from: recovery::place(from), to: recovery::place(to) }
+    }
 }
 
 /// The end of a log, and the life of the group that its last view is of. Places of two lives have nothing in common
@@ -84,8 +88,7 @@ pub(crate) struct LogEnd {
 
 impl LogEnd {
     pub(crate) fn new(life: ClusterId, end: log::End) -> LogEnd {
-        let log::Position { epoch, seq } = end.position;
-        LogEnd { life, end: OrderEnd { epoch, seq } }
+        LogEnd { life, end: recovery::place(end.position) }
     }
 }
 
@@ -118,25 +121,18 @@ enum TransferReply {
     Refused(String),
 }
 
-/// A function that writes a state, on the stream's thread.
-pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
-
 /// An offer that a source has ready, with its data.
 pub(crate) struct PreparedOffer {
-    /// The kind of the data.
     pub(crate) offer: OfferKind,
     /// Its length in bytes, if that is known.
     pub(crate) bytes: Option<u64>,
-    /// The function that writes it.
+    /// The function that writes it, on the stream's thread.
     pub(crate) write: WriteOut,
 }
 
-/// The origin of a source's states. It is called on the stream's thread, which may wait for some seconds.
-pub(crate) trait StateSource: Send + Sync {
-    /// Captures the state, or returns the reason, in a sentence, for which it can't: this node does not hold it, or is
-    /// not in that epoch.
-    fn capture(&self, request: TransferRequest) -> Result<PreparedOffer, String>;
-}
+/// A function that prepares what is requested, or returns the reason, in a sentence, for which it can't. It is called
+/// on the stream's thread, which may wait for some seconds.
+pub(crate) type Capture<'a> = &'a dyn Fn(TransferRequest) -> Result<PreparedOffer, String>;
 
 /// A reason for which a state was not received.
 #[derive(Debug, thiserror::Error)]
@@ -155,17 +151,17 @@ pub(crate) enum TransferError {
 }
 
 /// Answers a call of [`Service::State`].
-pub(crate) fn serve(stream: ControlStream, source: &dyn StateSource) {
+pub(crate) fn serve(stream: ControlStream, capture: Capture<'_>) {
     let node = stream.peer;
-    if let Err(error) = give(stream, source) {
+    if let Err(error) = give(stream, capture) {
         tracing::warn!(%node, %error, "a node that joins did not get a state");
     }
 }
 
-fn give(stream: ControlStream, source: &dyn StateSource) -> Result<(), FrameError> {
+fn give(stream: ControlStream, capture: Capture<'_>) -> Result<(), FrameError> {
     stream.set_timeout(Some(PATIENCE))?;
     let ControlStream { mut reader, mut writer, .. } = stream;
-    let captured = match source.capture(frame::read(&mut reader, WORDS)?) {
+    let captured = match capture(frame::read(&mut reader, WORDS)?) {
         Ok(captured) => captured,
         Err(why) => return frame::write(&mut writer, &TransferReply::Refused(cut_short(why)), WORDS),
     };
@@ -237,7 +233,6 @@ impl Write for ChunkWriter {
 /// A state on its way. It must be read to its end. All bytes that were read have been checked; an error, which is an
 /// [`io::Error`] around a [`TransferError`], says that the state ends too early.
 pub(crate) struct Fetch {
-    /// The kind of the data.
     pub(crate) offer: OfferKind,
     stream: ControlStream,
     hasher: blake3::Hasher,
@@ -335,12 +330,5 @@ impl Read for Fetch {
         let len = (&self.chunk[self.at..]).read(buffer)?;
         self.at += len;
         Ok(len)
-    }
-}
-
-impl fmt::Debug for Fetch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fetch { offer, received, bytes, .. } = self;
-        f.debug_struct("Fetch").field("offer", offer).field("received", received).field("bytes", bytes).finish()
     }
 }

@@ -227,10 +227,10 @@ impl<S: Service> Solo<S> {
         self.clock.store(self.now.as_nanos(), Ordering::Relaxed);
         let stepped = self.shard.step(&mut self.fabric, self.now);
         if stepped.freed {
-            self.control.on_freed();
+            self.control.admission().on_freed();
         }
         if stepped.freed_bulk {
-            self.control.on_freed_bulk();
+            self.control.admission().on_freed_bulk();
         }
     }
 

@@ -23,12 +23,14 @@
 mod loom_tests;
 
 use std::{
-    fmt,
     num::NonZeroU32,
     task::{Context, Poll, Waker},
 };
 
-use self::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicWaker, Ordering, UnsafeCell, fence};
+#[cfg(not(squall_loom))]
+use atomic_waker::AtomicWaker;
+
+use crate::replica::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
 
 /// The name of a slot, from its claim until it is free again. Never 0, which says that no submit waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,76 +291,21 @@ fn retop(word: u64, top: u32) -> u64 {
     ((word >> 32).wrapping_add(1) << 32) | u64::from(top)
 }
 
-impl<T> fmt::Debug for ReplySlots<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReplySlots({} slots)", self.slots.len())
-    }
-}
-
-/// Types that several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
-#[cfg(not(squall_loom))]
-mod sync {
-    pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-    use std::task::Waker;
-
-    /// A cell with the interface of loom's.
-    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
-
-    impl<T> UnsafeCell<T> {
-        pub(super) fn new(value: T) -> UnsafeCell<T> {
-            UnsafeCell(std::cell::UnsafeCell::new(value))
-        }
-
-        #[inline]
-        pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            f(self.0.get())
-        }
-    }
-
-    pub(super) struct AtomicWaker(atomic_waker::AtomicWaker);
-
-    impl AtomicWaker {
-        pub(super) fn new() -> AtomicWaker {
-            AtomicWaker(atomic_waker::AtomicWaker::new())
-        }
-
-        #[inline]
-        pub(super) fn register(&self, waker: &Waker) {
-            self.0.register(waker);
-        }
-
-        #[inline]
-        pub(super) fn take(&self) -> Option<Waker> {
-            self.0.take()
-        }
-    }
-}
-
-/// As above.
+/// The guarantees of an `AtomicWaker`, by a lock that loom watches.
 #[cfg(squall_loom)]
-mod sync {
-    use std::task::Waker;
+struct AtomicWaker(loom::sync::Mutex<Option<Waker>>);
 
-    use loom::sync::Mutex;
-    pub(super) use loom::{
-        cell::UnsafeCell,
-        sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
-    };
+#[cfg(squall_loom)]
+impl AtomicWaker {
+    fn new() -> AtomicWaker {
+        AtomicWaker(loom::sync::Mutex::new(None))
+    }
 
-    /// The guarantees of an `AtomicWaker`, by a lock that loom watches.
-    pub(super) struct AtomicWaker(Mutex<Option<Waker>>);
+    fn register(&self, waker: &Waker) {
+        *self.0.lock().expect("nothing panics while holding it") = Some(waker.clone());
+    }
 
-    impl AtomicWaker {
-        pub(super) fn new() -> AtomicWaker {
-            AtomicWaker(Mutex::new(None))
-        }
-
-        pub(super) fn register(&self, waker: &Waker) {
-            *self.0.lock().expect("nothing panics while holding it") = Some(waker.clone());
-        }
-
-        pub(super) fn take(&self) -> Option<Waker> {
-            self.0.lock().expect("nothing panics while holding it").take()
-        }
+    fn take(&self) -> Option<Waker> {
+        self.0.lock().expect("nothing panics while holding it").take()
     }
 }

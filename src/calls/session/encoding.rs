@@ -33,21 +33,14 @@ pub(crate) enum ImageError {
 }
 
 impl Sessions {
-    /// Writes the table.
     pub(crate) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
         to.write_all(&[VERSION])?;
         to.write_all(&self.opened.to_le_bytes())?;
         to.write_all(&(self.open.len() as u32).to_le_bytes())?;
         for (number, session) in &self.open {
-            for word in [*number, session.key] {
-                to.write_all(&word.to_le_bytes())?;
-            }
-            for word in [session.window, session.reply_bytes] {
-                to.write_all(&word.to_le_bytes())?;
-            }
-            for word in [session.acknowledged, session.acts] {
-                to.write_all(&word.to_le_bytes())?;
-            }
+            to.write_all(&[*number, session.key].map(u64::to_le_bytes).concat())?;
+            to.write_all(&[session.window, session.reply_bytes].map(u32::to_le_bytes).concat())?;
+            to.write_all(&[session.acknowledged, session.acts].map(u64::to_le_bytes).concat())?;
             let kept = || (session.acknowledged..).zip(&session.answers).filter_map(|(n, a)| Some((n, a.as_ref()?)));
             to.write_all(&(kept().count() as u32).to_le_bytes())?;
             for (number, answer) in kept() {
@@ -66,7 +59,6 @@ impl Sessions {
         Ok(())
     }
 
-    /// Reads a table.
     pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, ImageError> {
         let [version] = take(from)?;
         if version != VERSION {

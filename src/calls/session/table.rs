@@ -155,7 +155,6 @@ impl Sessions {
         self.open.len()
     }
 
-    /// Opens a session.
     pub(crate) fn open(&mut self, opening: &Opening) -> Result<SessionId, TooMany> {
         if self.open.len() >= opening.sessions as usize {
             return Err(TooMany);
@@ -185,8 +184,7 @@ impl Sessions {
     /// Tells whether [`admit`](Sessions::admit) would say that the request is new. If not, admitting it would do no
     /// more than [`touch`](Sessions::touch) does.
     pub(crate) fn would_admit(&self, id: SessionId, number: u64, acknowledged: u64) -> bool {
-        let session = self.open.get(&id.number).filter(|session| session.key == id.key);
-        session.is_some_and(|session| session.would_admit(number, acknowledged))
+        self.get(id).is_some_and(|session| session.would_admit(number, acknowledged))
     }
 
     /// Keeps the answer to a request that was [new](RequestVerdict::New), and returns the kept answer: every copy of
@@ -218,14 +216,14 @@ impl Sessions {
 
     /// Ends a session at its client's wish.
     pub(crate) fn close(&mut self, id: SessionId) {
-        if self.find(id).is_some() {
+        if self.get(id).is_some() {
             self.open.remove(&id.number);
         }
     }
 
     /// Ends a session if none of its messages was delivered beyond the first `acts`. Returns whether it was ended.
     pub(crate) fn expire(&mut self, id: SessionId, acts: u64) -> bool {
-        let idle = self.find(id).is_some_and(|session| session.acts == acts);
+        let idle = self.get(id).is_some_and(|session| session.acts == acts);
         if idle {
             self.open.remove(&id.number);
         }
@@ -239,15 +237,15 @@ impl Sessions {
 
     /// A session's window, in requests.
     pub(crate) fn window(&self, id: SessionId) -> Option<u32> {
-        self.open.get(&id.number).filter(|session| session.key == id.key).map(|session| session.window)
+        self.get(id).map(|session| session.window)
     }
 
-    fn find(&mut self, id: SessionId) -> Option<&mut Session> {
-        self.open.get_mut(&id.number).filter(|session| session.key == id.key)
+    fn get(&self, id: SessionId) -> Option<&Session> {
+        self.open.get(&id.number).filter(|session| session.key == id.key)
     }
 
     fn act(&mut self, id: SessionId, acknowledged: u64) -> Option<&mut Session> {
-        let session = self.find(id)?;
+        let session = self.open.get_mut(&id.number).filter(|session| session.key == id.key)?;
         session.acts += 1;
         session.acknowledge(acknowledged);
         Some(session)

@@ -86,34 +86,22 @@ impl Trailer {
     fn parse(message: &[u8]) -> Option<(&[u8], Trailer)> {
         let (&kind, mut rest) = message.split_last()?;
         // Fields are read from the end backwards.
-        let mut session = || -> Option<SessionId> {
-            let key = u64::from_le_bytes(take_last(&mut rest)?);
-            Some(SessionId { number: u64::from_le_bytes(take_last(&mut rest)?), key })
-        };
+        let mut word = || take_last(&mut rest).map(u64::from_le_bytes);
+        let mut session = || word().zip(word()).map(|(key, number)| SessionId { number, key });
         let trailer = match kind {
             0 => return Some((rest, Trailer::Plain)),
             1 => {
-                let session = session()?;
-                let acknowledged = u64::from_le_bytes(take_last(&mut rest)?);
-                let number = u64::from_le_bytes(take_last(&mut rest)?);
+                let (session, acknowledged, number) = (session()?, word()?, word()?);
                 return Some((rest, Trailer::Request { session, number, acknowledged }));
             }
             2 => {
-                let reply_bytes = u32::from_le_bytes(take_last(&mut rest)?);
-                let window = u32::from_le_bytes(take_last(&mut rest)?);
-                let sessions = u32::from_le_bytes(take_last(&mut rest)?);
-                let key = u64::from_le_bytes(take_last(&mut rest)?);
-                Trailer::Open(Opening { key, sessions, window, reply_bytes })
+                let mut limit = || take_last(&mut rest).map(u32::from_le_bytes);
+                let (reply_bytes, window, sessions) = (limit()?, limit()?, limit()?);
+                Trailer::Open(Opening { key: u64::from_le_bytes(take_last(&mut rest)?), sessions, window, reply_bytes })
             }
-            3 => {
-                let session = session()?;
-                Trailer::Touch { session, acknowledged: u64::from_le_bytes(take_last(&mut rest)?) }
-            }
+            3 => Trailer::Touch { session: session()?, acknowledged: word()? },
             4 => Trailer::Close(session()?),
-            5 => {
-                let session = session()?;
-                Trailer::Expire { session, acts: u64::from_le_bytes(take_last(&mut rest)?) }
-            }
+            5 => Trailer::Expire { session: session()?, acts: word()? },
             _ => return None,
         };
         rest.is_empty().then_some((rest, trailer))

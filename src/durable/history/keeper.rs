@@ -6,7 +6,6 @@
 //! needed, and the next start or the next snapshot removes them.
 
 use std::{
-    fmt,
     io::{self, Write},
     ops::ControlFlow,
     path::PathBuf,
@@ -107,7 +106,7 @@ impl History {
     /// Begins a snapshot that is due. It runs on the thread that writes, which must not wait.
     fn begin_snapshot(self: &Arc<History>) {
         let (was_busy, was_late) = {
-            let mut keeping = self.keeping();
+            let mut keeping = self.keeping.lock();
             let was_busy = std::mem::replace(&mut keeping.is_busy, true);
             (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
         };
@@ -122,7 +121,7 @@ impl History {
             return;
         }
         if self.log_writer().is_ok_and(|log_writer| log_writer.is_pumped()) {
-            self.keeping().taking = Some(Taking::Due);
+            self.keeping.lock().taking = Some(Taking::Due);
             return;
         }
         let history = Arc::clone(self);
@@ -157,21 +156,21 @@ impl History {
     /// Tells whether a snapshot is due or under way that no thread takes: the caller must call
     /// [`step_snapshot`](History::step_snapshot).
     pub(crate) fn wants_step(&self) -> bool {
-        self.keeping().taking.is_some()
+        self.keeping.lock().taking.is_some()
     }
 
     /// Continues that snapshot, as far as it goes without waiting.
     pub(crate) fn step_snapshot(&self) {
-        let Some(taking) = self.keeping().taking.take() else { return };
+        let Some(taking) = self.keeping.lock().taking.take() else { return };
         match taking.go_on(self) {
-            Ok(ControlFlow::Continue(taking)) => self.keeping().taking = Some(taking),
+            Ok(ControlFlow::Continue(taking)) => self.keeping.lock().taking = Some(taking),
             Ok(ControlFlow::Break(at)) => self.snapshot_taken(Ok(at)),
             Err(error) => self.snapshot_taken(Err(error)),
         }
     }
 
     fn is_done(&self) {
-        let mut keeping = self.keeping();
+        let mut keeping = self.keeping.lock();
         (keeping.is_busy, keeping.is_late) = (false, false);
     }
 
@@ -182,7 +181,7 @@ impl History {
     }
 
     fn note(&self, snapshots: &[KeptSnapshot]) {
-        let mut keeping = self.keeping();
+        let mut keeping = self.keeping.lock();
         keeping.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
         keeping.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     }
@@ -196,7 +195,7 @@ impl History {
         let _alone = self.taking.lock();
         let mut taking = Taking::Due;
         loop {
-            listener!(log_writer.grown() => rings);
+            listener!(log_writer.grown => rings);
             match taking.go_on(self)? {
                 ControlFlow::Continue(goes_on) => taking = goes_on,
                 ControlFlow::Break(at) => return Ok(at),
@@ -352,7 +351,7 @@ impl CaptureHandover {
 impl Drop for CaptureHandover {
     fn drop(&mut self) {
         self.to = None;
-        self.log_writer.grown().notify(usize::MAX);
+        self.log_writer.grown.notify(usize::MAX);
     }
 }
 
@@ -385,7 +384,7 @@ fn kept_snapshots(log: &mut DiskLog) -> Result<Vec<KeptSnapshot>, HistoryError> 
 
 /// Wraps a state so that its writing fails before less than `kept` bytes of the disk are free.
 fn guarded(state: Snapshot, disk: Disk, kept: u64) -> Snapshot {
-    let Some(write) = state.into_writer() else { return Snapshot::unsupported() };
+    let Some(write) = state.write else { return Snapshot::unsupported() };
     Snapshot::new(move |to| write(&mut Guarded { to, disk: &disk, kept, unseen: 0 }))
 }
 
@@ -426,11 +425,5 @@ impl Write for Guarded<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
-    }
-}
-
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("group", &self.group).field("policy", &self.policy).finish_non_exhaustive()
     }
 }

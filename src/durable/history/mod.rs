@@ -20,7 +20,7 @@ mod snapshots;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
-use std::sync::{Arc, MutexGuard, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 
 use squall_fabric::{Waker, sync::Lock};
 use squall_ordered::log::End;
@@ -63,7 +63,6 @@ pub(crate) struct History {
     settling: Lock<()>,
 }
 
-/// The sources of the past.
 struct Sources {
     log_writer: Arc<LogWriter>,
     exchange: Arc<StateExchange>,
@@ -98,12 +97,11 @@ impl History {
         }
     }
 
-    /// Returns the status of the log, if there is one.
     pub(crate) fn status(&self) -> Option<LogStatus> {
         let log_writer = self.log_writer().ok()?;
         let (begin, end, counts) = (log_writer.begin(), log_writer.on_disk(), log_writer.counts());
-        let keeping = self.keeping();
-        let ScrubReport { damaged, repaired } = log_writer.scrubbed();
+        let keeping = self.keeping.lock();
+        let ScrubReport { damaged, repaired } = log_writer.scrubbed.lock().clone();
         Some(LogStatus {
             first: begin.version + 1,
             begins_at_ns: begin.time.0,
@@ -120,7 +118,7 @@ impl History {
             failure: log_writer.failure().map(str::to_owned),
             damaged,
             repaired,
-            asides: log_writer.asides(),
+            asides: log_writer.asides.lock().clone(),
         })
     }
 
@@ -132,10 +130,6 @@ impl History {
     pub(crate) fn log_writer(&self) -> Result<&Arc<LogWriter>, HistoryError> {
         self.sources().map(|sources| &sources.log_writer)
     }
-
-    fn keeping(&self) -> MutexGuard<'_, Keeping> {
-        self.keeping.lock()
-    }
 }
 
 /// Runs a job on the thread that writes, and waits for its result.
@@ -146,11 +140,7 @@ fn ask<T: Send + 'static>(
     if blocking::is_applying() {
         return Err(HistoryError::InsideApply);
     }
-    answer(log_writer, &log_writer.ask(job))
-}
-
-fn answer<T>(log_writer: &LogWriter, answers: &mpsc::Receiver<T>) -> Result<T, HistoryError> {
-    log_writer.wait(answers).ok_or_else(|| ended(log_writer))
+    log_writer.run(job).ok_or_else(|| ended(log_writer))
 }
 
 /// Returns the error that the log has ended, with its cause.

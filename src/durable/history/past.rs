@@ -5,7 +5,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
     thread,
 };
@@ -53,13 +53,9 @@ struct RebuildQueue {
 }
 
 impl RebuildPool {
-    fn lock(&self) -> MutexGuard<'_, RebuildQueue> {
-        self.0.lock()
-    }
-
     /// Queues a job, for a thread that ends when no job waits.
     fn push(self: &Arc<RebuildPool>, job: Job) -> Result<(), HistoryError> {
-        let mut queue = self.lock();
+        let mut queue = self.0.lock();
         if queue.waiting.len() >= MAX_WAITING {
             return Err(HistoryError::Busy(MAX_WAITING));
         }
@@ -87,7 +83,7 @@ impl RebuildPool {
 
     /// Returns the next job of the calling thread; None if the thread is to end.
     fn next(&self) -> Option<Job> {
-        let mut queue = self.lock();
+        let mut queue = self.0.lock();
         let job = queue.waiting.pop_front();
         if job.is_none() {
             queue.threads -= 1;
@@ -110,10 +106,6 @@ enum PastState<T> {
 }
 
 impl<T> Past<T> {
-    fn lock(state: &Lock<PastState<T>>) -> MutexGuard<'_, PastState<T>> {
-        state.lock()
-    }
-
     /// Blocks this thread until the answer has come.
     ///
     /// # Panics
@@ -134,7 +126,7 @@ impl<T> Future for Past<T> {
     ///
     /// If it is polled again after it has resolved.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, HistoryError>> {
-        let mut state = Past::lock(&self.0);
+        let mut state = self.0.lock();
         match std::mem::replace(&mut *state, PastState::Taken) {
             PastState::Waiting(_) => {
                 *state = PastState::Waiting(Some(context.waker().clone()));
@@ -172,15 +164,13 @@ pub(crate) fn look<S: Service, T: Send + 'static>(
             Ok(look(&service, at))
         };
         let result = catch_unwind(AssertUnwindSafe(build)).unwrap_or(Err(HistoryError::Panicked));
-        if let PastState::Waiting(Some(waker)) =
-            std::mem::replace(&mut *Past::lock(&answer), PastState::Answered(result))
-        {
+        if let PastState::Waiting(Some(waker)) = std::mem::replace(&mut *answer.lock(), PastState::Answered(result)) {
             waker.wake();
         }
     };
     let pushed = history.log_writer().map(drop).and_then(|()| history.past.push(Box::new(job)));
     if let Err(error) = pushed {
-        *Past::lock(&past.0) = PastState::Answered(Err(error));
+        *past.0.lock() = PastState::Answered(Err(error));
     }
     past
 }
@@ -198,16 +188,12 @@ fn build<S: Service>(
     };
     for _ in 1..ATTEMPTS {
         match build_version(group, log_writer, version, service) {
-            Err(error) if is_overtaken(&error) => {}
+            // The log was trimmed meanwhile.
+            Err(HistoryError::Unreadable(ReadError::Gone { .. } | ReadError::Trimmed { .. })) => {}
             result => return result,
         }
     }
     build_version(group, log_writer, version, service)
-}
-
-/// Tells whether the log was trimmed meanwhile.
-fn is_overtaken(error: &HistoryError) -> bool {
-    matches!(error, HistoryError::Unreadable(ReadError::Gone { .. } | ReadError::Trimmed { .. }))
 }
 
 fn build_version<S: Service>(

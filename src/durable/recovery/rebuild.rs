@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use squall_ordered::log::{Damage, End, Position, ReadError, Reader, Skips, Storage};
+use squall_ordered::log::{Damage, End, Position, ReadError, Reader, Storage};
 
 use super::replay::{ReplayError, Replayed, replay};
 use crate::{
@@ -50,29 +50,24 @@ pub(crate) trait Source {
     /// Returns the directory of its files.
     fn store(&self) -> &SnapshotStore;
 
+    fn ask<T: Send + 'static>(&self, job: impl FnOnce(&DiskLog) -> T + Send + 'static) -> Result<T, RebuildError>;
+
     /// Returns its beginning and its end.
-    fn extent(&mut self) -> Result<(End, End), RebuildError>;
-
-    /// Returns the damage at its end, if there is any: then its further contents are unknown.
-    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError>;
-
-    /// Returns the commands that no member applies.
-    fn skips(&mut self) -> Result<Skips, RebuildError>;
+    fn extent(&self) -> Result<(End, End), RebuildError> {
+        self.ask(|log| (log.begin(), log.persisted()))
+    }
 
     /// Returns the log's end at a place of a snapshot, and a reader from there.
-    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
+    fn read(&self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
+        let (at, reader) = self.ask(move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
+        Ok((at, reader.map_err(ReplayError::from)?))
+    }
 }
 
 /// A log that no thread writes yet, from which a replica is rebuilt before the node runs.
-pub(crate) struct OfflineLog<'a> {
+struct OfflineLog<'a> {
     store: SnapshotStore,
     log: &'a DiskLog,
-}
-
-impl OfflineLog<'_> {
-    pub(crate) fn new(log: &DiskLog) -> OfflineLog<'_> {
-        OfflineLog { store: SnapshotStore::of(log), log }
-    }
 }
 
 impl Source for OfflineLog<'_> {
@@ -80,20 +75,8 @@ impl Source for OfflineLog<'_> {
         &self.store
     }
 
-    fn extent(&mut self) -> Result<(End, End), RebuildError> {
-        Ok((self.log.begin(), self.log.persisted()))
-    }
-
-    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
-        Ok(self.log.end_damage().cloned())
-    }
-
-    fn skips(&mut self) -> Result<Skips, RebuildError> {
-        Ok(self.log.skips().clone())
-    }
-
-    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
-        Ok((self.log.at_position(from), self.log.read(from, Position::MAX).map_err(ReplayError::from)?))
+    fn ask<T: Send + 'static>(&self, job: impl FnOnce(&DiskLog) -> T + Send + 'static) -> Result<T, RebuildError> {
+        Ok(job(self.log))
     }
 }
 
@@ -119,7 +102,7 @@ impl Rebuilt {
 /// Starts with a replica that is as it was when the program began. If the log never had anything, it writes a snapshot
 /// of this state, so that the replica can be taken back to any place.
 pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuilt, RebuildError> {
-    let mut source = OfflineLog::new(log);
+    let source = OfflineLog { store: SnapshotStore::of(log), log };
     let (begin, end) = source.extent()?;
     source.store().remove_outside(begin.position, end.position)?;
     if end == End::START && source.store().newest(Position::START, Position::START)?.snapshot.is_none() {
@@ -127,18 +110,18 @@ pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuil
         source.store().write(End::START, None, state)?;
         return Ok(Rebuilt { end: Some(End::START), view: None, damage: None });
     }
-    let rebuilt = rebuild(service, &mut source)?;
+    let rebuilt = rebuild(service, &source)?;
     if rebuilt.end.is_some() || begin != End::START {
         return Ok(rebuilt);
     }
     tracing::warn!(
         "the image of the group's first state is lost: it is taken for the one that this program begins with"
     );
-    go_on(service, &mut source, End::START, None)
+    go_on(service, &source, End::START, None)
 }
 
 /// Replaces a replica's state by the one at the end of its log, or before the first damage.
-pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> Result<Rebuilt, RebuildError> {
+pub(crate) fn rebuild<S: Service>(service: &mut S, source: &impl Source) -> Result<Rebuilt, RebuildError> {
     let (begin, end) = source.extent()?;
     for position in source.store().positions(begin.position, end.position)?.into_iter().rev() {
         let opened = source.store().open(position);
@@ -154,7 +137,7 @@ pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> 
 }
 
 /// Checks that a snapshot is of the log as it is now.
-fn check(snapshot: StoredSnapshot, source: &mut impl Source) -> Result<StoredSnapshot, SnapshotStoreError> {
+fn check(snapshot: StoredSnapshot, source: &impl Source) -> Result<StoredSnapshot, SnapshotStoreError> {
     match source.read(snapshot.at.position) {
         Ok((Ok(log), _)) if log != snapshot.at => Err(SnapshotStoreError::Other { at: snapshot.at, log }),
         // Damage is found when the log is read.
@@ -170,19 +153,19 @@ fn restore<S: Service>(service: &mut S, snapshot: &mut StoredSnapshot) -> Result
 /// Takes a replica further through its log.
 pub(crate) fn go_on<S: Service>(
     service: &mut S,
-    source: &mut impl Source,
+    source: &impl Source,
     from: End,
     view: LastView,
 ) -> Result<Rebuilt, RebuildError> {
     let (_, mut reader) = source.read(from.position)?;
-    let skips = source.skips()?;
+    let skips = source.ask(|log| log.skips().clone())?;
     let replayed = replay(service, &mut reader, from, view, &skips);
     let Replayed { end, view, mut damage } = replayed.map_err(|error| match error {
         ReplayError::Panicked(Some(given)) => RebuildError::Poison(given.help(&source.store().disk.path(""))),
         error => error.into(),
     })?;
     if damage.is_none() {
-        damage = source.end_damage()?.map(Box::new);
+        damage = source.ask(|log| log.end_damage().cloned())?.map(Box::new);
     }
     Ok(Rebuilt { end: Some(end), view, damage })
 }

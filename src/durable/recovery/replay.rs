@@ -84,8 +84,7 @@ pub(crate) fn give<S: Service>(
     scratch: &mut AlignedVec,
     noted: &mut Option<Given>,
 ) {
-    let (position, version) = (Position::new(message.epoch, message.seq), stamp.version);
-    let given = OnPanic::note(Given { position, sender: message.sender, version }, noted);
+    let given = OnPanic::note(message, stamp, noted);
     let _ = match is_skipped {
         false => service.take(message, stamp, scratch).map(drop),
         true => service.skip(message, stamp, scratch),

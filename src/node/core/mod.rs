@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
+use squall_fabric::{BreakReason, Completion, EndpointId, NodeId, Time};
 use squall_membership::{
     Effect, EndReason, HeldCopy, Holder, Input, Member, Membership, OrderEnd, Seq, Settings, ShardId, ShardState,
     ShardView, Skipped, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, WatchedMembers,
@@ -29,7 +29,7 @@ use crate::{
         Halt,
         shard_change::{Fate, Installed, ShardChange},
     },
-    fabric::Learn,
+    fabric::NodeFabric,
     node::{onepipe::OnePipeSlot, status::ViewChangeTimes},
 };
 
@@ -58,8 +58,8 @@ pub(crate) enum CoreEffect {
     /// The node was dropped, and the shard's application, or another thread, still does not let go of the shard: no
     /// caller shall wait for that. The shard's fate follows all the same.
     Halt { shard: ShardId, why: Unavailable },
-    /// The node is to join again. The surroundings must say what its disks hold ([`NodeCore::hold`]), once nothing is
-    /// on its way there.
+    /// The node is to join again. The surroundings must say what its disks hold ([`Input::Held`]), once nothing is on
+    /// its way there.
     Returns,
     /// The group is in pieces, and these of the last view's members are not back yet. All are back if there are none.
     WaitsFor(Vec<NodeId>),
@@ -133,7 +133,7 @@ impl<F> NodeCore<F> {
     }
 }
 
-impl<F: Fabric + Learn> NodeCore<F> {
+impl<F: NodeFabric> NodeCore<F> {
     /// A node outside of any view, which installs the views to which it belongs by the view log.
     pub(crate) fn new(
         fabric: F,
@@ -193,7 +193,6 @@ impl<F: Fabric + Learn> NodeCore<F> {
         &self.bound
     }
 
-    /// The membership, for reading.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
@@ -221,26 +220,6 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.is_ended
     }
 
-    /// Asks for the node's end.
-    pub(crate) fn stop(&mut self, out: &mut Vec<CoreEffect>) {
-        self.input(Input::Stop, out);
-    }
-
-    /// Asks the others to go on without this node.
-    pub(crate) fn leave(&mut self, out: &mut Vec<CoreEffect>) {
-        self.input(Input::Leave, out);
-    }
-
-    /// Lets all members leave.
-    pub(crate) fn close(&mut self, out: &mut Vec<CoreEffect>) {
-        self.input(Input::Close, out);
-    }
-
-    /// Takes an operator's word that a member is gone.
-    pub(crate) fn suspect(&mut self, node: NodeId, out: &mut Vec<CoreEffect>) {
-        self.input(Input::Suspect(node), out);
-    }
-
     /// Notes that this node's replica has the whole state of a shard, and all that the view at hand has delivered.
     ///
     /// It must be called in each step, since a durable shard's state counts only once its disk has it. The others are
@@ -264,12 +243,6 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.input(Input::Failed(reason), out);
     }
 
-    /// Takes what this node's disks hold of durable shards. Called before its first step, if it has been a member
-    /// before, and after each [`CoreEffect::Returns`].
-    pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, HeldCopy>, out: &mut Vec<CoreEffect>) {
-        self.input(Input::Held(held), out);
-    }
-
     /// Notes that a shard's log is cut as it was [asked for](CoreEffect::CutTo).
     pub(crate) fn cut_done(&mut self, shard: ShardId) {
         self.cutting.remove(&shard);
@@ -291,7 +264,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    fn input(&mut self, input: Input, out: &mut Vec<CoreEffect>) {
+    /// Gives membership an input that concerns no other layer.
+    pub(crate) fn input(&mut self, input: Input, out: &mut Vec<CoreEffect>) {
         self.membership.input(input, &mut self.effects);
         self.route(out);
     }
@@ -309,10 +283,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.completions = completions;
         busy |= self.hear_desks();
         busy |= self.shards.step(&mut self.fabric, now, out);
-        for (endpoint, shard) in self.shards.take_connecting() {
-            self.owners.insert(endpoint, Owner::Shard(shard));
-        }
-        for (node, why) in self.shards.take_faulty() {
+        let connecting = self.shards.connecting.drain(..);
+        self.owners.extend(connecting.map(|(endpoint, shard)| (endpoint, Owner::Shard(shard))));
+        for (node, why) in self.shards.faulty.drain(..) {
             let input = if node == self.fabric.node() {
                 Input::Failed(EndReason::Incompatible { node, why })
             } else {

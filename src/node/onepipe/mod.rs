@@ -129,7 +129,7 @@ impl OnePipeHandle {
     /// them.
     pub fn take(&self, waker: Waker, limit: Duration) -> Result<(OnePipeConfig, ViewController), TakeError> {
         let until = Instant::now().checked_add(limit);
-        let mut state = self.slot.lock();
+        let mut state = self.slot.state.lock();
         loop {
             if let Some(reason) = &state.ended {
                 return Err(TakeError::Ended(reason.clone()));
@@ -170,7 +170,7 @@ pub struct ViewController {
 
 impl Controller for ViewController {
     fn suspect(&mut self, _epoch: u64, rank: usize) {
-        let mut state = self.slot.lock();
+        let mut state = self.slot.state.lock();
         let Some(party) = state.party.as_mut().filter(|party| !party.is_over) else { return };
         let Some(node) = party.members.get(rank).and_then(Option::as_ref).map(|member| member.node) else { return };
         if party.suspects.contains(&rank) {
@@ -179,7 +179,7 @@ impl Controller for ViewController {
         party.suspects.push(rank);
         self.slot.suspect(&mut state, [node]);
         drop(state);
-        self.slot.wake_engine();
+        self.slot.engine.get().into_iter().for_each(Waker::wake);
     }
 
     fn report(&mut self, _epoch: u64, _barrier: u64) {}
@@ -193,7 +193,7 @@ impl Controller for ViewController {
         if !self.slot.has_news.load(Ordering::Acquire) {
             return None;
         }
-        let mut state = self.slot.lock();
+        let mut state = self.slot.state.lock();
         let directive = state.directives.pop_front();
         self.slot.has_news.store(!state.directives.is_empty(), Ordering::Release);
         directive
@@ -202,7 +202,7 @@ impl Controller for ViewController {
 
 impl Drop for ViewController {
     fn drop(&mut self) {
-        let mut state = self.slot.lock();
+        let mut state = self.slot.state.lock();
         let passed = self.gate.close(u64::MAX);
         // The messages that it has delivered must be delivered by the ranks that go on.
         let is_over = state.party.take().is_none_or(|party| party.is_over);
@@ -286,14 +286,14 @@ impl OnePipeSlot {
         if !self.has_suspects.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.has_suspects.store(false, Ordering::Relaxed);
         std::mem::take(&mut state.suspects)
     }
 
     /// Ends the view. Returns the barrier up to which this node may have delivered in it; nothing is accepted beyond.
     pub(crate) fn wedge(&self, epoch: u64) -> Seq {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.open = None;
         match &state.party {
             Some(party) if party.is_over => Seq(0),
@@ -305,7 +305,7 @@ impl OnePipeSlot {
     /// Installs a view. The view before has ended at `passed`, the greatest barrier of all its members. It is none if
     /// that is not known, so that no group can go on.
     pub(crate) fn install(&self, shard: ShardId, view: &Arc<View>, passed: Option<Seq>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.open = Some((shard, Arc::clone(view)));
         // These are members of the view before.
         state.suspects.clear();
@@ -323,14 +323,14 @@ impl OnePipeSlot {
 
     /// Ends the group because this node is in no view any more. It may be in later ones, in another incarnation.
     pub(crate) fn drop_out(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.open = None;
         self.end_party(state);
     }
 
     /// Ends the node's part.
     pub(crate) fn end(&self, reason: &EndReason) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.open = None;
         state.ended.get_or_insert_with(|| reason.clone());
         self.changed.notify_all();
@@ -361,16 +361,6 @@ impl OnePipeSlot {
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-
-    fn wake_engine(&self) {
-        if let Some(engine) = self.engine.get() {
-            engine.wake();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SlotState> {
-        self.state.lock()
     }
 }
 

@@ -6,12 +6,9 @@
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
 
-use std::{
-    fmt,
-    ops::{Deref, DerefMut},
-};
+use std::ops::{Deref, DerefMut};
 
-use self::sync::{AtomicU32, Ordering, UnsafeCell};
+use super::sync::{AtomicU32, Ordering, UnsafeCell};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -101,12 +98,6 @@ impl<T> ReplicaCell<T> {
     }
 }
 
-impl<T> fmt::Debug for ReplicaCell<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplicaCell").field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
 /// Access to the value, until this is dropped. A panic while it is held for changing leaves the value taken for ever,
 /// since it may be half changed.
 pub(crate) struct ReplicaGuard<'a, T> {
@@ -147,40 +138,6 @@ impl<T> Drop for ReplicaGuard<'_, T> {
             self.cell.state.fetch_or(BROKEN, Ordering::Relaxed);
         }
     }
-}
-
-/// Types that several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
-#[cfg(not(squall_loom))]
-mod sync {
-    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
-
-    /// A cell with the interface of loom's.
-    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
-
-    impl<T> UnsafeCell<T> {
-        pub(super) fn new(value: T) -> UnsafeCell<T> {
-            UnsafeCell(std::cell::UnsafeCell::new(value))
-        }
-
-        #[inline]
-        pub(super) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-            f(self.0.get())
-        }
-
-        #[inline]
-        pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            f(self.0.get())
-        }
-    }
-}
-
-/// As above.
-#[cfg(squall_loom)]
-mod sync {
-    pub(super) use loom::{
-        cell::UnsafeCell,
-        sync::atomic::{AtomicU32, Ordering},
-    };
 }
 
 #[cfg(all(test, not(squall_loom)))]
