@@ -1,9 +1,8 @@
 //! The operations and their algorithms.
 
-use std::fmt;
-
 /// An operation in which all ranks take part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
+#[display(rename_all = "kebab-case")]
 pub enum Collective {
     /// No rank leaves before all have entered.
     Barrier,
@@ -25,24 +24,9 @@ pub enum Collective {
     AllToAll,
 }
 
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Collective::Barrier => "barrier",
-            Collective::Broadcast => "broadcast",
-            Collective::Reduce => "reduce",
-            Collective::Allreduce => "allreduce",
-            Collective::Gather => "gather",
-            Collective::Scatter => "scatter",
-            Collective::Allgather => "allgather",
-            Collective::ReduceScatter => "reduce-scatter",
-            Collective::AllToAll => "all-to-all",
-        })
-    }
-}
-
 /// The way in which an operation is carried out among n ranks. Each algorithm names its operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
+#[display(rename_all = "kebab-case")]
 pub enum Algorithm {
     /// Barrier and allgather: ⌈log₂ n⌉ steps; in step i, a rank writes to the one 2^i further on.
     Dissemination,
@@ -57,6 +41,7 @@ pub enum Algorithm {
     /// memory of the vector's length on all ranks, of which some is kept for the next broadcast.
     Rdmc,
     /// Reduce and allreduce: trees in which a rank receives from at most `degree` others in a step (thesis, §6.2).
+    #[display("tree-{degree}")]
     Tree {
         /// The most ranks from which one receives in a step: 2^i − 1 for an i from 1 to 16.
         degree: usize,
@@ -103,24 +88,6 @@ impl Algorithm {
         match self {
             Algorithm::Tree { degree } => degree > 0 && degree < 1 << 16 && (degree + 1).is_power_of_two(),
             _ => true,
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Algorithm::Dissemination => f.write_str("dissemination"),
-            Algorithm::Exchange => f.write_str("exchange"),
-            Algorithm::Binomial => f.write_str("binomial"),
-            Algorithm::Chain => f.write_str("chain"),
-            Algorithm::Rdmc => f.write_str("rdmc"),
-            Algorithm::Tree { degree } => write!(f, "tree-{degree}"),
-            Algorithm::Halving => f.write_str("halving"),
-            Algorithm::Direct => f.write_str("direct"),
-            Algorithm::Ring => f.write_str("ring"),
-            Algorithm::Flat => f.write_str("flat"),
-            Algorithm::Pairwise => f.write_str("pairwise"),
         }
     }
 }

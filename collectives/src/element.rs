@@ -102,19 +102,17 @@ macro_rules! integer {
 // Written out, since `f64::min` leaves open which of two zeros it gives: ranks would differ.
 macro_rules! float {
     ($element:ident, $builtin:ident) => {
-        match $builtin {
-            Builtin::Sum => Some(Combine(|into, with, order| combine_by::<$element>(into, with, order, |a, b| a + b))),
-            Builtin::Product => {
-                Some(Combine(|into, with, order| combine_by::<$element>(into, with, order, |a, b| a * b)))
+        Some(Combine(match $builtin {
+            Builtin::Sum => |into, with, order| combine_by::<$element>(into, with, order, |a, b| a + b),
+            Builtin::Product => |into, with, order| combine_by::<$element>(into, with, order, |a, b| a * b),
+            Builtin::Min => {
+                |into, with, order| combine_by::<$element>(into, with, order, |a, b| if b < a { b } else { a })
             }
-            Builtin::Min => Some(Combine(|into, with, order| {
-                combine_by::<$element>(into, with, order, |a, b| if b < a { b } else { a })
-            })),
-            Builtin::Max => Some(Combine(|into, with, order| {
-                combine_by::<$element>(into, with, order, |a, b| if b > a { b } else { a })
-            })),
-            Builtin::And | Builtin::Or | Builtin::Xor => None,
-        }
+            Builtin::Max => {
+                |into, with, order| combine_by::<$element>(into, with, order, |a, b| if b > a { b } else { a })
+            }
+            Builtin::And | Builtin::Or | Builtin::Xor => return None,
+        }))
     };
 }
 

@@ -1,6 +1,6 @@
 //! The reductions: operations on two elements, built in or the user's.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc};
 
 use crate::{
     CollectiveError, Element,
@@ -9,23 +9,28 @@ use crate::{
 
 /// An operation on elements of type `T`, built in or the user's. It must be associative. Floats, whose operations are
 /// only nearly so, get the same result on every rank nevertheless.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("{kind:?}")]
 pub struct Reduction<T> {
     kind: ReductionKind<T>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 enum ReductionKind<T> {
+    #[debug("{_0:?}")]
     Builtin(Builtin),
+    #[debug("User {{ commutative: {commutative} }}")]
     User { commutative: bool, combine: Arc<UserCombine>, of: PhantomData<T> },
 }
 
 type UserCombine = dyn Fn(&mut [u8], &[u8], OperandOrder) + Send + Sync;
 
 /// The operation that a lane calls, without the element's type.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub(crate) enum Operator {
+    #[debug("Builtin")]
     Builtin(Combine),
+    #[debug("User")]
     User(Arc<UserCombine>),
 }
 
@@ -36,12 +41,6 @@ impl Operator {
             Operator::Builtin(combine) => combine.0(into, with, order),
             Operator::User(combine) => combine(into, with, order),
         }
-    }
-}
-
-impl fmt::Debug for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if matches!(self, Operator::Builtin(_)) { "Builtin" } else { "User" })
     }
 }
 
@@ -76,14 +75,5 @@ impl<T: Element> Reduction<T> {
 impl<T> From<Builtin> for Reduction<T> {
     fn from(builtin: Builtin) -> Reduction<T> {
         Reduction { kind: ReductionKind::Builtin(builtin) }
-    }
-}
-
-impl<T> fmt::Debug for Reduction<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            ReductionKind::Builtin(builtin) => write!(f, "{builtin:?}"),
-            ReductionKind::User { commutative, .. } => write!(f, "User {{ commutative: {commutative} }}"),
-        }
     }
 }

@@ -1,6 +1,44 @@
-//! Checks of a post that hold whatever its endpoint, made before anything of it takes effect.
+//! Checks that hold whatever the fabric, of posts and of memory, made before anything takes effect.
 
-use crate::{INLINE_BYTES, Op, PostError, RegionKind, Slice, Source};
+use crate::{INLINE_BYTES, Op, PostError, RegionKey, RegionKind, RegisterError, Slice, Source, Target};
+
+/// Checks the size of a region that is to be registered.
+pub(crate) fn check_size(kind: RegionKind, bytes: usize) -> Result<(), RegisterError> {
+    let invalid = bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8);
+    if invalid { Err(RegisterError::Size { bytes }) } else { Ok(()) }
+}
+
+/// Checks a region that is to be registered with a fabric that moves bytes.
+pub(crate) fn check_region(kind: RegionKind, bytes: usize) -> Result<(), RegisterError> {
+    check_size(kind, bytes)?;
+    if kind == RegionKind::Phantom { Err(RegisterError::NoPhantoms) } else { Ok(()) }
+}
+
+/// Checks a post. `kind_of` gives the kind of a region that the peer exposed. An unknown key passes: it breaks the
+/// endpoint instead.
+#[inline]
+pub(crate) fn check_op(op: Op<'_>, kind_of: impl Fn(RegionKey) -> Option<RegionKind>) -> Result<(), PostError> {
+    let check_target = |target: Target, len: usize| {
+        check_words(kind_of(target.region) == Some(RegionKind::Polled), target.offset, len)
+    };
+    match op {
+        Op::Write { source, target } | Op::WriteWithImm { source, target, .. } => {
+            check_source(source)?;
+            check_target(target, source.len())
+        }
+        Op::WriteThenWord { source, target, word_target, .. } => {
+            check_words(true, word_target.offset, 8)?;
+            check_source(source)?;
+            check_target(target, source.len())
+        }
+        Op::Send { source, .. } => check_source(source),
+        Op::Read { from, into } => {
+            check_slice(into)?;
+            check_target(from, into.len)
+        }
+        Op::Recv { into } => check_slice(into),
+    }
+}
 
 #[inline]
 pub(crate) fn check_source(source: Source<'_>) -> Result<(), PostError> {
@@ -26,7 +64,7 @@ pub(crate) fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
 #[inline]
 pub(crate) fn check_range(slice: Slice<'_>) -> Result<(), PostError> {
     let Slice { region, offset, len } = slice;
-    if offset > region.len() || len > region.len() - offset {
+    if !region.holds(offset, len) {
         return Err(PostError::LocalBounds { offset, len, region_bytes: region.len() });
     }
     check_words(region.kind() == RegionKind::Polled, offset, len)

@@ -1,6 +1,8 @@
-//! A fabric's endpoints, found by id without a search.
+//! A fabric's endpoints, found by id without a search, and those that never come to life.
 
-use crate::EndpointId;
+use std::collections::HashMap;
+
+use crate::{BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Token, recvs::RecvQueue};
 
 /// The width of a slot's index, the lowest part of an id. Above it stands the number of the slot's earlier uses, and
 /// above that the fabric's number. So an id never comes twice, nor in two fabrics of one process that are used as one.
@@ -23,9 +25,10 @@ struct Slot<E> {
     endpoint: Option<E>,
 }
 
-/// An item that is found by its id.
+/// An item that is found by its id, and whose counterpart is that of its peer and tag.
 pub(crate) trait Identified {
     fn id(&self) -> EndpointId;
+    fn name(&self) -> (NodeId, GroupTag);
 }
 
 /// All endpoints that have not ended.
@@ -35,13 +38,25 @@ pub(crate) struct Endpoints<E> {
     slots: Vec<Slot<E>>,
     /// Indices of slots without an endpoint.
     free: Vec<u32>,
+    by_name: HashMap<(NodeId, GroupTag), EndpointId>,
+    /// Endpoints that the next poll announces.
+    new: Vec<EndpointId>,
+    /// Endpoints that never came to life, for the next poll to report.
+    stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
 }
 
 impl<E: Identified> Endpoints<E> {
     /// No endpoints yet; `space` (below 8) tells their ids from those of other fabrics.
     pub(crate) fn new(space: u8) -> Endpoints<E> {
         assert!(space < 8, "an id has room for 8 fabrics");
-        Endpoints { space: u64::from(space) << SPACE_SHIFT, slots: Vec::new(), free: Vec::new() }
+        Endpoints {
+            space: u64::from(space) << SPACE_SHIFT,
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_name: HashMap::new(),
+            new: Vec::new(),
+            stillborn: Vec::new(),
+        }
     }
 
     /// A new id, for an endpoint that may be `put`.
@@ -55,11 +70,51 @@ impl<E: Identified> Endpoints<E> {
         EndpointId(self.space | u64::from(slot.uses) << INDEX_BITS | u64::from(index))
     }
 
-    /// Stores an endpoint under the id that was reserved for it.
-    pub(crate) fn put(&mut self, endpoint: E) {
-        let slot = &mut self.slots[index_of(endpoint.id())];
-        debug_assert!(slot.endpoint.is_none());
-        slot.endpoint = Some(endpoint);
+    /// Checks that an endpoint of this node may lead to a peer under a tag.
+    pub(crate) fn check(&self, node: NodeId, peer: NodeId, tag: GroupTag) -> Result<(), BreakReason> {
+        if peer == node {
+            return Err(BreakReason::Failed("a node can't connect to itself".to_owned()));
+        }
+        if self.by_name.contains_key(&(peer, tag)) { Err(BreakReason::TagInUse) } else { Ok(()) }
+    }
+
+    /// Stores an endpoint under the id that was reserved for it; or the reason for which there is none, for the next
+    /// poll to report.
+    pub(crate) fn put(&mut self, id: EndpointId, peer: NodeId, endpoint: Result<E, BreakReason>) -> EndpointId {
+        match endpoint {
+            Ok(endpoint) => {
+                debug_assert!(endpoint.id() == id);
+                self.by_name.insert(endpoint.name(), id);
+                self.slots[index_of(id)].endpoint = Some(endpoint);
+                self.new.push(id);
+            }
+            Err(reason) => self.stillborn.push((id, peer, reason)),
+        }
+        id
+    }
+
+    /// Whether the next poll has something to announce or to report.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.new.is_empty() || !self.stillborn.is_empty()
+    }
+
+    /// Whether an endpoint never came to life, and that is not reported yet.
+    pub(crate) fn is_stillborn(&self, id: EndpointId) -> bool {
+        self.stillborn.iter().any(|(stillborn, ..)| *stillborn == id)
+    }
+
+    /// Takes the endpoints that were put since the last call.
+    pub(crate) fn take_new(&mut self) -> Vec<EndpointId> {
+        std::mem::take(&mut self.new)
+    }
+
+    /// Reports the endpoints that never came to life.
+    #[inline]
+    pub(crate) fn report_stillborn(&mut self, out: &mut Vec<Completion>) {
+        for (endpoint, peer, reason) in std::mem::take(&mut self.stillborn) {
+            self.release(endpoint);
+            out.push(Completion::Broken { endpoint, peer, reason });
+        }
     }
 
     #[inline]
@@ -67,19 +122,35 @@ impl<E: Identified> Endpoints<E> {
         self.slots.get_mut(index_of(id))?.endpoint.as_mut().filter(|endpoint| endpoint.id() == id)
     }
 
+    /// Takes an endpoint out, or forgets one that never came to life.
     pub(crate) fn remove(&mut self, id: EndpointId) -> Option<E> {
-        self.get_mut(id)?;
+        let Some(endpoint) = self.get_mut(id) else {
+            if let Some(at) = self.stillborn.iter().position(|(stillborn, ..)| *stillborn == id) {
+                self.stillborn.remove(at);
+                self.release(id);
+            }
+            return None;
+        };
+        let name = endpoint.name();
+        if self.by_name.get(&name) == Some(&id) {
+            self.by_name.remove(&name);
+        }
         let endpoint = self.slots[index_of(id)].endpoint.take();
         self.release(id);
         endpoint
     }
 
-    /// Gives back an id under which no endpoint was put.
-    pub(crate) fn release(&mut self, id: EndpointId) {
+    /// Gives back the id of an endpoint that is no more.
+    fn release(&mut self, id: EndpointId) {
         let index = index_of(id);
         if self.slots[index].uses < MAX_USES {
             self.free.push(index as u32);
         }
+    }
+
+    /// The living endpoint of a peer and tag.
+    pub(crate) fn named(&mut self, name: (NodeId, GroupTag)) -> Option<&mut E> {
+        self.get_mut(*self.by_name.get(&name)?)
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &E> {
@@ -94,6 +165,22 @@ impl<E: Identified> Endpoints<E> {
     pub(crate) fn ids(&self) -> Vec<EndpointId> {
         self.all().map(E::id).collect()
     }
+}
+
+/// Reports the end of an endpoint: the work that is outstanding, and then the reason.
+pub(crate) fn report_end(
+    endpoint: EndpointId,
+    (peer, tag): (NodeId, GroupTag),
+    sends: impl Iterator<Item = Token>,
+    recvs: &RecvQueue,
+    reason: BreakReason,
+    out: &mut Vec<Completion>,
+) {
+    for token in sends.filter(|token| *token != Token::UNSIGNALED).chain(recvs.tokens()) {
+        out.push(Completion::Done { endpoint, token, result: Err(Flushed) });
+    }
+    tracing::debug!(%peer, ?tag, endpoint = endpoint.0, "broken: {reason}");
+    out.push(Completion::Broken { endpoint, peer, reason });
 }
 
 /// The number of the fabric that an endpoint belongs to.

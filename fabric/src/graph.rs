@@ -82,16 +82,18 @@ pub(crate) enum Work {
     Recv { into: OwnedSlice },
 }
 
+/// A [`Source`] that owns what it names.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
     Region(OwnedSlice),
     Inline(Arc<[u8]>),
 }
 
+/// A [`Slice`] that owns what it names.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedSlice {
-    region: Region,
-    offset: usize,
+    pub(crate) region: Region,
+    pub(crate) offset: usize,
     pub(crate) len: usize,
 }
 
@@ -207,8 +209,7 @@ impl WorkGraph {
 impl Work {
     fn of(op: Op<'_>) -> Option<Work> {
         Some(match op {
-            Op::Send { source: Source::Region(slice), imm } => Work::Send { source: Bytes::Region(slice.into()), imm },
-            Op::Send { source: Source::Inline(bytes), imm } => Work::Send { source: Bytes::Inline(bytes.into()), imm },
+            Op::Send { source, imm } => Work::Send { source: Bytes::of(source), imm },
             Op::Recv { into } => Work::Recv { into: into.into() },
             Op::Write { source: Source::Inline(bytes), target }
                 if bytes.len().is_multiple_of(8) && target.offset.is_multiple_of(8) =>
@@ -221,10 +222,7 @@ impl Work {
 
     pub(crate) fn op(&self) -> Op<'_> {
         match self {
-            Work::Send { source: Bytes::Region(place), imm } => {
-                Op::Send { source: Source::Region(place.slice()), imm: *imm }
-            }
-            Work::Send { source: Bytes::Inline(bytes), imm } => Op::Send { source: Source::Inline(bytes), imm: *imm },
+            Work::Send { source, imm } => Op::Send { source: source.source(), imm: *imm },
             Work::Write { bytes, target } => Op::Write { source: Source::Inline(bytes), target: *target },
             Work::Recv { into } => Op::Recv { into: into.slice() },
         }
@@ -238,6 +236,22 @@ impl Work {
     }
 }
 
+impl Bytes {
+    pub(crate) fn of(source: Source<'_>) -> Bytes {
+        match source {
+            Source::Region(slice) => Bytes::Region(slice.into()),
+            Source::Inline(bytes) => Bytes::Inline(bytes.into()),
+        }
+    }
+
+    pub(crate) fn source(&self) -> Source<'_> {
+        match self {
+            Bytes::Region(slice) => Source::Region(slice.slice()),
+            Bytes::Inline(bytes) => Source::Inline(bytes),
+        }
+    }
+}
+
 impl From<Slice<'_>> for OwnedSlice {
     fn from(Slice { region, offset, len }: Slice<'_>) -> OwnedSlice {
         OwnedSlice { region: region.clone(), offset, len }
@@ -245,7 +259,7 @@ impl From<Slice<'_>> for OwnedSlice {
 }
 
 impl OwnedSlice {
-    fn slice(&self) -> Slice<'_> {
+    pub(crate) fn slice(&self) -> Slice<'_> {
         Slice { region: &self.region, offset: self.offset, len: self.len }
     }
 }

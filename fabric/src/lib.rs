@@ -54,12 +54,14 @@ mod error;
 mod fingerprint;
 pub mod graph;
 mod ids;
+mod mapping;
 pub mod mixed;
 pub mod name;
 pub mod net;
 mod op;
 mod part;
 mod random;
+mod recvs;
 mod region;
 #[cfg(test)]
 mod seeds;

@@ -6,7 +6,6 @@ mod window;
 
 use std::{
     any::Any,
-    fmt,
     ptr::NonNull,
     sync::{
         Arc,
@@ -29,14 +28,9 @@ pub enum RegionKind {
 }
 
 /// The key that a peer must present to reach a region. It is random, so it can't be guessed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
+#[debug("RegionKey({_0:016x})")]
 pub struct RegionKey(pub u64);
-
-impl fmt::Debug for RegionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RegionKey({:016x})", self.0)
-    }
-}
 
 /// A region of a peer that an endpoint may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +43,22 @@ pub struct RemoteRegion {
     pub bytes: usize,
 }
 
+impl RemoteRegion {
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline]
+    pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
+        offset <= self.bytes && len <= self.bytes - offset
+    }
+}
+
 /// A handle to registered local memory; clones name the same memory, from any thread.
 ///
 /// # Panics
 ///
 /// All accessors panic when the range lies outside the region, and in polled regions when the offset is not a multiple
 /// of 8. Such an offset is a bug of the caller, which checks numbers from a peer first.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Region({:?}, {} bytes, {:?})", _0.kind, _0.bytes, _0.key)]
 pub struct Region(Arc<Memory>);
 
 struct Memory {
@@ -160,13 +163,19 @@ impl Region {
         self.0.base
     }
 
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline]
+    pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
+        offset <= self.0.bytes && len <= self.0.bytes - offset
+    }
+
     fn is_phantom(&self) -> bool {
         self.0.kind == RegionKind::Phantom
     }
 
     #[inline]
     fn check(&self, offset: usize, len: usize) {
-        if offset > self.0.bytes || len > self.0.bytes - offset {
+        if !self.holds(offset, len) {
             self.refuse(offset, len);
         }
     }
@@ -312,11 +321,5 @@ impl Region {
         for (from, to) in self.words(offset, len).iter().zip(to.words(to_offset, len)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-    }
-}
-
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({:?}, {} bytes, {:?})", self.0.kind, self.0.bytes, self.0.key)
     }
 }

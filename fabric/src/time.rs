@@ -1,9 +1,10 @@
 //! Time as an argument: nanoseconds since an origin that only the caller knows.
 
-use std::{fmt, ops::Add, time::Duration};
+use std::{ops::Add, time::Duration};
 
 /// A point of monotonic time in nanoseconds, comparable only within one clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{}.{:09} s", _0 / 1_000_000_000, _0 % 1_000_000_000)]
 pub struct Time(u64);
 
 impl Time {
@@ -42,11 +43,5 @@ impl Add<Duration> for Time {
 
     fn add(self, d: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
-    }
-}
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09} s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }

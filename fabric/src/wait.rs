@@ -1,6 +1,11 @@
 //! The sleep of a thread until the fabric has something for it. Only runtimes see this.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
+
+use rustix::{
+    event::{PollFd, Timespec, poll},
+    io::Errno,
+};
 
 use crate::time::Time;
 
@@ -24,8 +29,22 @@ pub trait Wait {
     fn waker(&self) -> Waker;
 }
 
+/// Waits until one of the descriptors is readable, or it is `until`. Returns how many are.
+pub(crate) fn wait_for(signals: &mut [PollFd<'_>], until: Time) -> Result<usize, Errno> {
+    let left = |until: Time| Timespec::try_from(until.since(Time::boot_clock())).ok();
+    let timeout = Some(until).filter(|until| *until != Time::MAX).and_then(left);
+    let ready = poll(signals, timeout.as_ref());
+    if let Err(error) = ready
+        && error != Errno::INTR
+    {
+        tracing::error!(%error, "waiting failed");
+    }
+    ready
+}
+
 /// Ends a thread's [`Wait::wait`], from any thread. Cheap when that thread is awake.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Waker")]
 pub struct Waker(Arc<dyn Fn() + Send + Sync>);
 
 impl Waker {
@@ -37,11 +56,5 @@ impl Waker {
     /// Wakes the thread, if it sleeps or is about to.
     pub fn wake(&self) {
         (self.0)();
-    }
-}
-
-impl fmt::Debug for Waker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Waker")
     }
 }

@@ -95,7 +95,7 @@ impl Links {
                     let base = base + mode.index() * layout.ring_bytes;
                     Mirror::new(Ring::new(copies.clone(), base, layout.ring_bytes))
                 });
-                let (status, seen) = (Status::new(), [0; Status::WORDS]);
+                let (status, seen) = (Status::default(), [0; Status::WORDS]);
                 Ok(RankPeer {
                     region,
                     link: None,

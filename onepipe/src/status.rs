@@ -40,7 +40,7 @@ impl StatusWord {
 pub(crate) type Words = [u64; Status::WORDS];
 
 /// The words that a rank reports to another, and those that it has posted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Status {
     words: Words,
     posted: Words,
@@ -49,10 +49,6 @@ pub(crate) struct Status {
 impl Status {
     /// The number of words.
     pub(crate) const WORDS: usize = 11;
-
-    pub(crate) fn new() -> Status {
-        Status { words: [0; Status::WORDS], posted: [0; Status::WORDS] }
-    }
 
     #[inline]
     pub(crate) fn set(&mut self, word: StatusWord, value: u64) {

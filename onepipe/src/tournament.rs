@@ -2,7 +2,7 @@
 
 /// A tournament tree, which finds the least of its numbers, and the first place that has it, after O(log n) work per
 /// change.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tournament {
     /// Above the leaves (a power of two of them, the second half): the winner of each match, that of the whole
     /// tournament at 1.

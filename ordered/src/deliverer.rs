@@ -343,7 +343,7 @@ impl Sender {
             }
             Ok(Turn::Bulk(bulk, tag)) => {
                 arrived = take_bulk(&self.bulk, bulk).map_err(|cause| DeliverError { sender: self.node, cause })?;
-                (Payload::bulk(arrived.bytes()), tag)
+                (Payload::settled(arrived.bytes()), tag)
             }
             Err(cause) => return Err(DeliverError { sender: self.node, cause: cause.into() }),
         };

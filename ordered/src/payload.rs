@@ -19,10 +19,6 @@ impl<'a> Payload<'a> {
         Payload(PayloadSource::Ring(payload))
     }
 
-    pub(crate) fn bulk(bytes: &'a [u8]) -> Payload<'a> {
-        Payload(PayloadSource::Bulk(bytes))
-    }
-
     /// Makes a payload of bytes that were copied out, to memory that is aligned to 16 and that nothing else can change.
     pub fn settled(bytes: &'a [u8]) -> Payload<'a> {
         Payload(PayloadSource::Bulk(bytes))

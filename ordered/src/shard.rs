@@ -210,7 +210,7 @@ impl Shard {
             own,
             remote: vec![None; rows],
             rings: rings.to_vec(),
-            bulk: ShardBulk::empty(),
+            bulk: ShardBulk::default(),
             faulty: Vec::new(),
             progress,
             durable,

@@ -1,9 +1,8 @@
 //! The set of a message's blocks that a member holds.
 
-use std::fmt;
-
 /// A set of the blocks `0..len` of a message.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("BlockSet({count} of {len})")]
 pub struct BlockSet {
     /// Empty while the set is: the number of blocks may be anything that a peer claims.
     words: Vec<u64>,
@@ -103,12 +102,6 @@ impl BlockSet {
                 Some(first + bit)
             })
         })
-    }
-}
-
-impl fmt::Debug for BlockSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockSet({} of {})", self.count, self.len)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Memory for messages.
 
 use std::{
-    fmt,
     ops::{Deref, DerefMut},
     slice,
 };
@@ -15,6 +14,8 @@ use squall_fabric::{Fabric, Region, RegionKind, RegisterError, Slice};
 /// memory.
 ///
 /// A phantom buffer, for the simulator, has a capacity and no bytes.
+#[derive(derive_more::Debug)]
+#[debug("Buffer({len} bytes at {offset} of {region:?})")]
 pub struct Buffer {
     region: Region,
     offset: usize,
@@ -93,11 +94,5 @@ impl DerefMut for Buffer {
         let base = self.region.address(self.offset, self.len);
         // SAFETY: as above, and `self` is borrowed exclusively, so that no group has it.
         unsafe { slice::from_raw_parts_mut(base.as_ptr(), self.bytes()) }
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} bytes at {} of {:?})", self.len, self.offset, self.region)
     }
 }

@@ -2,7 +2,7 @@
 
 mod resume;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RemoteRegion};
 
@@ -82,6 +82,8 @@ struct Remote {
 }
 
 /// One member's part in a group. It is pure: it is [stepped](Group::step), and posts to the fabric.
+#[derive(derive_more::Debug)]
+#[debug("Group({:?}, {me}, {state:?})", config.id)]
 pub struct Group {
     config: GroupConfig,
     me: Rank,
@@ -514,11 +516,5 @@ impl Group {
         let interrupted = resuming.into_iter().chain(moved).collect();
         let suspect = suspect.map(|rank| self.node(rank));
         self.events.push(Event::Failed(Failure { suspect, reason, interrupted }));
-    }
-}
-
-impl fmt::Debug for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Group({:?}, {}, {:?})", self.config.id, self.me, self.state)
     }
 }

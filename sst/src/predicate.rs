@@ -1,7 +1,5 @@
 //! Conditions over a table, evaluated in the node's own thread.
 
-use std::fmt;
-
 use crate::{layout::ColumnSet, table::Table};
 
 /// The occasions on which a predicate fires.
@@ -20,6 +18,8 @@ pub enum When {
 /// They are evaluated in the order in which they were registered, each only if one of its columns changed since the
 /// last evaluation. An action is a value that the caller acts on, so a predicate has no state and no effects of its
 /// own.
+#[derive(derive_more::Debug)]
+#[debug("Predicates({})", entries.len())]
 pub struct Predicates<A> {
     entries: Vec<RegisteredPredicate<A>>,
     /// The number registered since the last evaluation: these are due whatever changed.
@@ -70,12 +70,6 @@ impl<A: Clone> Predicates<A> {
             }
             entry.held = holds;
         }
-    }
-}
-
-impl<A> fmt::Debug for Predicates<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Predicates({})", self.entries.len())
     }
 }
 

@@ -33,6 +33,17 @@ fn folded(
     }
 }
 
+/// Sends a part of the vector to one rank, and combines a part with what comes from another.
+fn swap(
+    out: &mut Schedule,
+    (to, give): (usize, Range<usize>),
+    (from, keep): (usize, Range<usize>),
+    order: OperandOrder,
+) {
+    let into = ChunkTarget::Vector;
+    out.phase(vec![Action::Send { to, range: give }, Action::Combine { from, range: keep, into, order }]);
+}
+
 fn order(number: usize, partner: usize) -> OperandOrder {
     if partner < number { OperandOrder::TheirsFirst } else { OperandOrder::MineFirst }
 }
@@ -46,15 +57,7 @@ pub(crate) fn exchange(out: &mut Schedule, ranks: usize, rank: usize, range: Ran
         while distance < folding.size {
             let partner = number ^ distance;
             let peer = folding.rank(partner);
-            out.phase(vec![
-                Action::Send { to: peer, range: range.clone() },
-                Action::Combine {
-                    from: peer,
-                    range: range.clone(),
-                    into: ChunkTarget::Vector,
-                    order: order(number, partner),
-                },
-            ]);
+            swap(out, (peer, range.clone()), (peer, range.clone()), order(number, partner));
             distance *= 2;
         }
     });
@@ -75,15 +78,7 @@ pub(crate) fn halving(out: &mut Schedule, ranks: usize, rank: usize, range: Rang
             let (low, high) = (mine.start..middle, middle..mine.end);
             let (keep, give) = if number < partner { (low, high) } else { (high, low) };
             let peer = folding.rank(partner);
-            out.phase(vec![
-                Action::Send { to: peer, range: give.clone() },
-                Action::Combine {
-                    from: peer,
-                    range: keep.clone(),
-                    into: ChunkTarget::Vector,
-                    order: order(number, partner),
-                },
-            ]);
+            swap(out, (peer, give.clone()), (peer, keep.clone()), order(number, partner));
             halves.push((peer, keep.clone(), give));
             mine = keep;
             distance *= 2;
@@ -178,11 +173,8 @@ pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) 
     let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
     let block = |index: usize| block_of(bytes, ranks, index % ranks);
     for step in 1..ranks {
-        let (into, order) = (ChunkTarget::Vector, OperandOrder::TheirsFirst);
-        out.phase(vec![
-            Action::Send { to: right, range: block(rank + ranks - step) },
-            Action::Combine { from: left, range: block(rank + 2 * ranks - step - 1), into, order },
-        ]);
+        let (give, keep) = (block(rank + ranks - step), block(rank + 2 * ranks - step - 1));
+        swap(out, (right, give), (left, keep), OperandOrder::TheirsFirst);
     }
     allgather::ring(out, ranks, rank, block);
 }

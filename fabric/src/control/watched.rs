@@ -31,10 +31,8 @@ impl<'a, M> Watched<'a, M> {
     /// Waits until some are ready or it is time, and returns those that are ready, in the order of their addition.
     pub(crate) fn wait(self, until: Option<Instant>) -> Vec<(M, PollFlags)> {
         let Watched { meanings, mut fds } = self;
-        let timeout = until.map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-        });
+        let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),

@@ -1,19 +1,13 @@
 //! The work of a poll for graphs: requests that a completion lets go are handed over before the poll returns.
 
 use super::{Executor, Next, Queue, Work, WorkGraph};
-use crate::{Completion, EndpointId, GraphError, Op, PostError, Token};
+use crate::{Completion, EndpointId, GraphError, PostError, Token, check::check_request};
 
 /// A fabric's side of the graphs that run on it.
 pub(crate) trait Host {
-    /// The errors that a post of this meets whenever it is made.
-    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError>;
-
-    /// Whether a queue takes another request now. (A post that it does not take would promise the caller `Room`.) An
-    /// endpoint that is gone takes all, to refuse them.
-    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool;
-
-    /// The number of receives that an endpoint takes now.
-    fn recv_room(&mut self, on: EndpointId) -> usize;
+    /// The number of requests that a queue takes now; none if the endpoint is gone. (A post that it does not take would
+    /// promise the caller `Room`.)
+    fn room(&mut self, on: EndpointId, queue: Queue) -> Option<usize>;
 
     /// Posts a request of a graph, whose token is reserved.
     fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError>;
@@ -27,8 +21,11 @@ impl Executor {
         graph: WorkGraph,
         token: Token,
     ) -> Result<(), GraphError> {
-        graph.check(|e, op| host.check(e, op))?;
-        self.start(graph, token, |e| host.recv_room(e))?;
+        graph.check(|e, op| {
+            host.room(e, Queue::Recv).ok_or(PostError::Broken)?;
+            check_request(op)
+        })?;
+        self.start(graph, token, |e| host.room(e, Queue::Recv).unwrap_or(0))?;
         self.hand_over(host);
         Ok(())
     }
@@ -45,7 +42,8 @@ impl Executor {
     }
 
     fn hand_over(&mut self, host: &mut (impl Host + ?Sized)) {
-        while let Some(next) = self.next(|e, queue| host.takes(e, queue)) {
+        // An endpoint that is gone takes all, to refuse them.
+        while let Some(next) = self.next(|e, queue| host.room(e, queue) != Some(0)) {
             let Next::Post(e, work, token) = next else { continue };
             if host.post_request(e, &work, token).is_err() {
                 self.refused(e, token);

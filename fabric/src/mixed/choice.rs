@@ -1,6 +1,6 @@
 //! The network that two nodes have in common: each tells the other its abilities once, when they first meet.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::Transport;
 use crate::{
@@ -32,7 +32,6 @@ pub(super) struct Choice {
     control: Control,
     events: Events,
     questions: Endpoints<Question>,
-    by_peer: BTreeMap<NodeId, EndpointId>,
 }
 
 struct Question {
@@ -45,30 +44,33 @@ impl Identified for Question {
     fn id(&self) -> EndpointId {
         self.id
     }
+
+    fn name(&self) -> (NodeId, GroupTag) {
+        (self.peer, TAG)
+    }
 }
 
 impl Choice {
     pub(super) fn new(net: &Arc<Net>, waker: Waker) -> Choice {
         let (control, events) = net.plane(Plane::Choice, move || waker.wake());
-        Choice { control, events, questions: Endpoints::new(QUESTIONS), by_peer: BTreeMap::new() }
+        Choice { control, events, questions: Endpoints::new(QUESTIONS) }
     }
 
     /// The transport to a peer, if it is known.
     pub(super) fn chosen(&mut self, peer: NodeId) -> Option<Transport> {
-        let question = *self.by_peer.get(&peer)?;
-        self.questions.get_mut(question)?.answer
+        self.questions.named((peer, TAG))?.answer
     }
 
     /// Asks a peer, unless it was asked already.
     pub(super) fn ask(&mut self, peer: NodeId, has_verbs: bool) {
-        if self.by_peer.contains_key(&peer) {
+        if self.questions.named((peer, TAG)).is_some() {
             return;
         }
         let id = self.questions.reserve();
-        self.questions.put(Question { id, peer, answer: None });
-        self.by_peer.insert(peer, id);
+        self.questions.put(id, peer, Ok(Question { id, peer, answer: None }));
         let can = if has_verbs { TCP | VERBS } else { TCP };
-        self.control.send([Command::Connect(Connect { endpoint: id, peer, tag: TAG, set_up: vec![can] })]);
+        let connect = |endpoint| Command::Connect(Connect { endpoint, peer, tag: TAG, set_up: vec![can] });
+        self.control.send(self.questions.take_new().into_iter().map(connect));
     }
 
     /// Takes note of the peers' answers.
@@ -90,7 +92,6 @@ impl Choice {
                 // The next connection asks again: the peer may have another life by then, and other devices.
                 Event::Broken { endpoint, reason } => {
                     let Some(question) = self.questions.remove(endpoint) else { continue };
-                    self.by_peer.remove(&question.peer);
                     if question.answer.is_none() {
                         news.push(News::Failed(question.peer, reason));
                     }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
     RegisterError, Time, Token, Wait, WorkGraph,
-    endpoints::{Endpoints, Identified, SHM, TCP},
+    endpoints::{SHM, TCP},
     graph::Executor,
     shm::ShmFabric,
     tcp::TcpFabric,
@@ -22,21 +22,22 @@ use crate::{
     verbs::{VerbsConfig, VerbsError, VerbsFabric},
 };
 
-/// The fabric number in the ids of endpoints that have no fabric.
-const NO_FABRIC: u8 = 7;
-
 /// The way by which a peer is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum Transport {
     /// Shared memory: its process is one of this user on this host.
+    #[display("shared memory")]
     Shm,
     /// TCP.
+    #[display("TCP")]
     Tcp,
     /// RDMA verbs.
     #[cfg(feature = "verbs")]
+    #[display("RDMA verbs")]
     Verbs,
     /// RDMA verbs if both nodes have a device, else TCP: they tell each other when they first meet. Both must have this
     /// route.
+    #[display("a network")]
     Network,
 }
 
@@ -53,18 +54,6 @@ impl Transport {
     }
 }
 
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Transport::Shm => "shared memory",
-            Transport::Tcp => "TCP",
-            #[cfg(feature = "verbs")]
-            Transport::Verbs => "RDMA verbs",
-            Transport::Network => "a network",
-        })
-    }
-}
-
 /// A [`Fabric`] made of others. See the [module](super).
 ///
 /// At least one must have been added before it is used. The first in the order of [`Transport`] registers memory, which
@@ -76,23 +65,9 @@ pub struct MixedFabric {
     otherwise: Transport,
     /// The addresses of this node, as it has learned them.
     addresses: Vec<String>,
-    /// Endpoints to peers whose fabric is not there, for the next poll to report.
-    stillborn: Endpoints<Stillborn>,
     /// The choice between networks, where there is a network.
     choice: Option<Choice>,
     graphs: Executor,
-}
-
-struct Stillborn {
-    id: EndpointId,
-    peer: NodeId,
-    reason: BreakReason,
-}
-
-impl Identified for Stillborn {
-    fn id(&self) -> EndpointId {
-        self.id
-    }
 }
 
 impl MixedFabric {
@@ -104,7 +79,6 @@ impl MixedFabric {
             routes: BTreeMap::new(),
             otherwise,
             addresses: Vec::new(),
-            stillborn: Endpoints::new(NO_FABRIC),
             choice: None,
             graphs: Executor::default(),
         }
@@ -210,7 +184,7 @@ impl Fabric for MixedFabric {
         let known = match (route, &mut self.choice) {
             (Transport::Network, Some(choice)) if peer != self.node => {
                 let Some(chosen) = choice.chosen(peer) else {
-                    return self.hold(peer, tag, expose, hello);
+                    return self.parts.held.hold(peer, tag, expose, hello);
                 };
                 chosen
             }
@@ -221,7 +195,7 @@ impl Fabric for MixedFabric {
             return part.connect(peer, tag, expose, hello);
         }
         let text = format!("it is to be reached by {known}, which this node does not use");
-        self.stillborn(peer, BreakReason::Failed(text))
+        self.parts.held.refuse(peer, BreakReason::Failed(text))
     }
 
     fn disconnect(&mut self, on: EndpointId) {
@@ -229,9 +203,7 @@ impl Fabric for MixedFabric {
         if let Some((part, inner)) = self.parts.of(on) {
             part.disconnect(inner);
         }
-        // At most one of the two knows the endpoint.
         self.parts.held.remove(on);
-        self.stillborn.remove(on);
     }
 
     #[inline]
@@ -239,8 +211,7 @@ impl Fabric for MixedFabric {
         match self.parts.of(on) {
             Some((part, inner)) => part.post(inner, op, token),
             None if token.is_reserved() => Err(PostError::ReservedToken { token: token.0 }),
-            None if self.stillborn.get_mut(on).is_some() => Err(PostError::NotConnected),
-            None => self.parts.post_held(on, op, token).unwrap_or(Err(PostError::Broken)),
+            None => self.parts.post_held(on, op, token),
         }
     }
 
@@ -250,11 +221,7 @@ impl Fabric for MixedFabric {
 
     fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
-        for id in self.stillborn.ids() {
-            if let Some(Stillborn { id, peer, reason }) = self.stillborn.remove(id) {
-                out.push(Completion::Broken { endpoint: id, peer, reason });
-            }
-        }
+        self.parts.held.endpoints.report_stillborn(out);
         self.choose(out);
         self.parts.fabrics.all_mut().for_each(|part| part.poll(now, out));
         self.parts.held.rename(&mut out[before..]);
@@ -265,26 +232,14 @@ impl Fabric for MixedFabric {
 }
 
 impl MixedFabric {
-    /// Keeps an endpoint until a network is chosen for its peer.
-    fn hold(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
-        if self.parts.held.has(peer, tag) {
-            return self.stillborn(peer, BreakReason::TagInUse);
-        }
-        self.parts.held.hold(peer, tag, expose, hello)
-    }
-
-    fn stillborn(&mut self, peer: NodeId, reason: BreakReason) -> EndpointId {
-        let id = self.stillborn.reserve();
-        self.stillborn.put(Stillborn { id, peer, reason });
-        id
-    }
-
     /// Asks the peers that endpoints wait for, and goes on with those that have answered.
     fn choose(&mut self, out: &mut Vec<Completion>) {
         let Some(choice) = &mut self.choice else { return };
         let has_verbs = self.parts.fabrics.has_verbs();
-        for peer in self.parts.held.waits() {
-            choice.ask(peer, has_verbs);
+        for id in self.parts.held.endpoints.take_new() {
+            if let Some(held) = self.parts.held.get_mut(id) {
+                choice.ask(held.peer, has_verbs);
+            }
         }
         let mut news = Vec::new();
         choice.take_news(has_verbs, &mut news);

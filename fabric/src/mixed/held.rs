@@ -1,13 +1,13 @@
 //! Endpoints whose network is not chosen yet: their requests are kept until it is.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use super::parts::Parts;
 use crate::{
-    BreakReason, Completion, EndpointId, Flushed, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, Slice, Token,
-    check::check_slice,
+    BreakReason, Completion, EndpointId, Flushed, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, Slice,
     endpoints::{Endpoints, Identified},
     graph::Work,
+    recvs::{Recv, RecvQueue},
 };
 
 /// An endpoint that was connected before its network was known. It keeps its id.
@@ -17,9 +17,7 @@ pub(super) struct HeldEndpoint {
     tag: GroupTag,
     expose: Vec<Region>,
     hello: Vec<u8>,
-    recvs: VecDeque<(Region, usize, usize, Token)>,
-    /// Whether a receive found no room, so that `Room` is owed.
-    was_full: bool,
+    pub(super) recvs: RecvQueue,
     /// The endpoint of a fabric that it has become.
     pub(super) inner: Option<EndpointId>,
 }
@@ -28,15 +26,17 @@ impl Identified for HeldEndpoint {
     fn id(&self) -> EndpointId {
         self.id
     }
+
+    fn name(&self) -> (NodeId, GroupTag) {
+        (self.peer, self.tag)
+    }
 }
 
 /// All such endpoints, until they end.
 pub(super) struct HeldEndpoints {
-    endpoints: Endpoints<HeldEndpoint>,
+    pub(super) endpoints: Endpoints<HeldEndpoint>,
     /// Their ids by the endpoints that they have become.
     outer: HashMap<EndpointId, EndpointId>,
-    /// Peers of endpoints that are new.
-    new: Vec<NodeId>,
 }
 
 /// The fabric number in their ids.
@@ -44,35 +44,24 @@ pub(super) const HELD: u8 = 3;
 
 impl HeldEndpoints {
     pub(super) fn new() -> HeldEndpoints {
-        HeldEndpoints { endpoints: Endpoints::new(HELD), outer: HashMap::new(), new: Vec::new() }
+        HeldEndpoints { endpoints: Endpoints::new(HELD), outer: HashMap::new() }
     }
 
-    /// Whether another endpoint that waits has the tag.
-    pub(super) fn has(&self, peer: NodeId, tag: GroupTag) -> bool {
-        self.endpoints.all().any(|held| held.inner.is_none() && (held.peer, held.tag) == (peer, tag))
-    }
-
-    /// The peers of endpoints that were held since the last call.
-    pub(super) fn waits(&mut self) -> std::vec::Drain<'_, NodeId> {
-        self.new.drain(..)
-    }
-
+    /// Keeps an endpoint until a network is chosen for its peer.
     pub(super) fn hold(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        if self.endpoints.all().any(|held| held.inner.is_none() && held.name() == (peer, tag)) {
+            return self.refuse(peer, BreakReason::TagInUse);
+        }
         let id = self.endpoints.reserve();
-        let hello = hello[..hello.len().min(HELLO_BYTES)].to_vec();
-        let recvs = VecDeque::new();
-        self.new.push(peer);
-        self.endpoints.put(HeldEndpoint {
-            id,
-            peer,
-            tag,
-            expose: expose.to_vec(),
-            hello,
-            recvs,
-            was_full: false,
-            inner: None,
-        });
-        id
+        let (expose, hello) = (expose.to_vec(), hello[..hello.len().min(HELLO_BYTES)].to_vec());
+        let recvs = RecvQueue::default();
+        self.endpoints.put(id, peer, Ok(HeldEndpoint { id, peer, tag, expose, hello, recvs, inner: None }))
+    }
+
+    /// An endpoint to a peer whose fabric is not there, for the next poll to report.
+    pub(super) fn refuse(&mut self, peer: NodeId, reason: BreakReason) -> EndpointId {
+        let id = self.endpoints.reserve();
+        self.endpoints.put(id, peer, Err(reason))
     }
 
     #[inline]
@@ -116,24 +105,6 @@ impl HeldEndpoints {
     }
 }
 
-impl HeldEndpoint {
-    /// Keeps a receive.
-    pub(super) fn post_recv(&mut self, depth: usize, into: Slice<'_>, token: Token) -> Result<(), PostError> {
-        check_slice(into)?;
-        if self.recvs.len() >= depth {
-            self.was_full = true;
-            return Err(PostError::Full);
-        }
-        self.recvs.push_back((into.region.clone(), into.offset, into.len, token));
-        Ok(())
-    }
-
-    /// The number of further receives that it takes.
-    pub(super) fn recv_room(&self, depth: usize) -> usize {
-        depth.saturating_sub(self.recvs.len())
-    }
-}
-
 impl Parts {
     /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
     pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
@@ -141,7 +112,7 @@ impl Parts {
         for id in endpoints.waiting_for(peer) {
             let (Some(held), Some(part)) = (endpoints.endpoints.get_mut(id), fabrics.get_mut(space)) else { continue };
             let inner = part.connect(peer, held.tag, &held.expose, &held.hello);
-            for (region, offset, len, token) in held.recvs.drain(..) {
+            for Recv { region, offset, len, token } in held.recvs.queue.drain(..) {
                 let into = Slice { region: &region, offset, len };
                 let posted = match token.is_reserved() {
                     true => part.post_request(inner, &Work::Recv { into: into.into() }, token),
@@ -152,9 +123,7 @@ impl Parts {
                     out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
                 }
             }
-            if std::mem::take(&mut held.was_full) {
-                out.push(Completion::Room { endpoint: id });
-            }
+            held.recvs.report_room(usize::MAX, id, out);
             held.inner = Some(inner);
             endpoints.outer.insert(inner, id);
         }
@@ -164,7 +133,7 @@ impl Parts {
     pub(super) fn abandon(&mut self, peer: NodeId, reason: &BreakReason, out: &mut Vec<Completion>) {
         for id in self.held.waiting_for(peer) {
             let Some(held) = self.held.remove(id) else { continue };
-            for (.., token) in held.recvs {
+            for token in held.recvs.tokens() {
                 out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
             }
             out.push(Completion::Broken { endpoint: id, peer, reason: reason.clone() });

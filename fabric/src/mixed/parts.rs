@@ -3,7 +3,6 @@
 use super::held::{HELD, HeldEndpoints};
 use crate::{
     EndpointId, Op, PostError, Token,
-    check::check_request,
     endpoints::{SHM, TCP, space_of},
     graph::{Host, Queue, Work},
     part::MixedPart,
@@ -80,47 +79,32 @@ impl Parts {
         self.fabrics.all().map(MixedPart::depth).min().unwrap_or(0)
     }
 
-    /// Posts to an endpoint that is in no fabric yet, which takes receives only. Returns none if there is no such
-    /// endpoint.
+    /// Posts to an endpoint that is in no fabric yet, which takes receives only.
     #[cold]
-    pub(super) fn post_held(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Option<Result<(), PostError>> {
-        let depth = self.recv_depth();
-        let held = self.held.get_mut(on)?;
-        Some(match op {
-            Op::Recv { into } => held.post_recv(depth, into, token),
+    pub(super) fn post_held(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        let (depth, is_stillborn) = (self.recv_depth(), self.held.endpoints.is_stillborn(on));
+        match (self.held.get_mut(on), op) {
+            (Some(held), Op::Recv { into }) => held.recvs.post(depth, into, token),
+            (None, _) if !is_stillborn => Err(PostError::Broken),
             _ => Err(PostError::NotConnected),
-        })
+        }
     }
 }
 
 impl Host for Parts {
-    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError> {
-        match self.of(on) {
-            Some((part, inner)) => part.check(inner, op),
-            None => self.held.get_mut(on).ok_or(PostError::Broken).and_then(|_| check_request(op)),
-        }
-    }
-
-    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool {
+    fn room(&mut self, on: EndpointId, queue: Queue) -> Option<usize> {
         if let Some((part, inner)) = self.of(on) {
-            return part.takes(inner, queue);
+            return part.room(inner, queue);
         }
         let depth = self.recv_depth();
-        self.held.get_mut(on).is_none_or(|held| queue == Queue::Recv && held.recv_room(depth) > 0)
-    }
-
-    fn recv_room(&mut self, on: EndpointId) -> usize {
-        if let Some((part, inner)) = self.of(on) {
-            return part.recv_room(inner);
-        }
-        let depth = self.recv_depth();
-        self.held.get_mut(on).map_or(0, |held| held.recv_room(depth))
+        let held = self.held.get_mut(on)?;
+        Some(if queue == Queue::Recv { held.recvs.room(depth) } else { 0 })
     }
 
     fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {
         match self.of(on) {
             Some((part, inner)) => part.post_request(inner, work, token),
-            None => self.post_held(on, work.op(), token).unwrap_or(Err(PostError::Broken)),
+            None => self.post_held(on, work.op(), token),
         }
     }
 }

@@ -13,7 +13,6 @@ use super::{
     link::NetLink,
     pipe::{Pipe, PipeError},
     socket::{self, Channel, ChannelError},
-    stats::count,
     thread::Thread,
     tls::TlsError,
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Nonce, Refusal, Service},
@@ -68,7 +67,7 @@ impl Thread {
             self.dial_problem(peer, address, UNPROTECTED);
             return None;
         }
-        count(&self.counters.dials);
+        self.counters.count(|stats| stats.dials += 1);
         let socket = match socket::dial(address) {
             Ok(socket) => socket,
             Err(error) => {

@@ -5,7 +5,6 @@ use std::{io::ErrorKind, net::SocketAddr, time::Instant};
 use super::{
     heartbeat::Heartbeat,
     socket::{self, Channel, ChannelError},
-    stats::count,
     thread::Thread,
     wire::{LINK_FRAME_BYTES, LinkFrame, Nonce},
 };
@@ -71,7 +70,7 @@ impl Thread {
     pub(super) fn link_up(&mut self, link: NetLink) {
         let (id, peer, dialed) = (link.id, link.node, link.dialed);
         tracing::debug!(%peer, incarnation = link.incarnation, dialed, "linked");
-        count(&self.counters.links_up);
+        self.counters.count(|stats| stats.links_up += 1);
         socket::limit_silence(&link.channel.socket, self.config.failure_timeout);
         self.forget_dial(peer);
         self.links.insert(id, link);
@@ -136,7 +135,7 @@ impl Thread {
     pub(super) fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
-        count(&self.counters.links_down);
+        self.counters.count(|stats| stats.links_down += 1);
         self.pairing.link_down(id, reason);
         self.settle();
     }
@@ -181,7 +180,7 @@ impl Thread {
             if link.heartbeat.is_silent(timeout, now) {
                 silent.push(link.id);
             } else if link.heartbeat.beats(timeout, now) {
-                count(&self.counters.beats);
+                self.counters.count(|stats| stats.beats += 1);
                 link.send(&LinkFrame::Beat);
             }
         }

@@ -16,13 +16,16 @@ pub(super) enum PipeError {
     Malformed(#[from] Malformed),
 }
 
+#[derive(Default)]
 enum Protection {
+    #[default]
     None,
     Shaking(Box<Handshake>),
     Sealed(Session),
 }
 
 /// A converter: it takes the bytes that come, and gives frames; it takes frames, and gives the bytes that go.
+#[derive(Default)]
 pub(super) struct Pipe {
     protection: Protection,
     /// Bytes that came and are not opened yet (without protection, they never have to be).
@@ -40,14 +43,7 @@ pub(super) struct Pipe {
 
 impl Pipe {
     pub(super) fn plain() -> Pipe {
-        Pipe {
-            protection: Protection::None,
-            raw: Vec::new(),
-            plain: Vec::new(),
-            given: 0,
-            out: Vec::new(),
-            held: Vec::new(),
-        }
+        Pipe::default()
     }
 
     /// A pipe in its handshake, which has `out` to send already.

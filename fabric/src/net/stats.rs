@@ -1,6 +1,6 @@
 //! The counters of a node's port.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Lock;
 
 /// The reason for which a connection was refused before it was known to be a node's, or a node's request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,46 +79,33 @@ pub struct NetStats {
     pub dials: u64,
 }
 
-/// The counters, as threads share them.
+/// The counts, as threads share them.
 #[derive(Default)]
-pub(super) struct Counters {
-    strangers: [AtomicU64; 11],
-    pub(super) links_up: AtomicU64,
-    pub(super) links_down: AtomicU64,
-    pub(super) beats: AtomicU64,
-    pub(super) dials: AtomicU64,
-}
+pub(super) struct Counters(Lock<NetStats>);
 
 impl Counters {
+    pub(super) fn count(&self, change: impl FnOnce(&mut NetStats)) {
+        change(&mut self.0.lock());
+    }
+
     pub(super) fn stranger(&self, why: Stranger) {
-        count(&self.strangers[why as usize]);
+        let strangers = &mut self.0.lock().strangers;
+        *match why {
+            Stranger::TooMany => &mut strangers.too_many,
+            Stranger::TooSlow => &mut strangers.too_slow,
+            Stranger::Left => &mut strangers.left,
+            Stranger::Malformed => &mut strangers.malformed,
+            Stranger::Tls => &mut strangers.tls,
+            Stranger::Certificate => &mut strangers.certificate,
+            Stranger::Replayed => &mut strangers.replayed,
+            Stranger::OtherCluster => &mut strangers.other_cluster,
+            Stranger::OtherVersion => &mut strangers.other_version,
+            Stranger::OtherNode => &mut strangers.other_node,
+            Stranger::NoService => &mut strangers.no_service,
+        } += 1;
     }
 
     pub(super) fn read(&self) -> NetStats {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let stranger = |why: Stranger| of(&self.strangers[why as usize]);
-        NetStats {
-            strangers: StrangerStats {
-                too_many: stranger(Stranger::TooMany),
-                too_slow: stranger(Stranger::TooSlow),
-                left: stranger(Stranger::Left),
-                malformed: stranger(Stranger::Malformed),
-                tls: stranger(Stranger::Tls),
-                certificate: stranger(Stranger::Certificate),
-                replayed: stranger(Stranger::Replayed),
-                other_cluster: stranger(Stranger::OtherCluster),
-                other_version: stranger(Stranger::OtherVersion),
-                other_node: stranger(Stranger::OtherNode),
-                no_service: stranger(Stranger::NoService),
-            },
-            links_up: of(&self.links_up),
-            links_down: of(&self.links_down),
-            beats: of(&self.beats),
-            dials: of(&self.dials),
-        }
+        *self.0.lock()
     }
-}
-
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,7 +1,6 @@
 //! Polled memory word by word.
 
 use std::{
-    fmt,
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -9,7 +8,8 @@ use std::{
 use super::Region;
 
 /// A part of a polled [`Region`], checked once, for a caller that reads and writes many of its words.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Window({} words of {region:?})", self.words().len())]
 pub struct Window {
     /// Keeps the memory alive and mapped.
     region: Region,
@@ -51,12 +51,6 @@ impl Window {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
-    }
-}
-
-impl fmt::Debug for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Window({} words of {:?})", self.words().len(), self.region)
     }
 }
 

@@ -40,27 +40,27 @@ use rustix::{
 };
 
 use super::{
-    memory::{self, Access, ForeignError, Mapping},
+    memory::{self, Access, ForeignError},
     news::{self, PAGE_BYTES, Seen},
 };
-use crate::NodeId;
+use crate::{NodeId, mapping::Mapping};
 
-/// The watch's atomics: those of shared memory, or loom's in the model.
+/// The atomics of the watch and of news: those of shared memory, or loom's in the model.
 pub(super) trait Word {
-    fn load(&self) -> u64;
-    fn store(&self, count: u64);
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, count: u64, order: Ordering);
     fn fence();
 }
 
 impl Word for AtomicU64 {
     #[inline]
-    fn load(&self) -> u64 {
-        AtomicU64::load(self, Ordering::Relaxed)
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
     }
 
     #[inline]
-    fn store(&self, count: u64) {
-        AtomicU64::store(self, count, Ordering::Relaxed);
+    fn store(&self, count: u64, order: Ordering) {
+        AtomicU64::store(self, count, order);
     }
 
     #[inline]
@@ -71,28 +71,28 @@ impl Word for AtomicU64 {
 
 /// The operations on a watch.
 pub(super) mod watch {
-    use super::Word;
+    use super::{Ordering, Word};
 
     pub(in super::super) fn is_armed<W: Word>(watch: &W) -> bool {
-        watch.load() % 2 == 1
+        watch.load(Ordering::Relaxed) % 2 == 1
     }
 
     /// Announces a sleep. The caller looks for work after this.
     pub(in super::super) fn arm<W: Word>(watch: &W) {
-        watch.store(watch.load() | 1);
+        watch.store(watch.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         W::fence();
     }
 
     /// Ends a sleep.
     pub(in super::super) fn disarm<W: Word>(watch: &W) {
-        let count = watch.load();
-        watch.store(count + count % 2);
+        let count = watch.load(Ordering::Relaxed);
+        watch.store(count + count % 2, Ordering::Relaxed);
     }
 
     /// The count that a ringer must ring for now, if it must; it last rang for the count `rung`. A fence must lie
     /// between the work and this.
     pub(in super::super) fn must_ring<W: Word>(watch: &W, rung: u64) -> Option<u64> {
-        Some(watch.load()).filter(|count| count % 2 == 1 && *count != rung)
+        Some(watch.load(Ordering::Relaxed)).filter(|count| count % 2 == 1 && *count != rung)
     }
 }
 
@@ -298,12 +298,12 @@ mod loom_tests {
     use super::{Word, watch};
 
     impl Word for AtomicU64 {
-        fn load(&self) -> u64 {
-            AtomicU64::load(self, Ordering::Relaxed)
+        fn load(&self, order: Ordering) -> u64 {
+            AtomicU64::load(self, order)
         }
 
-        fn store(&self, count: u64) {
-            AtomicU64::store(self, count, Ordering::Relaxed);
+        fn store(&self, count: u64, order: Ordering) {
+            AtomicU64::store(self, count, order);
         }
 
         fn fence() {

@@ -11,8 +11,10 @@ use super::{
     share::{Lease, Share},
 };
 use crate::{
-    BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, Target, Token,
-    endpoints::Identified,
+    BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, Target, Token,
+    endpoints::{Identified, report_end},
+    graph::{Bytes, OwnedSlice},
+    recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -24,10 +26,7 @@ pub(super) struct Endpoint {
     pub(super) hello: Vec<u8>,
     /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
-    /// Receives, oldest first.
-    pub(super) recvs: VecDeque<Recv>,
-    /// Whether a receive found the queue full, so that `Room` is owed.
-    pub(super) recv_was_full: bool,
+    pub(super) recvs: RecvQueue,
     pub(super) sending: Sending,
     /// The peer's part, once the endpoint is connected.
     pub(super) up: Option<Up>,
@@ -46,14 +45,6 @@ pub(super) struct Sending {
     pub(super) backlog: VecDeque<Deferred>,
     /// Whether a post found the queue full, so that `Room` is owed.
     pub(super) was_full: bool,
-}
-
-/// A posted buffer.
-pub(super) struct Recv {
-    pub(super) region: Region,
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) token: Token,
 }
 
 /// Work that is complete once the peer has consumed the ring up to `end`.
@@ -79,7 +70,7 @@ pub(super) struct Deferred {
 
 pub(super) enum DeferredWork {
     Transfer {
-        source: OwnedSource,
+        source: Bytes,
         into: Dest,
     },
     Share {
@@ -88,19 +79,12 @@ pub(super) enum DeferredWork {
     },
     Read {
         from: Target,
-        into: Region,
-        into_offset: usize,
-        len: usize,
+        into: OwnedSlice,
         /// The number of bytes that are copied.
         done: usize,
     },
     /// A post that breaks the endpoint when its turn comes.
     Break(BreakReason),
-}
-
-pub(super) enum OwnedSource {
-    Inline(Box<[u8]>),
-    Region { region: Region, offset: usize, len: usize },
 }
 
 /// The peer's part of a connected endpoint.
@@ -125,6 +109,10 @@ impl Identified for Endpoint {
     #[inline]
     fn id(&self) -> EndpointId {
         self.id
+    }
+
+    fn name(&self) -> (NodeId, GroupTag) {
+        (self.peer, self.tag)
     }
 }
 
@@ -153,27 +141,17 @@ impl Endpoint {
             sending.was_full = false;
             out.push(Completion::Room { endpoint: self.id });
         }
-        if self.recv_was_full && self.recvs.len() < depth {
-            self.recv_was_full = false;
-            out.push(Completion::Room { endpoint: self.id });
-        }
+        self.recvs.report_room(depth, self.id, out);
     }
 
     /// Reports the end: the work that is complete, the work that is not, and then the reason.
     pub(super) fn finish(mut self, reason: BreakReason, out: &mut Vec<Completion>) {
         self.close();
-        // Room that can't be used any more is not reported.
-        self.sending.was_full = false;
-        self.recv_was_full = false;
+        // With a depth of 0, room that can't be used any more is not reported.
         self.retire(0, out);
         let pending = self.sending.pending.iter().map(|pending| pending.token);
         let backlog = self.sending.backlog.iter().map(|deferred| deferred.token);
-        let sends = pending.chain(backlog).filter(|token| *token != Token::UNSIGNALED);
-        for token in sends.chain(self.recvs.iter().map(|recv| recv.token)) {
-            out.push(Completion::Done { endpoint: self.id, token, result: Err(Flushed) });
-        }
-        tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "broken: {reason}");
-        out.push(Completion::Broken { endpoint: self.id, peer: self.peer, reason });
+        report_end(self.id, self.name(), pending.chain(backlog), &self.recvs, reason, out);
     }
 
     /// Tells the peer's posts that nothing more is taken, and its pulls that nothing more is there, ahead of the packet

@@ -1,14 +1,14 @@
 //! A process's attachment to shared memory.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     fmt,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     io::Errno,
 };
 
@@ -27,10 +27,13 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
     RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph,
+    check::check_region,
     endpoints::{Endpoints, SHM},
     graph::Executor,
     part::MixedPart,
     random,
+    recvs::RecvQueue,
+    wait::wait_for,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -40,18 +43,13 @@ pub struct ShmFabric {
     config: ShmConfig,
     pub(super) core: Core,
     pub(super) endpoints: Endpoints<Endpoint>,
-    /// The living endpoint of a peer and tag.
-    tags: HashMap<(NodeId, GroupTag), EndpointId>,
-    /// Connects that the next poll announces.
-    new: Vec<EndpointId>,
-    /// Endpoints that never came to life, for the next poll to report.
-    stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
     pub(super) graphs: Executor,
     bell: Arc<Doorbell>,
     control: ControlThread,
 }
 
 /// The state that endpoints share.
+#[derive(Default)]
 pub(super) struct Core {
     pub(super) incarnation: u64,
     pub(super) depth: usize,
@@ -77,22 +75,9 @@ impl ShmFabric {
         let control = ControlThread::start(&config, incarnation, &bell)?;
         tracing::debug!(node = config.node.0, cluster = config.cluster, "shared-memory fabric opened");
         Ok(ShmFabric {
-            core: Core {
-                incarnation,
-                depth: config.queue_depth,
-                peers: Peers::default(),
-                due: Due::default(),
-                commands: Vec::new(),
-                unfinished: false,
-                stats: ShmStats::default(),
-                shared: Vec::new(),
-                shares: 0,
-            },
+            core: Core { incarnation, depth: config.queue_depth, ..Core::default() },
             config,
             endpoints: Endpoints::new(SHM),
-            tags: HashMap::new(),
-            new: Vec::new(),
-            stillborn: Vec::new(),
             graphs: Executor::default(),
             bell,
             control,
@@ -120,13 +105,9 @@ impl ShmFabric {
         peer: NodeId,
         tag: GroupTag,
         expose: &[Region],
+        hello: &[u8],
     ) -> Result<Endpoint, BreakReason> {
-        if peer == self.config.node {
-            return Err(BreakReason::Failed("a node can't connect to itself".to_owned()));
-        }
-        if self.tags.contains_key(&(peer, tag)) {
-            return Err(BreakReason::TagInUse);
-        }
+        self.endpoints.check(self.config.node, peer, tag)?;
         if expose.iter().any(|region| OwnMemory::of(region, self.core.incarnation).is_none()) {
             let text = "a region that was not registered with this fabric can't be exposed";
             return Err(BreakReason::Failed(text.to_owned()));
@@ -139,8 +120,7 @@ impl ShmFabric {
             peer,
             tag,
             exposed: expose.to_vec(),
-            recvs: VecDeque::new(),
-            recv_was_full: false,
+            recvs: RecvQueue::default(),
             sending: Sending {
                 ring,
                 handle: Some(handle),
@@ -150,13 +130,13 @@ impl ShmFabric {
             },
             up: None,
             is_due: false,
-            hello: Vec::new(),
+            hello: hello[..hello.len().min(HELLO_BYTES)].to_vec(),
         })
     }
 
     /// Hands new endpoints to the control thread, which lets them meet their counterparts.
     fn announce(&mut self) {
-        for id in self.new.drain(..) {
+        for id in self.endpoints.take_new() {
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
             let Some(ring) = endpoint.sending.handle.take() else { continue };
             let expose =
@@ -251,7 +231,6 @@ impl ShmFabric {
 
     fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(id)?;
-        self.tags.remove(&(endpoint.peer, endpoint.tag));
         if let Some(up) = &endpoint.up
             && let Some(peer) = self.core.peers.get_mut(up.peer)
         {
@@ -327,35 +306,18 @@ impl Fabric for ShmFabric {
     }
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
-        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
-            return Err(RegisterError::Size { bytes });
-        }
-        if kind == RegionKind::Phantom {
-            return Err(RegisterError::NoPhantoms);
-        }
+        check_region(kind, bytes)?;
         OwnMemory::register(kind, bytes, self.core.incarnation, &self.control.control)
             .map_err(|cause| RegisterError::System { bytes, cause: format!("{cause}{}", memory::hint(cause)) })
     }
 
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
-        match self.new_endpoint(id, peer, tag, expose) {
-            Ok(mut endpoint) => {
-                endpoint.hello = hello[..hello.len().min(HELLO_BYTES)].to_vec();
-                self.endpoints.put(endpoint);
-                self.tags.insert((peer, tag), id);
-                self.new.push(id);
-            }
-            Err(reason) => self.stillborn.push((id, peer, reason)),
-        }
-        id
+        let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
+        self.endpoints.put(id, peer, endpoint)
     }
 
     fn disconnect(&mut self, on: EndpointId) {
-        if let Some(at) = self.stillborn.iter().position(|(id, ..)| *id == on) {
-            self.stillborn.remove(at);
-            return self.endpoints.release(on);
-        }
         let Some(endpoint) = self.remove(on) else { return };
         endpoint.close();
         self.graphs.endpoint_gone(on);
@@ -391,13 +353,8 @@ impl Fabric for ShmFabric {
         if self.control.events.are_pending() {
             self.take_events(out);
         }
-        for (endpoint, peer, reason) in self.stillborn.drain(..) {
-            self.endpoints.release(endpoint);
-            out.push(Completion::Broken { endpoint, peer, reason });
-        }
-        if !self.new.is_empty() {
-            self.announce();
-        }
+        self.endpoints.report_stillborn(out);
+        self.announce();
         // Rings for posts since the last poll; and, after pulling, for the progress that peers wait to hear of.
         self.core.peers.ring(&self.bell, &mut self.core.stats);
         self.serve(out);
@@ -426,15 +383,9 @@ impl Wait for ShmFabric {
     fn wait(&mut self, until: Time) {
         // No signal comes for work that the last poll did not finish.
         while self.may_sleep() {
-            let timeout = (until != Time::MAX).then(|| {
-                let left = until.since(Time::boot_clock());
-                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-            });
-            let signaled = poll(&mut [PollFd::new(&*self.bell.eventfd, PollFlags::IN)], timeout.as_ref());
-            match signaled {
-                Err(Errno::INTR) => continue,
-                Err(error) => tracing::error!(%error, "waiting failed"),
-                Ok(_) => {}
+            let signaled = wait_for(&mut [PollFd::new(&*self.bell.eventfd, PollFlags::IN)], until);
+            if signaled == Err(Errno::INTR) {
+                continue;
             }
             self.bell.disarm();
             if signaled != Ok(0) {

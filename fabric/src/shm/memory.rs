@@ -7,14 +7,13 @@
 use std::{
     ops::Deref,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    ptr::{self, NonNull},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
     io::Errno,
-    mm::{MapFlags, ProtFlags, mmap, munmap},
+    mm::ProtFlags,
 };
 
 use super::{
@@ -22,7 +21,7 @@ use super::{
     copy::End,
     stream::UNCACHED_BYTES,
 };
-use crate::{Region, RegionKey, RegionKind, RemoteRegion, control::LinkId, random};
+use crate::{Region, RegionKey, RegionKind, RemoteRegion, control::LinkId, mapping::Mapping, random, sync::Lock};
 
 /// An operator's remedy for a refusal of the system, as the rest of a sentence.
 pub(super) fn hint(cause: Errno) -> &'static str {
@@ -43,56 +42,12 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// Mapped memory, unmapped when this is dropped.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: a mapping is memory of the process, not of a thread; this type gives out raw pointers only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(fd: impl AsFd, bytes: usize, access: Access) -> Result<Mapping, Errno> {
-        let prot = match access {
-            Access::ReadOnly => ProtFlags::READ,
-            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-        };
-        Mapping::with(fd, bytes, prot, MapFlags::SHARED)
-    }
-
-    /// A mapping whose pages become this process's own when they are written.
-    pub(super) fn private(fd: impl AsFd, bytes: usize) -> Result<Mapping, Errno> {
-        Mapping::with(fd, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-    }
-
-    fn with(fd: impl AsFd, bytes: usize, prot: ProtFlags, flags: MapFlags) -> Result<Mapping, Errno> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(ptr::null_mut(), bytes, prot, flags, fd, 0) }?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        Ok(Mapping { base, bytes })
-    }
-
-    pub(super) fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    /// The mapped bytes, whole pages.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range is that of `with`, and any user of it keeps this value.
-        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
-            tracing::error!(%error, bytes = self.bytes, "shared memory could not be unmapped");
-        }
-    }
+fn map(fd: impl AsFd, bytes: usize, access: Access) -> Result<Mapping, Errno> {
+    let prot = match access {
+        Access::ReadOnly => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+    };
+    Mapping::shared(fd, bytes, prot)
 }
 
 /// Rounds up to whole pages.
@@ -105,7 +60,7 @@ pub(super) fn create(name: &str, bytes: usize, peers: Access) -> Result<(OwnedFd
     let bytes = whole_pages(bytes)?;
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, bytes as u64)?;
-    let mapping = Mapping::new(&fd, bytes, Access::ReadWrite)?;
+    let mapping = map(&fd, bytes, Access::ReadWrite)?;
     let more = match peers {
         // The mapping above stays writable, no other can be; and its owner may seal it against that one, too.
         Access::ReadOnly => SealFlags::FUTURE_WRITE,
@@ -131,7 +86,7 @@ pub(super) enum ForeignError {
 /// Maps `bytes` of memory that a peer handed over, after a check of its true size and seals.
 pub(super) fn map_foreign(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Mapping, ForeignError> {
     let (pages, _) = check_foreign(fd, bytes)?;
-    Mapping::new(fd, pages, access).map_err(|cause| ForeignError::System { bytes, cause })
+    map(fd, pages, access).map_err(|cause| ForeignError::System { bytes, cause })
 }
 
 /// Checks memory of `bytes` that a peer handed over. Returns the number of bytes to map, and its seals.
@@ -158,7 +113,7 @@ pub(super) struct OwnMemory {
     pub(super) incarnation: u64,
     control: Control,
     /// The links over which it was handed out as a source of pulls, to be taken back when it goes.
-    lent: Mutex<Vec<LinkId>>,
+    lent: Lock<Vec<LinkId>>,
     mapping: Mapping,
 }
 
@@ -181,7 +136,7 @@ impl OwnMemory {
             describe: RemoteRegion { key, kind, bytes },
             incarnation,
             control: control.clone(),
-            lent: Mutex::default(),
+            lent: Lock::default(),
             mapping,
         };
         Ok(OwnMemory::region(Arc::new(memory)))
@@ -212,22 +167,18 @@ impl OwnMemory {
 
     /// Notes that the peer behind a link may pull from it. Returns whether that is new.
     pub(super) fn lend(&self, link: LinkId) -> bool {
-        let mut lent = self.lent();
+        let mut lent = self.lent.lock();
         let new = !lent.contains(&link);
         if new {
             lent.push(link);
         }
         new
     }
-
-    fn lent(&self) -> MutexGuard<'_, Vec<LinkId>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for OwnMemory {
     fn drop(&mut self) {
-        let links = std::mem::take(&mut *self.lent());
+        let links = std::mem::take(&mut *self.lent.lock());
         if !links.is_empty() {
             self.control.send([Command::Forget { key: self.describe.key, links }]);
         }
@@ -246,12 +197,6 @@ impl PeerMemory {
     pub(super) fn map(fd: BorrowedFd<'_>, describe: RemoteRegion, access: Access) -> Result<PeerMemory, ForeignError> {
         let mapping = map_foreign(fd, describe.bytes as u64, access)?;
         Ok(PeerMemory { describe, mapping })
-    }
-
-    /// Whether `len` bytes at `offset` lie inside.
-    #[inline]
-    pub(super) fn holds(&self, offset: usize, len: usize) -> bool {
-        offset <= self.describe.bytes && len <= self.describe.bytes - offset
     }
 
     /// The place at `offset`, as an end of a copy. (Of memory that is mapped read-only, as its source.)

@@ -21,8 +21,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::memory::Mapping;
-use crate::NodeId;
+use super::doorbell::Word;
+use crate::{NodeId, mapping::Mapping};
 
 /// The number of words.
 const WORDS: u64 = 63;
@@ -33,33 +33,15 @@ const STRIDE: usize = 128;
 /// The size of a node's page, in bytes.
 pub(super) const PAGE_BYTES: usize = STRIDE * (1 + WORDS as usize);
 
-/// A count's atomic: that of shared memory, or loom's in the model.
-trait Count {
-    fn load(&self, order: Ordering) -> u64;
-    fn store(&self, count: u64, order: Ordering);
-}
-
-impl Count for AtomicU64 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u64 {
-        AtomicU64::load(self, order)
-    }
-
-    #[inline]
-    fn store(&self, count: u64, order: Ordering) {
-        AtomicU64::store(self, count, order);
-    }
-}
-
 /// Counts news. Only one thread calls this.
 #[inline]
-fn count_up<C: Count>(news: &C) {
+fn count_up(news: &impl Word) {
     news.store(news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
 }
 
 /// Whether there is news since `seen`, which it brings up to date. The caller looks at the rings after this.
 #[inline]
-fn is_new<C: Count>(news: &C, seen: &mut u64) -> bool {
+fn is_new(news: &impl Word, seen: &mut u64) -> bool {
     let count = news.load(Ordering::Acquire);
     std::mem::replace(seen, count) != count
 }
@@ -111,17 +93,7 @@ mod loom_tests {
         thread,
     };
 
-    use super::{super::doorbell::watch, Count, count_up, is_new};
-
-    impl Count for AtomicU64 {
-        fn load(&self, order: Ordering) -> u64 {
-            AtomicU64::load(self, order)
-        }
-
-        fn store(&self, count: u64, order: Ordering) {
-            AtomicU64::store(self, count, order);
-        }
-    }
+    use super::{super::doorbell::watch, count_up, is_new};
 
     /// The memory that two nodes share, for one direction, with the tails of two rings.
     #[derive(Default)]

@@ -8,15 +8,16 @@
 use super::{
     control::Command,
     copy::{End, copy},
-    endpoint::{Deferred, DeferredWork, Endpoint, Keep, OwnedSource, Pending, Recv, Sending, Up},
+    endpoint::{Deferred, DeferredWork, Endpoint, Keep, Pending, Sending, Up},
     fabric::Core,
     memory::{OwnMemory, PeerMemory, local_end},
     ring::{Descriptor, Kind, MAX_SLOTS, Origin},
     share::Share,
 };
 use crate::{
-    BreakReason, INLINE_BYTES, Op, PostError, Region, RegionKind, Slice, Source, Target, Token,
-    check::{check_slice, check_source, check_words},
+    BreakReason, INLINE_BYTES, Op, PostError, RegionKind, Slice, Source, Target, Token,
+    check::check_op,
+    graph::{Bytes, OwnedSlice},
 };
 
 /// The destination of a transfer's bytes.
@@ -56,39 +57,34 @@ impl Endpoint {
     #[inline]
     fn post_work(&mut self, core: &mut Core, op: Op<'_>, token: Token) -> Result<(), PostError> {
         if let Op::Recv { into } = op {
-            return self.post_recv(core.depth, into, token);
+            return self.recvs.post(core.depth, into, token);
         }
         let up = self.up.as_ref().ok_or(PostError::NotConnected)?;
-        let (source, into) = match op {
-            Op::Write { source, target } => (source, Dest::Write(target)),
-            Op::WriteWithImm { source, target, imm } => (source, Dest::WriteWithImm(target, imm)),
-            Op::WriteThenWord { source, target, word, word_target } => {
-                check_words(true, word_target.offset, 8)?;
-                (source, Dest::WriteThenWord(target, word, word_target))
-            }
-            Op::Send { source, imm } => (source, Dest::Send(imm)),
-            Op::Read { from, into } => {
-                check_slice(into)?;
-                check_target(up, from, into.len)?;
-                return self.post_read(core, from, into, token);
-            }
-            Op::Recv { .. } => unreachable!("taken above"),
-        };
-        check_source(source)?;
-        if let Dest::Write(target) | Dest::WriteWithImm(target, _) | Dest::WriteThenWord(target, ..) = into {
-            check_target(up, target, source.len())?;
-        }
+        check_op(op, |key| up.remote(key).map(|memory| memory.describe.kind))?;
         if self.sending.outstanding() >= core.depth {
             self.sending.was_full = true;
             return Err(PostError::Full);
         }
+        let (source, into) = match op {
+            Op::Write { source, target } => (source, Dest::Write(target)),
+            Op::WriteWithImm { source, target, imm } => (source, Dest::WriteWithImm(target, imm)),
+            Op::WriteThenWord { source, target, word, word_target } => {
+                (source, Dest::WriteThenWord(target, word, word_target))
+            }
+            Op::Send { source, imm } => (source, Dest::Send(imm)),
+            Op::Read { from, into } => {
+                self.post_read(core, from, into, token);
+                return Ok(());
+            }
+            Op::Recv { .. } => unreachable!("taken above"),
+        };
         let issued = match self.sending.backlog.is_empty() {
             true => self.sending.issue(up, core, source, into, token),
             false => Issued::NotYet,
         };
         let work = match issued {
             Issued::Yes => return Ok(()),
-            Issued::NotYet => DeferredWork::Transfer { source: OwnedSource::of(source), into },
+            Issued::NotYet => DeferredWork::Transfer { source: Bytes::of(source), into },
             Issued::Break(reason) => DeferredWork::Break(reason),
         };
         self.sending.backlog.push_back(Deferred { work, token });
@@ -119,31 +115,15 @@ impl Endpoint {
         Ok(())
     }
 
-    fn post_recv(&mut self, depth: usize, into: Slice<'_>, token: Token) -> Result<(), PostError> {
-        check_slice(into)?;
-        if self.recvs.len() >= depth {
-            self.recv_was_full = true;
-            return Err(PostError::Full);
-        }
-        self.recvs.push_back(Recv { region: into.region.clone(), offset: into.offset, len: into.len, token });
-        Ok(())
-    }
-
-    fn post_read(&mut self, core: &mut Core, from: Target, into: Slice<'_>, token: Token) -> Result<(), PostError> {
-        if self.sending.outstanding() >= core.depth {
-            self.sending.was_full = true;
-            return Err(PostError::Full);
-        }
-        let Slice { region, offset, len } = into;
-        let work = DeferredWork::Read { from, into: region.clone(), into_offset: offset, len, done: 0 };
+    fn post_read(&mut self, core: &mut Core, from: Target, into: Slice<'_>, token: Token) {
+        let work = DeferredWork::Read { from, into: into.into(), done: 0 };
         self.sending.backlog.push_back(Deferred { work, token });
         // A short read is over at once, if nothing is ahead of it.
-        if self.sending.backlog.len() == 1 && len <= READ_AT_ONCE {
+        if self.sending.backlog.len() == 1 && into.len <= READ_AT_ONCE {
             let mut budget = READ_AT_ONCE;
             // A reason that would break the endpoint now does so at the next poll.
             let _ = self.pump(core, &mut budget);
         }
-        Ok(())
     }
 
     /// Goes on with work that waited, copying `budget` bytes at most. A returned reason breaks the endpoint.
@@ -152,10 +132,10 @@ impl Endpoint {
         let sending = &mut self.sending;
         while let Some(mut first) = sending.backlog.pop_front() {
             let issued = match &mut first.work {
-                DeferredWork::Transfer { source, into } => sending.issue(up, core, source.borrow(), *into, first.token),
+                DeferredWork::Transfer { source, into } => sending.issue(up, core, source.source(), *into, first.token),
                 DeferredWork::Share { share, imm } => sending.hand_over_share(up, core, share, *imm, first.token),
-                DeferredWork::Read { from, into, into_offset, len, done } => {
-                    sending.read(up, core, *from, (into, *into_offset, *len), done, budget, first.token)
+                DeferredWork::Read { from, into, done } => {
+                    sending.read(up, core, *from, into, done, budget, first.token)
                 }
                 DeferredWork::Break(reason) if sending.ring.is_idle() => Issued::Break(reason.clone()),
                 DeferredWork::Break(_) => Issued::NotYet,
@@ -318,7 +298,7 @@ impl Sending {
         up: &Up,
         core: &mut Core,
         from: Target,
-        (into, into_offset, len): (&Region, usize, usize),
+        into: &OwnedSlice,
         done: &mut usize,
         budget: &mut usize,
         token: Token,
@@ -326,6 +306,7 @@ impl Sending {
         if !self.ring.is_idle() || self.ring.is_closed() {
             return Issued::NotYet;
         }
+        let len = into.len;
         let memory = match find(up, from, len) {
             None => return Issued::Break(BreakReason::Access),
             Some(PeerPlace::At(memory, _)) => memory,
@@ -339,7 +320,7 @@ impl Sending {
         // SAFETY: `find` made sure that the peer's memory holds the whole range, `check_slice` that the region does,
         // and that both are aligned where they are polled. Local and remote memory overlap only where this node reads
         // itself, which it can't.
-        unsafe { copy(memory.end(from.offset + *done), local_end(into, into_offset + *done), piece) };
+        unsafe { copy(memory.end(from.offset + *done), local_end(&into.region, into.offset + *done), piece) };
         *done += piece;
         *budget -= piece;
         core.stats.bytes_read += piece as u64;
@@ -396,30 +377,5 @@ fn find(up: &Up, target: Target, len: usize) -> Option<PeerPlace<'_>> {
         return Some(PeerPlace::Nowhere);
     }
     let memory = up.remote(target.region)?;
-    memory.holds(target.offset, len).then_some(PeerPlace::At(memory, target.offset))
-}
-
-impl OwnedSource {
-    fn of(source: Source<'_>) -> OwnedSource {
-        match source {
-            Source::Inline(bytes) => OwnedSource::Inline(bytes.into()),
-            Source::Region(Slice { region, offset, len }) => {
-                OwnedSource::Region { region: region.clone(), offset, len }
-            }
-        }
-    }
-
-    fn borrow(&self) -> Source<'_> {
-        match self {
-            OwnedSource::Inline(bytes) => Source::Inline(bytes),
-            OwnedSource::Region { region, offset, len } => Source::Region(Slice { region, offset: *offset, len: *len }),
-        }
-    }
-}
-
-/// Checks the alignment of a target. An unknown key passes: it breaks the endpoint instead.
-#[inline]
-fn check_target(up: &Up, target: Target, len: usize) -> Result<(), PostError> {
-    let polled = up.remote(target.region).is_some_and(|memory| memory.describe.kind == RegionKind::Polled);
-    check_words(polled, target.offset, len)
+    memory.describe.holds(target.offset, len).then_some(PeerPlace::At(memory, target.offset))
 }

@@ -2,14 +2,14 @@
 
 use super::{
     copy::{End, copy},
-    endpoint::{Endpoint, Recv, Up},
+    endpoint::{Endpoint, Up},
     fabric::Core,
     memory::local_end,
     peer::Peer,
     ring::{Descriptor, Kind, Origin},
     share::SharedCopy,
 };
-use crate::{BreakReason, Completion, Region, RegionKey, RegionKind};
+use crate::{BreakReason, Completion, Region, RegionKey, RegionKind, check::check_words, recvs::Recv};
 
 /// The cost of a descriptor against a poll's budget besides its bytes, so that a peer that posts as fast as this side
 /// pulls can't keep a poll from returning.
@@ -68,7 +68,7 @@ impl Endpoint {
                         core.unfinished = true;
                         break;
                     }
-                    Ok(Some(descriptor)) => match place(&descriptor, &self.exposed, self.recvs.front()) {
+                    Ok(Some(descriptor)) => match place(&descriptor, &self.exposed, self.recvs.queue.front()) {
                         Ok(place) => Pull { descriptor, place, done: 0 },
                         Err(reason) => {
                             result = Err(reason);
@@ -82,7 +82,7 @@ impl Endpoint {
                 },
             };
             let before = *budget;
-            let copied = pull.go_on(up, peer, &self.exposed, self.recvs.front(), budget);
+            let copied = pull.go_on(up, peer, &self.exposed, self.recvs.queue.front(), budget);
             core.stats.bytes_pulled += (before - *budget) as u64;
             *budget = budget.saturating_sub(DESCRIPTOR_COST);
             match copied {
@@ -104,7 +104,7 @@ impl Endpoint {
                 Kind::Write { .. } => None,
             };
             if let Some((bytes, imm)) = received
-                && let Some(recv) = self.recvs.pop_front()
+                && let Some(recv) = self.recvs.queue.pop_front()
             {
                 if let Kind::Share { .. } = descriptor.kind
                     && let Some(copy) = peer.take_share(&descriptor)
@@ -167,9 +167,8 @@ fn exposed_at(exposed: &[Region], key: RegionKey, offset: u64, len: usize) -> Op
     let index = exposed.iter().position(|region| region.key() == key)?;
     let region = &exposed[index];
     let offset = usize::try_from(offset).ok()?;
-    let inside = offset <= region.len() && len <= region.len() - offset;
-    let aligned = region.kind() != RegionKind::Polled || offset.is_multiple_of(8) && len.is_multiple_of(8);
-    (inside && aligned).then_some(Destination::Exposed(index, offset))
+    let aligned = check_words(region.kind() == RegionKind::Polled, offset, len).is_ok();
+    (region.holds(offset, len) && aligned).then_some(Destination::Exposed(index, offset))
 }
 
 impl Pull {
@@ -213,9 +212,8 @@ impl Pull {
                     }
                 };
                 let offset = usize::try_from(offset).map_err(|_| Stop::Break(BreakReason::Access))?;
-                let words =
-                    source.describe.kind != RegionKind::Polled || offset.is_multiple_of(8) && len.is_multiple_of(8);
-                if !source.holds(offset, len) || !words {
+                let aligned = check_words(source.describe.kind == RegionKind::Polled, offset, len).is_ok();
+                if !source.describe.holds(offset, len) || !aligned {
                     return Err(Stop::Break(BreakReason::Access));
                 }
                 if up.ring.is_withdrawn() {

@@ -26,8 +26,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::memory::{self, Access, ForeignError, Handle, Mapping};
-use crate::{INLINE_BYTES, RegionKey};
+use super::memory::{self, Access, ForeignError, Handle};
+use crate::{INLINE_BYTES, RegionKey, mapping::Mapping};
 
 const WITHDRAWN: usize = 1;
 const HEAD: usize = 16;

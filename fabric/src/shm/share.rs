@@ -21,7 +21,6 @@
 //! Sealing took another 23 ms.
 
 use std::{
-    fmt,
     ops::{Deref, DerefMut},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
@@ -35,11 +34,13 @@ use rustix::{
 use super::{
     ShmFabric,
     control::{Command, Control},
-    memory::{self, ForeignError, Mapping, OwnMemory, hint},
+    memory::{self, ForeignError, OwnMemory, hint},
 };
-use crate::{EndpointId, PostError, Region, RegionKey, RegionKind, Token, control::LinkId};
+use crate::{EndpointId, PostError, Region, RegionKey, RegionKind, Token, control::LinkId, mapping::Mapping};
 
 /// A message's bytes that no process can change any more, ready to be shared.
+#[derive(derive_more::Debug)]
+#[debug("SealedMemory({} bytes)", view.len)]
 pub struct SealedMemory {
     fd: Arc<OwnedFd>,
     view: SharedCopy,
@@ -52,6 +53,8 @@ pub struct SealedMemory {
 /// as a whole, a send is the faster way.
 ///
 /// The copy stays as it is whatever becomes of the peer, the endpoint and the fabric.
+#[derive(derive_more::Debug)]
+#[debug("SharedCopy({len} bytes)")]
 pub struct SharedCopy {
     mapping: Mapping,
     len: usize,
@@ -225,17 +228,5 @@ impl Deref for SealedMemory {
 
     fn deref(&self) -> &[u8] {
         &self.view
-    }
-}
-
-impl fmt::Debug for SharedCopy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedCopy({} bytes)", self.len)
-    }
-}
-
-impl fmt::Debug for SealedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SealedMemory({} bytes)", self.view.len)
     }
 }

@@ -169,13 +169,7 @@ impl Frame {
 }
 
 /// The parts that frames have in common.
-trait Parts {
-    fn hello(&mut self, hello: &Hello) -> &mut Self;
-    fn region(&mut self, region: &RemoteRegion) -> &mut Self;
-    fn set_up(&mut self, set_up: &SetUp) -> &mut Self;
-}
-
-impl Parts for Writer {
+impl Writer {
     fn hello(&mut self, hello: &Hello) -> &mut Writer {
         self.u64(MAGIC).u32(hello.version).u32(hello.from.0);
         match &hello.rest {
@@ -198,15 +192,7 @@ impl Parts for Writer {
     }
 }
 
-trait TakeParts {
-    fn magic(&mut self) -> Result<(), Malformed>;
-    fn hello(&mut self, own_version: u32) -> Result<Hello, Malformed>;
-    fn region(&mut self) -> Result<RemoteRegion, Malformed>;
-    fn set_up(&mut self) -> Result<SetUp, Malformed>;
-    fn local_reason(&mut self) -> Result<BreakReason, Malformed>;
-}
-
-impl TakeParts for Reader<'_> {
+impl Reader<'_> {
     fn magic(&mut self) -> Result<(), Malformed> {
         if self.u64()? == MAGIC { Ok(()) } else { Err(Malformed("it does not begin as Squall's")) }
     }

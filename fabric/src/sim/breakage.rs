@@ -133,7 +133,7 @@ impl World {
     /// Ends a node's process. Peers learn that the process ended (`seen`), or only that it is silent.
     pub(super) fn crash(&mut self, ix: NodeIx, seen: bool) {
         let node = self.id(ix);
-        self.trace(|_| TraceEvent::Crashed { node });
+        self.trace(|_| TraceEvent::Crashed(node));
         for e in std::mem::take(&mut self.node(ix).sides) {
             let longest = self.longest_detection();
             let (reason, after) = if !seen {

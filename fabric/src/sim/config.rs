@@ -137,161 +137,121 @@ impl SimConfig {
     }
 }
 
-/// A guarantee that the network breaks, for showing that a check bites.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// G1: an operation overtakes the one before it on its endpoint.
-    Overtake,
-    /// G1: a read is served before the writes that precede it.
-    EarlyRead,
-    /// G1: the announcing word lands before the bytes.
-    WordFirst,
-    /// G2: a word in polled memory lands in two halves.
-    TornWord,
-    /// G2: inline bytes are staged in one buffer per endpoint, which the next post overwrites.
-    StaleInline,
-    /// G3: a receive completes before its bytes are in place.
-    EarlyReceive,
-    /// G3: a receive completes twice.
-    DoubleReceive,
-    /// G3: the newest receive is not in force before another is posted.
-    NewestReceiveWaits,
-    /// G3: an endpoint has room for three receives.
-    FewReceives,
-    /// G3: a message without a receive vanishes, and breaks nothing.
-    IgnoreNotReady,
-    /// G3: a message longer than its receive is cut, and breaks nothing.
-    CutMessage,
-    /// G3: receives that were posted before the first poll come into force with `Connected` only.
-    LateReceives,
-    /// G4: success is reported before the bytes are fetched.
-    FetchAfterDone,
-    /// G4: completions of one endpoint are reported out of order.
-    DoneOutOfOrder,
-    /// G5: the other side does not learn of a break.
-    SilentBreak,
-    /// G5: a break is reported twice.
-    BreakTwice,
-    /// G5: outstanding work is not flushed.
-    NoFlush,
-    /// G5: work is flushed after the break was reported.
-    LateFlush,
-    /// G5: a partition goes unnoticed.
-    NoTimeout,
-    /// G6: work that a peer had posted lands after this side has disconnected.
-    LateWrite,
-    /// G6: work that a side leaves behind when it closes fetches its bytes later.
-    FetchAfterClose,
-    /// G6: an endpoint reaches regions that only another endpoint of the node exposes.
-    AnyRegion,
-    /// G7: a wrong key reaches the first region.
-    KeyUnchecked,
-    /// G7: bytes outside of the region are cut off, and the rest lands.
-    BoundsCut,
-    /// G7: a wrong access harms nothing, and breaks nothing.
-    AccessIgnored,
-    /// A post beyond the queue's depth is dropped.
-    DropWhenFull,
-    /// `Room` is not reported.
-    NoRoom,
-    /// The peer's regions come in another order.
-    ShuffledRegions,
-    /// The peer's private data is lost.
-    NoHello,
-    /// Unsignaled work is reported.
-    SignalAll,
-    /// Events before a disconnect are reported after it.
-    ReportAfterDisconnect,
-    /// Two endpoints have one tag.
-    TagShared,
-    /// Connections meet whatever their tags.
-    TagsIgnored,
-    /// A tag stays in use when its connection has ended.
-    TagKept,
-    /// `connect` does not wait for a peer that comes later.
-    ConnectOnce,
-    /// Operations that land before the target's node has heard of the connection are lost.
-    EarlyWriteLost,
-    /// Receives are used last first.
-    LastReceiveFirst,
-    /// Of inline bytes, only the first 64 are taken.
-    ShortInline,
-    /// A read is reported before its bytes are in place.
-    EarlyReadDone,
-    /// An operation that meets a partition is lost.
-    CutLoses,
-    /// Posts are not checked.
-    PostsUnchecked,
-    /// Sizes of regions are not checked.
-    SizesUnchecked,
-    /// A graph's requests do not wait for others.
-    GraphUnordered,
-    /// A graph is reported as done before its last request is.
-    GraphEarly,
-    /// A graph is reported as done twice.
-    GraphTwice,
-    /// A graph whose endpoint is gone is not reported.
-    GraphLost,
-    /// A graph's request that finds its queue full is dropped.
-    GraphDrops,
-    /// A graph's requests are reported.
-    GraphTells,
+/// Declares an enumeration, and lists its variants.
+macro_rules! listed {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident,)* }) => {
+        $(#[$meta])*
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All of these.
+            pub const ALL: [$name; [$($name::$variant),*].len()] = [$($name::$variant),*];
+        }
+    };
 }
 
-impl Sabotage {
-    /// All of these.
-    pub const ALL: [Sabotage; 48] = {
-        use Sabotage::*;
-        [
-            Overtake,
-            EarlyRead,
-            WordFirst,
-            TornWord,
-            StaleInline,
-            EarlyReceive,
-            DoubleReceive,
-            NewestReceiveWaits,
-            FewReceives,
-            IgnoreNotReady,
-            CutMessage,
-            LateReceives,
-            FetchAfterDone,
-            DoneOutOfOrder,
-            SilentBreak,
-            BreakTwice,
-            NoFlush,
-            LateFlush,
-            NoTimeout,
-            LateWrite,
-            FetchAfterClose,
-            AnyRegion,
-            KeyUnchecked,
-            BoundsCut,
-            AccessIgnored,
-            DropWhenFull,
-            NoRoom,
-            ShuffledRegions,
-            NoHello,
-            SignalAll,
-            ReportAfterDisconnect,
-            TagShared,
-            TagsIgnored,
-            TagKept,
-            ConnectOnce,
-            EarlyWriteLost,
-            LastReceiveFirst,
-            ShortInline,
-            EarlyReadDone,
-            CutLoses,
-            PostsUnchecked,
-            SizesUnchecked,
-            GraphUnordered,
-            GraphEarly,
-            GraphTwice,
-            GraphLost,
-            GraphDrops,
-            GraphTells,
-        ]
-    };
+listed! {
+    /// A guarantee that the network breaks, for showing that a check bites.
+    #[doc(hidden)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Sabotage {
+        /// G1: an operation overtakes the one before it on its endpoint.
+        Overtake,
+        /// G1: a read is served before the writes that precede it.
+        EarlyRead,
+        /// G1: the announcing word lands before the bytes.
+        WordFirst,
+        /// G2: a word in polled memory lands in two halves.
+        TornWord,
+        /// G2: inline bytes are staged in one buffer per endpoint, which the next post overwrites.
+        StaleInline,
+        /// G3: a receive completes before its bytes are in place.
+        EarlyReceive,
+        /// G3: a receive completes twice.
+        DoubleReceive,
+        /// G3: the newest receive is not in force before another is posted.
+        NewestReceiveWaits,
+        /// G3: an endpoint has room for three receives.
+        FewReceives,
+        /// G3: a message without a receive vanishes, and breaks nothing.
+        IgnoreNotReady,
+        /// G3: a message longer than its receive is cut, and breaks nothing.
+        CutMessage,
+        /// G3: receives that were posted before the first poll come into force with `Connected` only.
+        LateReceives,
+        /// G4: success is reported before the bytes are fetched.
+        FetchAfterDone,
+        /// G4: completions of one endpoint are reported out of order.
+        DoneOutOfOrder,
+        /// G5: the other side does not learn of a break.
+        SilentBreak,
+        /// G5: a break is reported twice.
+        BreakTwice,
+        /// G5: outstanding work is not flushed.
+        NoFlush,
+        /// G5: work is flushed after the break was reported.
+        LateFlush,
+        /// G5: a partition goes unnoticed.
+        NoTimeout,
+        /// G6: work that a peer had posted lands after this side has disconnected.
+        LateWrite,
+        /// G6: work that a side leaves behind when it closes fetches its bytes later.
+        FetchAfterClose,
+        /// G6: an endpoint reaches regions that only another endpoint of the node exposes.
+        AnyRegion,
+        /// G7: a wrong key reaches the first region.
+        KeyUnchecked,
+        /// G7: bytes outside of the region are cut off, and the rest lands.
+        BoundsCut,
+        /// G7: a wrong access harms nothing, and breaks nothing.
+        AccessIgnored,
+        /// A post beyond the queue's depth is dropped.
+        DropWhenFull,
+        /// `Room` is not reported.
+        NoRoom,
+        /// The peer's regions come in another order.
+        ShuffledRegions,
+        /// The peer's private data is lost.
+        NoHello,
+        /// Unsignaled work is reported.
+        SignalAll,
+        /// Events before a disconnect are reported after it.
+        ReportAfterDisconnect,
+        /// Two endpoints have one tag.
+        TagShared,
+        /// Connections meet whatever their tags.
+        TagsIgnored,
+        /// A tag stays in use when its connection has ended.
+        TagKept,
+        /// `connect` does not wait for a peer that comes later.
+        ConnectOnce,
+        /// Operations that land before the target's node has heard of the connection are lost.
+        EarlyWriteLost,
+        /// Receives are used last first.
+        LastReceiveFirst,
+        /// Of inline bytes, only the first 64 are taken.
+        ShortInline,
+        /// A read is reported before its bytes are in place.
+        EarlyReadDone,
+        /// An operation that meets a partition is lost.
+        CutLoses,
+        /// Posts are not checked.
+        PostsUnchecked,
+        /// Sizes of regions are not checked.
+        SizesUnchecked,
+        /// A graph's requests do not wait for others.
+        GraphUnordered,
+        /// A graph is reported as done before its last request is.
+        GraphEarly,
+        /// A graph is reported as done twice.
+        GraphTwice,
+        /// A graph whose endpoint is gone is not reported.
+        GraphLost,
+        /// A graph's request that finds its queue full is dropped.
+        GraphDrops,
+        /// A graph's requests are reported.
+        GraphTells,
+    }
 }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, ops::Range};
 use fastrand::Rng;
 
 use super::{payload::Payload, queue::NodeIx};
-use crate::{BreakReason, EndpointId, GroupTag, NodeId, Region, RemoteRegion, Target, Time, Token};
+use crate::{BreakReason, EndpointId, GroupTag, NodeId, Region, RemoteRegion, Target, Time, Token, recvs::Recv};
 
 /// The state of a connection, as one side sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,15 +64,6 @@ pub(super) struct Side {
     pub(super) serving: Vec<Read>,
     /// Reads of this side whose bytes are on their way back.
     pub(super) returning: Vec<Read>,
-}
-
-/// A posted buffer.
-#[derive(Debug)]
-pub(super) struct Recv {
-    pub(super) region: Region,
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) token: Token,
 }
 
 /// Outstanding work.

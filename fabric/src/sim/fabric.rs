@@ -2,13 +2,12 @@
 
 use std::{
     cell::{RefCell, RefMut},
-    fmt,
     rc::Rc,
 };
 
 use super::{
     config::Sabotage,
-    endpoint::{Recv, Side, SideState, WorkKind},
+    endpoint::{Side, SideState, WorkKind},
     payload::Payload,
     queue::NodeIx,
     world::World,
@@ -16,12 +15,15 @@ use super::{
 use crate::{
     Completion, EndpointId, Fabric, GraphError, GroupTag, MIN_RECV_DEPTH, NodeId, Op, PostError, Region, RegionKey,
     RegionKind, RegisterError, Slice, Source, Target, Time, Token, WorkGraph,
-    check::{check_range, check_source, check_words},
+    check::{check_range, check_size, check_source, check_words},
+    recvs::Recv,
 };
 
 /// A node's attachment to a [`SimNet`](super::SimNet): one life of its process.
 ///
 /// After the node has crashed this does nothing: posts give [`PostError::Broken`], and polls report nothing.
+#[derive(derive_more::Debug)]
+#[debug("SimFabric({node}, incarnation {incarnation})")]
 pub struct SimFabric {
     world: Rc<RefCell<World>>,
     node: NodeId,
@@ -59,9 +61,8 @@ impl Fabric for SimFabric {
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
         let mut world = self.world.borrow_mut();
-        let invalid = bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8);
-        if invalid && !world.sabotaged(Sabotage::SizesUnchecked) {
-            return Err(RegisterError::Size { bytes });
+        if !world.sabotaged(Sabotage::SizesUnchecked) {
+            check_size(kind, bytes)?;
         }
         let key = RegionKey(world.rng.u64(..));
         Ok(Region::heap(kind, key, bytes))
@@ -159,12 +160,6 @@ impl Fabric for SimFabric {
     }
 }
 
-impl fmt::Debug for SimFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimFabric({}, incarnation {})", self.node, self.incarnation)
-    }
-}
-
 impl World {
     pub(super) fn post_recv(&mut self, on: EndpointId, into: Slice<'_>, token: Token) -> Result<(), PostError> {
         let depth = if self.sabotaged(Sabotage::FewReceives) { MIN_RECV_DEPTH - 1 } else { self.config.recv_depth };
@@ -174,7 +169,7 @@ impl World {
             side.recv_was_full = true;
             return if drop_when_full { Ok(()) } else { Err(PostError::Full) };
         }
-        side.recvs.push_back(Recv { region: into.region.clone(), offset: into.offset, len: into.len, token });
+        side.recvs.push_back(Recv::new(into, token));
         Ok(())
     }
 }

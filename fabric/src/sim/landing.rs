@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::{
     config::Sabotage,
-    endpoint::{Landing, Pieces, Recv, SideState, Work, WorkKind},
+    endpoint::{Landing, Pieces, SideState, Work, WorkKind},
     payload::Payload,
     queue::Event,
     trace::TraceEvent,
     world::World,
 };
-use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target};
+use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target, recvs::Recv};
 
 /// The result of looking up an access.
 enum Access {
@@ -198,9 +198,7 @@ impl World {
             found = others.flat_map(|other| &other.exposed).find(|region| region.key() == target.region).cloned();
         }
         match found {
-            Some(region) if target.offset <= region.len() && len <= region.len() - target.offset => {
-                Access::To(region, target.offset)
-            }
+            Some(region) if region.holds(target.offset, len) => Access::To(region, target.offset),
             Some(region) if self.sabotaged(Sabotage::BoundsCut) && target.offset <= region.len() => {
                 Access::To(region, target.offset)
             }
@@ -211,10 +209,9 @@ impl World {
     /// The region that a read fetches from, if the reader may.
     pub(super) fn readable(&mut self, e: EndpointId, from: Target, len: usize) -> Option<Region> {
         match self.access(e, from, len) {
-            Access::To(region, offset) if len <= region.len() - offset => Some(region),
-            Access::To(..) => None,
+            Access::To(region, offset) if region.holds(offset, len) => Some(region),
+            Access::To(..) | Access::Ignored => None,
             Access::Denied => self.refuse(e, BreakReason::Access),
-            Access::Ignored => None,
         }
     }
 

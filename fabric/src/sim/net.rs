@@ -1,6 +1,6 @@
 //! The handle to a simulated network, for its driver.
 
-use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use super::{
     config::SimConfig,
@@ -13,7 +13,8 @@ use super::{
 use crate::{NodeId, Time};
 
 /// A simulated network of nodes. Clones are handles to the same one. See the [module](super) for a driver's loop.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("SimNet(at {}, {} events)", self.now(), self.events())]
 pub struct SimNet {
     world: Rc<RefCell<World>>,
 }
@@ -52,7 +53,7 @@ impl SimNet {
         node.up = true;
         node.incarnation += 1;
         let id = node.id;
-        world.trace(|_| TraceEvent::Started { node: id });
+        world.trace(|_| TraceEvent::Started(id));
         world.notice(ix);
         drop(world);
         SimFabric::new(self.world.clone(), ix)
@@ -106,7 +107,7 @@ impl SimNet {
         let Some(ix) = self.ix(node) else { return };
         let mut world = self.world.borrow_mut();
         if world.node(ix).up && !std::mem::replace(&mut world.node(ix).paused, true) {
-            world.trace(|_| TraceEvent::Paused { node });
+            world.trace(|_| TraceEvent::Paused(node));
         }
     }
 
@@ -115,7 +116,7 @@ impl SimNet {
         let Some(ix) = self.ix(node) else { return };
         let mut world = self.world.borrow_mut();
         if std::mem::replace(&mut world.node(ix).paused, false) {
-            world.trace(|_| TraceEvent::Resumed { node });
+            world.trace(|_| TraceEvent::Resumed(node));
             world.notice(ix);
         }
     }
@@ -189,11 +190,5 @@ impl SimNet {
     /// The number of events that were processed: the cost of a run.
     pub fn events(&self) -> u64 {
         self.world.borrow().events
-    }
-}
-
-impl fmt::Debug for SimNet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimNet(at {}, {} events)", self.now(), self.events())
     }
 }

@@ -77,7 +77,7 @@ pub(super) struct Entered {
     pub(super) last: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Network {
     /// Each node's interface: the port that it sends through, and the port that it receives through.
     ports: Vec<(NodeId, Port, Port)>,
@@ -92,17 +92,6 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new() -> Network {
-        Network {
-            ports: Vec::new(),
-            uplinks: BTreeMap::new(),
-            downlinks: BTreeMap::new(),
-            links: BTreeMap::new(),
-            cuts: 0,
-            partitions: 0,
-        }
-    }
-
     pub(super) fn add_node(&mut self, node: NodeId, config: &SimConfig) {
         let port = Port::new(config.bytes_per_s);
         self.ports.push((node, port, port));

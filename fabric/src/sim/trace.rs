@@ -1,13 +1,12 @@
 //! The events of a run, for its reader.
 
-use std::fmt;
-
 use crate::{BreakReason, EndpointId, NodeId, Time};
 
 /// An event in a simulated network.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum TraceEvent {
     /// A node posted work.
+    #[display("{node} posts {op} of {bytes} bytes to {peer} (endpoint {})", endpoint.0)]
     Posted {
         /// The poster.
         node: NodeId,
@@ -21,6 +20,9 @@ pub enum TraceEvent {
         bytes: usize,
     },
     /// An operation, or a part of it, took effect at its target.
+    #[display(
+        "{to} gets {bytes} bytes, {op} of {from} {} (endpoint {})", if *whole { "ends" } else { "goes on" }, endpoint.0
+    )]
     Landed {
         /// The poster.
         from: NodeId,
@@ -36,6 +38,7 @@ pub enum TraceEvent {
         whole: bool,
     },
     /// A node is told that an endpoint is connected.
+    #[display("{node} is connected to {peer} (endpoint {})", endpoint.0)]
     Connected {
         /// The node.
         node: NodeId,
@@ -45,6 +48,7 @@ pub enum TraceEvent {
         endpoint: EndpointId,
     },
     /// An endpoint broke.
+    #[display("{node} loses {peer}: {reason} (endpoint {})", endpoint.0)]
     Broke {
         /// The node.
         node: NodeId,
@@ -56,6 +60,7 @@ pub enum TraceEvent {
         reason: BreakReason,
     },
     /// A node closed an endpoint.
+    #[display("{node} disconnects from {peer} (endpoint {})", endpoint.0)]
     Disconnected {
         /// The node.
         node: NodeId,
@@ -65,26 +70,19 @@ pub enum TraceEvent {
         endpoint: EndpointId,
     },
     /// A node started, for the first time or again.
-    Started {
-        /// The node.
-        node: NodeId,
-    },
+    #[display("{_0} starts")]
+    Started(NodeId),
     /// A node's process died.
-    Crashed {
-        /// The node.
-        node: NodeId,
-    },
+    #[display("{_0} crashes")]
+    Crashed(NodeId),
     /// A node's process stopped running for a while.
-    Paused {
-        /// The node.
-        node: NodeId,
-    },
+    #[display("{_0} stops running")]
+    Paused(NodeId),
     /// A node's process goes on.
-    Resumed {
-        /// The node.
-        node: NodeId,
-    },
+    #[display("{_0} runs again")]
+    Resumed(NodeId),
     /// One direction between two nodes was cut.
+    #[display("{from} no longer reaches {to}")]
     Cut {
         /// The node whose operations do not arrive.
         from: NodeId,
@@ -92,41 +90,13 @@ pub enum TraceEvent {
         to: NodeId,
     },
     /// One direction between two nodes works again.
+    #[display("{from} reaches {to} again")]
     Healed {
         /// The node whose operations arrive again.
         from: NodeId,
         /// The node that they reach.
         to: NodeId,
     },
-}
-
-impl fmt::Display for TraceEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TraceEvent::Posted { node, peer, endpoint, op, bytes } => {
-                write!(f, "{node} posts {op} of {bytes} bytes to {peer} (endpoint {})", endpoint.0)
-            }
-            TraceEvent::Landed { from, to, endpoint, op, bytes, whole } => {
-                let how = if *whole { "ends" } else { "goes on" };
-                write!(f, "{to} gets {bytes} bytes, {op} of {from} {how} (endpoint {})", endpoint.0)
-            }
-            TraceEvent::Connected { node, peer, endpoint } => {
-                write!(f, "{node} is connected to {peer} (endpoint {})", endpoint.0)
-            }
-            TraceEvent::Broke { node, peer, endpoint, reason } => {
-                write!(f, "{node} loses {peer}: {reason} (endpoint {})", endpoint.0)
-            }
-            TraceEvent::Disconnected { node, peer, endpoint } => {
-                write!(f, "{node} disconnects from {peer} (endpoint {})", endpoint.0)
-            }
-            TraceEvent::Started { node } => write!(f, "{node} starts"),
-            TraceEvent::Crashed { node } => write!(f, "{node} crashes"),
-            TraceEvent::Paused { node } => write!(f, "{node} stops running"),
-            TraceEvent::Resumed { node } => write!(f, "{node} runs again"),
-            TraceEvent::Cut { from, to } => write!(f, "{from} no longer reaches {to}"),
-            TraceEvent::Healed { from, to } => write!(f, "{from} reaches {to} again"),
-        }
-    }
 }
 
 /// A function that takes the events of a run as they happen. It must not call the network.

@@ -71,7 +71,7 @@ impl World {
             now: Time::ZERO,
             rng: Rng::with_seed(seed),
             queue: EventQueue::default(),
-            network: Network::new(),
+            network: Network::default(),
             nodes: Vec::new(),
             by_id: BTreeMap::new(),
             sides: Vec::new(),

@@ -246,7 +246,7 @@ impl Endpoint {
         let mut local = Local {
             endpoint: self.id,
             exposed: &self.exposed,
-            recvs: &mut self.recvs,
+            recvs: &mut self.recvs.queue,
             reads: &mut up.reads,
             answered: &mut up.answered,
             asked: &mut up.asked,

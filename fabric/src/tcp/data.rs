@@ -4,13 +4,7 @@
 //! sockets have bytes, of those that have something to report. Sockets are watched for edges, so one that was not
 //! emptied stays on its list until it is.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    mem::MaybeUninit,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::Duration,
-};
+use std::{mem::MaybeUninit, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
@@ -29,6 +23,7 @@ use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, RegionKind, Time, Token,
     endpoints::{Endpoints, TCP},
     net::{Command, Connect, DataStream, Event, Paired},
+    recvs::RecvQueue,
 };
 
 /// The number of sockets that one call reports.
@@ -46,12 +41,6 @@ const ALARM: u64 = u64::MAX - 1;
 pub(super) struct Data {
     pub(super) core: Core,
     pub(super) endpoints: Endpoints<Endpoint>,
-    /// The living endpoint of a peer and tag.
-    tags: HashMap<(NodeId, GroupTag), EndpointId>,
-    /// Connects that the next poll announces.
-    new: Vec<EndpointId>,
-    /// Endpoints that never came to life, for the next poll to report.
-    stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
     /// Commands to the control plane, sent with the next poll.
     pub(super) commands: Vec<Command>,
     /// Reports the sockets that are ready; the doorbell is among them.
@@ -72,49 +61,30 @@ impl Data {
         Ok(Data {
             core: Core::new(config, alarm),
             endpoints: Endpoints::new(TCP),
-            tags: HashMap::new(),
-            new: Vec::new(),
-            stillborn: Vec::new(),
             commands: Vec::new(),
             epoll,
             rung: false,
         })
     }
 
-    fn node(&self) -> NodeId {
-        self.core.config.net.node
-    }
-
     pub(super) fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
-        if let Err(reason) = self.check_connect(peer, tag, expose) {
-            self.stillborn.push((id, peer, reason));
-            return id;
-        }
-        self.endpoints.put(Endpoint {
+        let endpoint = self.check_connect(peer, tag, expose).map(|()| Endpoint {
             id,
             peer,
             tag,
             hello: hello[..hello.len().min(HELLO_BYTES)].to_vec(),
             announced: false,
             exposed: expose.to_vec(),
-            recvs: VecDeque::new(),
-            recv_was_full: false,
+            recvs: RecvQueue::default(),
             up: None,
         });
-        self.tags.insert((peer, tag), id);
-        self.new.push(id);
-        id
+        self.endpoints.put(id, peer, endpoint)
     }
 
     fn check_connect(&self, peer: NodeId, tag: GroupTag, expose: &[Region]) -> Result<(), BreakReason> {
         let failed = |text: String| Err(BreakReason::Failed(text));
-        if peer == self.node() {
-            return failed("a node can't connect to itself".to_owned());
-        }
-        if self.tags.contains_key(&(peer, tag)) {
-            return Err(BreakReason::TagInUse);
-        }
+        self.endpoints.check(self.core.config.net.node, peer, tag)?;
         if expose.iter().any(|region| region.kind() == RegionKind::Phantom) {
             return failed("a phantom region, which only the simulator moves, can't be exposed".to_owned());
         }
@@ -126,11 +96,7 @@ impl Data {
 
     /// Closes an endpoint. Posted work is tried once.
     pub(super) fn disconnect(&mut self, on: EndpointId) {
-        if let Some(at) = self.stillborn.iter().position(|(id, ..)| *id == on) {
-            self.stillborn.remove(at);
-            return self.endpoints.release(on);
-        }
-        let Some(endpoint) = self.remove(on) else { return };
+        let Some(endpoint) = self.endpoints.remove(on) else { return };
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
         if let Some(up) = endpoint.up {
             self.core.close(up);
@@ -153,18 +119,12 @@ impl Data {
 
     /// Whether the next poll has something to do that would come without a signal.
     pub(super) fn is_unfinished(&self) -> bool {
-        let idle = self.core.is_idle() && self.new.is_empty() && self.stillborn.is_empty() && self.commands.is_empty();
-        !idle
+        !self.core.is_idle() || self.endpoints.has_news() || !self.commands.is_empty()
     }
 
     pub(super) fn poll(&mut self, out: &mut Vec<Completion>) {
-        for (endpoint, peer, reason) in self.stillborn.drain(..) {
-            self.endpoints.release(endpoint);
-            out.push(Completion::Broken { endpoint, peer, reason });
-        }
-        if !self.new.is_empty() {
-            self.announce();
-        }
+        self.endpoints.report_stillborn(out);
+        self.announce();
         self.send();
         self.look();
         self.receive(out);
@@ -178,7 +138,7 @@ impl Data {
 
     /// Tells the control plane of new endpoints, so that they meet their counterparts.
     fn announce(&mut self) {
-        for id in self.new.drain(..) {
+        for id in self.endpoints.take_new() {
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
             endpoint.announced = true;
             let set_up = set_up::encode(self.core.depth, &endpoint.hello, &endpoint.exposed);
@@ -366,21 +326,15 @@ impl Data {
     }
 
     pub(super) fn break_endpoint(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
-        if let Some(endpoint) = self.remove(id) {
+        if let Some(endpoint) = self.endpoints.remove(id) {
             endpoint.finish(reason, out);
         }
-    }
-
-    fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
-        let endpoint = self.endpoints.remove(id)?;
-        self.tags.remove(&(endpoint.peer, endpoint.tag));
-        Some(endpoint)
     }
 
     /// Closes all connections; posted work is tried once.
     pub(super) fn shut_down(&mut self) {
         for id in self.endpoints.ids() {
-            if let Some(up) = self.remove(id).and_then(|endpoint| endpoint.up) {
+            if let Some(up) = self.endpoints.remove(id).and_then(|endpoint| endpoint.up) {
                 self.core.close(up);
             }
         }

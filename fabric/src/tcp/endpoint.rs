@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use super::{receive::Receiver, send::Outgoing, socket::Socket};
 use crate::{
-    BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, RemoteRegion, Time, Token,
-    endpoints::Identified,
+    BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, RemoteRegion, Time, Token,
+    endpoints::{Identified, report_end},
+    graph::OwnedSlice,
+    recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -19,20 +21,9 @@ pub(super) struct Endpoint {
     pub(super) announced: bool,
     /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
-    /// Receives, oldest first.
-    pub(super) recvs: VecDeque<Recv>,
-    /// Whether a receive found the queue full, so that `Room` is owed.
-    pub(super) recv_was_full: bool,
+    pub(super) recvs: RecvQueue,
     /// The connection, once it stands.
     pub(super) up: Option<Up>,
-}
-
-/// A posted buffer.
-pub(super) struct Recv {
-    pub(super) region: Region,
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) token: Token,
 }
 
 /// A connection that stands.
@@ -49,11 +40,11 @@ pub(super) struct Up {
     /// Whether a post found the queue full, so that `Room` is owed.
     pub(super) was_full: bool,
     /// Reads that the peer has not answered, oldest first.
-    pub(super) reads: VecDeque<ReadInto>,
+    pub(super) reads: VecDeque<OwnedSlice>,
     /// Reads that it has answered and that are not reported.
     pub(super) answered: u64,
-    /// The answers that the peer asked for, until they are queued.
-    pub(super) asked: Vec<Answer>,
+    /// The origins of answers that the peer asked for, until these are queued; none for a read of no bytes.
+    pub(super) asked: Vec<Option<OwnedSlice>>,
     /// The ends, in the outgoing stream, of answers that have not left.
     pub(super) answers: VecDeque<u64>,
     /// Set if work that can't be carried out is among the pending: nothing after it is sent.
@@ -93,23 +84,14 @@ pub(super) enum Until {
     Never,
 }
 
-/// The destination of an answer's bytes.
-pub(super) struct ReadInto {
-    pub(super) region: Region,
-    pub(super) offset: usize,
-    pub(super) len: usize,
-}
-
-/// A read that a peer asked for. (It has no origin if it has no bytes.)
-pub(super) struct Answer {
-    pub(super) from: Option<(Region, usize)>,
-    pub(super) len: usize,
-}
-
 impl Identified for Endpoint {
     #[inline]
     fn id(&self) -> EndpointId {
         self.id
+    }
+
+    fn name(&self) -> (NodeId, GroupTag) {
+        (self.peer, self.tag)
     }
 }
 
@@ -147,10 +129,7 @@ impl Endpoint {
     /// Reports work that is complete, and the room that it leaves. A reason breaks the endpoint.
     pub(super) fn retire(&mut self, depth: usize, out: &mut Vec<Completion>) -> Option<BreakReason> {
         let endpoint = self.id;
-        if self.recv_was_full && self.recvs.len() < depth {
-            self.recv_was_full = false;
-            out.push(Completion::Room { endpoint });
-        }
+        self.recvs.report_room(depth, endpoint, out);
         let up = self.up.as_mut()?;
         while let Some(done) = up.next_complete() {
             if done.token != Token::UNSIGNALED {
@@ -168,18 +147,9 @@ impl Endpoint {
 
     /// Reports the end: the work that is complete, the work that is not, and then the reason.
     pub(super) fn finish(mut self, reason: BreakReason, out: &mut Vec<Completion>) {
-        // Room that can't be used any more is not reported.
-        self.recv_was_full = false;
-        if let Some(up) = &mut self.up {
-            up.was_full = false;
-        }
+        // With a depth of 0, room that can't be used any more is not reported.
         self.retire(0, out);
         let pending = self.up.iter().flat_map(|up| &up.pending).map(|pending| pending.token);
-        let sends = pending.filter(|token| *token != Token::UNSIGNALED);
-        for token in sends.chain(self.recvs.iter().map(|recv| recv.token)) {
-            out.push(Completion::Done { endpoint: self.id, token, result: Err(Flushed) });
-        }
-        tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "broken: {reason}");
-        out.push(Completion::Broken { endpoint: self.id, peer: self.peer, reason });
+        report_end(self.id, self.name(), pending, &self.recvs, reason, out);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use crossbeam::channel::Receiver;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     io::Errno,
 };
 
@@ -22,10 +22,12 @@ use super::{
 use crate::{
     Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError,
     Time, Token, Wait, Waker, WorkGraph,
+    check::check_region,
     graph::Executor,
     net::{Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
     part::MixedPart,
     shm::doorbell::Doorbell,
+    wait::wait_for,
 };
 
 /// A [`Fabric`] between hosts, over TCP. See the [module](super).
@@ -133,12 +135,7 @@ impl Fabric for TcpFabric {
     }
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
-        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
-            return Err(RegisterError::Size { bytes });
-        }
-        if kind == RegionKind::Phantom {
-            return Err(RegisterError::NoPhantoms);
-        }
+        check_region(kind, bytes)?;
         memory::register(kind, bytes)
             .map_err(|cause| RegisterError::System { bytes, cause: format!("{cause}{}", super::hint(cause)) })
     }
@@ -192,17 +189,8 @@ impl Wait for TcpFabric {
     /// Sleeps. The signal that ends the wait is left where it is, for the next poll to find. A wait that was not armed
     /// ends at once.
     fn wait(&mut self, until: Time) {
-        while self.may_sleep() {
-            let timeout = (until != Time::MAX).then(|| {
-                let left = until.since(Time::boot_clock());
-                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-            });
-            match poll(&mut [PollFd::new(&self.data.epoll, PollFlags::IN)], timeout.as_ref()) {
-                Err(Errno::INTR) => continue,
-                Err(error) => tracing::error!(%error, "waiting failed"),
-                Ok(_) => {}
-            }
-            break;
+        if self.may_sleep() {
+            while wait_for(&mut [PollFd::new(&self.data.epoll, PollFlags::IN)], until) == Err(Errno::INTR) {}
         }
         self.bell.disarm();
     }

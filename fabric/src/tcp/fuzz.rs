@@ -4,13 +4,12 @@
 use std::collections::VecDeque;
 
 use super::{
-    endpoint::{Answer, ReadInto, Recv},
     frame::{HEADER_BYTES, Header, Kind},
     memory,
     receive::{Local, Receiver},
     set_up,
 };
-use crate::{Completion, EndpointId, Region, RegionKey, RegionKind, Target, Token};
+use crate::{Completion, EndpointId, Region, RegionKey, RegionKind, Target, Token, graph::OwnedSlice, recvs::Recv};
 
 /// The number of bytes on both sides of each range, which no frame may change.
 const GUARD: usize = 32;
@@ -40,9 +39,9 @@ struct World {
     end: usize,
     exposed: Vec<Region>,
     recvs: VecDeque<Recv>,
-    reads: VecDeque<ReadInto>,
+    reads: VecDeque<OwnedSlice>,
     answered: u64,
-    asked: Vec<Answer>,
+    asked: Vec<Option<OwnedSlice>>,
     out: Vec<Completion>,
     receiver: Receiver,
     broken: Option<String>,
@@ -71,7 +70,7 @@ impl World {
         }
         for (kind, len) in READS.into_iter().cycle().take(reads) {
             let region = world.part(kind, 20, len);
-            world.reads.push_back(ReadInto { region, offset: 0, len });
+            world.reads.push_back(OwnedSlice { region, offset: 0, len });
         }
         world
     }

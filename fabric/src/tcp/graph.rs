@@ -2,28 +2,17 @@
 
 use super::fabric::TcpFabric;
 use crate::{
-    EndpointId, Op, PostError, Token,
-    check::check_request,
+    EndpointId, PostError, Token,
     graph::{Host, Queue, Work},
 };
 
 impl Host for TcpFabric {
-    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError> {
-        self.data.endpoints.get_mut(on).ok_or(PostError::Broken)?;
-        check_request(op)
-    }
-
-    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool {
+    fn room(&mut self, on: EndpointId, queue: Queue) -> Option<usize> {
         let depth = self.data.core.depth;
-        self.data.endpoints.get_mut(on).is_none_or(|endpoint| match queue {
-            Queue::Recv => endpoint.recvs.len() < depth,
-            Queue::Send => endpoint.up.as_ref().is_some_and(|up| up.pending.len() < depth),
+        self.data.endpoints.get_mut(on).map(|endpoint| match queue {
+            Queue::Recv => endpoint.recvs.room(depth),
+            Queue::Send => endpoint.up.as_ref().map_or(0, |up| depth.saturating_sub(up.pending.len())),
         })
-    }
-
-    fn recv_room(&mut self, on: EndpointId) -> usize {
-        let depth = self.data.core.depth;
-        self.data.endpoints.get_mut(on).map_or(0, |endpoint| depth.saturating_sub(endpoint.recvs.len()))
     }
 
     fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {

@@ -1,13 +1,8 @@
 //! Memory of this process, and the bytes of bulk regions as the system takes and gives them.
 
-use std::ptr::{self, NonNull};
+use rustix::io::Errno;
 
-use rustix::{
-    io::Errno,
-    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
-};
-
-use crate::{Region, RegionKey, RegionKind, random};
+use crate::{Region, RegionKey, RegionKind, mapping::Mapping, random};
 
 /// The size below which regions come from the allocator: a mapping takes whole pages, and a process has only so many.
 const MAPPED_BYTES: usize = 64 << 10;
@@ -18,39 +13,10 @@ pub(super) fn register(kind: RegionKind, bytes: usize) -> Result<Region, Errno> 
     if bytes < MAPPED_BYTES {
         return Ok(Region::heap(kind, key, bytes));
     }
-    let mapping = Mapping::new(bytes)?;
+    let mapping = Mapping::anonymous(bytes)?;
     // SAFETY: a mapping consists of whole pages, is readable and writable, stays until it is dropped, and nothing else
     // uses it.
-    Ok(unsafe { Region::from_raw(kind, key, mapping.base, bytes, Box::new(mapping)) })
-}
-
-/// Pages of this process, unmapped when this is dropped.
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: it owns its pages, which any thread may use and give back.
-unsafe impl Send for Mapping {}
-// SAFETY: it has no methods.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(bytes: usize) -> Result<Mapping, Errno> {
-        // SAFETY: a new mapping, wherever the system finds room.
-        let base =
-            unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
-        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Mapping { base, bytes })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the pages are this mapping's, and nothing refers to them any more. Nothing can be done about a
-        // failure.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
+    Ok(unsafe { Region::from_raw(kind, key, mapping.base(), bytes, Box::new(mapping)) })
 }
 
 /// The bytes of a range of a bulk region, to give to the system.

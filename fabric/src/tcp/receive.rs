@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use super::{
-    endpoint::{Answer, ReadInto, Recv},
-    frame::{HEADER_BYTES, Header, Kind},
+use super::frame::{HEADER_BYTES, Header, Kind};
+use crate::{
+    BreakReason, Completion, EndpointId, Region, RegionKind, Slice, Target, check::check_words, graph::OwnedSlice,
+    recvs::Recv,
 };
-use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target};
 
 /// The state that the peer's frames act on.
 pub(super) struct Local<'a> {
@@ -19,11 +19,11 @@ pub(super) struct Local<'a> {
     /// Receives, oldest first.
     pub(super) recvs: &'a mut VecDeque<Recv>,
     /// Reads that the peer has not answered, oldest first.
-    pub(super) reads: &'a mut VecDeque<ReadInto>,
+    pub(super) reads: &'a mut VecDeque<OwnedSlice>,
     /// The number of reads that it has answered.
     pub(super) answered: &'a mut u64,
     /// The list to which answers that the peer asks for are appended.
-    pub(super) asked: &'a mut Vec<Answer>,
+    pub(super) asked: &'a mut Vec<Option<OwnedSlice>>,
     /// The number of answers that the peer may have outstanding besides.
     pub(super) may_ask: usize,
     pub(super) out: &'a mut Vec<Completion>,
@@ -223,9 +223,8 @@ impl Local<'_> {
             return Ok(None);
         }
         let region = self.exposed.iter().find(|region| region.key() == at.region).ok_or(BreakReason::Access)?;
-        let inside = at.offset <= region.len() && len <= region.len() - at.offset;
-        let whole = region.kind() != RegionKind::Polled || at.offset.is_multiple_of(8) && len.is_multiple_of(8);
-        if inside && whole { Ok(Some((region, at.offset))) } else { Err(BreakReason::Access) }
+        let whole = check_words(region.kind() == RegionKind::Polled, at.offset, len).is_ok();
+        if region.holds(at.offset, len) && whole { Ok(Some((region, at.offset))) } else { Err(BreakReason::Access) }
     }
 
     /// Takes a request to read.
@@ -233,8 +232,8 @@ impl Local<'_> {
         if self.asked.len() >= self.may_ask {
             return Err(failed("it has more reads outstanding than its queue holds"));
         }
-        let from = self.reach(from, len)?.map(|(region, offset)| (region.clone(), offset));
-        self.asked.push(Answer { from, len });
+        let from = self.reach(from, len)?.map(|(region, offset)| Slice { region, offset, len }.into());
+        self.asked.push(from);
         Ok(())
     }
 

@@ -7,13 +7,18 @@
 //! All numbers are little-endian.
 
 use super::config::MAX_QUEUE_DEPTH;
-use crate::{HELLO_BYTES, Region, RegionKey, RegionKind, RemoteRegion};
+use crate::{
+    HELLO_BYTES, Region, RegionKey, RegionKind, RemoteRegion,
+    wire::{Reader, Writer},
+};
 
 /// The most regions that an endpoint exposes: their list must fit into a set-up of the control plane.
 pub(super) const MAX_EXPOSED: usize = 4096;
 
 const POLLED: u8 = 0;
 const BULK: u8 = 1;
+
+const REGION_BYTES: usize = 17;
 
 /// A peer's message.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,52 +30,38 @@ pub(super) struct SetUp {
 }
 
 pub(super) fn encode(depth: usize, hello: &[u8], exposed: &[Region]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(12 + hello.len() + 17 * exposed.len());
-    for number in [depth as u32, hello.len() as u32] {
-        bytes.extend_from_slice(&number.to_le_bytes());
-    }
-    bytes.extend_from_slice(hello);
-    bytes.extend_from_slice(&(exposed.len() as u32).to_le_bytes());
+    let mut out = Writer(Vec::with_capacity(12 + hello.len() + REGION_BYTES * exposed.len()));
+    out.u32(depth as u32).u32(hello.len() as u32).bytes(hello).u32(exposed.len() as u32);
     for region in exposed {
         let kind = if region.kind() == RegionKind::Polled { POLLED } else { BULK };
-        bytes.extend_from_slice(&region.key().0.to_le_bytes());
-        bytes.extend_from_slice(&(region.len() as u64).to_le_bytes());
-        bytes.push(kind);
+        out.u64(region.key().0).u64(region.len() as u64).u8(kind);
     }
-    bytes
+    out.0
 }
 
 /// Reads a message. None if no node sends it.
-pub(super) fn decode(mut bytes: &[u8]) -> Option<SetUp> {
-    let depth = number(&mut bytes)?;
-    let hello = number(&mut bytes)?;
+pub(super) fn decode(bytes: &[u8]) -> Option<SetUp> {
+    let mut rest = Reader(bytes);
+    let (depth, hello) = (rest.u32().ok()? as usize, rest.u32().ok()? as usize);
     if !(1..=MAX_QUEUE_DEPTH).contains(&depth) || hello > HELLO_BYTES {
         return None;
     }
-    let (hello, rest) = bytes.split_at_checked(hello)?;
-    bytes = rest;
-    let regions = number(&mut bytes)?;
-    if regions > MAX_EXPOSED || bytes.len() != 17 * regions {
+    let hello = rest.bytes(hello).ok()?.to_vec();
+    let regions = rest.u32().ok()? as usize;
+    if regions > MAX_EXPOSED || rest.0.len() != REGION_BYTES * regions {
         return None;
     }
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    let region = |bytes: &[u8]| {
-        let kind = match bytes[16] {
+    let region = |_| {
+        let (key, bytes) = (RegionKey(rest.u64().ok()?), usize::try_from(rest.u64().ok()?).ok()?);
+        let kind = match rest.u8().ok()? {
             POLLED => RegionKind::Polled,
             BULK => RegionKind::Bulk,
             _ => return None,
         };
-        let (key, bytes) = (RegionKey(word(&bytes[..8])), usize::try_from(word(&bytes[8..16])).ok()?);
         Some(RemoteRegion { key, kind, bytes })
     };
-    let remote = bytes.chunks_exact(17).map(region).collect::<Option<Vec<_>>>()?;
-    Some(SetUp { depth, hello: hello.to_vec(), remote })
-}
-
-fn number(bytes: &mut &[u8]) -> Option<usize> {
-    let (number, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(u32::from_le_bytes(*number) as usize)
+    let remote = (0..regions).map(region).collect::<Option<Vec<_>>>()?;
+    Some(SetUp { depth, hello, remote })
 }
 
 #[cfg(test)]

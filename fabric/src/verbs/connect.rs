@@ -1,6 +1,6 @@
 //! Making an endpoint, and its meeting with its counterpart.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 
@@ -18,6 +18,7 @@ use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, RegionKind,
     net::{Command, Connect, Event},
     random,
+    recvs::RecvQueue,
 };
 
 impl VerbsFabric {
@@ -30,13 +31,7 @@ impl VerbsFabric {
         expose: &[Region],
         hello: &[u8],
     ) -> Result<Endpoint, BreakReason> {
-        let failed = |text: &str| BreakReason::Failed(text.to_owned());
-        if peer == self.node {
-            return Err(failed("a node can't connect to itself"));
-        }
-        if self.tags.contains_key(&(peer, tag)) {
-            return Err(BreakReason::TagInUse);
-        }
+        self.endpoints.check(self.node, peer, tag)?;
         if expose.len() > MAX_EXPOSED {
             return Err(BreakReason::Failed(format!(
                 "an endpoint can't expose {} regions: at most {MAX_EXPOSED}; put several into one",
@@ -44,7 +39,8 @@ impl VerbsFabric {
             )));
         }
         if expose.iter().any(|region| region.kind() == RegionKind::Phantom) {
-            return Err(failed("a phantom region can't be exposed on a real network: register a bulk region"));
+            let text = "a phantom region can't be exposed on a real network: register a bulk region";
+            return Err(BreakReason::Failed(text.to_owned()));
         }
         let refused = |what: &'static str| {
             move |error: io::Error| BreakReason::Failed(format!("{what}: {error}{}", memory::hint(&error)))
@@ -89,9 +85,8 @@ impl VerbsFabric {
             cq,
             set_up,
             exposed: expose.to_vec(),
-            recvs: VecDeque::new(),
-            recv_was_full: false,
-            sending: Sending::new(),
+            recvs: RecvQueue::default(),
+            sending: Sending::default(),
             stage: Stage::New,
             watch,
             announcement: Announcement::default(),
@@ -101,7 +96,7 @@ impl VerbsFabric {
 
     /// Hands new endpoints to the control thread, which lets them meet their counterparts.
     pub(super) fn announce(&mut self) {
-        for id in self.new.drain(..) {
+        for id in self.endpoints.take_new() {
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
             endpoint.stage = Stage::Waiting;
             let set_up = endpoint.set_up.encode();

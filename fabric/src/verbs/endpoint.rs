@@ -1,6 +1,6 @@
 //! One side of a connection.
 
-use std::{collections::VecDeque, io};
+use std::io;
 
 use rdma_sys::ibv_wc_status as status;
 
@@ -12,8 +12,10 @@ use super::{
     watch::{Announcement, Watch},
 };
 use crate::{
-    BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, RegionKind, Slice, Time, Token,
-    endpoints::Identified, net::Command,
+    BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, RegionKind, Slice, Time,
+    endpoints::{Identified, report_end},
+    net::Command,
+    recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -28,10 +30,8 @@ pub(super) struct Endpoint {
     pub(super) set_up: SetUp,
     /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
-    /// Receives, oldest first.
-    pub(super) recvs: VecDeque<Recv>,
-    /// Whether a receive found the queue full, so that `Room` is owed.
-    pub(super) recv_was_full: bool,
+    /// Their memory is held until they are complete.
+    pub(super) recvs: RecvQueue,
     pub(super) sending: Sending,
     pub(super) stage: Stage,
     pub(super) watch: Watch,
@@ -51,14 +51,6 @@ pub(super) enum Stage {
     Up(SetUp),
 }
 
-/// A posted buffer.
-pub(super) struct Recv {
-    // It is held until the receive is complete.
-    region: Region,
-    len: usize,
-    token: Token,
-}
-
 /// The end that an endpoint comes to.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
@@ -72,6 +64,10 @@ impl Identified for Endpoint {
     #[inline]
     fn id(&self) -> EndpointId {
         self.id
+    }
+
+    fn name(&self) -> (NodeId, GroupTag) {
+        (self.peer, self.tag)
     }
 }
 
@@ -113,19 +109,12 @@ impl Endpoint {
         }
     }
 
-    /// Hands a receive to the device.
-    pub(super) fn post_recv(&mut self, core: &mut Core, into: Slice<'_>, token: Token) -> io::Result<()> {
+    /// Hands a receive to the device, which is in the queue already.
+    pub(super) fn hand_over_recv(&mut self, core: &mut Core, into: Slice<'_>) -> io::Result<()> {
         let piece = core.piece(into.region, into.offset, into.len)?;
-        // SAFETY: the slice was checked to lie in its region, which is held below until the receive is complete or the
-        // queue pair, which is dropped before it, is no more.
-        unsafe { self.qp.post_recv(request_id(self.id, true), piece) }?;
-        self.keep_recv(into, token);
-        Ok(())
-    }
-
-    /// Notes a receive.
-    pub(super) fn keep_recv(&mut self, into: Slice<'_>, token: Token) {
-        self.recvs.push_back(Recv { region: into.region.clone(), len: into.len, token });
+        // SAFETY: the slice was checked to lie in its region, which the queue holds until the receive is complete or
+        // the queue pair, which is dropped before it, is no more.
+        unsafe { self.qp.post_recv(request_id(self.id, true), piece) }
     }
 
     /// Takes in a completion.
@@ -144,11 +133,10 @@ impl Endpoint {
             // The peer's first message may overtake its `READY`.
             core.look_again |= matches!(self.stage, Stage::Ready(_));
             self.connected(out);
-            let Some(Recv { token, len, region }) = self.recvs.pop_front() else { return };
-            debug_assert!(completed.bytes <= len);
-            drop(region);
+            let Some(recv) = self.recvs.queue.pop_front() else { return };
             let Completed { bytes, imm, .. } = completed;
-            out.push(Completion::Received { endpoint: self.id, token, bytes, imm });
+            debug_assert!(bytes <= recv.len);
+            out.push(Completion::Received { endpoint: self.id, token: recv.token, bytes, imm });
             return;
         }
         let before = self.sending.completed;
@@ -197,10 +185,7 @@ impl Endpoint {
             self.sending.was_full = false;
             out.push(Completion::Room { endpoint: self.id });
         }
-        if self.recv_was_full && self.recvs.len() < depth {
-            self.recv_was_full = false;
-            out.push(Completion::Room { endpoint: self.id });
-        }
+        self.recvs.report_room(depth, self.id, out);
     }
 
     /// Reports the end: the work that is not complete, and then the reason. Returns the watch, which another endpoint
@@ -209,12 +194,7 @@ impl Endpoint {
         let Endpoint { qp, id, peer, tag, recvs, sending, watch, .. } = self;
         // No memory is written any more when the completions below are read.
         drop(qp);
-        let sends = sending.tokens().filter(|token| *token != Token::UNSIGNALED);
-        for token in sends.chain(recvs.iter().map(|recv| recv.token)) {
-            out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
-        }
-        tracing::debug!(%peer, ?tag, endpoint = id.0, "broken: {reason}");
-        out.push(Completion::Broken { endpoint: id, peer, reason });
+        report_end(id, (peer, tag), sending.tokens(), &recvs, reason, out);
         watch
     }
 

@@ -1,7 +1,6 @@
 //! A process's attachment to an RDMA device.
 
 use std::{
-    collections::HashMap,
     fmt, io,
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
@@ -31,6 +30,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
     RegisterError, Time, Token, WorkGraph,
+    check::check_region,
     endpoints::{Endpoints, VERBS},
     graph::Executor,
     net::{Command, Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
@@ -52,12 +52,6 @@ pub struct VerbsFabric {
     pub(super) completions: Completions,
     /// Scratch of `poll`.
     completed: Vec<Completed>,
-    /// The living endpoint of a peer and tag.
-    pub(super) tags: HashMap<(NodeId, GroupTag), EndpointId>,
-    /// Connects that the next poll announces.
-    pub(super) new: Vec<EndpointId>,
-    /// Endpoints that never came to life, for the next poll to report.
-    stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
     graphs: Executor,
     pub(super) bell: Arc<Doorbell>,
     /// The timer that ends a wait when an endpoint is due to break.
@@ -162,9 +156,6 @@ impl VerbsFabric {
             timeout: connect::ack_timeout(config.net.failure_timeout),
             completions,
             completed: Vec::new(),
-            tags: HashMap::new(),
-            new: Vec::new(),
-            stillborn: Vec::new(),
             graphs: Executor::default(),
             bell,
             timer,
@@ -214,7 +205,6 @@ impl VerbsFabric {
     /// Takes an endpoint out, which is then dropped or finished.
     fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(id)?;
-        self.tags.remove(&(endpoint.peer, endpoint.tag));
         self.completions.release(endpoint.cq, (self.room.sends + self.room.recvs) as usize);
         Some(endpoint)
     }
@@ -307,12 +297,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
-        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
-            return Err(RegisterError::Size { bytes });
-        }
-        if kind == RegionKind::Phantom {
-            return Err(RegisterError::NoPhantoms);
-        }
+        check_region(kind, bytes)?;
         self.core
             .memories
             .register(kind, bytes)
@@ -321,22 +306,11 @@ impl Fabric for VerbsFabric {
 
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
-        match self.new_endpoint(id, peer, tag, expose, hello) {
-            Ok(endpoint) => {
-                self.endpoints.put(endpoint);
-                self.tags.insert((peer, tag), id);
-                self.new.push(id);
-            }
-            Err(reason) => self.stillborn.push((id, peer, reason)),
-        }
-        id
+        let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
+        self.endpoints.put(id, peer, endpoint)
     }
 
     fn disconnect(&mut self, on: EndpointId) {
-        if let Some(at) = self.stillborn.iter().position(|(id, ..)| *id == on) {
-            self.stillborn.remove(at);
-            return self.endpoints.release(on);
-        }
         let Some(endpoint) = self.remove(on) else { return };
         self.graphs.endpoint_gone(on);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
@@ -371,13 +345,8 @@ impl Fabric for VerbsFabric {
         self.core.unfinished = false;
         self.hand_over();
         let ends = self.take_events(out);
-        for (endpoint, peer, reason) in self.stillborn.drain(..) {
-            self.endpoints.release(endpoint);
-            out.push(Completion::Broken { endpoint, peer, reason });
-        }
-        if !self.new.is_empty() {
-            self.announce();
-        }
+        self.endpoints.report_stillborn(out);
+        self.announce();
         // Completions that came before a peer closed are reported before that.
         self.take_completions(now, out);
         for (id, reason) in ends {

@@ -2,28 +2,18 @@
 
 use super::fabric::VerbsFabric;
 use crate::{
-    EndpointId, Op, PostError, Token,
-    check::check_request,
+    EndpointId, PostError, Token,
     graph::{Host, Queue, Work},
 };
 
 impl Host for VerbsFabric {
-    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError> {
-        self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
-        check_request(op)
-    }
-
-    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool {
+    fn room(&mut self, on: EndpointId, queue: Queue) -> Option<usize> {
         let depth = self.core.depth;
-        self.endpoints.get_mut(on).is_none_or(|endpoint| match queue {
-            Queue::Recv => endpoint.recvs.len() < depth,
-            Queue::Send => endpoint.up().is_some() && endpoint.sending.outstanding() < depth,
+        self.endpoints.get_mut(on).map(|endpoint| match queue {
+            Queue::Recv => endpoint.recvs.room(depth),
+            Queue::Send if endpoint.up().is_some() => depth.saturating_sub(endpoint.sending.outstanding()),
+            Queue::Send => 0,
         })
-    }
-
-    fn recv_room(&mut self, on: EndpointId) -> usize {
-        let depth = self.core.depth;
-        self.endpoints.get_mut(on).map_or(0, |endpoint| depth.saturating_sub(endpoint.recvs.len()))
     }
 
     fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {

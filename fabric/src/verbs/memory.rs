@@ -11,17 +11,16 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    ptr::{self, NonNull},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use rustix::{
-    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+    mm::{Advice, madvise},
     process::{Resource, getrlimit},
 };
 
 use super::device::{Mr, Pd};
-use crate::{Region, RegionKey, RegionKind, random};
+use crate::{Region, RegionKey, RegionKind, mapping::Mapping, random, sync::Lock};
 
 /// An operator's remedy for a refusal to lock memory, as the rest of a sentence.
 pub(super) fn hint(cause: &io::Error) -> String {
@@ -39,37 +38,12 @@ pub(super) fn hint(cause: &io::Error) -> String {
 }
 
 /// Mapped memory of this process alone.
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: a mapping is memory of the process, not of a thread; this type gives out raw pointers only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(bytes: usize) -> io::Result<Mapping> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping { base, bytes };
-        // After a fork, this process would otherwise write to a copy, and the device to the pages of before.
-        // SAFETY: the range is that of the mapping, of which no child has any use.
-        unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
-        Ok(mapping)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range is that of `new`, and any user of it keeps this value.
-        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
-            tracing::error!(%error, bytes = self.bytes, "registered memory could not be unmapped");
-        }
-    }
+fn map(bytes: usize) -> io::Result<Mapping> {
+    let mapping = Mapping::anonymous(bytes)?;
+    // After a fork, this process would otherwise write to a copy, and the device to the pages of before.
+    // SAFETY: the range is that of the mapping, of which no child has any use.
+    unsafe { madvise(mapping.base().as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
+    Ok(mapping)
 }
 
 /// Mapped memory that is registered.
@@ -90,7 +64,7 @@ struct Shelf {
 struct Pool {
     pd: Arc<Pd>,
     limit: usize,
-    shelf: Mutex<Shelf>,
+    shelf: Lock<Shelf>,
 }
 
 /// The size up to which blocks are powers of two, and beyond which they are multiples of it.
@@ -102,43 +76,39 @@ fn block_bytes(bytes: usize) -> Option<usize> {
 }
 
 impl Pool {
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Zeroed memory of at least `bytes`.
     fn take(&self, bytes: usize) -> io::Result<Block> {
         let block_bytes = block_bytes(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let kept = {
-            let mut shelf = self.shelf();
+            let mut shelf = self.shelf.lock();
             let block = shelf.blocks.get_mut(&block_bytes).and_then(Vec::pop);
             shelf.bytes -= if block.is_some() { block_bytes } else { 0 };
             block
         };
         if let Some(block) = kept {
             // SAFETY: the mapping is as long, and nothing else has it.
-            unsafe { block.mapping.base.as_ptr().write_bytes(0, bytes) };
+            unsafe { block.mapping.base().as_ptr().write_bytes(0, bytes) };
             return Ok(block);
         }
-        let mapping = Mapping::new(block_bytes)?;
+        let mapping = map(block_bytes)?;
         // SAFETY: the mapping is writable, and is accessed through the region that is made of it.
-        let registered = unsafe { Mr::register(&self.pd, mapping.base, block_bytes, false) };
+        let registered = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes, false) };
         match registered {
             Ok(mr) => Ok(Block { mr, mapping }),
             // Kept memory counts against the limit of locked memory, too.
-            Err(error) if self.shelf().bytes == 0 => Err(error),
+            Err(error) if self.shelf.lock().bytes == 0 => Err(error),
             Err(_) => {
-                *self.shelf() = Shelf::default();
+                *self.shelf.lock() = Shelf::default();
                 // SAFETY: as above.
-                let mr = unsafe { Mr::register(&self.pd, mapping.base, block_bytes, false) }?;
+                let mr = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes, false) }?;
                 Ok(Block { mr, mapping })
             }
         }
     }
 
     fn give_back(&self, block: Block) {
-        let bytes = block.mapping.bytes;
-        let mut shelf = self.shelf();
+        let bytes = block.mapping.bytes();
+        let mut shelf = self.shelf.lock();
         if shelf.bytes + bytes <= self.limit {
             shelf.bytes += bytes;
             shelf.blocks.entry(bytes).or_default().push(block);
@@ -181,7 +151,7 @@ struct Foreign {
 impl Memories {
     /// No memory yet; at most `limit` bytes are kept for later.
     pub(super) fn new(pd: &Arc<Pd>, limit: usize) -> Memories {
-        let pool = Pool { pd: Arc::clone(pd), limit, shelf: Mutex::default() };
+        let pool = Pool { pd: Arc::clone(pd), limit, shelf: Lock::default() };
         Memories { pool: Arc::new(pool), foreign: HashMap::new() }
     }
 
@@ -189,7 +159,7 @@ impl Memories {
     pub(super) fn register(&self, kind: RegionKind, bytes: usize) -> io::Result<Region> {
         let key = RegionKey(random::number()?);
         let block = self.pool.take(bytes)?;
-        let base = block.mapping.base;
+        let base = block.mapping.base();
         let memory = OwnMemory { exposed: OnceLock::new(), block: Some(block), pool: Arc::clone(&self.pool) };
         // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and goes back to the pool
         // only when `memory` is dropped. Nothing else in this process uses it.

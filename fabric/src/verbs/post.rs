@@ -11,10 +11,7 @@ use super::{
     sending::{Piece64, Work},
     setup::{Exposed, SetUp},
 };
-use crate::{
-    BreakReason, Op, PostError, Region, RegionKind, Slice, Source, Target, Token,
-    check::{check_slice, check_source, check_words},
-};
+use crate::{BreakReason, Op, PostError, Region, RegionKind, Slice, Source, Target, Token, check::check_op};
 
 /// Work after the checks for a caller's errors.
 enum Checked<'a> {
@@ -30,7 +27,7 @@ impl Endpoint {
             return self.post_receive(core, into, token);
         }
         let theirs = self.up().ok_or(PostError::NotConnected)?;
-        check_op(theirs, op)?;
+        check_op(op, |key| find(theirs, key).map(|exposed| exposed.describe.kind))?;
         if self.sending.outstanding() >= core.depth {
             self.sending.was_full = true;
             return Err(PostError::Full);
@@ -62,18 +59,14 @@ impl Endpoint {
 
     #[inline]
     fn post_receive(&mut self, core: &mut Core, into: Slice<'_>, token: Token) -> Result<(), PostError> {
-        check_slice(into)?;
-        if self.recvs.len() >= core.depth {
-            self.recv_was_full = true;
-            return Err(PostError::Full);
-        }
-        if let Err(error) = self.post_recv(core, into, token) {
-            // The receive is reported as flushed with the others.
-            self.keep_recv(into, token);
-            if self.ending.is_none() && !self.sending.is_doomed() {
-                self.sending.doom_silently(failed(&error));
-                core.unfinished = true;
-            }
+        self.recvs.post(core.depth, into, token)?;
+        // If that fails, the receive is reported as flushed with the others.
+        if let Err(error) = self.hand_over_recv(core, into)
+            && self.ending.is_none()
+            && !self.sending.is_doomed()
+        {
+            self.sending.doom_silently(failed(&error));
+            core.unfinished = true;
         }
         Ok(())
     }
@@ -82,28 +75,6 @@ impl Endpoint {
 /// The reason for which an endpoint breaks when the device or the system refused a post.
 fn failed(error: &io::Error) -> BreakReason {
     BreakReason::Failed(format!("work could not be posted: {error}{}", super::memory::hint(error)))
-}
-
-/// Checks a post for errors that do not depend on the endpoint's state.
-#[inline]
-fn check_op(theirs: &SetUp, op: Op<'_>) -> Result<(), PostError> {
-    match op {
-        Op::Write { source, target } | Op::WriteWithImm { source, target, .. } => {
-            check_source(source)?;
-            check_target(theirs, target, source.len())
-        }
-        Op::WriteThenWord { source, target, word_target, .. } => {
-            check_words(true, word_target.offset, 8)?;
-            check_source(source)?;
-            check_target(theirs, target, source.len())
-        }
-        Op::Send { source, .. } => check_source(source),
-        Op::Read { from, into } => {
-            check_slice(into)?;
-            check_target(theirs, from, into.len)
-        }
-        Op::Recv { into } => check_slice(into),
-    }
 }
 
 /// The work for the device.
@@ -171,7 +142,7 @@ fn place(theirs: &SetUp, target: Target, len: usize) -> Option<(Remote, bool)> {
     if len == 0 {
         return Some((NOWHERE, false));
     }
-    let exposed = find(theirs, target.region).filter(|exposed| exposed.holds(target.offset, len))?;
+    let exposed = find(theirs, target.region).filter(|exposed| exposed.describe.holds(target.offset, len))?;
     let Exposed { describe, addr, key } = *exposed;
     Some((Remote { addr: addr + target.offset as u64, key }, describe.kind == RegionKind::Polled))
 }
@@ -180,11 +151,4 @@ fn place(theirs: &SetUp, target: Target, len: usize) -> Option<(Remote, bool)> {
 #[inline]
 pub(super) fn address(region: &Region, offset: usize, len: usize) -> u64 {
     region.address(offset, len).as_ptr().addr() as u64
-}
-
-/// Checks the alignment of a target. An unknown key passes: it breaks the endpoint instead.
-#[inline]
-fn check_target(theirs: &SetUp, target: Target, len: usize) -> Result<(), PostError> {
-    let polled = find(theirs, target.region).is_some_and(|exposed| exposed.describe.kind == RegionKind::Polled);
-    check_words(polled, target.offset, len)
 }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{BreakReason, Completion, EndpointId, Flushed, INLINE_BYTES, Region, RegionKind, Token};
 
+#[derive(Default)]
 pub(super) struct Sending {
     /// Requests for the device, and their captured bytes.
     staged: Vec<Request>,
@@ -88,23 +89,6 @@ const STAGED: usize = 64;
 pub(super) const RESERVED: usize = 2;
 
 impl Sending {
-    pub(super) fn new() -> Sending {
-        Sending {
-            staged: Vec::new(),
-            captured: Vec::new(),
-            issued: 0,
-            completed: 0,
-            signaled: VecDeque::new(),
-            last_signaled: 0,
-            last_polled: 0,
-            pending: VecDeque::new(),
-            backlog: VecDeque::new(),
-            doom: None,
-            was_full: false,
-            bounce: None,
-        }
-    }
-
     /// The number of posts that count against the queue's depth.
     #[inline]
     pub(super) fn outstanding(&self) -> usize {

@@ -14,7 +14,10 @@
 //! 16  its watch's address (8)
 //! ```
 
-use crate::{HELLO_BYTES, RegionKey, RegionKind, RemoteRegion};
+use crate::{
+    HELLO_BYTES, RegionKey, RegionKind, RemoteRegion,
+    wire::{self, Reader, Writer},
+};
 
 /// The version of these bytes.
 const VERSION: u8 = 1;
@@ -53,14 +56,6 @@ pub(super) struct Exposed {
     pub(super) key: u32,
 }
 
-impl Exposed {
-    /// Whether `len` bytes at `offset` lie inside.
-    #[inline]
-    pub(super) fn holds(&self, offset: usize, len: usize) -> bool {
-        offset <= self.describe.bytes && len <= self.describe.bytes - offset
-    }
-}
-
 /// The reason for which a peer's message can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
@@ -70,72 +65,63 @@ pub(super) enum Malformed {
     Version(u8),
     #[error("the peer's set-up is malformed: {0}")]
     Field(&'static str),
+    #[error("the peer's set-up is malformed: it is too short")]
+    Short(#[from] wire::Malformed),
 }
 
 impl SetUp {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEAD_BYTES + 5 + self.hello.len() + REGION_BYTES * self.regions.len());
-        out.extend([VERSION, self.mtu, self.link_layer, self.served_reads]);
-        out.extend(self.lid.to_le_bytes());
-        out.extend([0; 2]);
-        out.extend(self.number.to_le_bytes());
-        out.extend(self.psn.to_le_bytes());
-        out.extend(self.watch_addr.to_le_bytes());
-        out.extend(self.watch_key.to_le_bytes());
-        out.extend(self.gid);
-        out.push(self.hello.len() as u8);
-        out.extend(&self.hello);
-        out.extend((self.regions.len() as u32).to_le_bytes());
+        let mut out = Writer(Vec::with_capacity(HEAD_BYTES + 5 + self.hello.len() + REGION_BYTES * self.regions.len()));
+        out.bytes(&[VERSION, self.mtu, self.link_layer, self.served_reads]).bytes(&self.lid.to_le_bytes());
+        out.bytes(&[0; 2]).u32(self.number).u32(self.psn).u64(self.watch_addr).u32(self.watch_key).bytes(&self.gid);
+        out.u8(self.hello.len() as u8).bytes(&self.hello).u32(self.regions.len() as u32);
         for Exposed { describe, addr, key } in &self.regions {
-            out.extend(describe.key.0.to_le_bytes());
-            out.extend(addr.to_le_bytes());
-            out.extend((describe.bytes as u64).to_le_bytes());
-            out.extend(key.to_le_bytes());
-            out.push(match describe.kind {
+            let kind = match describe.kind {
                 RegionKind::Polled => 0,
                 RegionKind::Bulk | RegionKind::Phantom => 1,
-            });
+            };
+            out.u64(describe.key.0).u64(*addr).u64(describe.bytes as u64).u32(*key).u8(kind);
         }
-        out
+        out.0
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<SetUp, Malformed> {
-        let mut rest = Bytes(bytes);
-        let [version, mtu, link_layer, served_reads] = rest.take()?;
+        let mut rest = Reader(bytes);
+        let [version, mtu, link_layer, served_reads] = rest.array()?;
         if version != VERSION {
             return Err(Malformed::Version(version));
         }
         if !(1..=5).contains(&mtu) {
             return Err(Malformed::Field("there is no such MTU"));
         }
-        let lid = u16::from_le_bytes(rest.take()?);
-        let [_, _] = rest.take()?;
-        let number = u32::from_le_bytes(rest.take()?);
-        let psn = u32::from_le_bytes(rest.take()?);
+        let lid = u16::from_le_bytes(rest.array()?);
+        rest.bytes(2)?;
+        let number = rest.u32()?;
+        let psn = rest.u32()?;
         if number >= 1 << 24 || psn >= 1 << 24 {
             return Err(Malformed::Field("queue pairs and packets have numbers of 24 bits"));
         }
-        let watch_addr = u64::from_le_bytes(rest.take()?);
-        let watch_key = u32::from_le_bytes(rest.take()?);
-        let gid = rest.take()?;
-        let [hello] = rest.take()?;
-        if usize::from(hello) > HELLO_BYTES {
+        let watch_addr = rest.u64()?;
+        let watch_key = rest.u32()?;
+        let gid = rest.array()?;
+        let hello = usize::from(rest.u8()?);
+        if hello > HELLO_BYTES {
             return Err(Malformed::Field("its private data is too long"));
         }
-        let hello = rest.slice(hello.into())?.to_vec();
-        let count = u32::from_le_bytes(rest.take()?) as usize;
+        let hello = rest.bytes(hello)?.to_vec();
+        let count = rest.u32()? as usize;
         if count > MAX_EXPOSED || rest.0.len() != count * REGION_BYTES {
             return Err(Malformed::Field("it is not as long as its list of regions"));
         }
         let mut regions = Vec::with_capacity(count);
         for _ in 0..count {
-            let key = RegionKey(u64::from_le_bytes(rest.take()?));
-            let addr = u64::from_le_bytes(rest.take()?);
-            let bytes = u64::from_le_bytes(rest.take()?);
-            let remote_key = u32::from_le_bytes(rest.take()?);
-            let kind = match rest.take()? {
-                [0] => RegionKind::Polled,
-                [1] => RegionKind::Bulk,
+            let key = RegionKey(rest.u64()?);
+            let addr = rest.u64()?;
+            let bytes = rest.u64()?;
+            let remote_key = rest.u32()?;
+            let kind = match rest.u8()? {
+                0 => RegionKind::Polled,
+                1 => RegionKind::Bulk,
                 _ => return Err(Malformed::Field("there is no such kind of region")),
             };
             if addr.checked_add(bytes).is_none() {
@@ -145,23 +131,6 @@ impl SetUp {
             regions.push(Exposed { describe, addr, key: remote_key });
         }
         Ok(SetUp { mtu, link_layer, served_reads, lid, number, psn, watch_addr, watch_key, gid, hello, regions })
-    }
-}
-
-/// The bytes that are left to be decoded.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn slice(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        let (slice, rest) = self.0.split_at_checked(len).ok_or(Malformed::Field("it is too short"))?;
-        self.0 = rest;
-        Ok(slice)
-    }
-
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(Malformed::Field("it is too short"))?;
-        self.0 = rest;
-        Ok(*array)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     io::Errno,
 };
 
@@ -15,7 +15,7 @@ use super::{
     fabric::VerbsFabric,
     queue::Remote,
 };
-use crate::{BreakReason, Time, Wait, Waker, part::MixedPart, shm::doorbell};
+use crate::{BreakReason, Time, Wait, Waker, part::MixedPart, shm::doorbell, wait::wait_for};
 
 impl Wait for VerbsFabric {
     /// Announces a sleep; the `watch` module shows that no wake-up is lost.
@@ -55,15 +55,9 @@ impl Wait for VerbsFabric {
     fn wait(&mut self, until: Time) {
         // No signal comes for work that the last poll did not finish.
         while self.may_sleep() {
-            let timeout = (until != Time::MAX).then(|| {
-                let left = until.since(Time::boot_clock());
-                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
-            });
-            let signaled = poll(&mut [PollFd::new(&self.signal, PollFlags::IN)], timeout.as_ref());
-            match signaled {
-                Err(Errno::INTR) => continue,
-                Err(error) => tracing::error!(%error, "waiting failed"),
-                Ok(_) => {}
+            let signaled = wait_for(&mut [PollFd::new(&self.signal, PollFlags::IN)], until);
+            if signaled == Err(Errno::INTR) {
+                continue;
             }
             self.bell.disarm();
             if signaled != Ok(0) {

@@ -58,7 +58,7 @@ const PATIENCE_NS: u64 = 1_200_000;
 const GAP_NS: u64 = 100_000;
 
 /// The controller's messages, at their receipt, and other events of a failure.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FailureEvent {
     Fail,
     /// A switch checks its links.

@@ -3,7 +3,7 @@
 use super::Profile;
 
 /// Promises about a link: no message with an earlier stamp will come on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Barriers {
     /// No message at all is earlier.
     pub(super) best_effort: u64,
@@ -12,7 +12,7 @@ pub(super) struct Barriers {
 }
 
 /// One packet, or several that travel together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Packet {
     Train(Train),
     /// One beacon of each process of a host.
@@ -55,7 +55,7 @@ impl Packet {
 }
 
 /// Messages of one process to processes of one host.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Train {
     pub(super) content: Content,
     pub(super) sender: usize,
@@ -71,7 +71,7 @@ pub(super) struct Train {
 }
 
 /// The content of a train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Content {
     /// Messages of the scattering with this serial number.
     Messages(u64),

@@ -164,19 +164,9 @@ impl World {
             if awaited[to] == 0 {
                 continue;
             }
-            self.transmit(
-                self.hosts_link(host),
-                Packet::Train(Train {
-                    content: Content::Messages(serial),
-                    sender: p,
-                    to,
-                    messages,
-                    attempt: 0,
-                    stamp,
-                    barriers: Barriers { best_effort: stamp, commit },
-                    number,
-                }),
-            );
+            let (content, barriers) = (Content::Messages(serial), Barriers { best_effort: stamp, commit });
+            let train = Train { content, sender: p, to, messages, attempt: 0, stamp, barriers, number };
+            self.transmit(self.hosts_link(host), Packet::Train(train));
         }
         self.watch(serial, 0);
     }
@@ -201,20 +191,12 @@ impl World {
     pub(super) fn exchange(&mut self, p: usize) {
         let (hosts, host) = (self.hosts.len(), self.processes[p].host);
         let stamp = self.stamp(p);
+        let messages = first_members(self.scenario.share());
         for to in host + 1..=host + hosts {
-            self.transmit(
-                self.hosts_link(host),
-                Packet::Train(Train {
-                    content: Content::Clock,
-                    sender: p,
-                    to: to % hosts,
-                    messages: first_members(self.scenario.share()),
-                    attempt: 0,
-                    stamp,
-                    barriers: Barriers::default(),
-                    number: None,
-                }),
-            );
+            let (to, barriers) = (to % hosts, Barriers::default());
+            let train =
+                Train { content: Content::Clock, sender: p, to, messages, attempt: 0, stamp, barriers, number: None };
+            self.transmit(self.hosts_link(host), Packet::Train(train));
         }
         self.prepare(p);
     }

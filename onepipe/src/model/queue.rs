@@ -1,60 +1,31 @@
 //! Virtual time: the coming events, in order.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Events by their time in nanoseconds; those of one instant in the order in which they were scheduled.
 #[derive(Debug)]
 pub(super) struct EventQueue<E> {
-    heap: BinaryHeap<Reverse<ScheduledEvent<E>>>,
+    /// Each with its time and its number.
+    heap: BinaryHeap<Reverse<(u64, u64, E)>>,
     scheduled: u64,
 }
 
-#[derive(Debug)]
-struct ScheduledEvent<E> {
-    time: u64,
-    number: u64,
-    event: E,
-}
-
-impl<E> Ord for ScheduledEvent<E> {
-    fn cmp(&self, other: &ScheduledEvent<E>) -> Ordering {
-        (self.time, self.number).cmp(&(other.time, other.number))
-    }
-}
-
-impl<E> PartialOrd for ScheduledEvent<E> {
-    fn partial_cmp(&self, other: &ScheduledEvent<E>) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> PartialEq for ScheduledEvent<E> {
-    fn eq(&self, other: &ScheduledEvent<E>) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl<E> Eq for ScheduledEvent<E> {}
-
-impl<E> EventQueue<E> {
+impl<E: Ord> EventQueue<E> {
     pub(super) fn new() -> EventQueue<E> {
         EventQueue { heap: BinaryHeap::new(), scheduled: 0 }
     }
 
     pub(super) fn at(&mut self, time: u64, event: E) {
         self.scheduled += 1;
-        self.heap.push(Reverse(ScheduledEvent { time, number: self.scheduled, event }));
+        self.heap.push(Reverse((time, self.scheduled, event)));
     }
 
     /// The next event, if it comes before `end`.
     pub(super) fn pop_before(&mut self, end: u64) -> Option<(u64, E)> {
-        if self.heap.peek()?.0.time >= end {
+        if self.heap.peek()?.0.0 >= end {
             return None;
         }
-        self.heap.pop().map(|Reverse(entry)| (entry.time, entry.event))
+        self.heap.pop().map(|Reverse((time, _, event))| (time, event))
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::tournament::Tournament;
 
 /// A host's receiving side.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ReceivingHost {
     /// The amount by which the host's clock is off, in nanoseconds.
     pub(super) skew: i64,
@@ -60,22 +60,7 @@ pub(super) struct Arrived {
 
 impl ReceivingHost {
     pub(super) fn new(skew: i64, processes: usize) -> ReceivingHost {
-        ReceivingHost {
-            skew,
-            down: false,
-            free_at: 0,
-            handled_at: 0,
-            barriers: Barriers::default(),
-            waiting: Waiting::new(),
-            prepared: Waiting::new(),
-            next_number: 0,
-            seen: 0,
-            clocks: Tournament::new(processes, 0),
-            wedged: false,
-            gone: Vec::new(),
-            last: [(0, 0); 2],
-            ordering: Sum::default(),
-        }
+        ReceivingHost { skew, clocks: Tournament::new(processes, 0), ..ReceivingHost::default() }
     }
 }
 

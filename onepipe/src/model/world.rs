@@ -66,7 +66,7 @@ impl Scenario {
 }
 
 /// A cable at work: packets leave it in the order in which they entered it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CableState {
     /// The time at which all packets that have entered will have left its near end.
     pub(super) free_at: u64,
@@ -78,7 +78,7 @@ pub(super) struct CableState {
 }
 
 /// An event in virtual time.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ModelEvent {
     /// A packet comes out of a link.
     Arrive(usize, Packet),
@@ -130,14 +130,7 @@ impl World {
     pub(super) fn new(scenario: Scenario, topology: Topology) -> World {
         let (hosts, share, profile) = (scenario.hosts(), scenario.share(), scenario.profile);
         let mut rng = Rng::with_seed(scenario.seed);
-        let links = (0..topology.cables.len()).map(|_| CableState {
-            free_at: 0,
-            cut: false,
-            last_in: 0,
-            last_out: 0,
-            register: 0,
-        });
-        let mut links: Vec<CableState> = links.collect();
+        let mut links: Vec<CableState> = topology.cables.iter().map(|_| CableState::default()).collect();
         let mut switches = Vec::new();
         for inputs in &topology.inputs {
             let mut registers = 0;

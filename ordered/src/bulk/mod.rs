@@ -50,8 +50,8 @@ impl Arrived {
     }
 }
 
-/// One member's part in the bulk messages of a shard.
-#[derive(Debug)]
+/// One member's part in the bulk messages of a shard; by default, of one that has none.
+#[derive(Debug, Default)]
 pub(crate) struct ShardBulk {
     rdmc: Rdmc,
     /// By rank among senders.
@@ -132,7 +132,7 @@ pub(crate) fn reserve(
     own: Option<&Arc<Ring>>,
 ) -> Result<BulkParts, CreateError> {
     let node = fabric.node();
-    let mut parts = BulkParts { bulk: ShardBulk::empty(), queue: None, arrivals: Vec::new() };
+    let mut parts = BulkParts { bulk: ShardBulk::default(), queue: None, arrivals: Vec::new() };
     if config.bulk_reserve_bytes == 0 {
         parts.arrivals.resize_with(members.senders.len(), Arc::default);
         return Ok(parts);
@@ -173,23 +173,6 @@ pub(crate) fn reserve(
 }
 
 impl ShardBulk {
-    /// Makes the part of a shard that has no bulk messages.
-    pub(crate) fn empty() -> ShardBulk {
-        ShardBulk {
-            rdmc: Rdmc::new(),
-            lanes: Vec::new(),
-            own: None,
-            endpoints: BTreeMap::new(),
-            has_new_endpoints: false,
-            unconnected: 0,
-            active: 0,
-            woken: false,
-            freed: false,
-            tidy_at: Time::ZERO,
-            events: Vec::new(),
-        }
-    }
-
     /// Returns whether the shard has no bulk messages.
     pub(crate) fn is_empty(&self) -> bool {
         self.lanes.is_empty()

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -81,10 +81,6 @@ impl BulkQueue {
         BulkQueue { engaged: AtomicBool::new(false), max_small_bytes, state: Lock::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock()
-    }
-
     /// Returns whether messages must go through the queue.
     #[inline]
     pub(crate) fn is_engaged(&self) -> bool {
@@ -95,7 +91,7 @@ impl BulkQueue {
 
     /// Accepts a bulk message.
     pub(crate) fn submit_bulk(&self, payload: &[u8], tag: Tag) -> Result<(), SubmitRefused> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.closed {
             return Err(SubmitRefused::Closed);
         }
@@ -112,7 +108,7 @@ impl BulkQueue {
         drop(state);
         message[..payload.len()].copy_from_slice(payload);
         let message = Queued::Bulk { message: Arc::new(message), len: payload.len(), tag };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let index = usize::try_from(place - state.taken).expect("what is not ready is not taken");
         state.entries[index] = QueueEntry::Ready(message);
         Ok(())
@@ -121,7 +117,7 @@ impl BulkQueue {
     /// Accepts a small message, unless the queue is no longer engaged. Returns whether it was accepted.
     pub(crate) fn submit_small(&self, payload: &[u8], tag: Tag) -> Result<bool, SubmitRefused> {
         let boxed: Box<[u8]> = payload.into();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !self.engaged.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -139,7 +135,7 @@ impl BulkQueue {
 
     /// Appends the messages that are ready to `into`, up to the first that is not.
     pub(crate) fn take(&self, into: &mut VecDeque<Queued>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while let Some(QueueEntry::Ready(_)) = state.entries.front() {
             let Some(QueueEntry::Ready(queued)) = state.entries.pop_front() else { unreachable!("it was looked at") };
             state.taken += 1;
@@ -150,7 +146,7 @@ impl BulkQueue {
     /// Lets messages go straight to the ring again, if none has come since. Called when all messages that were taken
     /// are in the ring.
     pub(crate) fn disengage(&self) {
-        let state = self.state();
+        let state = self.state.lock();
         if state.entries.is_empty() {
             // Release: see `is_engaged`.
             self.engaged.store(false, Ordering::Release);
@@ -159,13 +155,13 @@ impl BulkQueue {
 
     /// Notes that so many of the small messages that were taken are in the ring, of so many bytes together.
     pub(crate) fn passed_on(&self, messages: usize, bytes: usize) {
-        self.state().small_bytes -= bytes + messages * OVERHEAD;
+        self.state.lock().small_bytes -= bytes + messages * OVERHEAD;
     }
 
     /// Takes back the memory of the `count` oldest messages, up to the first that is still in use. Returns their
     /// number.
     pub(crate) fn reclaim(&self, live: &mut VecDeque<Arc<Buffer>>, count: usize) -> usize {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut reclaimed = 0;
         while reclaimed < count
             && let Some(buffer) = live.pop_front()
@@ -181,28 +177,28 @@ impl BulkQueue {
 
     /// Lets `renew` replace the reserve's region; nothing is handed out meanwhile.
     pub(crate) fn tidy(&self, mut renew: impl FnMut(&mut Reserve)) {
-        renew(&mut self.state().reserve);
+        renew(&mut self.state.lock().reserve);
     }
 
     /// Refuses further messages.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
     }
 
     /// Returns whether a thread is still copying a message.
     pub(crate) fn is_filling(&self) -> bool {
-        self.state().entries.iter().any(|entry| matches!(entry, QueueEntry::Filling))
+        self.state.lock().entries.iter().any(|entry| matches!(entry, QueueEntry::Filling))
     }
 
     /// Returns the number of messages that have memory of the reserve, and the bytes of that memory.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
-        let state = self.state();
+        let state = self.state.lock();
         (state.reserve.ranges(), state.reserve.bytes())
     }
 
     /// Returns the length of the longest message that fits, in bytes.
     pub(crate) fn max_bytes(&self) -> usize {
-        self.state().reserve.capacity()
+        self.state.lock().reserve.capacity()
     }
 }
 

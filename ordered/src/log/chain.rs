@@ -1,7 +1,5 @@
 //! The chain: a digest of all records up to one, the same in all members' logs.
 
-use std::fmt;
-
 use ring::digest::{Context, SHA256};
 use squall_membership::{ClusterId, ShardId};
 
@@ -14,7 +12,9 @@ const BEGIN: &[u8; 16] = b"squall log chain";
 ///
 /// It depends on the records' contents alone. Logs of two members that have the same value at the same [`End`] hold the
 /// same records, whatever their batches and segments.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, derive_more::Display)]
+#[debug("{self}")]
+#[display("{}", hex(_0))]
 pub struct ChainValue(pub [u8; 32]);
 
 impl ChainValue {
@@ -52,16 +52,9 @@ pub(crate) fn end_bytes(end: End) -> [u8; 32] {
     bytes
 }
 
-impl fmt::Display for ChainValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for ChainValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
+/// Returns bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! It lies in each record, in each segment's first block and in the manifest, and the highest that is found counts. So
 //! a log whose end is damaged knows that there was more: it is never taken for a complete one that is shorter.
 
-use std::{cell::Cell, fmt, io, path::PathBuf};
+use std::{cell::Cell, io, path::PathBuf};
 
 use super::{
     Damage, Log, Storage, WriteError,
@@ -13,7 +13,8 @@ use super::{
 };
 
 /// Records that were acknowledged, and that the log's end lacks: their bytes are damaged, or were taken away.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}, offset {offset}: versions {from} to {to} were acknowledged, and are missing", path.display())]
 pub struct Missing {
     /// The segment's file.
     pub path: PathBuf,
@@ -23,13 +24,6 @@ pub struct Missing {
     pub from: u64,
     /// The version up to which they were acknowledged.
     pub to: u64,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Missing { path, offset, from, to } = self;
-        write!(f, "{}, offset {offset}: versions {from} to {to} were acknowledged, and are missing", path.display())
-    }
 }
 
 impl<S: Storage> Log<S> {

@@ -1,9 +1,6 @@
 //! Places in a log, and times.
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use squall_membership::{Epoch, Seq};
 
@@ -12,7 +9,8 @@ use squall_membership::{Epoch, Seq};
 ///
 /// So a log that ends with the message at `(e, s)` ends at `(e, s + 1)`. The state at `(e, s)` is the one to which this
 /// message is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{epoch} {seq}")]
 pub struct Position {
     /// The epoch.
     pub epoch: Epoch,
@@ -43,14 +41,9 @@ impl Position {
     }
 }
 
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.epoch, self.seq)
-    }
-}
-
 /// The end that a log has, or had once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
+#[display("{position} (version {version}, {time})")]
 pub struct End {
     /// The place before which its last record lies.
     pub position: Position,
@@ -65,15 +58,10 @@ impl End {
     pub const START: End = End { position: Position::START, version: 0, time: Hlc(0) };
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (version {}, {})", self.position, self.version, self.time)
-    }
-}
-
 /// A time of a hybrid logical clock: the sender's wall clock, in nanoseconds since 1970 (UTC), raised above the time of
 /// the record before where it is not later by itself. Alike in all members' logs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{}.{:09} s", _0 / 1_000_000_000, _0 % 1_000_000_000)]
 pub struct Hlc(pub u64);
 
 impl Hlc {
@@ -96,11 +84,5 @@ impl From<SystemTime> for Hlc {
 impl From<Hlc> for SystemTime {
     fn from(Hlc(nanoseconds): Hlc) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds)
-    }
-}
-
-impl fmt::Display for Hlc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09} s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }

@@ -1,12 +1,11 @@
 //! The schema of a log's payloads, as the log's owner names it.
 
-use std::fmt;
-
 /// The longest text, in bytes.
 const MAX_BYTES: usize = 160;
 
 /// The schema of a log's payloads in words, of at most 160 bytes. The log does not interpret it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, derive_more::Debug)]
+#[debug("{:?}", self.as_str())]
 pub struct SchemaText {
     len: u8,
     /// Zeros behind the text.
@@ -40,11 +39,5 @@ impl SchemaText {
     pub(crate) fn from_bytes(len: u64, bytes: &[u8; MAX_BYTES]) -> Option<SchemaText> {
         let text = bytes.get(..usize::try_from(len).ok()?)?;
         str::from_utf8(text).ok().map(SchemaText::new)
-    }
-}
-
-impl fmt::Debug for SchemaText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_str().fmt(f)
     }
 }

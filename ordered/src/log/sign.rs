@@ -1,13 +1,16 @@
 //! Keys, and the statements that are signed with them.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer, pem::PemObject};
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, ShardId};
 
-use super::{ChainValue, End, chain::end_bytes};
+use super::{
+    ChainValue, End,
+    chain::{end_bytes, hex},
+};
 
 /// A signature's size, in bytes.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
@@ -67,7 +70,9 @@ impl SigningKey {
 }
 
 /// An Ed25519 key with which a member's signatures are checked.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, derive_more::Display)]
+#[debug("{self}")]
+#[display("{}", hex(_0))]
 pub struct PublicKey(pub [u8; 32]);
 
 impl PublicKey {
@@ -81,18 +86,6 @@ impl PublicKey {
 
     pub(crate) fn verifies(&self, statement: &Statement, signature: &[u8; SIGNATURE_BYTES]) -> bool {
         UnparsedPublicKey::new(&ED25519, &self.0).verify(&statement.bytes(), signature).is_ok()
-    }
-}
-
-impl fmt::Display for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
     }
 }
 

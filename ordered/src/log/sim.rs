@@ -1,12 +1,6 @@
 //! A simulated disk: the weakest that the contract of a [`Storage`] permits, and worse where a test asks for it.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::Range,
-    path::PathBuf,
-    sync::{Arc, MutexGuard},
-};
+use std::{collections::BTreeMap, io, ops::Range, path::PathBuf, sync::Arc};
 
 use fastrand::Rng;
 use squall_fabric::sync::Lock;
@@ -71,30 +65,25 @@ impl SimStorage {
         })))
     }
 
-    fn disk(&self) -> MutexGuard<'_, DiskState> {
-        // A test that panicked elsewhere must not hide its own message behind this one.
-        self.0.lock()
-    }
-
     /// Returns the number of changes that it was asked for: files made, written, synced, renamed, removed.
     pub fn changes(&self) -> u64 {
-        self.disk().changes
+        self.0.lock().changes
     }
 
     /// Crashes in the midst of the change with this number (that of the next is [`changes`](SimStorage::changes)). That
     /// change fails, and so does every later call, until [`restart`](SimStorage::restart).
     pub fn crash_at(&self, change: u64) {
-        self.disk().crash_at = Some(change);
+        self.0.lock().crash_at = Some(change);
     }
 
     /// Returns whether it has crashed.
     pub fn has_crashed(&self) -> bool {
-        self.disk().crashed
+        self.0.lock().crashed
     }
 
     /// Loses power, if it has not yet, and comes back with all that was durable, and some of the rest.
     pub fn restart(&self) {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         disk.lose_power();
         disk.crashed = false;
         disk.crash_at = None;
@@ -104,7 +93,7 @@ impl SimStorage {
     /// Goes on after a crash as if the process alone had ended: the bytes that it wrote are there, though they may not
     /// be durable yet.
     pub fn revive(&self) {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         disk.crashed = false;
         disk.crash_at = None;
     }
@@ -112,18 +101,18 @@ impl SimStorage {
     /// Fails the `nth` sync of a file from now on (the next is 0). Some of the bytes that it should have written are
     /// lost, though they are still read until the next crash. Later syncs succeed and do not write them either.
     pub fn fail_sync(&self, nth: u64) {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         disk.fail_sync = Some(disk.syncs + nth);
     }
 
     /// Limits the sum of all files' sizes, in bytes. Files that are there already stay.
     pub fn limit(&self, bytes: u64) {
-        self.disk().capacity = bytes;
+        self.0.lock().capacity = bytes;
     }
 
     /// Returns the sum of all files' sizes, in bytes.
     pub fn used(&self) -> u64 {
-        self.disk().used()
+        self.0.lock().used()
     }
 
     /// Flips one bit of a file, for good.
@@ -132,7 +121,7 @@ impl SimStorage {
     ///
     /// If there is no such file, or it has no such byte.
     pub fn flip(&self, name: &str, offset: u64, bit: u8) {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let file = disk.names[name];
         let contents = &mut disk.files[file];
         for bytes in [&mut contents.now, &mut contents.durable] {
@@ -148,7 +137,7 @@ impl SimStorage {
     ///
     /// If there is no such file.
     pub fn zero(&self, name: &str, range: Range<u64>) {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let file = disk.names[name];
         let contents = &mut disk.files[file];
         for bytes in [&mut contents.now, &mut contents.durable] {
@@ -159,14 +148,14 @@ impl SimStorage {
 
     /// Returns the contents of all files: for comparing, and for going back.
     pub fn image(&self) -> BTreeMap<String, Vec<u8>> {
-        let disk = self.disk();
+        let disk = self.0.lock();
         disk.names.iter().map(|(name, &file)| (name.clone(), disk.files[file].now.clone())).collect()
     }
 
     /// Makes a disk that holds the files of an [`image`](SimStorage::image), all of them durable.
     pub fn from_image(seed: u64, image: &BTreeMap<String, Vec<u8>>) -> SimStorage {
         let storage = SimStorage::new(seed);
-        let mut disk = storage.disk();
+        let mut disk = storage.0.lock();
         for (name, bytes) in image {
             let file = disk.files.len();
             disk.files.push(FileContents { now: bytes.clone(), durable: bytes.clone(), unsynced: BTreeMap::new() });
@@ -251,13 +240,13 @@ impl Storage for SimStorage {
     type File = SimFile;
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let disk = self.disk();
+        let disk = self.0.lock();
         disk.is_up()?;
         Ok(disk.names.keys().cloned().collect())
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<SimFile> {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let old = disk.names.get(name).map_or(0, |&file| disk.files[file].now.len() as u64);
         if disk.used() - old + bytes > disk.capacity {
             disk.is_up()?;
@@ -271,19 +260,19 @@ impl Storage for SimStorage {
     }
 
     fn open(&self, name: &str) -> io::Result<SimFile> {
-        let disk = self.disk();
+        let disk = self.0.lock();
         disk.is_up()?;
         disk.names.get(name).map(|&file| SimFile(file)).ok_or_else(|| not_found(name))
     }
 
     fn size(&self, file: &SimFile) -> io::Result<u64> {
-        let disk = self.disk();
+        let disk = self.0.lock();
         disk.is_up()?;
         Ok(disk.files[file.0].now.len() as u64)
     }
 
     fn read_at(&self, file: &SimFile, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let disk = self.disk();
+        let disk = self.0.lock();
         disk.is_up()?;
         let bytes = &disk.files[file.0].now;
         let from = (offset as usize).min(bytes.len());
@@ -293,7 +282,7 @@ impl Storage for SimStorage {
     }
 
     fn write_at(&self, file: &SimFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let end = offset as usize + bytes.len();
         let growth = end.saturating_sub(disk.files[file.0].now.len()) as u64;
         if growth > 0 && disk.used() + growth > disk.capacity {
@@ -319,7 +308,7 @@ impl Storage for SimStorage {
     }
 
     fn sync(&self, file: &SimFile) -> io::Result<()> {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let disk = &mut *disk;
         disk.change_or_fail()?;
         let fails = disk.fail_sync == Some(disk.syncs);
@@ -348,13 +337,13 @@ impl Storage for SimStorage {
 
     fn reload(&self, file: &SimFile) -> io::Result<()> {
         self.sync(file)?;
-        let contents = &mut self.disk().files[file.0];
+        let contents = &mut self.0.lock().files[file.0];
         contents.now.clone_from(&contents.durable);
         Ok(())
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         disk.change_or_fail()?;
         disk.renamings.clear();
         disk.durable_names = disk.names.clone();
@@ -362,7 +351,7 @@ impl Storage for SimStorage {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let happens = disk.change()?;
         let file = *disk.names.get(from).ok_or_else(|| not_found(from))?;
         disk.set_names(vec![(from.to_string(), None), (to.to_string(), Some(file))]);
@@ -370,7 +359,7 @@ impl Storage for SimStorage {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut disk = self.disk();
+        let mut disk = self.0.lock();
         let happens = disk.change()?;
         if !disk.names.contains_key(name) {
             return Err(not_found(name));
@@ -380,7 +369,7 @@ impl Storage for SimStorage {
     }
 
     fn free(&self) -> io::Result<u64> {
-        let disk = self.disk();
+        let disk = self.0.lock();
         disk.is_up()?;
         Ok(disk.capacity.saturating_sub(disk.used()))
     }

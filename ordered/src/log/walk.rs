@@ -1,6 +1,6 @@
 //! A walk over a log's records across its segments, past damaged ones.
 
-use std::{fmt, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 use super::{
     End, Hlc, Position, Storage,
@@ -11,7 +11,11 @@ use super::{
 };
 
 /// Records that were on disk once, and whose bytes have changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display(
+    "{}, offset {from} to {}: record {record} of the segment, behind {after}, is damaged",
+    path.display(), to.map_or("the end".into(), |to| to.to_string())
+)]
 pub struct Damage {
     /// The segment's file.
     pub path: PathBuf,
@@ -30,17 +34,6 @@ pub struct Damage {
     /// The furthest place to which the missing records may take the log: that of the next good record, or of the log's
     /// end in the segment. None where `to` is None.
     pub before: Option<Position>,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, offset {}", self.path.display(), self.from)?;
-        match self.to {
-            Some(to) => write!(f, " to {to}")?,
-            None => write!(f, " to the end")?,
-        }
-        write!(f, ": record {} of the segment, behind {}, is damaged", self.record, self.after)
-    }
 }
 
 /// The reasons for which a log can't be read.

@@ -48,7 +48,6 @@ impl Shard {
     ///
     /// If the shard is not wedged. Also, at a member that was counted, if the trim lies before a stable place or beyond
     /// the member's `received`: either would break the order.
-    /// received: either would break the order.
     pub fn clean_up(&mut self, trim: Seq, counted: bool) {
         assert_ne!(self.state, ShardPhase::Running, "only a wedged shard is cleaned up");
         let (mut to, mut short) = (trim, false);

@@ -21,13 +21,14 @@ mod hybrid;
 mod part;
 mod sequential;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 pub use hybrid::{Outer, Racks, RacksError};
 pub use part::SubSchedule;
 
 /// A member's place in a group; the root's is 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("rank {_0}")]
 pub struct Rank(pub u32);
 
 impl Rank {
@@ -37,12 +38,6 @@ impl Rank {
     /// The rank as an index into lists with an element for each rank.
     pub const fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-impl fmt::Display for Rank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}", self.0)
     }
 }
 

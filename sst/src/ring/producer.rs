@@ -1,7 +1,5 @@
 //! The side of a ring that application threads write.
 
-use std::fmt;
-
 use crossbeam::utils::CachePadded;
 use squall_fabric::Region;
 
@@ -65,6 +63,8 @@ pub enum PushError {
 /// `commits` has a word for each place where a record can begin: the number of the lap, and the record's ticket. The
 /// lap keeps the mark of an earlier lap from being taken for complete. The marks lie apart from the ring, since the
 /// ring's old bytes may look like anything.
+#[derive(derive_more::Debug)]
+#[debug("Ring({capacity} bytes)")]
 pub struct Ring<M = Region> {
     memory: M,
     capacity: u64,
@@ -271,11 +271,5 @@ impl<M: RingMemory> Ring<M> {
     /// Lets everything before `at` be overwritten.
     pub(super) fn free(&self, at: u64) {
         self.freed.store(at, Ordering::Release);
-    }
-}
-
-impl<M> fmt::Debug for Ring<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ring({} bytes)", self.capacity)
     }
 }
