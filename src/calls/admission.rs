@@ -117,7 +117,6 @@ impl Admission {
         }
     }
 
-    /// The state of the group as regards new messages.
     #[inline]
     pub(crate) fn state(&self) -> HazardGuard<'_, AdmissionState> {
         self.state.get()
@@ -144,7 +143,6 @@ impl Admission {
         self.bulk_room.notify(usize::MAX);
     }
 
-    /// Whether the group has ended.
     pub(crate) fn is_ended(&self) -> bool {
         matches!(*self.state(), AdmissionState::Ended(_))
     }

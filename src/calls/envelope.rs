@@ -32,7 +32,6 @@ impl Envelope {
         Envelope(buffer)
     }
 
-    /// Appends a trailer.
     pub(crate) fn with_trailer(mut self, trailer: &Trailer) -> Envelope {
         let (bytes, len) = trailer.bytes();
         self.0.extend_from_slice(&bytes[..len]);

@@ -161,7 +161,8 @@ pub enum Unavailable {
     },
 }
 
-fn list(nodes: &[NodeId]) -> String {
+/// Names nodes, with commas between.
+pub(crate) fn list(nodes: &[NodeId]) -> String {
     nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -37,7 +37,6 @@ pub(crate) trait ReplicaRead<S>: Send {
     fn answer(self: Box<Self>) -> Option<Waker>;
 }
 
-/// A [`ReplicaRead`] of any kind.
 pub(crate) type Job<S> = Box<dyn ReplicaRead<S>>;
 
 /// The reads that wait for a group's delivering thread.
@@ -231,7 +230,6 @@ impl<S> Reads<S> {
         into.extend(queue.linearizable.drain(..count as usize));
     }
 
-    /// Takes all peeks.
     pub(crate) fn take_peeks(&self, into: &mut Vec<Job<S>>) {
         let mut queue = self.queue.lock();
         into.extend(queue.peeks.drain(..));
@@ -256,12 +254,6 @@ impl<S> Reads<S> {
         into.extend(queue.peeks.drain(..));
         queue.over = Some(why);
         self.peeks.store(0, Ordering::Release);
-    }
-}
-
-impl<S> fmt::Debug for Reads<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reads").field("peeks", &self.peeks).finish_non_exhaustive()
     }
 }
 

@@ -19,7 +19,6 @@ use crate::calls::{
 };
 
 /// The state that all handles of a group share with the delivering thread.
-#[derive(Debug)]
 pub(crate) struct GroupShared<T> {
     pub(crate) admission: Arc<Admission>,
     pub(crate) replies: ReplySlots<Result<T, Unapplied>>,

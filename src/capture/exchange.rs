@@ -1,9 +1,6 @@
 //! The state that the delivering thread shares with threads that move a replica's state out or in.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use squall_fabric::sync::Lock;
 use squall_membership::EndReason;
@@ -53,7 +50,6 @@ struct Captures {
     ended: Option<EndReason>,
 }
 
-/// A restored state.
 #[derive(Default)]
 struct Restored {
     /// The place of the restored state that the delivering thread has not seen yet, with the number of its fetch.
@@ -141,11 +137,5 @@ impl StateExchange {
         // A request that comes from here on sets it again.
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut self.captures.lock().waiting)
-    }
-}
-
-impl fmt::Debug for StateExchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StateExchange").field("replica_status", &self.replica_status()).finish_non_exhaustive()
     }
 }

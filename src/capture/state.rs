@@ -25,10 +25,7 @@
 //!
 //! The transport must make sure that it arrives whole.
 
-use std::{
-    fmt,
-    io::{self, Read, Write},
-};
+use std::io::{self, Read, Write};
 
 use squall_membership::{EndReason, Epoch, Seq};
 use squall_ordered::log::{End, Hlc, Position, Skips, ViewRecord};
@@ -139,14 +136,8 @@ impl Captured {
 
     /// A capture of the replica's place alone.
     pub(crate) fn place(reached: Reached, logged: Option<LogPlace>) -> Captured {
-        Captured {
-            epoch: reached.frontier.epoch,
-            seq: reached.frontier.seq(),
-            bytes: Some(0),
-            logged,
-            reached,
-            write: Box::new(|_: &mut dyn Write| Ok(())),
-        }
+        let (epoch, seq) = (reached.frontier.epoch, reached.frontier.seq());
+        Captured { epoch, seq, bytes: Some(0), logged, reached, write: Box::new(|_: &mut dyn Write| Ok(())) }
     }
 
     /// The same place, without the state.
@@ -166,12 +157,6 @@ impl Captured {
         }
         to.write_all(&logged)?;
         (self.write)(to)
-    }
-}
-
-impl fmt::Debug for Captured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Captured").field("reached", &self.reached).finish_non_exhaustive()
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     replica::{
         poison::{Given, OnPanic},
         replicated::Stamp,
-        service::{Invalid, Service},
+        service::{Invalid, Service, settled},
         view_change::NewView,
     },
 };
@@ -149,22 +149,15 @@ impl<S: Service> Apply<'_, S> {
     fn deliver_logged(&mut self, message: Message<'_>, sent: Hlc) {
         let Apply { service, context } = self;
         let mut incoming = std::mem::take(&mut context.incoming);
-        let kept = match message.payload.as_slice() {
-            Some(bytes) => bytes,
-            // Read once, so that the log and the replica get the same bytes, whatever a faulty sender does meanwhile.
-            None => {
-                incoming.resize(message.payload.len(), 0);
-                message.payload.read(&mut incoming);
-                incoming.as_slice()
-            }
-        };
+        // Read once, so that the log and the replica get the same bytes, whatever a faulty sender does meanwhile.
+        let kept = settled(&message.payload, &mut incoming);
         let instead = service.logged_as(kept);
         if let Some(end) = context.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
             context.time = end.time;
             let kept = Message { payload: Payload::settled(kept), ..message };
             let result = context.apply(*service, &kept, Stamp::logged(end));
             if let Some(durable) = context.durable.as_mut().filter(|_| message.ticket != 0) {
-                durable.hold_reply(end.version, message.ticket, result);
+                durable.replies.push_back((end.version, message.ticket, result));
             }
         }
         context.incoming = incoming;
@@ -211,10 +204,11 @@ impl<S: Service> ApplyContext<S> {
         jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
     }
 
-    /// Tells the log and the replica of a view.
     pub(super) fn tell_view(&self, service: &mut S, view: &NewView) {
-        if let Some(durable) = &self.durable {
-            durable.append_view(view);
+        if let Some(PendingDurable { log_writer, .. }) = &self.durable
+            && let Err(error) = log_writer.append().view(view.change.epoch, &view.record())
+        {
+            log_writer.fail(error.to_string());
         }
         service.view_changed(&view.change);
     }
@@ -278,7 +272,7 @@ impl<S: Service> ApplyContext<S> {
     pub(super) fn panicked(&self, part: Option<&ViewPart>) -> EndReason {
         let Some(given) = self.poison else { return EndReason::Panicked };
         if let Some(durable) = &self.durable {
-            let help = given.help(durable.log_writer.directory());
+            let help = given.help(&durable.log_writer.directory);
             tracing::error!(group = %self.shared.admission.name, "{help}");
             return EndReason::Poison(help);
         }

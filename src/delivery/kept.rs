@@ -39,7 +39,6 @@ impl SuspendedCopy {
         matches!(part.phase, ReplicaPhase::Complete { .. }).then_some(SuspendedCopy { part, to: received })
     }
 
-    /// Its part in the view.
     pub(super) fn part(&self) -> &ViewPart {
         &self.part
     }

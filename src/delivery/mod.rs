@@ -295,7 +295,8 @@ impl<S: Service> Delivery<S> {
         let members = before.map(|part| part.members.members.clone()).or_else(restarted).unwrap_or_default();
         let ended = match before {
             Some(part) => Position::new(part.epoch, part.delivered().seq()),
-            None => durable.map_or(Position::START, PendingDurable::ended),
+            // Its log reaches as far as the order did.
+            None => durable.map_or(Position::START, |durable| durable.log_writer.end().position),
         };
         let complete = view.shard(shard).map(|shard| shard.complete.clone()).unwrap_or_default();
         NewView { change: ViewChange::new(&members, view, shard), life: view.life, ended, complete }

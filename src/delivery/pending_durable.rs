@@ -2,8 +2,6 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use squall_ordered::log::Position;
-
 use super::{
     apply::{ApplyContext, Wakers},
     fail,
@@ -15,26 +13,21 @@ use crate::{
         submit::Unapplied,
     },
     durable::log_writer::LogWriter,
-    replica::{service::Service, view_change::NewView},
+    replica::service::Service,
 };
 
 /// The delivering thread's side of a durable group's log. It appends, and holds replies and reads until all members
 /// have on disk the messages on which they rest.
 pub(super) struct PendingDurable<S: Service> {
     pub(super) log_writer: Arc<LogWriter>,
-    /// The pending replies, in the order of versions.
-    replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
+    /// The pending replies, in the order of versions, each with its version and its ticket.
+    pub(super) replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
     reads: VecDeque<(u64, Job<S>)>,
 }
 
 impl<S: Service> PendingDurable<S> {
     pub(super) fn new(log_writer: Arc<LogWriter>) -> PendingDurable<S> {
         PendingDurable { log_writer, replies: VecDeque::new(), reads: VecDeque::new() }
-    }
-
-    /// Holds the reply to a message of this node.
-    pub(super) fn hold_reply(&mut self, version: u64, ticket: u32, reply: Result<S::Reply, Unapplied>) {
-        self.replies.push_back((version, ticket, reply));
     }
 
     /// Holds a read of the version with which the log ends. Gives it back if that version is globally persisted.
@@ -45,19 +38,6 @@ impl<S: Service> PendingDurable<S> {
         }
         self.reads.push_back((version, job));
         None
-    }
-
-    /// Appends a view, before any message of its epoch.
-    pub(super) fn append_view(&self, view: &NewView) {
-        if let Err(error) = self.log_writer.append().view(view.change.epoch, &view.record()) {
-            self.log_writer.fail(error.to_string());
-        }
-    }
-
-    /// The position at which the order ended before a view, if this node was in no view before: its log then reaches
-    /// that far.
-    pub(super) fn ended(&self) -> Position {
-        self.log_writer.end().position
     }
 }
 
@@ -87,7 +67,6 @@ impl<S: Service> ApplyContext<S> {
         }
     }
 
-    /// Fails the pending reads.
     pub(super) fn fail_pending_reads(&mut self, error: &ReadError) {
         let ApplyContext { durable: Some(durable), wakers, .. } = self else { return };
         durable.reads.drain(..).for_each(|(_, job)| fail_read(job, error, wakers));

@@ -8,8 +8,8 @@
 
 use std::{
     collections::VecDeque,
-    fmt, io,
-    path::{Path, PathBuf},
+    io,
+    path::PathBuf,
     sync::{
         Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -50,7 +50,7 @@ pub(crate) struct LogWriter {
     /// The last version of this log that all members have on disk.
     globally_persisted: AtomicU64,
     /// Notified when `globally_persisted` has grown, and when nothing more is written.
-    grown: Event,
+    pub(crate) grown: Event,
     /// The number of times that the end was [changed](LogWriter::change_end).
     changes: AtomicU64,
     /// The number of bytes written since the start at which `on_due` is called.
@@ -63,30 +63,30 @@ pub(crate) struct LogWriter {
     anew: AtomicBool,
     /// Whether the group is of a life that an operator forced, and with it accepted the loss of messages.
     forced: AtomicBool,
-    scrubbed: Lock<ScrubReport>,
+    /// The damage that was found while the node runs.
+    pub(crate) scrubbed: Lock<ScrubReport>,
     /// The records that cuts and new beginnings have taken away, as of the last look.
-    asides: Lock<Vec<AsideStatus>>,
+    pub(crate) asides: Lock<Vec<AsideStatus>>,
     /// The reason for which the log is not taken back to the group's end, in a sentence.
     went_back: OnceLock<String>,
     /// The reason for which this node can take no part with its log.
     ends: OnceLock<EndReason>,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Does the work of the writing thread, where there is none.
     pump: OnceLock<Pump>,
 }
 
-/// See [`LogWriter::pump`].
 type Pump = Box<dyn Fn() + Send + Sync>;
 
-/// The reasons for which a node has to end because of its logs. With each comes whether the group has gone back, so that
-/// it lacks what a log has.
+/// The reasons for which a node has to end because of its logs. With each comes whether the group has gone back, so
+/// that it lacks what a log has.
 pub(crate) fn end_reasons<'a>(
-    log_writers: impl Iterator<Item = &'a Arc<LogWriter>> + Clone,
+    mut log_writers: impl Iterator<Item = &'a Arc<LogWriter>> + Clone,
 ) -> impl Iterator<Item = (EndReason, bool)> {
     let storage = |why: &str| EndReason::Storage(why.to_owned());
     let went_back = log_writers.clone().find_map(|log_writer| log_writer.went_back.get());
     let ends = log_writers.clone().find_map(|log_writer| log_writer.ends.get().cloned());
-    let failed = log_writers.clone().find_map(|log_writer| log_writer.failure()).map(storage);
+    let failed = log_writers.find_map(|log_writer| log_writer.failure()).map(storage);
     let others = ends.into_iter().chain(failed).map(|reason| (reason, false));
     went_back.map(|why| (storage(why), true)).into_iter().chain(others)
 }
@@ -256,24 +256,6 @@ impl LogWriter {
         self.forced.store(forced, Ordering::Release);
     }
 
-    /// The damage that was found while the node runs.
-    pub(crate) fn scrubbed(&self) -> ScrubReport {
-        self.scrubbed.lock().clone()
-    }
-
-    pub(crate) fn set_scrubbed(&self, report: ScrubReport) {
-        *self.scrubbed.lock() = report;
-    }
-
-    /// The records that were set aside beside the log.
-    pub(crate) fn asides(&self) -> Vec<AsideStatus> {
-        self.asides.lock().clone()
-    }
-
-    pub(crate) fn set_asides(&self, asides: Vec<AsideStatus>) {
-        *self.asides.lock() = asides;
-    }
-
     /// Notes that the group has gone back: the node is to end with this sentence.
     pub(crate) fn set_went_back(&self, why: String) {
         // The first sentence names the place.
@@ -296,11 +278,6 @@ impl LogWriter {
         // A caller that waits for a job learns that it will not be done.
         self.jobs.lock().clear();
         self.grown.notify(usize::MAX);
-    }
-
-    /// The directory of the log's files.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Notes that this node can take no part with its log, for this reason.
@@ -345,7 +322,6 @@ impl LogWriter {
         LogPlace { end: buffer.appender.end(), view: buffer.view.clone(), skips: buffer.skips.clone() }
     }
 
-    /// The log's end on disk.
     pub(crate) fn on_disk(&self) -> End {
         self.buffer.lock().on_disk
     }
@@ -393,11 +369,6 @@ impl LogWriter {
     /// The last version that all members have on disk, as far as this node knows: 0 until it is a member.
     pub(crate) fn globally_persisted(&self) -> u64 {
         self.globally_persisted.load(Ordering::Acquire)
-    }
-
-    /// The event that is notified when [`globally_persisted`](LogWriter::globally_persisted) has grown.
-    pub(crate) fn grown(&self) -> &Event {
-        &self.grown
     }
 
     /// Called by the delivering thread.
@@ -693,11 +664,5 @@ impl Drop for AppendGuard<'_> {
         if self.appended {
             self.log_writer.wake();
         }
-    }
-}
-
-impl fmt::Debug for LogWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogWriter").field("failure", &self.failure()).finish_non_exhaustive()
     }
 }

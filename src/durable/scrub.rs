@@ -133,8 +133,6 @@ impl Scrub {
     }
 }
 
-/// The scrubbing of one shard's log.
-#[derive(Debug)]
 pub(crate) struct Scrubbing {
     group: String,
     scrub: Scrub,
@@ -176,7 +174,7 @@ impl Scrubbing {
                 }
             }
         }
-        self.log_writer.set_scrubbed(self.scrub.report());
+        *self.log_writer.scrubbed.lock() = self.scrub.report();
         now
     }
 

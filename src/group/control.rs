@@ -61,7 +61,6 @@ pub struct GroupCounts {
 
 /// A group that was declared, and waits for its node's start.
 pub(crate) trait GroupSpec: fmt::Debug + Send {
-    /// The group's name.
     fn name(&self) -> &str;
 
     /// The identity of its messages and of its state.

@@ -90,10 +90,7 @@ impl<R: Service> Group<R> {
             Err(look) => look,
         };
         let (read, job) = Read::new(self.shared.admission.backoff, look);
-        match self.reads.push(&self.shared.admission, job) {
-            Ok(()) => read,
-            Err(error) => Read::answered(Err(error)),
-        }
+        self.reads.push(&self.shared.admission, job).map_or_else(|error| Read::answered(Err(error)), |()| read)
     }
 
     /// Looks at this node's replica as it is. It may be behind others, and behind what this node has been told. It
@@ -103,19 +100,14 @@ impl<R: Service> Group<R> {
     /// command. In a durable group it may show a state that is not on all disks yet, which a crash of all members would
     /// undo. [`read`](Group::read) waits for the disks.
     pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
-        let look = match self.reads.look_here(&self.shared.admission, look) {
+        let (reads, admission) = (&self.reads, &self.shared.admission);
+        let looked = reads.look_here(admission, look).or_else(|look| reads.look_at_the_last(admission, look));
+        let look = match looked {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };
-        let look = match self.reads.look_at_the_last(&self.shared.admission, look) {
-            Ok(answer) => return Read::answered(answer),
-            Err(look) => look,
-        };
-        let (read, job) = Read::new(self.shared.admission.backoff, look);
-        match self.reads.push_peek(&self.shared.admission, job) {
-            Ok(()) => read,
-            Err(error) => Read::answered(Err(error)),
-        }
+        let (read, job) = Read::new(admission.backoff, look);
+        reads.push_peek(admission, job).map_or_else(|error| Read::answered(Err(error)), |()| read)
     }
 
     /// As [`submit`](Group::submit), of bytes.

@@ -49,9 +49,7 @@ impl<R: Service> Group<R> {
     /// Returns the last command that is globally persisted and not later than `time`; version 0 if all are later. The
     /// answer is final once a later command is globally persisted.
     pub fn version_at(&self, time: impl Into<Hlc>) -> Result<Logged, HistoryError> {
-        let (log_writer, time) = (self.history().log_writer()?, time.into());
-        let found = end_at(self.name(), log_writer, time)?;
-        Ok(found)
+        end_at(self.name(), self.history().log_writer()?, time.into())
     }
 
     /// Returns the counts of what this node has written to the group's log since it started.

@@ -56,8 +56,8 @@ impl Files {
     }
 }
 
-/// Writes a key, which only this user can read, and its public half, into the files of these paths. It writes neither if
-/// one exists, unless they may be replaced.
+/// Writes a key, which only this user can read, and its public half, into the files of these paths. It writes neither
+/// if one exists, unless they may be replaced.
 pub(super) fn write_pair(paths: [PathBuf; 2], key: &str, public: &str, replace: bool) -> Result<(), KeysError> {
     if let Some(path) = paths.iter().find(|path| !replace && path.symlink_metadata().is_ok()) {
         return Err(KeysError::Exists { path: path.clone() });

@@ -187,7 +187,7 @@ impl NodeBuilder {
         let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         if let Some(why) = config.confirms_reads() {
             tracing::info!("{why}");
-            plan.confirm_reads();
+            plan.shards.values_mut().for_each(|shard| shard.reads_alone = false);
         }
         let caller = config.caller()?;
         let mut fabric = open(&config)?;

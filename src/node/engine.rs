@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
-use squall_fabric::{NodeId, Time, Wait, Waker};
+use squall_fabric::{Time, Wait, Waker};
 use squall_membership::{EndReason, Input, ShardId};
 use squall_runtime::{Backoff, Rest, RunDelay};
 use squall_services::Caller;
@@ -270,7 +270,12 @@ impl<F: NodeFabric + Wait> Engine<F> {
                     self.returning.cut(shard, end, complete);
                 }
                 CoreEffect::Returns => self.returning.gather(),
-                CoreEffect::WaitsFor(nodes) => self.wait_for(&nodes),
+                CoreEffect::WaitsFor(nodes) if nodes.is_empty() => {}
+                CoreEffect::WaitsFor(nodes) => {
+                    let why = waits_for(&nodes);
+                    tracing::warn!(%why, "the group is to be put together again");
+                    self.stalled = Some(why);
+                }
                 CoreEffect::Stalled(why) => {
                     let why = format!("{why}; {LAST_RESORT}");
                     tracing::warn!(%why, "the group stands still");
@@ -342,16 +347,6 @@ impl<F: NodeFabric + Wait> Engine<F> {
             Done::Cut(_, Err(why)) => self.core.fail(EndReason::Storage(why), &mut self.effects),
         }
         true
-    }
-
-    /// Notes that the group is in pieces, and goes on when these nodes are back, or enough of them.
-    fn wait_for(&mut self, nodes: &[NodeId]) {
-        if nodes.is_empty() {
-            return;
-        }
-        let why = waits_for(nodes);
-        tracing::warn!(%why, "the group is to be put together again");
-        self.stalled = Some(why);
     }
 
     fn with_control(&self, shard: ShardId, with: impl FnOnce(&dyn GroupControl)) {

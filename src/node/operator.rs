@@ -13,7 +13,7 @@ use squall_view_log::Monitor;
 
 use crate::{
     clients::admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
-    node::{engine::EngineRequest, status::Status, watch::NodeWatch},
+    node::{engine::EngineRequest, watch::NodeWatch},
 };
 
 /// The longest time that a node that has left waits until it is no voter any more.
@@ -46,14 +46,10 @@ impl Operator {
     }
 
     /// Sends the engine a question. None if there is no answer in time, or the engine has ended.
-    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> EngineRequest) -> Option<T> {
+    pub(super) fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> EngineRequest) -> Option<T> {
         let (reply, answer) = bounded(1);
         self.tell(request(reply));
         answer.recv_timeout(PATIENCE).ok()
-    }
-
-    pub(crate) fn status(&self) -> Option<Status> {
-        self.ask(EngineRequest::Status)
     }
 
     /// Waits until the node has left, for `limit` at most. Returns the reason of its end, if it has ended.

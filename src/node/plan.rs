@@ -134,11 +134,6 @@ impl Plan {
         };
         Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
     }
-
-    /// Makes this node confirm each read with the others.
-    pub(crate) fn confirm_reads(&mut self) {
-        self.shards.values_mut().for_each(|shard| shard.reads_alone = false);
-    }
 }
 
 /// Adds the parameters of a group that all members must have alike.

@@ -9,7 +9,7 @@ use super::{
     returning::waits_for,
 };
 use crate::{
-    calls::clock::Now,
+    calls::{clock::Now, error::list},
     clients::admin::{
         CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
         StatusReport,
@@ -147,8 +147,7 @@ impl<F: NodeFabric + Wait> Engine<F> {
         let me = self.monitor.me().node;
         let mut others: Vec<NodeId> = log.voters.iter().map(|(node, _)| *node).filter(|node| *node != me).collect();
         others.sort_unstable();
-        let others: Vec<String> = others.iter().map(NodeId::to_string).collect();
-        let (others, epoch) = (others.join(", "), log.epoch.map_or_else(String::new, |epoch| format!(" with {epoch}")));
+        let (others, epoch) = (list(&others), log.epoch.map_or_else(String::new, |epoch| format!(" with {epoch}")));
         match self.core.view() {
             None => format!(
                 "it is in no view: the others went on without it{epoch}, and it asks to join them. Force one that was left ({others} \

@@ -11,7 +11,7 @@ use squall_fabric::{NodeId, Waker};
 use squall_membership::{HeldCopy, OrderEnd, ShardId};
 
 use super::engine::GroupSlot;
-use crate::group::control::GroupControl;
+use crate::{calls::error::list, group::control::GroupControl};
 
 /// A finished job.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ fn carry_out(controls: &BTreeMap<ShardId, Arc<dyn GroupControl>>, job: &Job) -> 
 pub(crate) fn waits_for(nodes: &[NodeId]) -> String {
     let mut nodes = nodes.to_vec();
     nodes.sort_unstable();
-    let nodes = nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    let nodes = list(&nodes);
     format!(
         "the group was interrupted, and waits for {nodes} to come back: start them. More than half of its members go on without \
          the others after `restart_wait_ms`; if they are lost for ever, `squall recover --force --reason TEXT` lets this node \

@@ -113,7 +113,7 @@ impl Node {
     /// Returns the current state of the node and its groups. None while the engine does not answer, because it has
     /// ended.
     pub fn status(&self) -> Option<Status> {
-        self.operator.status()
+        self.operator.ask(EngineRequest::Status)
     }
 
     /// Stops serving calls, as if the node had died to its clients.

@@ -40,7 +40,6 @@ pub(crate) struct ScrubThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A shard's log.
 struct ScrubbedLog {
     shard: ShardId,
     control: Arc<dyn GroupControl>,
@@ -122,7 +121,7 @@ impl ScrubbedLog {
             let log::AsideSummary { name, first, last, bytes } = log::summary_of(&storage, name).ok().flatten()?;
             Some(AsideStatus { name, first, last, bytes, directory: storage.path("").display().to_string() })
         };
-        log_writer.set_asides(names.iter().filter_map(status).collect());
+        *log_writer.asides.lock() = names.iter().filter_map(status).collect();
         self.changes = Some(changes);
     }
 }

@@ -91,7 +91,6 @@ impl NodeWatch {
         }
     }
 
-    /// Waits for the end, for `limit` at most.
     pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> Option<EndReason> {
         self.wait_view(limit, |_| false).err()
     }

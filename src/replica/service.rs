@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use rkyv::{Archived, rancor, util::AlignedVec};
-use squall_ordered::Message;
+use squall_ordered::{Message, Payload};
 
 use crate::replica::{
     replicated::{Replicated, Stamp},
@@ -78,6 +78,17 @@ pub trait Service: Send + 'static {
 #[error("not a command: {0}")]
 pub struct Invalid(#[from] rancor::Error);
 
+/// A payload's bytes, aligned, which no sender changes any more. They are copied into `scratch` if they lie in a ring:
+/// a faulty sender could change them there between their check and their use.
+#[inline]
+pub(crate) fn settled<'a>(payload: &'a Payload<'_>, scratch: &'a mut AlignedVec) -> &'a [u8] {
+    payload.as_slice().unwrap_or_else(|| {
+        scratch.resize(payload.len(), 0);
+        payload.read(scratch);
+        scratch
+    })
+}
+
 impl<R: Replicated> Service for R {
     type Reply = R::Reply;
 
@@ -91,17 +102,7 @@ impl<R: Replicated> Service for R {
         stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<R::Reply>, Invalid> {
-        let bytes = match message.payload.as_slice() {
-            Some(bytes) => bytes,
-            // Copied out, since a faulty sender could change the ring's bytes between the check and their use; and
-            // aligned.
-            None => {
-                scratch.resize(message.payload.len(), 0);
-                message.payload.read(scratch);
-                scratch.as_slice()
-            }
-        };
-        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(settled(&message.payload, scratch))?;
         let at = stamp.of(message);
         Ok(Some(self.apply(command, &at)))
     }

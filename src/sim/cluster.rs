@@ -92,7 +92,7 @@ pub struct Cluster {
     /// The nodes that were started before.
     known: Vec<NodeId>,
     /// The nanoseconds by which wall clocks are ahead of the true time.
-    walls: BTreeMap<NodeId, i64>,
+    pub(super) walls: BTreeMap<NodeId, i64>,
     /// The racks in which nodes stand.
     racks: BTreeMap<NodeId, String>,
     /// The views that nodes had installed in lives that are over.
@@ -246,45 +246,27 @@ impl Cluster {
         let (voter, rack) = (VoterId(self.rng.u64(1..)), self.racks.get(&id).cloned().unwrap_or_default());
         let me = Member { voter, rack, ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
         let layout = plan.settings.layout.clone();
+        let no_disk = |why: String| NotStarted::Disk { node: id, why };
         let (me, view_log) = match self.options.view_log {
             Decider::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
-            decider => match self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng) {
-                Ok(started) => started,
-                Err(error) => {
-                    self.net.crash(id);
-                    return Err(NotStarted::Disk { node: id, why: error.to_string() });
-                }
-            },
-        };
-        let logs = match self.open_logs(&me, &plan, &specs) {
-            Ok(logs) => logs,
-            Err(error) => {
-                self.raft.crash(id);
-                self.net.crash(id);
-                if self.disks.has_crashed(id) {
-                    self.fallen.push(id);
-                }
-                self.disks.lose_power(id);
-                return Err(NotStarted::Disk { node: id, why: error.to_string() });
+            decider => {
+                let started = self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng);
+                started.inspect_err(|_| self.net.crash(id)).map_err(|error| no_disk(error.to_string()))?
             }
         };
+        let opened = self.open_logs(&me, &plan, &specs);
+        if opened.is_err() {
+            self.raft.crash(id);
+            self.net.crash(id);
+            if self.disks.has_crashed(id) {
+                self.fallen.push(id);
+            }
+            self.disks.lose_power(id);
+        }
+        let logs = opened.map_err(|error| no_disk(error.to_string()))?;
         let server = self.server(id, served, specs.iter().zip(plan.shards.keys()));
-        let (wall_ahead, clock_limit) = (self.walls.get(&id).copied().unwrap_or(0), self.config.clock_limit());
-        let node = SimNode::launch(Launch {
-            fabric,
-            now,
-            clock,
-            wall_ahead,
-            clock_limit,
-            me,
-            plan,
-            view_log,
-            has_disk: self.options.view_log == Decider::RaftOnDisks,
-            specs,
-            pipe_slots,
-            logs,
-            server,
-        });
+        let launch = Launch { fabric, clock, me, plan, view_log, specs, pipe_slots, logs, server };
+        let node = SimNode::launch(self, launch);
         self.nodes.insert(id, node);
         self.begin_scrubs(id);
         // Nodes don't start at the same moment.
@@ -309,7 +291,7 @@ impl Cluster {
         Some(Arc::new(Server::new(id, served, self.config.client_bytes())))
     }
 
-    /// Starts a witness of the configuration: for the first time, or again after it [crashed](Cluster::crash_witness).
+    /// Starts a witness of the configuration: for the first time, or again after it crashed.
     pub(super) fn launch_witness(&mut self, id: NodeId) {
         let now = self.net.now();
         let clock = Clock::random(self.options.clock_drift, &mut self.rng);
@@ -318,11 +300,6 @@ impl Cluster {
         // It has no engine, so nothing needs its side of the log.
         drop(self.raft.start(&self.config, Layout::default(), me, decider, &mut self.rng));
         self.schedule_log(id);
-    }
-
-    /// Ends a witness's process at once.
-    pub(super) fn crash_witness(&mut self, id: NodeId) {
-        self.raft.crash(id);
     }
 
     /// Whether a node is a witness, and runs.
@@ -434,11 +411,6 @@ impl Cluster {
     /// The view that a node has installed last, if it runs and was not dropped since.
     pub fn view(&self, node: NodeId) -> Option<&Arc<View>> {
         self.nodes.get(&node)?.installed.as_ref()
-    }
-
-    /// The nodes that form the first view.
-    pub(super) fn founders(&self) -> &[NodeId] {
-        self.config.members()
     }
 
     /// Whether a node's process exists.
@@ -594,7 +566,7 @@ impl Cluster {
     }
 
     pub(super) fn random(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
+        random(&mut self.rng, most)
     }
 
     /// Puts something on the agenda.
@@ -692,4 +664,8 @@ impl Cluster {
         let complete = view.and_then(|view| view.shard(shard)).map_or(&[][..], |shard| &shard.complete);
         complete.iter().copied().filter(|&source| source != node && self.reach(node, source)).collect()
     }
+}
+
+pub(super) fn random(rng: &mut Rng, most: Duration) -> Duration {
+    Duration::from_nanos(rng.u64(0..=most.as_nanos() as u64))
 }

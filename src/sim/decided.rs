@@ -40,7 +40,7 @@ impl Cluster {
     /// knows it. Only a leader whose process exists is returned.
     pub(super) fn leader(&self, of_log: bool) -> Option<NodeId> {
         let known = |(&id, node): (&NodeId, &SimNode)| {
-            if of_log { self.raft.leader(id) } else { node.core.membership().leader() }
+            if of_log { self.raft.status(id)?.leader } else { node.core.membership().leader() }
         };
         self.nodes.iter().filter_map(known).find(|leader| self.nodes.contains_key(leader))
     }
@@ -52,20 +52,10 @@ impl Cluster {
         leaders.into_iter().map(|(_, standing)| standing).max_by_key(Standing::last)
     }
 
-    /// Whether the configuration says which nodes vote.
-    pub(super) fn has_fixed_voters(&self) -> bool {
-        self.config.voters().is_some()
-    }
-
     /// The number of voters in the first view.
     pub(super) fn count_of_voters(&self) -> usize {
         let members = self.config.members().len().min(5);
         self.config.voters().map_or(members - usize::from(members.is_multiple_of(2)), <[_]>::len)
-    }
-
-    /// Two decisions on one epoch, if there ever were.
-    pub(super) fn contradiction(&self) -> Option<String> {
-        self.raft.contradiction()
     }
 
     /// Whether the nodes that decide on views reach each other, and know what was decided.
@@ -81,8 +71,8 @@ impl Cluster {
     pub(super) fn is_adrift(&self, node: NodeId) -> bool {
         let knows = |node: NodeId| (self.is_up(node) || self.is_witness_up(node)) && self.raft.has_part(node);
         // Only the members of the list were configured with the witnesses.
-        let witnesses = if self.founders().contains(&node) { self.config.witnesses() } else { &[] };
-        let mut asked = self.founders().iter().chain(witnesses);
+        let witnesses = if self.config.members().contains(&node) { self.config.witnesses() } else { &[] };
+        let mut asked = self.config.members().iter().chain(witnesses);
         self.script.is_none() && !knows(node) && !asked.any(|&other| knows(other))
     }
 }

@@ -1,10 +1,6 @@
 //! The disks on which simulated nodes keep durable groups' logs. They outlive the nodes' processes.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, MutexGuard},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Waker, sync::Lock};
@@ -16,7 +12,7 @@ use squall_ordered::{
 use squall_view_log::SimDisk;
 
 use super::{
-    cluster::Cluster,
+    cluster::{Cluster, random},
     node::{Act, FoundDisk},
     options::Options,
 };
@@ -36,7 +32,6 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Disks(BTreeMap<NodeId, NodeDisk>);
 
-/// A node's disk.
 struct NodeDisk {
     shards: BTreeMap<ShardId, OnDisk>,
     /// The longest time that a write and its sync take; the time is random.
@@ -65,8 +60,8 @@ pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<
 /// The pace of a disk, until another one is set.
 const PACE: Duration = Duration::from_micros(50);
 
-/// The longest pause of a snapshot before its next step, in nanoseconds.
-const SNAPSHOT_PACE: u64 = 2_000_000;
+/// The longest pause of a snapshot before its next step.
+const SNAPSHOT_PACE: Duration = Duration::from_millis(2);
 
 /// The pause of scrubbing after a log was read again, and of a node that can't read its log now.
 const REST: Duration = Duration::from_millis(50);
@@ -144,7 +139,7 @@ impl Disks {
 /// A log, as the thread that writes it would have it, and its log writer, which other threads use.
 #[derive(Clone)]
 pub(super) struct Logging {
-    log: Arc<Lock<DiskLog>>,
+    pub(super) log: Arc<Lock<DiskLog>>,
     pub(super) log_writer: Arc<LogWriter>,
 }
 
@@ -164,10 +159,6 @@ impl Logging {
         };
         log_writer.pump(Box::new(pump));
         Logging { log, log_writer }
-    }
-
-    pub(super) fn log(&self) -> MutexGuard<'_, DiskLog> {
-        self.log.lock()
     }
 }
 
@@ -194,10 +185,7 @@ impl Cluster {
         }
         Ok(found)
     }
-}
 
-/// Faults and operations on disks.
-impl Cluster {
     /// Lets a write to a node's disk take up to `pace` from now on. It is 50 µs at first.
     pub fn slow_disk(&mut self, node: NodeId, pace: Duration) {
         self.disks.0.entry(node).or_default().pace = pace;
@@ -284,9 +272,9 @@ impl Cluster {
     /// while it runs.
     pub fn damages(&self, node: NodeId, shard: u32) -> Option<(Vec<String>, u64)> {
         let logging = self.logging(node, ShardId(shard))?;
-        let found = logging.log().verify(|_| {}).ok()?;
+        let found = logging.log.lock().verify(|_| {}).ok()?;
         let damage = found.damage.iter().map(ToString::to_string).collect();
-        Some((damage, logging.log_writer.scrubbed().repaired))
+        Some((damage, logging.log_writer.scrubbed.lock().repaired))
     }
 
     /// Zeroes the end of the newest used segment that a node which does not run has of a shard: at most `bytes` bytes
@@ -352,12 +340,6 @@ impl Cluster {
         node.groups.values().filter_map(|group| group.logging.as_ref()).all(is_written)
     }
 
-    /// The version of a node's newest snapshot.
-    fn newest_snapshot(&self, node: NodeId, shard: ShardId) -> u64 {
-        let group = self.nodes.get(&node).and_then(|node| node.groups.get(&shard));
-        group.and_then(|group| group.control.history().status()?.image).unwrap_or(0)
-    }
-
     /// The messages of a shard that a running node has on disk: `each` gets the version, the sender and the bytes of
     /// each. Returns the last version.
     pub(super) fn logged(
@@ -367,10 +349,11 @@ impl Cluster {
         mut each: impl FnMut(u64, NodeId, &[u8]) -> Result<(), String>,
     ) -> Result<u64, String> {
         let logging = self.logging(node, shard).ok_or_else(|| format!("{node} has no log of {shard}"))?;
-        let log = logging.log();
+        let log = logging.log.lock();
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
         // A start reads only what is behind the newest snapshot. Scrubbing has to find what is damaged before that.
-        let (image, mut read) = (self.newest_snapshot(node, shard), log.begin().version);
+        let status = self.nodes[&node].groups[&shard].control.history().status();
+        let (image, mut read) = (status.and_then(|status| status.image).unwrap_or(0), log.begin().version);
         loop {
             match reader.next_record() {
                 Ok(Some(record)) => {
@@ -396,11 +379,10 @@ impl Cluster {
             let is_due = group.logging.as_ref().is_some_and(|logging| logging.log_writer.is_due());
             if is_due && !group.writes && !self.disks.hangs(id) {
                 group.writes = true;
-                let pace = self.disks.pace(id).as_nanos() as u64;
-                puts.push((now + Duration::from_nanos(self.rng.u64(0..=pace)), Act::Write(shard)));
+                puts.push((now + random(&mut self.rng, self.disks.pace(id)), Act::Write(shard)));
             }
             if group.control.history().wants_step() && !std::mem::replace(&mut group.images, true) {
-                puts.push((now + Duration::from_nanos(self.rng.u64(0..=SNAPSHOT_PACE)), Act::Snapshot(shard)));
+                puts.push((now + random(&mut self.rng, SNAPSHOT_PACE), Act::Snapshot(shard)));
             }
         }
         for (at, act) in puts {
@@ -414,7 +396,7 @@ impl Cluster {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.writes = false;
         let Some(logging) = group.logging.as_ref().filter(|_| !hangs) else { return };
-        if logging.log_writer.write(&mut logging.log()) {
+        if logging.log_writer.write(&mut logging.log.lock()) {
             if !std::mem::replace(&mut group.notes, true) {
                 self.put(self.net.now() + QUIET, id, Act::Note(shard));
             }
@@ -428,7 +410,8 @@ impl Cluster {
         let hangs = self.disks.hangs(id);
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         let Some(logging) = group.logging.as_ref() else { return };
-        group.notes = hangs || logging.log_writer.is_due() || logging.log_writer.save_acknowledged(&mut logging.log());
+        group.notes =
+            hangs || logging.log_writer.is_due() || logging.log_writer.save_acknowledged(&mut logging.log.lock());
         if group.notes {
             self.put(self.net.now() + QUIET, id, Act::Note(shard));
         }

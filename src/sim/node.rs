@@ -13,7 +13,13 @@ use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
 use squall_membership::{EndReason, HeldCopy, Input, Member, OrderEnd, ShardId, View, ViewLog};
 use squall_ordered::log::Hlc;
 
-use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
+use super::{
+    clock::Clock,
+    cluster::{Cluster, random},
+    disks::Logging,
+    options::Decider,
+    transfer::Cargo,
+};
 use crate::{
     calls::{clock::Now, clock_bound::ClockBound, error::Unavailable},
     capture::exchange::ReplicaStatus,
@@ -158,15 +164,10 @@ pub(super) struct FoundDisk {
 /// The parts that a node is launched with.
 pub(super) struct Launch {
     pub(super) fabric: SimFabric,
-    pub(super) now: Time,
     pub(super) clock: Clock,
-    pub(super) wall_ahead: i64,
-    pub(super) clock_limit: Duration,
     pub(super) me: Member,
     pub(super) plan: Plan,
     pub(super) view_log: Box<dyn ViewLog>,
-    /// Whether its part of the view log is on a disk.
-    pub(super) has_disk: bool,
     /// The groups, in the order of their names.
     pub(super) specs: Vec<Box<dyn GroupSpec>>,
     /// The slots of its 1Pipe groups, in the order of their names.
@@ -182,13 +183,13 @@ pub(super) fn true_time(now: Time) -> u64 {
 }
 
 impl SimNode {
-    pub(super) fn launch(launch: Launch) -> SimNode {
-        let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, .. } = launch;
-        let Launch { has_disk, specs, pipe_slots, mut logs, server, .. } = launch;
-        let says = clock.at(now);
-        let reads = Arc::new(AtomicU64::new(says.as_nanos()));
+    pub(super) fn launch(cluster: &Cluster, launch: Launch) -> SimNode {
+        let Launch { fabric, clock, me, plan, view_log, specs, pipe_slots, mut logs, server } = launch;
+        let has_disk = cluster.options.view_log == Decider::RaftOnDisks;
+        let (now, wall_ahead) = (cluster.net.now(), cluster.walls.get(&me.node).copied().unwrap_or(0));
+        let reads = Arc::new(AtomicU64::new(clock.at(now).as_nanos()));
         let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
-        let bound = Arc::new(ClockBound::new(clock_limit));
+        let bound = Arc::new(ClockBound::new(cluster.config.clock_limit()));
         let poked = Arc::new(AtomicBool::new(false));
         let waker = {
             let poked = Arc::clone(&poked);
@@ -316,14 +317,12 @@ impl SimNode {
                     group.tell(ShardChange::Outside { undelivered: Vec::new(), why: Unavailable::Joining });
                     group.cut = Some((end, complete));
                 }
-                CoreEffect::Returns => {
-                    if self.has_disk {
-                        let held =
-                            self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held()?)));
-                        let held = held.collect();
-                        self.core.input(Input::Held(held), &mut Vec::new());
-                    }
+                CoreEffect::Returns if self.has_disk => {
+                    let held = self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held()?)));
+                    let held = Input::Held(held.collect());
+                    self.core.input(held, &mut Vec::new());
                 }
+                CoreEffect::Returns => {}
                 CoreEffect::WaitsFor(nodes) => {
                     (self.disturbed, self.is_stalled) = (true, self.is_stalled || !nodes.is_empty());
                 }
@@ -433,21 +432,17 @@ impl Cluster {
         let node = self.nodes.get_mut(&id).expect("the caller has looked");
         let mut puts = Vec::new();
         for (&shard, group) in node.groups.iter_mut().filter(|(_, group)| !group.over) {
-            if group.cut.is_some() && !group.cuts {
-                group.cuts = true;
-                let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
-                puts.push((now + Duration::from_nanos(delay), Act::Cut(shard)));
+            if group.cut.is_some() && !std::mem::replace(&mut group.cuts, true) {
+                puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Cut(shard)));
             }
             let is_lacking = matches!(group.control.replica_status(), ReplicaStatus::Incomplete { .. });
-            if is_lacking && group.cargo.is_none() && !group.fetches {
-                group.fetches = true;
-                let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
-                puts.push((now + Duration::from_nanos(delay), Act::Fetch(shard)));
+            if is_lacking && group.cargo.is_none() && !std::mem::replace(&mut group.fetches, true) {
+                puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Fetch(shard)));
             }
             let at = if node.hung.contains(&shard) {
                 continue;
             } else if group.task.is_due() {
-                now + Duration::from_nanos(self.rng.u64(0..=self.options.delivery_delay.as_nanos() as u64))
+                now + random(&mut self.rng, self.options.delivery_delay)
             } else if let Some(deadline) = group.task.deadline() {
                 node.clock.when(deadline).max(now)
             } else {
@@ -473,11 +468,8 @@ impl Cluster {
     /// Lets no call of the application of one shard return while `hangs` is set.
     pub fn hang_shard(&mut self, id: NodeId, shard: u32, hangs: bool) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            if hangs {
-                node.hung.insert(ShardId(shard));
-            } else {
-                node.hung.remove(&ShardId(shard));
-            }
+            node.hung.retain(|other| *other != ShardId(shard));
+            node.hung.extend(hangs.then_some(ShardId(shard)));
             self.schedule_deliveries(id);
         }
     }

@@ -8,7 +8,9 @@ use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
     Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
 };
-use squall_view_log::{Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
+use squall_view_log::{
+    Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing, ViewLogStatus,
+};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
 use crate::{config::Config, node::view_log::end_reason};
@@ -113,9 +115,9 @@ impl Raft {
         }
     }
 
-    /// The sentences that a running node has about a group that has gone back, from nodes that know more of it.
-    pub(super) fn went_back(&self, node: NodeId) -> Vec<String> {
-        self.log_nodes.get(&node).map(|log_node| log_node.log.lock().status().went_back).unwrap_or_default()
+    /// The status of a running node's part.
+    pub(super) fn status(&self, node: NodeId) -> Option<ViewLogStatus> {
+        Some(self.log_nodes.get(&node)?.log.lock().status())
     }
 
     /// Lets a node tell the others that their group lacks what it has.
@@ -123,11 +125,6 @@ impl Raft {
         if let Some(log_node) = self.log_nodes.get(&node) {
             log_node.log.lock().say_went_back();
         }
-    }
-
-    /// Whether an operator has forced the life of the cluster that a node takes part in.
-    pub(super) fn is_forced(&self, node: NodeId) -> bool {
-        self.log_nodes.get(&node).is_some_and(|log_node| !log_node.log.lock().status().forced.is_empty())
     }
 
     /// A node that runs, as it is known to the log or as it asks to be.
@@ -139,11 +136,6 @@ impl Raft {
     pub(super) fn has_part(&self, node: NodeId) -> bool {
         let standing = self.log_nodes.get(&node).and_then(|log_node| log_node.log.lock().standing());
         standing.is_some_and(|standing| !standing.voters().is_empty())
-    }
-
-    /// The leader of the log, as a node knows it.
-    pub(super) fn leader(&self, node: NodeId) -> Option<NodeId> {
-        self.log_nodes.get(&node)?.log.lock().status().leader
     }
 
     /// The decisions, in order.
@@ -251,11 +243,10 @@ impl Cluster {
         if log_node.runs_at <= now {
             log_node.runs_at = Time::MAX;
         }
-        let (outgoing, has_events, failure) = {
-            let mut log = log_node.log.lock();
-            log.advance(log_node.clock.at(now));
-            (log.outgoing(), log.has_events(), log.failure())
-        };
+        let mut log = log_node.log.lock();
+        log.advance(log_node.clock.at(now));
+        let (outgoing, has_events, failure) = (log.outgoing(), log.has_events(), log.failure());
+        drop(log);
         for (to, message) in outgoing {
             if let Some(to) = to.node {
                 self.mail(id, to, message);
@@ -274,7 +265,7 @@ impl Cluster {
     /// The sentences that a node has about its group, if the group has gone back, from nodes that know more of it.
     /// `squall status` shows them.
     pub fn went_back(&self, node: NodeId) -> Vec<String> {
-        self.raft.went_back(node)
+        self.raft.status(node).map(|status| status.went_back).unwrap_or_default()
     }
 
     /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns the numbers of the
@@ -304,7 +295,7 @@ impl Cluster {
 
     /// The number of the group's life in which a node takes part, or did before its process ended.
     pub fn life(&self, node: NodeId) -> Option<u64> {
-        self.raft.log_nodes.get(&node)?.log.lock().status().cluster.map(|ClusterId(life)| life)
+        self.raft.status(node)?.cluster.map(|ClusterId(life)| life)
     }
 
     /// The result of the last [force](Cluster::recover) of a node. None as long as the node asks whether it may.
@@ -321,7 +312,7 @@ impl Cluster {
     /// A node in another life of the group, as this node tells its operators. An operator has forced that life, and
     /// this node does not go over to it by itself.
     pub fn other_life(&self, node: NodeId) -> Option<NodeId> {
-        self.raft.log_nodes.get(&node)?.log.lock().status().other_life
+        self.raft.status(node)?.other_life
     }
 
     fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {
@@ -347,11 +338,10 @@ impl Cluster {
     /// Puts on the agenda what a node's part of the log has to do.
     pub(super) fn schedule_log(&mut self, id: NodeId) {
         let now = self.net.now();
-        let Some(log_node) = self.raft.log_nodes.get(&id) else { return };
-        let (has_inputs, next, clock) = {
-            let log = log_node.log.lock();
-            (log.has_inputs(), log.next_run(), log_node.clock)
-        };
+        let Some(LogNode { log, clock, .. }) = self.raft.log_nodes.get(&id) else { return };
+        let (log, clock) = (log.lock(), *clock);
+        let (has_inputs, next) = (log.has_inputs(), log.next_run());
+        drop(log);
         let at = match next {
             // A request of its engine reaches the log's thread a little later.
             _ if has_inputs => now + self.random(self.options.step_delay),

@@ -155,7 +155,7 @@ impl Cluster {
                 let chunk_bytes = CHUNK_BYTES[self.rng.usize(0..CHUNK_BYTES.len())];
                 let group = self.nodes.get(&id)?.groups.get(&shard)?;
                 if let Some(logging) = &group.logging {
-                    logging.log_writer.set_forced(self.raft.is_forced(id));
+                    logging.log_writer.set_forced(self.raft.status(id).is_some_and(|status| !status.forced.is_empty()));
                 }
                 let to = Arc::clone(&group.control);
                 if let Ok(flow) = Flow::begin(captured, to, chunk_bytes) {

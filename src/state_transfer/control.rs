@@ -18,7 +18,6 @@ use crate::{
 
 /// A living group's replica and log, for threads other than those that deliver and write.
 pub(crate) trait ReplicaControl: Send + Sync {
-    /// The group's name.
     fn name(&self) -> &str;
 
     /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a

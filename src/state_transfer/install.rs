@@ -322,7 +322,7 @@ impl<S: Service> Installer<'_, S> {
             Err(RestoreError::Panicked) => {
                 guard.spoil();
                 if let Some(given) = noted {
-                    self.log_writer.end_node(EndReason::Poison(given.help(self.log_writer.directory())));
+                    self.log_writer.end_node(EndReason::Poison(given.help(&self.log_writer.directory)));
                 }
                 return Err(RestoreError::Panicked);
             }
@@ -372,7 +372,7 @@ impl<S: Service> Installer<'_, S> {
         if own.is_alike(theirs) {
             return Ok(());
         }
-        let directory = self.log_writer.directory().display();
+        let directory = self.log_writer.directory.display();
         let why = format!(
             "the log in {directory} skips {}, and the group's members skip {}, of what that log has: end the node, and say the same of it \
              with `squall log skip`; or remove the log, and the node gets the group's",

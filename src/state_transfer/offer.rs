@@ -193,7 +193,6 @@ fn suffix(
     Ok(PreparedOffer { offer, bytes: Some(bytes), write: Box::new(write) })
 }
 
-/// Prepares certain records of a log.
 pub(crate) fn records(log_writer: &Arc<LogWriter>, from: Position, to: Position) -> Result<PreparedOffer, String> {
     let mut reader = read(log_writer, from, to)?;
     let write = move |out: &mut dyn Write| write_records(&mut reader, out);

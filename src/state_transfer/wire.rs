@@ -24,7 +24,6 @@
 //! much more than a state. It may also request certain records only, in place of damaged ones.
 
 use std::{
-    fmt,
     io::{self, ErrorKind, Read, Write},
     time::Duration,
 };
@@ -57,9 +56,7 @@ const WORDS: usize = 4 << 10;
 /// The request of a member that lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferRequest {
-    /// The shard.
     pub(crate) shard: ShardId,
-    /// The part of its state or log.
     pub(crate) part: RequestedPart,
 }
 
@@ -126,7 +123,6 @@ enum TransferReply {
 
 /// An offer that a source has ready, with its data.
 pub(crate) struct PreparedOffer {
-    /// The kind of the data.
     pub(crate) offer: OfferKind,
     /// Its length in bytes, if that is known.
     pub(crate) bytes: Option<u64>,
@@ -134,8 +130,8 @@ pub(crate) struct PreparedOffer {
     pub(crate) write: WriteOut,
 }
 
-/// A function that prepares what is requested, or returns the reason, in a sentence, for which it can't. It is called on
-/// the stream's thread, which may wait for some seconds.
+/// A function that prepares what is requested, or returns the reason, in a sentence, for which it can't. It is called
+/// on the stream's thread, which may wait for some seconds.
 pub(crate) type Capture<'a> = &'a dyn Fn(TransferRequest) -> Result<PreparedOffer, String>;
 
 /// A reason for which a state was not received.
@@ -237,7 +233,6 @@ impl Write for ChunkWriter {
 /// A state on its way. It must be read to its end. All bytes that were read have been checked; an error, which is an
 /// [`io::Error`] around a [`TransferError`], says that the state ends too early.
 pub(crate) struct Fetch {
-    /// The kind of the data.
     pub(crate) offer: OfferKind,
     from: StreamReader,
     hang_up: HangUp,
@@ -342,12 +337,5 @@ impl Read for Fetch {
         let len = (&self.chunk[self.at..]).read(buffer)?;
         self.at += len;
         Ok(len)
-    }
-}
-
-impl fmt::Debug for Fetch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fetch { offer, received, bytes, .. } = self;
-        f.debug_struct("Fetch").field("offer", offer).field("received", received).field("bytes", bytes).finish()
     }
 }

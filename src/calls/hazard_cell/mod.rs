@@ -17,40 +17,31 @@ use self::sync::{AtomicPtr, Fences, Mutex, Ordering, lock, own_slot, slots};
 /// The word in which a thread notes the value that it uses; null if it uses none.
 struct Slot(AtomicPtr<()>);
 
-/// The words of all threads. They live for ever; a thread that ends leaves its word to the next that begins.
-struct Slots(Mutex<Vec<(&'static Slot, Owner)>>);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Thread,
-    Nobody,
-}
+/// The words of all threads, and the ones that no thread has. They live for ever; a thread that ends leaves its word to
+/// the next that begins.
+struct Slots(Mutex<(Vec<&'static Slot>, Vec<&'static Slot>)>);
 
 impl Slots {
     fn new() -> Slots {
-        Slots(Mutex::new(Vec::new()))
+        Slots(Mutex::new((Vec::new(), Vec::new())))
     }
 
     fn take(&self) -> &'static Slot {
-        let mut slots = lock(&self.0);
-        if let Some((slot, owner)) = slots.iter_mut().find(|(_, owner)| *owner == Owner::Nobody) {
-            *owner = Owner::Thread;
-            return slot;
-        }
-        let slot: &'static Slot = Box::leak(Box::new(Slot(AtomicPtr::new(std::ptr::null_mut()))));
-        slots.push((slot, Owner::Thread));
-        slot
+        let (all, free) = &mut *lock(&self.0);
+        free.pop().unwrap_or_else(|| {
+            all.push(Box::leak(Box::new(Slot(AtomicPtr::new(std::ptr::null_mut())))));
+            all[all.len() - 1]
+        })
     }
 
     fn put_back(&self, slot: &'static Slot) {
-        let mut slots = lock(&self.0);
-        slots.iter_mut().filter(|(other, _)| std::ptr::eq(*other, slot)).for_each(|(_, owner)| *owner = Owner::Nobody);
+        lock(&self.0).1.push(slot);
     }
 
     /// Returns the notes of all threads.
     fn noted(&self) -> Vec<*mut ()> {
         // Acquire: a thread that has let go of a value has finished all its accesses to it.
-        lock(&self.0).iter().map(|(slot, _)| slot.0.load(Ordering::Acquire)).collect()
+        lock(&self.0).0.iter().map(|slot| slot.0.load(Ordering::Acquire)).collect()
     }
 }
 

@@ -23,7 +23,6 @@
 mod loom_tests;
 
 use std::{
-    fmt,
     num::NonZeroU32,
     task::{Context, Poll, Waker},
 };
@@ -290,12 +289,6 @@ impl<T> ReplySlots<T> {
 /// The next word of the free list, with another top.
 fn retop(word: u64, top: u32) -> u64 {
     ((word >> 32).wrapping_add(1) << 32) | u64::from(top)
-}
-
-impl<T> fmt::Debug for ReplySlots<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReplySlots({} slots)", self.slots.len())
-    }
 }
 
 /// The guarantees of an `AtomicWaker`, by a lock that loom watches.

@@ -33,7 +33,6 @@ pub(crate) enum ImageError {
 }
 
 impl Sessions {
-    /// Writes the table.
     pub(crate) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
         to.write_all(&[VERSION])?;
         to.write_all(&self.opened.to_le_bytes())?;
@@ -60,7 +59,6 @@ impl Sessions {
         Ok(())
     }
 
-    /// Reads a table.
     pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, ImageError> {
         let [version] = take(from)?;
         if version != VERSION {

@@ -155,7 +155,6 @@ impl Sessions {
         self.open.len()
     }
 
-    /// Opens a session.
     pub(crate) fn open(&mut self, opening: &Opening) -> Result<SessionId, TooMany> {
         if self.open.len() >= opening.sessions as usize {
             return Err(TooMany);

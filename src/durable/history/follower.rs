@@ -54,10 +54,8 @@ impl LogFollower {
     /// [`try_next`](LogFollower::try_next).
     pub fn wait(&mut self, limit: Duration) -> Result<Next<'_>, HistoryError> {
         // A time beyond the clock's range is no limit.
-        match self.wait_until(Instant::now().checked_add(limit))? {
-            true => Ok(Next::Entry(self.0.shown())),
-            false => Ok(Next::Late),
-        }
+        let is_there = self.wait_until(Instant::now().checked_add(limit))?;
+        Ok(if is_there { Next::Entry(self.0.shown()) } else { Next::Late })
     }
 
     /// Returns the next entry. Errors are those of [`try_next`](LogFollower::try_next). Nothing is lost if the future
@@ -66,7 +64,7 @@ impl LogFollower {
         let log_writer = Arc::clone(self.0.log_writer());
         loop {
             // It listens before it looks, so that it misses no entry that comes in between.
-            let mut rings = pin!(log_writer.grown().listen());
+            let mut rings = pin!(log_writer.grown.listen());
             if self.advance()? {
                 return Ok(self.0.shown());
             }
@@ -80,7 +78,7 @@ impl LogFollower {
         }
         let log_writer = Arc::clone(self.0.log_writer());
         loop {
-            listener!(log_writer.grown() => rings);
+            listener!(log_writer.grown => rings);
             if self.advance()? {
                 return Ok(true);
             }
@@ -98,7 +96,7 @@ impl LogFollower {
         let log_writer = reader.log_writer();
         let is_over = log_writer.failure().is_some();
         let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
-        reader.read_to(globally_persisted);
+        reader.last = reader.last.max(globally_persisted);
         match reader.advance()? {
             true => Ok(true),
             // The end was checked before, so that the last entries are shown.

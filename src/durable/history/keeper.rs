@@ -6,7 +6,6 @@
 //! needed, and the next start or the next snapshot removes them.
 
 use std::{
-    fmt,
     io::{self, Write},
     ops::ControlFlow,
     path::PathBuf,
@@ -196,7 +195,7 @@ impl History {
         let _alone = self.taking.lock();
         let mut taking = Taking::Due;
         loop {
-            listener!(log_writer.grown() => rings);
+            listener!(log_writer.grown => rings);
             match taking.go_on(self)? {
                 ControlFlow::Continue(goes_on) => taking = goes_on,
                 ControlFlow::Break(at) => return Ok(at),
@@ -352,7 +351,7 @@ impl CaptureHandover {
 impl Drop for CaptureHandover {
     fn drop(&mut self) {
         self.to = None;
-        self.log_writer.grown().notify(usize::MAX);
+        self.log_writer.grown.notify(usize::MAX);
     }
 }
 
@@ -426,11 +425,5 @@ impl Write for Guarded<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
-    }
-}
-
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("group", &self.group).field("policy", &self.policy).finish_non_exhaustive()
     }
 }

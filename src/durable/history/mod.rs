@@ -63,7 +63,6 @@ pub(crate) struct History {
     settling: Lock<()>,
 }
 
-/// The sources of the past.
 struct Sources {
     log_writer: Arc<LogWriter>,
     exchange: Arc<StateExchange>,
@@ -98,12 +97,11 @@ impl History {
         }
     }
 
-    /// Returns the status of the log, if there is one.
     pub(crate) fn status(&self) -> Option<LogStatus> {
         let log_writer = self.log_writer().ok()?;
         let (begin, end, counts) = (log_writer.begin(), log_writer.on_disk(), log_writer.counts());
         let keeping = self.keeping.lock();
-        let ScrubReport { damaged, repaired } = log_writer.scrubbed();
+        let ScrubReport { damaged, repaired } = log_writer.scrubbed.lock().clone();
         Some(LogStatus {
             first: begin.version + 1,
             begins_at_ns: begin.time.0,
@@ -120,7 +118,7 @@ impl History {
             failure: log_writer.failure().map(str::to_owned),
             damaged,
             repaired,
-            asides: log_writer.asides(),
+            asides: log_writer.asides.lock().clone(),
         })
     }
 

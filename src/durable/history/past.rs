@@ -188,16 +188,12 @@ fn build<S: Service>(
     };
     for _ in 1..ATTEMPTS {
         match build_version(group, log_writer, version, service) {
-            Err(error) if is_overtaken(&error) => {}
+            // The log was trimmed meanwhile.
+            Err(HistoryError::Unreadable(ReadError::Gone { .. } | ReadError::Trimmed { .. })) => {}
             result => return result,
         }
     }
     build_version(group, log_writer, version, service)
-}
-
-/// Tells whether the log was trimmed meanwhile.
-fn is_overtaken(error: &HistoryError) -> bool {
-    matches!(error, HistoryError::Unreadable(ReadError::Gone { .. } | ReadError::Trimmed { .. }))
 }
 
 fn build_version<S: Service>(

@@ -39,7 +39,7 @@ pub struct LogReader {
     /// The first version that was not shown.
     next: u64,
     /// The last version that may be shown.
-    last: u64,
+    pub(super) last: u64,
     shows_views: bool,
     skips: Skips,
     shown: Shown,
@@ -113,11 +113,6 @@ impl LogReader {
         &self.shown.bytes
     }
 
-    /// Sets the version up to which it shows entries from now on.
-    pub(super) fn read_to(&mut self, last: u64) {
-        self.last = self.last.max(last);
-    }
-
     /// Goes to the next entry, if there is one, and returns whether there was.
     pub(super) fn advance(&mut self) -> Result<bool, HistoryError> {
         while self.next <= self.last {
@@ -189,7 +184,6 @@ impl LogReader {
     }
 }
 
-/// Opens a reader at a version.
 pub(super) fn read_behind(group: &str, log_writer: &LogWriter, version: u64) -> Result<Reader<Disk>, HistoryError> {
     let reader = ask(log_writer, move |log| log.read_behind(version.saturating_sub(1)))?;
     reader.map_err(|error| HistoryError::reading(group, version, error))
@@ -198,10 +192,7 @@ pub(super) fn read_behind(group: &str, log_writer: &LogWriter, version: u64) -> 
 impl fmt::Debug for LogReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LogReader { group, next, last, .. } = self;
-        f.debug_struct("LogReader")
-            .field("group", group)
-            .field("next", next)
-            .field("last", last)
-            .finish_non_exhaustive()
+        let mut debug = f.debug_struct("LogReader");
+        debug.field("group", group).field("next", next).field("last", last).finish_non_exhaustive()
     }
 }

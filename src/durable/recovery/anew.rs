@@ -17,7 +17,6 @@ pub(crate) fn is_marked(disk: &impl Storage) -> io::Result<bool> {
     Ok(disk.list()?.iter().any(|name| name == NAME))
 }
 
-/// Marks the log, durably.
 pub(crate) fn mark(disk: &impl Storage) -> io::Result<()> {
     disk.create(NAME, 0)?;
     disk.sync_directory()

@@ -50,7 +50,6 @@ pub(crate) trait Source {
     /// Returns the directory of its files.
     fn store(&self) -> &SnapshotStore;
 
-    /// Runs a job on the log.
     fn ask<T: Send + 'static>(&self, job: impl FnOnce(&DiskLog) -> T + Send + 'static) -> Result<T, RebuildError>;
 
     /// Returns its beginning and its end.

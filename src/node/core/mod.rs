@@ -193,7 +193,6 @@ impl<F: NodeFabric> NodeCore<F> {
         &self.bound
     }
 
-    /// The membership, for reading.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
@@ -284,10 +283,9 @@ impl<F: NodeFabric> NodeCore<F> {
         self.completions = completions;
         busy |= self.hear_desks();
         busy |= self.shards.step(&mut self.fabric, now, out);
-        for (endpoint, shard) in self.shards.take_connecting() {
-            self.owners.insert(endpoint, Owner::Shard(shard));
-        }
-        for (node, why) in self.shards.take_faulty() {
+        let connecting = self.shards.connecting.drain(..);
+        self.owners.extend(connecting.map(|(endpoint, shard)| (endpoint, Owner::Shard(shard))));
+        for (node, why) in self.shards.faulty.drain(..) {
             let input = if node == self.fabric.node() {
                 Input::Failed(EndReason::Incompatible { node, why })
             } else {

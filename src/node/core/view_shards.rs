@@ -12,8 +12,10 @@ use super::CoreEffect;
 #[derive(Debug, Default)]
 pub(super) struct ViewShards {
     shards: Vec<ViewShard>,
-    faulty: Vec<(NodeId, String)>,
-    connecting: Vec<(EndpointId, ShardId)>,
+    /// The members that broke a protocol, until the core takes them.
+    pub(super) faulty: Vec<(NodeId, String)>,
+    /// The endpoints of shards that have got more endpoints, until the core takes them.
+    pub(super) connecting: Vec<(EndpointId, ShardId)>,
 }
 
 #[derive(Debug)]
@@ -120,16 +122,6 @@ impl ViewShards {
         busy
     }
 
-    /// The endpoints of shards that have got more endpoints since the last call.
-    pub(super) fn take_connecting(&mut self) -> Vec<(EndpointId, ShardId)> {
-        std::mem::take(&mut self.connecting)
-    }
-
-    /// The members that broke a protocol since the last call.
-    pub(super) fn take_faulty(&mut self) -> Vec<(NodeId, String)> {
-        std::mem::take(&mut self.faulty)
-    }
-
     pub(super) fn on_completion<F: Fabric>(
         &mut self,
         fabric: &mut F,
@@ -184,7 +176,6 @@ impl ViewShards {
         }
     }
 
-    /// The shards that are cleaned up.
     pub(super) fn cleaned_up(&self) -> Vec<ShardId> {
         self.shards.iter().filter(|entry| entry.cleans_up).map(|entry| entry.shard.id()).collect()
     }

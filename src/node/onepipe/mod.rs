@@ -179,7 +179,7 @@ impl Controller for ViewController {
         party.suspects.push(rank);
         self.slot.suspect(&mut state, [node]);
         drop(state);
-        self.slot.wake_engine();
+        self.slot.engine.get().into_iter().for_each(Waker::wake);
     }
 
     fn report(&mut self, _epoch: u64, _barrier: u64) {}
@@ -360,12 +360,6 @@ impl OnePipeSlot {
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
-        }
-    }
-
-    fn wake_engine(&self) {
-        if let Some(engine) = self.engine.get() {
-            engine.wake();
         }
     }
 }

@@ -6,10 +6,7 @@
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
 
-use std::{
-    fmt,
-    ops::{Deref, DerefMut},
-};
+use std::ops::{Deref, DerefMut};
 
 use super::sync::{AtomicU32, Ordering, UnsafeCell};
 
@@ -98,12 +95,6 @@ impl<T> ReplicaCell<T> {
             wake();
         }
         Ok(result)
-    }
-}
-
-impl<T> fmt::Debug for ReplicaCell<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplicaCell").field("state", &self.state).finish_non_exhaustive()
     }
 }
 

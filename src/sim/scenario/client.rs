@@ -137,7 +137,6 @@ impl Scenario<'_> {
         true
     }
 
-    /// Looks for answers.
     pub(super) fn answer(&mut self) -> Result<(), String> {
         let mut context = Context::from_waker(Waker::noop());
         for mut waiting in std::mem::take(&mut self.waiting) {

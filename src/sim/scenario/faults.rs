@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use squall_fabric::{NodeId, Time, sim::LinkProperties};
 
 use super::{
-    super::cluster::Cluster,
+    super::cluster::{Cluster, random},
     Scenario, SimPeer, WITNESS,
     disks::DiskFault,
     ledger::{Ledger, Log},
@@ -50,13 +50,13 @@ pub(super) enum Fault {
     LaunchWitness,
 }
 
-/// The faults of a scenario.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     planned: Vec<(Time, Fault)>,
-    injected: usize,
-    /// The nodes that crashed, left, stood still, or could not be reached.
-    met: BTreeSet<NodeId>,
+    /// The number of faults that were carried out, without the ends of faults.
+    pub(super) injected: usize,
+    /// The nodes that crashed, left, stood still, or could not be reached, in any life.
+    pub(super) met: BTreeSet<NodeId>,
     /// In a durable scenario, the one node whose disk may lose what was synced.
     pub(super) victim: Option<NodeId>,
     /// Whether the victim's disk has lost anything.
@@ -64,24 +64,9 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The number of faults that were carried out, without the ends of faults.
-    pub(super) fn injected(&self) -> usize {
-        self.injected
-    }
-
     /// Whether no fault is still to come, nor the end of one.
     pub(super) fn are_over(&self) -> bool {
         self.planned.is_empty()
-    }
-
-    /// The number of nodes that were disturbed.
-    pub(super) fn have_met(&self) -> usize {
-        self.met.len()
-    }
-
-    /// Whether a node was disturbed, in any life.
-    pub(super) fn has_met(&self, node: NodeId) -> bool {
-        self.met.contains(&node)
     }
 
     pub(super) fn plan(&mut self, at: Time, fault: Fault) {
@@ -202,7 +187,7 @@ impl Scenario<'_> {
     }
 
     pub(super) fn within(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
+        random(&mut self.rng, most)
     }
 
     /// Sometimes plans that a node is told that another is gone, before it could have found out.
@@ -323,7 +308,7 @@ impl Scenario<'_> {
                 }
             }
             Fault::Launch(node) => self.launch(node)?,
-            Fault::CrashWitness => self.cluster.crash_witness(WITNESS),
+            Fault::CrashWitness => self.cluster.raft.crash(WITNESS),
             Fault::LaunchWitness => {
                 if !self.cluster.is_witness_up(WITNESS) {
                     self.cluster.launch_witness(WITNESS);
@@ -355,7 +340,7 @@ impl Scenario<'_> {
         }
         let is_new =
             |other: &NodeId| *other == node || self.cluster.is_up(*other) && self.cluster.view(*other).is_none();
-        self.cluster.founders().iter().all(is_new)
+        self.cluster.config.members().iter().all(is_new)
     }
 
     pub(super) fn crash(&mut self, node: NodeId) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Scenario, WITNESS, faults::Fault};
-use crate::sim::options::Decider;
+use crate::sim::{cluster::random, options::Decider};
 
 /// The time that a first view takes, roughly.
 const FORMATION: Duration = Duration::from_millis(120);
@@ -19,7 +19,7 @@ impl Scenario<'_> {
             let has_witness = self.cluster.is_witness_up(WITNESS);
             if has_witness && self.forming.u8(0..4) == 0 {
                 self.tell(|| "the witness dies while the group forms".to_owned());
-                self.cluster.crash_witness(WITNESS);
+                self.cluster.raft.crash(WITNESS);
                 let pause = self.moment(FORMATION);
                 self.cluster.run_for(pause);
                 self.cluster.launch_witness(WITNESS);
@@ -63,6 +63,6 @@ impl Scenario<'_> {
     }
 
     fn moment(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.forming.u64(0..=most.as_nanos() as u64))
+        random(&mut self.forming, most)
     }
 }

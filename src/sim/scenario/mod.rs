@@ -380,7 +380,7 @@ impl<'a> Scenario<'a> {
             messages: self.acknowledged.len(),
             reads: self.reads,
             views: self.cluster.history().len() - 1,
-            faults: self.faults.injected(),
+            faults: self.faults.injected,
             virtual_time: self.cluster.now().since(Time::ZERO),
             steps: self.cluster.steps(),
             digest: self.digest.value(),
@@ -427,7 +427,7 @@ impl<'a> Scenario<'a> {
             let len = peer.log.book().entries.len();
             format!("{} (up: {}, view: {view:?}, end: {end:?}, entries: {len})", peer.node, peer.is_up)
         };
-        let (last, log) = (self.last_view(), self.cluster.log_leader());
+        let (last, log) = (self.cluster.decided(), self.cluster.log_leader());
         let peers = self.peers.iter().map(one).collect::<Vec<_>>().join(", ");
         format!("{peers}; the last view: {last:?}; its log: {log:?}")
     }
@@ -435,7 +435,7 @@ impl<'a> Scenario<'a> {
     /// Whether the group cannot serve: too few voters are left to decide, or less than half of the view, or no node has
     /// the state.
     fn is_lost(&self) -> bool {
-        let Some(view) = self.last_view() else { return !self.cluster.has_quorum() };
+        let Some(view) = self.cluster.decided() else { return !self.cluster.has_quorum() };
         let left = view.members.iter().filter(|member| self.cluster.lives(member)).count();
         let goes_on = left > 0 && 2 * left >= view.members.len() || self.durable && self.restarts(&view);
         let is_suspended = match view.shard(SHARD).map(|shard| &shard.state) {
@@ -461,10 +461,6 @@ impl<'a> Scenario<'a> {
         waits_for.iter().all(|&node| self.cluster.is_up(node) && !has_lost(node))
     }
 
-    fn last_view(&self) -> Option<Arc<View>> {
-        self.cluster.history().last().map(|last| Arc::clone(&last.view))
-    }
-
     /// The nodes that run, did not leave, and can find the group.
     fn living(&self) -> impl Iterator<Item = &SimPeer> {
         self.peers.iter().filter(|peer| peer.is_up && !peer.leaves && !self.cluster.is_adrift(peer.node))
@@ -474,7 +470,7 @@ impl<'a> Scenario<'a> {
         if self.is_lost() {
             return true;
         }
-        let Some(last) = self.last_view() else { return false };
+        let Some(last) = self.cluster.decided() else { return false };
         let shard = last.shard(SHARD).expect("the group has a shard");
         let lens: BTreeSet<usize> = self.living().map(|peer| peer.log.book().entries.len()).collect();
         let is_in = |peer: &SimPeer| self.cluster.view(peer.node) == Some(&last) && shard.is_complete(peer.node);
@@ -484,7 +480,7 @@ impl<'a> Scenario<'a> {
             && self.living().all(is_in)
             && (lens.len() <= 1 || !self.ordered)
             && (!self.durable || self.living().all(|peer| self.cluster.is_written(peer.node)))
-            && (self.cluster.has_fixed_voters()
+            && (self.cluster.config.voters().is_some()
                 || self.cluster.log_leader().is_none_or(|leader| voters_follow(&leader, &last)))
     }
 
@@ -518,7 +514,6 @@ impl<'a> Scenario<'a> {
     }
 }
 
-/// The text of a panic.
 fn words(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")

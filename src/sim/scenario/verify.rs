@@ -24,7 +24,7 @@ impl Scenario<'_> {
                 _ => {}
             }
         }
-        if let Some(contradiction) = self.cluster.contradiction() {
+        if let Some(contradiction) = self.cluster.raft.contradiction() {
             return Err(contradiction);
         }
         let history = self.cluster.history();
@@ -142,10 +142,11 @@ impl Scenario<'_> {
     /// holds against them.
     fn verify_members(&self, history: &[Proposal]) -> Result<(), String> {
         for (before, after) in history.iter().zip(&history[1..]) {
-            let dropped = |member: &&Member| !self.faults.has_met(member.node) && !after.view.members.contains(member);
+            let dropped =
+                |member: &&Member| !self.faults.met.contains(&member.node) && !after.view.members.contains(member);
             if let Some(member) = before.view.members.iter().find(dropped)
                 && before.view.members.len() >= 3
-                && self.faults.have_met() <= 1
+                && self.faults.met.len() <= 1
             {
                 return Err(format!("{} is without {}, whom nothing befell", after.view.epoch, member.node));
             }
@@ -161,7 +162,7 @@ impl Scenario<'_> {
                 continue;
             }
             let holders = before.view.shard(SHARD).map_or(&[][..], |shard| &shard.complete);
-            if let Some(holder) = holders.iter().find(|&&holder| !self.faults.has_met(holder)) {
+            if let Some(holder) = holders.iter().find(|&&holder| !self.faults.met.contains(&holder)) {
                 return Err(format!(
                     "{} gives the state up, which {holder} has, whom nothing befell",
                     after.view.epoch
