@@ -81,12 +81,12 @@ type Pump = Box<dyn Fn() + Send + Sync>;
 /// The reasons for which a node has to end because of its logs. With each comes whether the group has gone back, so
 /// that it lacks what a log has.
 pub(crate) fn end_reasons<'a>(
-    log_writers: impl Iterator<Item = &'a Arc<LogWriter>> + Clone,
+    mut log_writers: impl Iterator<Item = &'a Arc<LogWriter>> + Clone,
 ) -> impl Iterator<Item = (EndReason, bool)> {
     let storage = |why: &str| EndReason::Storage(why.to_owned());
     let went_back = log_writers.clone().find_map(|log_writer| log_writer.went_back.get());
     let ends = log_writers.clone().find_map(|log_writer| log_writer.ends.get().cloned());
-    let failed = log_writers.clone().find_map(|log_writer| log_writer.failure()).map(storage);
+    let failed = log_writers.find_map(|log_writer| log_writer.failure()).map(storage);
     let others = ends.into_iter().chain(failed).map(|reason| (reason, false));
     went_back.map(|why| (storage(why), true)).into_iter().chain(others)
 }

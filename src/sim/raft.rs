@@ -339,7 +339,9 @@ impl Cluster {
     pub(super) fn schedule_log(&mut self, id: NodeId) {
         let now = self.net.now();
         let Some(LogNode { log, clock, .. }) = self.raft.log_nodes.get(&id) else { return };
-        let (has_inputs, next, clock) = (log.lock().has_inputs(), log.lock().next_run(), *clock);
+        let (log, clock) = (log.lock(), *clock);
+        let (has_inputs, next) = (log.has_inputs(), log.next_run());
+        drop(log);
         let at = match next {
             // A request of its engine reaches the log's thread a little later.
             _ if has_inputs => now + self.random(self.options.step_delay),
