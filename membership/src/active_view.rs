@@ -1,5 +1,7 @@
 //! A node's time in one view: from its installation until everything that it delivers is delivered.
 
+mod step;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -9,23 +11,23 @@ use std::{
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    appear::{Coming, PendingSuspicion},
+    appear::{Coming, has_departed},
+    back::Back,
     clocks::Clocks,
     detector::Detector,
     end::Cause,
-    input::{Effect, Settings},
+    input::{Effect, MemberEvidence, Settings},
     leases::Leases,
-    machine::MemberEvidence,
     membership_table::{MembershipTable, TableEvent},
-    propose::Proposer,
-    restart::Back,
-    stall::{Stall, Waits},
-    view::{Member, Seq, ShardId, View},
-    view_log::{Final, Proposal, Trims},
+    propose::{Proposer, alone},
+    stall::{Stall, Waits, WatchedMembers},
+    tables::Tables,
+    view::{Seq, ShardId, View},
+    view_log::{Proposal, Report},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+enum Phase {
     /// Not all endpoints are up.
     Connecting,
     Running,
@@ -40,80 +42,67 @@ pub(crate) enum Phase {
 
 #[derive(Debug)]
 pub(crate) struct ActiveView {
-    pub(crate) view: Arc<View>,
-    pub(crate) me: usize,
-    pub(crate) table: MembershipTable,
+    table: MembershipTable,
     /// The table of the view before: it tells of members that have not appeared in this one, and tells them of this
     /// node.
-    pub(crate) previous: Option<MembershipTable>,
-    /// The shards of that view.
-    pub(crate) shards_before: Vec<ShardId>,
-    /// By member, the time since which it is late for this view, and its row does not say for what it waits.
-    pub(crate) lingering: BTreeMap<usize, Time>,
-    pub(crate) phase: Phase,
-    /// The first step.
-    pub(crate) began: Option<Time>,
-    pub(crate) coming: Coming,
+    previous: Option<MembershipTable>,
+    phase: Phase,
+    /// Whether it has taken a step.
+    has_begun: bool,
+    coming: Coming,
     detector: Detector,
     next_beat: Time,
-    pub(crate) clocks: Clocks,
-    pub(crate) shards_connected: bool,
-    pub(crate) suspicions: Vec<PendingSuspicion>,
+    clocks: Clocks,
+    shards_connected: bool,
     /// Members that an operator suspects. If a view was decided with them meanwhile, they are suspected in that view,
     /// too.
     to_suspect: BTreeSet<NodeId>,
-    pub(crate) cause: Option<Cause>,
-    /// This node's final counts.
-    pub(crate) frozen: BTreeMap<ShardId, Seq>,
-    pub(crate) leases: Leases,
-    pub(crate) proposer: Proposer,
+    cause: Option<Cause>,
+    leases: Leases,
+    proposer: Proposer,
     /// The decision on the next view.
     committed: Option<Proposal>,
     /// The shards that are being cleaned up, and for each the last published reason for its waiting.
     cleaning: BTreeMap<ShardId, Option<Waits>>,
     /// A member says that all are to leave.
-    pub(crate) closes: bool,
+    closes: bool,
     /// Members that closed their endpoints in an orderly way, or whose processes are gone.
     departed: BTreeSet<usize>,
     /// Members whose endpoints broke after the next view was decided.
-    pub(crate) lost: Vec<(NodeId, BreakReason)>,
+    lost: Vec<(NodeId, BreakReason)>,
     /// The reports of nodes that come back.
-    pub(crate) backs: Vec<Back>,
+    backs: Vec<Back>,
     /// The time since which there is a reason to ask for another view.
-    pub(crate) wanted: Option<Time>,
+    wanted: Option<Time>,
     /// Whether something came in since the last step.
-    pub(crate) touched: bool,
+    touched: bool,
 }
 
 impl ActiveView {
     pub(crate) fn new(
-        view: Arc<View>,
         table: MembershipTable,
         before: Option<ActiveView>,
+        backs: Vec<Back>,
         settings: &Settings,
     ) -> ActiveView {
-        let (me, members) = (table.me(), table.len());
-        let shards_before = before.iter().flat_map(|before| &before.view.shards).map(|shard| shard.shard).collect();
+        let members = table.len();
         let (previous, lost, mut to_suspect) =
             before.map(|before| (Some(before.table), before.lost, before.to_suspect)).unwrap_or_default();
-        to_suspect.retain(|&node| table.rank_of(node).is_some() && !view.joined.contains(&node));
-        let mut active = ActiveView {
-            me,
+        to_suspect.retain(|&node| table.rank_of(node).is_some() && !table.view().joined.contains(&node));
+        let mut coming = Coming::default();
+        lost.into_iter().for_each(|(node, reason)| coming.note_break(&table, node, reason));
+        ActiveView {
             table,
             previous,
-            shards_before,
-            lingering: BTreeMap::new(),
             phase: Phase::Connecting,
-            began: None,
-            coming: Coming::default(),
+            has_begun: false,
+            coming,
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
             shards_connected: false,
-            suspicions: Vec::new(),
             to_suspect,
             cause: None,
-            frozen: BTreeMap::new(),
             leases: Leases::new(members, settings.read_lease),
             proposer: Proposer::default(),
             committed: None,
@@ -121,24 +110,32 @@ impl ActiveView {
             closes: false,
             departed: BTreeSet::new(),
             lost: Vec::new(),
-            backs: Vec::new(),
+            backs,
             wanted: None,
             touched: true,
-            view,
-        };
-        lost.into_iter().for_each(|(node, reason)| active.note_break(node, reason));
-        active
+        }
     }
 
-    pub(crate) fn member(&self) -> &Member {
-        &self.view.members[self.me]
+    pub(crate) fn view(&self) -> &Arc<View> {
+        self.table.view()
     }
 
-    /// The shards that this node is a member of, with their places in the view.
-    pub(crate) fn shards(&self) -> impl Iterator<Item = (usize, ShardId)> {
-        let node = self.member().node;
-        let mine = self.view.shards.iter().enumerate().filter(move |(_, shard)| shard.members.contains(&node));
-        mine.map(|(index, shard)| (index, shard.shard))
+    pub(crate) fn table(&self) -> &MembershipTable {
+        &self.table
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables { table: &self.table, previous: self.previous.as_ref() }
+    }
+
+    pub(crate) fn backs(&self) -> &[Back] {
+        &self.backs
+    }
+
+    /// Takes the reports of nodes that come back.
+    pub(crate) fn on_backs(&mut self, backs: Vec<Back>) {
+        self.backs = backs;
+        self.touched = true;
     }
 
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
@@ -160,7 +157,7 @@ impl ActiveView {
     pub(crate) fn evidence(&self, member: usize) -> MemberEvidence {
         MemberEvidence {
             heartbeat: self.detector.moved(member),
-            suspected: self.table.suspects(self.me, member),
+            suspected: self.table.suspects(self.table.me(), member),
             wedged: self.table.is_wedged(member),
             leaving: self.table.is_leaving(member),
         }
@@ -176,9 +173,19 @@ impl ActiveView {
         matches!(self.phase, Phase::Connecting | Phase::Running)
     }
 
+    /// Whether the view is connected and goes on as it is.
+    pub(crate) fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
     /// Whether all shards have reported their final counts.
     pub(crate) fn is_frozen(&self) -> bool {
-        !self.is_open() && self.shards().all(|(_, shard)| self.frozen.contains_key(&shard))
+        !self.is_open() && self.table.is_frozen()
+    }
+
+    /// Whether all shards have reported their final counts, and nothing can be decided for now.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_frozen() && !self.is_decided() && self.proposer.is_stalled()
     }
 
     pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion, out: &mut Vec<Effect>) {
@@ -195,14 +202,14 @@ impl ActiveView {
         let Some(previous) = &mut self.previous else { return };
         if let Some(TableEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
             let node = previous.node(member);
-            self.note_break(node, reason);
+            self.coming.note_break(&self.table, node, reason);
         }
     }
 
     /// Takes note that an endpoint of this view broke.
     pub(crate) fn broken(&mut self, node: NodeId, reason: BreakReason, out: &mut Vec<Effect>) {
         self.touched = true;
-        let Some(member) = self.table.rank_of(node).filter(|&member| member != self.me) else { return };
+        let Some(member) = self.table.rank_of(node).filter(|&member| member != self.table.me()) else { return };
         if reason == BreakReason::ProcessGone {
             self.leases.gone(member);
         }
@@ -224,24 +231,48 @@ impl ActiveView {
     /// be decided; or all leave, too, and nothing was decided for long. Those who left before may have taken the votes
     /// along that a decision needs.
     pub(crate) fn is_deserted(&self, now: Time, settings: &Settings) -> bool {
-        let leaves = |member| self.closes || self.table.is_leaving(member) || self.left_before(member);
+        let tables = self.tables();
+        let leaves = |member| self.closes || self.table.is_leaving(member) || tables.left_before(member);
         // A member that has closed its endpoints has ended, or gone on to the next view, which may need this one.
         let has_departed = |member| {
-            self.departed.contains(&member) || !self.table.was_reached(member) && self.is_suspicion_pending(member)
+            self.departed.contains(&member)
+                || !self.table.was_reached(member) && self.coming.is_suspicion_pending(member)
         };
         let has_ended = |member| has_departed(member) && (leaves(member) || !self.table.has_decided(member));
         let ends = |member| leaves(member) && (has_departed(member) || !self.table.has_decided(member));
-        let mut others = (0..self.table.len()).filter(|&member| member != self.me);
+        let mut others = (0..self.table.len()).filter(|&member| member != self.table.me());
         !self.is_decided()
             && (self.proposer.is_stalled() && others.clone().all(has_ended)
                 || self.proposer.waits_in_vain(now, settings) && others.all(ends))
     }
 
-    /// Whether a member that may not have come to this view said in the one before that it leaves.
-    fn left_before(&self, member: usize) -> bool {
-        let node = self.table.node(member);
-        let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));
-        previous.and_then(|previous| Some(previous.is_leaving(previous.rank_of(node)?))).unwrap_or_default()
+    /// Whether nothing was decided for so long that members which all leave wait no longer.
+    pub(crate) fn waits_in_vain(&self, now: Time, settings: &Settings) -> bool {
+        self.proposer.waits_in_vain(now, settings)
+    }
+
+    /// Whether a member says that all are to leave.
+    pub(crate) fn closes(&self) -> bool {
+        self.closes
+    }
+
+    /// Tells the others that all are to leave.
+    pub(crate) fn close(&mut self) {
+        self.table.close();
+    }
+
+    /// As [`close`](ActiveView::close), at once: one that waits may not have heard it.
+    pub(crate) fn close_now(&mut self, fabric: &mut impl Fabric) {
+        self.table.close();
+        self.table.push(fabric);
+    }
+
+    /// Leaves, unless the next view is decided.
+    pub(crate) fn leave(&mut self, out: &mut Vec<Effect>) {
+        if !self.is_decided() && !self.table.is_leaving(self.table.me()) {
+            self.table.leave();
+            self.wedge(Cause::Leaving, out);
+        }
     }
 
     /// Whether the decision on the next view is known.
@@ -260,20 +291,21 @@ impl ActiveView {
     /// A node that would leave itself less than half of the view accuses no member: the node itself is cut off.
     pub(crate) fn suspect(&mut self, node: NodeId, cause: Cause, out: &mut Vec<Effect>) {
         self.touched = true;
-        let Some(member) = self.table.rank_of(node).filter(|&member| member != self.me) else { return };
+        let Some(member) = self.table.rank_of(node).filter(|&member| member != self.table.me()) else { return };
         if self.is_decided() {
             return;
         }
         if matches!(&cause, Cause::Lost { reason, .. } if has_departed(reason)) {
             self.departed.insert(member);
         }
-        let accused = self.table.accused_by(self.me).count();
+        let me = self.table.me();
+        let accused = self.table.accused_by(me).count();
         let (is_known, keeps_half) =
-            (self.table.suspects(self.me, member), 2 * (self.table.len() - accused - 1) >= self.table.len());
+            (self.table.suspects(me, member), 2 * (self.table.len() - accused - 1) >= self.table.len());
         if !is_known && !keeps_half {
             self.proposer.cut_off();
         } else if !is_known {
-            tracing::warn!(epoch = self.view.epoch.0, %cause, "suspected");
+            tracing::warn!(epoch = self.view().epoch.0, %cause, "suspected");
             self.table.suspect(member);
             // One that closes its endpoints in an orderly way has mostly gone on to the next view.
             if !matches!(cause, Cause::Lost { reason: BreakReason::PeerClosed, .. }) {
@@ -287,7 +319,7 @@ impl ActiveView {
     /// heartbeat still moves, so it is no reason for this node to end its own part.
     pub(crate) fn late(&mut self, stall: Stall, waited: Duration, out: &mut Vec<Effect>) {
         let Stall { shard, node, waits_for, .. } = stall;
-        let accused = self.table.accused_by(self.me).filter(|&member| self.table.node(member) != node).count();
+        let accused = self.table.accused_by(self.table.me()).filter(|&member| self.table.node(member) != node).count();
         let keeps_half = 2 * (self.table.len() - accused - 1) >= self.table.len();
         if keeps_half {
             self.suspect(node, Cause::Late { node, shard, waits_for, waited }, out);
@@ -299,7 +331,7 @@ impl ActiveView {
         if !self.is_open() {
             return;
         }
-        tracing::info!(epoch = self.view.epoch.0, %cause, "wedged");
+        tracing::info!(epoch = self.view().epoch.0, %cause, "wedged");
         self.cause = Some(cause);
         self.phase = Phase::Wedged;
         out.push(Effect::Wedge);
@@ -308,12 +340,11 @@ impl ActiveView {
 
     pub(crate) fn on_frozen(&mut self, shard: ShardId, count: Seq, leased: &[NodeId]) {
         self.touched = true;
-        let Some(index) = self.view.shards.iter().position(|s| s.shard == shard) else { return };
+        let Some(index) = self.table.place_of(shard) else { return };
         for member in leased.iter().filter_map(|&node| self.table.rank_of(node)) {
             self.leases.vouched(member);
         }
-        if self.phase == Phase::Wedged && self.frozen.insert(shard, count).is_none() {
-            self.table.freeze(index, count);
+        if self.phase == Phase::Wedged && self.table.freeze(index, count) {
             self.look_whether_frozen();
         }
     }
@@ -328,17 +359,16 @@ impl ActiveView {
     /// Takes note that this node holds a shard's state.
     pub(crate) fn on_complete(&mut self, shard: ShardId) {
         self.touched = true;
-        let index = self.shards().find(|(_, s)| *s == shard).map(|(index, _)| index);
+        let index = self.table.own_shards().find(|(_, s)| *s == shard).map(|(index, _)| index);
         // A proposer that has seen the final counts must not see another answer later.
         if let Some(index) = index.filter(|_| self.is_open()) {
             self.table.set_complete(index);
         }
     }
 
-    /// Whether the view calls a member complete, and its disk is known to have all that it had delivered when the view
-    /// began.
-    pub(crate) fn is_on_disk(&self, member: usize, shard: usize) -> bool {
-        self.view.shards[shard].is_complete(self.table.node(member)) && self.table.is_complete(member, shard)
+    /// Counts an endpoint of a shard that has come about.
+    pub(crate) fn on_endpoint(&mut self) {
+        self.coming.endpoint();
     }
 
     pub(crate) fn on_connected(&mut self) {
@@ -346,121 +376,43 @@ impl ActiveView {
         self.shards_connected = true;
     }
 
-    /// Whether a member holds a shard's state, as far as is known; the shard by its place in the view.
-    pub(crate) fn holds(&self, member: usize, shard: usize) -> bool {
-        self.view.shards[shard].is_complete(self.table.node(member)) || self.table.is_complete(member, shard)
+    /// Takes note of another member's report. The report tells, if nothing else did, that the view is over.
+    pub(crate) fn on_report(&mut self, report: Report, out: &mut Vec<Effect>) {
+        let rank = self.view().members.iter().position(|member| *member == report.member);
+        let is_other = |rank: &usize| report.epoch == self.view().epoch && *rank != self.table.me();
+        let Some(rank) = rank.filter(is_other) else { return };
+        self.wedge(Cause::WedgedBy { node: report.member.node, accused: Vec::new() }, out);
+        self.proposer.on_report(rank, report.finals);
     }
 
-    /// Looks at the table and the clock, and pushes the changes. Returns whether anything changed.
-    pub(crate) fn step(
-        &mut self,
-        fabric: &mut impl Fabric,
-        (now, wall): (Time, u64),
-        settings: &Settings,
-        candidates: &[Member],
-        out: &mut Vec<Effect>,
-    ) -> bool {
-        let (changed, mut signal) = self.table.refresh();
-        if changed {
-            self.clocks.look(now, |member| self.table.clock(member));
-        }
-        signal |= std::mem::take(&mut self.touched);
-        if let Some(previous) = &mut self.previous {
-            previous.refresh();
-        }
-        if signal && !self.closes && self.table.is_closing() {
-            (self.closes, self.touched) = (true, true);
-        }
-        if self.began.is_none() {
-            self.began = Some(now);
-            self.to_suspect.clone().into_iter().for_each(|node| self.suspect(node, Cause::Operator { node }, out));
-        }
-        // Not while the shards are only asked to wedge: they may have echoed in this step, after its clock was read.
-        if self.is_frozen() {
-            self.leases.ceased(now);
-            self.proposer.begin(now);
-        }
-        if now >= self.next_beat {
-            self.table.tell_clock(wall);
-            self.beat(now, settings, out);
-        }
-        if signal && self.is_open() {
-            self.look_whether_others_end(out);
-            self.look_for_restarts(candidates, out);
-        }
-        match self.phase {
-            Phase::Connecting => self.connect(fabric, now, settings, out),
-            Phase::Running if signal || self.wanted.is_some() => {
-                self.look_whether_to_ask(now, settings, candidates, out);
-            }
-            Phase::Wedged if signal || now >= self.proposer.deadline() => self.decide(now, settings, candidates, out),
-            Phase::Waiting if now >= self.leases_over() => self.clean_up(out),
-            _ => {}
-        }
-        self.table.push(fabric);
-        if let Some(previous) = &mut self.previous {
-            previous.push(fabric);
-        }
-        changed || signal
-    }
-
-    pub(crate) fn deadline(&self, settings: &Settings) -> Time {
-        if self.touched {
-            return Time::ZERO;
-        }
-        let due = match self.phase {
-            Phase::Connecting => self.appear_by(settings),
-            Phase::Running => self.wanted.map_or(Time::MAX, |since| self.may_ask_at(since, settings)),
-            Phase::Wedged => self.proposer.deadline(),
-            Phase::Waiting => self.leases_over(),
-            Phase::CleaningUp | Phase::Over => Time::MAX,
-        };
-        due.min(self.next_beat)
-    }
-
-    fn beat(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
-        self.next_beat = now + self.detector.interval();
-        self.table.beat();
-        self.table.tell_endpoints(self.coming.endpoints_here(&self.table, self.previous.as_ref()));
-        if let Some(previous) = &mut self.previous {
-            previous.beat();
-        }
-        let (table, previous) = (&self.table, &self.previous);
-        let before = |member| previous.as_ref().and_then(|p| Some((p, p.rank_of(table.node(member))?)));
-        let was_reached = |member| {
-            before(member).is_some_and(|(previous, rank): (&MembershipTable, usize)| previous.was_reached(rank))
-        };
-        // Any sign of life counts: of a member that is not here yet, its heartbeat in the view before.
-        let evidence = |member| {
-            let earlier = before(member).map_or(0, |(previous, rank)| previous.heartbeat(rank));
-            let reached =
-                [table.was_reached(member), was_reached(member)].into_iter().filter(|reached| *reached).count();
-            table.heartbeat(member) + earlier + reached as u64
-        };
-        let mut silent = self.detector.look(now, evidence);
-        if self.detector.has_stalled() {
-            self.coming.wait_anew(now);
-            self.proposer.wait_anew(now);
-        }
-        let joined = &self.view.joined;
-        // No clock runs against a member that has never been heard.
-        silent.retain(|&m| table.was_reached(m) || was_reached(m) && !joined.contains(&table.node(m)));
-        for member in silent {
-            let (node, timeout) = (self.table.node(member), settings.failure_timeout);
-            self.suspect(node, Cause::Silent { node, timeout }, out);
+    /// Tells callers that nothing is decided for now.
+    pub(crate) fn stall(&mut self, out: &mut Vec<Effect>) {
+        if self.phase == Phase::Wedged && self.proposer.stall() {
+            self.touched = true;
+            let cause = self.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
+            out.push(Effect::Stalled(format!(
+                "too few members can be reached to decide what follows {}{cause}",
+                self.view().epoch
+            )));
         }
     }
 
-    fn look_whether_others_end(&mut self, out: &mut Vec<Effect>) {
-        let others = (0..self.table.len()).filter(|&member| member != self.me);
-        if let Some(by) = others.clone().find(|&member| self.table.suspects(member, self.me)) {
-            return self.wedge(Cause::GivenUp { by: self.table.node(by) }, out);
-        }
-        let ending = others.filter(|&member| self.table.ends(member));
-        if let Some(by) = ending.min_by_key(|&member| self.table.accused_by(member).next().is_none()) {
-            let accused = self.table.accused_by(by).map(|member| self.table.node(member)).collect();
-            self.wedge(Cause::WedgedBy { node: self.table.node(by), accused }, out);
-        }
+    /// As [`Tables::lingers`], while the view is not connected.
+    pub(crate) fn lingers(&self) -> Option<WatchedMembers> {
+        self.tables().lingers().filter(|_| self.phase == Phase::Connecting)
+    }
+
+    /// See [`Membership::forced`](crate::Membership::forced).
+    pub(crate) fn forced(&self, settings: &Settings) -> Option<(Proposal, Vec<ShardId>)> {
+        let is_undecided = self.phase == Phase::Wedged && self.is_frozen();
+        is_undecided.then(|| alone(&self.table, settings))
+    }
+
+    /// See [`Membership::take_clocks`](crate::Membership::take_clocks).
+    pub(crate) fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
+        let table = &self.table;
+        let offsets = self.clocks.take(table.me())?;
+        Some(offsets.into_iter().map(|(member, offset)| (table.node(member), offset)))
     }
 
     /// Takes the decision on the next view.
@@ -481,16 +433,11 @@ impl ActiveView {
         self.committed.take_if(|_| self.phase == Phase::Over)
     }
 
-    /// The time from which on the members that the decision drops read no more.
-    fn leases_over(&self) -> Time {
-        self.committed.as_ref().map_or(Time::ZERO, |next| self.readable_until(&next.view))
-    }
-
     /// The time from which on no other member that the next view leaves out reads any more. A member whose row says
     /// `wedged` reads no more.
     pub(crate) fn readable_until(&self, next: &View) -> Time {
         let left = next.left.iter().filter_map(|&node| self.table.rank_of(node));
-        let mut others = left.filter(|&member| member != self.me && !self.table.is_wedged(member));
+        let mut others = left.filter(|&member| member != self.table.me() && !self.table.is_wedged(member));
         if self.is_frozen() {
             return self.leases.over(others);
         }
@@ -498,32 +445,11 @@ impl ActiveView {
         others.next().map_or(Time::ZERO, |_| Time::MAX)
     }
 
-    /// Carries out the decision, now that no dropped member can read any more.
-    fn clean_up(&mut self, out: &mut Vec<Effect>) {
-        let Some(next) = &self.committed else { return };
-        let (mut trims, mut counted) = (Trims::new(), BTreeSet::new());
-        for (_, shard) in self.shards() {
-            let Some(&trim) = next.trims.get(&shard) else { continue };
-            trims.insert(shard, trim);
-            let node = self.member().node;
-            // A restart's trim may be that of a log which goes further than what this member has received.
-            let has_it = |end: &Final| end.node == node && end.complete && end.count >= trim;
-            if next.finals.get(&shard).is_some_and(|ends| ends.iter().any(has_it)) {
-                counted.insert(shard);
-            }
-        }
-        self.cleaning = trims.keys().map(|&shard| (shard, None)).collect();
-        self.phase = if trims.is_empty() { Phase::Over } else { Phase::CleaningUp };
-        self.touched = true;
-        out.push(Effect::CleanUp { trims, counted });
-    }
-
     /// Publishes what the clean-up of each shard waits for.
     pub(crate) fn cleans_up(&mut self, waits: &BTreeMap<ShardId, Waits>) {
         for (shard, told) in &mut self.cleaning {
             let waits = waits.get(shard).copied();
-            let index = self.view.shards.iter().position(|s| s.shard == *shard);
-            if let Some(index) = index.filter(|_| waits != std::mem::replace(told, waits)) {
+            if let Some(index) = self.table.place_of(*shard).filter(|_| waits != std::mem::replace(told, waits)) {
                 self.table.set_waits(index, waits);
                 self.touched = true;
             }
@@ -533,16 +459,11 @@ impl ActiveView {
     pub(crate) fn on_ended(&mut self, shard: ShardId) {
         self.touched = true;
         let Some(told) = self.cleaning.remove(&shard) else { return };
-        if let Some(index) = self.view.shards.iter().position(|s| s.shard == shard).filter(|_| told.is_some()) {
+        if let Some(index) = self.table.place_of(shard).filter(|_| told.is_some()) {
             self.table.set_waits(index, None);
         }
         if self.phase == Phase::CleaningUp && self.cleaning.is_empty() {
             self.phase = Phase::Over;
         }
     }
-}
-
-/// Whether a break with this reason tells that the process has gone, or has gone on to another view.
-pub(crate) fn has_departed(reason: &BreakReason) -> bool {
-    matches!(reason, BreakReason::PeerClosed | BreakReason::ProcessGone)
 }

@@ -1,16 +1,10 @@
 //! The appearance of members in a view that is in force.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use squall_fabric::{BreakReason, Fabric, NodeId, Time};
+use squall_fabric::{BreakReason, NodeId, Time};
 
-use crate::{
-    active_view::{ActiveView, Phase, has_departed},
-    end::Cause,
-    input::{Effect, Settings},
-    membership_table::MembershipTable,
-    stall::{Patience, WatchedMembers},
-};
+use crate::{end::Cause, input::Settings, membership_table::MembershipTable, stall::Patience, tables::Tables};
 
 /// The part of the failure timeout (its divisor) within which a member must appear after bad news of it, if it was in
 /// order when the view was decided.
@@ -18,10 +12,17 @@ const PENDING_FOR: u32 = 4;
 
 /// Bad news of a member of the view that has not appeared in it.
 #[derive(Clone, Debug)]
-pub(crate) struct PendingSuspicion {
+struct PendingSuspicion {
     member: usize,
     reason: BreakReason,
     since: Option<Time>,
+}
+
+impl PendingSuspicion {
+    fn until(&self, settings: &Settings) -> Time {
+        let sure = self.reason == BreakReason::ProcessGone;
+        self.since.filter(|_| !sure).map_or(Time::ZERO, |since| since + settings.failure_timeout / PENDING_FOR)
+    }
 }
 
 /// The progress of a view's members towards each other.
@@ -38,6 +39,9 @@ pub(crate) struct Coming {
     /// The number of endpoints of which this node knew at its last look, and the time at which that number grew last.
     known: u64,
     since: Option<Time>,
+    suspicions: Vec<PendingSuspicion>,
+    /// By member, the time since which it is late for this view, and its row does not say for what it waits.
+    lingering: BTreeMap<usize, Time>,
 }
 
 impl Coming {
@@ -48,9 +52,8 @@ impl Coming {
 
     /// The number of endpoints that have come about at this node, also of the view before: a host is busy with these,
     /// too.
-    pub(crate) fn endpoints_here(&mut self, table: &MembershipTable, previous: Option<&MembershipTable>) -> u64 {
-        let now = self.shards + table.reached() + previous.map_or(0, MembershipTable::reached);
-        self.here = self.here.max(now);
+    pub(crate) fn endpoints_here(&mut self, tables: Tables<'_>) -> u64 {
+        self.here = self.here.max(self.shards + tables.reached());
         self.here
     }
 
@@ -59,19 +62,10 @@ impl Coming {
         self.since = Some(now);
     }
 
-    fn look(&mut self, now: Time, table: &MembershipTable, previous: Option<&MembershipTable>) {
-        let known = self.endpoints_here(table, previous).saturating_add(table.endpoints_elsewhere());
-        if known > self.known || self.since.is_none() {
-            (self.known, self.since) = (known, Some(now));
-        }
-    }
-}
-
-impl ActiveView {
     /// Takes note that an endpoint of the view before broke.
-    pub(crate) fn note_break(&mut self, node: NodeId, reason: BreakReason) {
+    pub(crate) fn note_break(&mut self, table: &MembershipTable, node: NodeId, reason: BreakReason) {
         // A new life of the node has nothing to do with the end of the old one.
-        let member = self.table.rank_of(node).filter(|_| !self.view.joined.contains(&node));
+        let member = table.rank_of(node).filter(|_| !table.view().joined.contains(&node));
         self.suspicions.extend(member.map(|member| PendingSuspicion { member, reason, since: None }));
     }
 
@@ -81,109 +75,88 @@ impl ActiveView {
     }
 
     /// The time at which this node must act on members that have not appeared.
-    pub(crate) fn appear_by(&self, settings: &Settings) -> Time {
-        let suspicions = self.suspicions.iter().map(|suspicion| self.pending_until(suspicion, settings));
-        let is_missing = (0..self.table.len()).any(|member| !self.is_coming(member));
-        let since = self.coming.since.filter(|_| is_missing || self.table.is_connected());
-        suspicions.chain(since.map(|since| since + self.patience_with_missing(settings))).min().unwrap_or(Time::MAX)
+    pub(crate) fn deadline(&self, tables: Tables<'_>, settings: &Settings) -> Time {
+        let table = tables.table;
+        let suspicions = self.suspicions.iter().map(|suspicion| suspicion.until(settings));
+        let is_missing = (0..table.len()).any(|member| !tables.is_coming(member));
+        let since = self.since.filter(|_| is_missing || table.is_connected());
+        suspicions.chain(since.map(|since| since + patience(table, settings))).min().unwrap_or(Time::MAX)
     }
 
-    /// The time for which no endpoint may come about until missing members are given up.
-    ///
-    /// A node that has reached no other does not see what the others do, and is more likely cut off itself than all of
-    /// them. So it waits longer; the more members there are, the longer connecting them takes.
-    fn patience_with_missing(&self, settings: &Settings) -> Duration {
-        let times = if self.table.reached() == 0 { self.table.len().max(2) as u32 } else { 2 };
-        settings.connect_timeout * times / 2
-    }
-
-    fn pending_until(&self, suspicion: &PendingSuspicion, settings: &Settings) -> Time {
-        let sure = suspicion.reason == BreakReason::ProcessGone;
-        suspicion.since.filter(|_| !sure).map_or(Time::ZERO, |since| since + settings.failure_timeout / PENDING_FOR)
-    }
-
-    /// Goes on to work once all members and shards are connected, and suspects members that do not appear.
-    pub(crate) fn connect(&mut self, fabric: &mut impl Fabric, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
-        if self.table.is_connected() && self.shards_connected {
-            tracing::info!(epoch = self.view.epoch.0, members = self.table.len(), "the view is connected");
-            self.phase = Phase::Running;
-            self.touched = true;
-            self.disconnect_previous(fabric);
-            out.push(Effect::Installed(Arc::clone(&self.view)));
-            return;
-        }
-        let mut suspicions = std::mem::take(&mut self.suspicions);
-        suspicions.retain(|suspicion| !self.table.was_reached(suspicion.member));
-        suspicions.iter_mut().for_each(|suspicion| _ = suspicion.since.get_or_insert(now));
-        let (over, left) = suspicions.into_iter().partition(|suspicion| now >= self.pending_until(suspicion, settings));
+    /// Looks at the members that have not appeared. Returns the ones that are given up, each with the cause.
+    pub(crate) fn look(&mut self, now: Time, tables: Tables<'_>, settings: &Settings) -> Vec<(NodeId, Cause)> {
+        let table = tables.table;
+        self.suspicions.retain(|suspicion| !table.was_reached(suspicion.member));
+        self.suspicions.iter_mut().for_each(|suspicion| _ = suspicion.since.get_or_insert(now));
+        let (over, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.suspicions).into_iter().partition(|suspicion| now >= suspicion.until(settings));
         self.suspicions = left;
-        for PendingSuspicion { member, reason, .. } in over {
-            let node = self.table.node(member);
-            self.suspect(node, Cause::Lost { node, reason }, out);
+        let lost = over.into_iter().map(|PendingSuspicion { member, reason, .. }| (table.node(member), reason));
+        let mut gone: Vec<_> = lost.map(|(node, reason)| (node, Cause::Lost { node, reason })).collect();
+        self.count(now, tables);
+        if let Some(waited) = self.waited_in_vain(now, table, settings) {
+            let missing = (0..table.len()).filter(|&member| !tables.is_coming(member));
+            gone.extend(missing.map(|member| table.node(member)).map(|node| (node, Cause::Missing { node, waited })));
         }
-        self.coming.look(now, &self.table, self.previous.as_ref());
-        let waited = self.patience_with_missing(settings);
-        let is_over = self.coming.since.is_some_and(|since| now >= since + waited);
-        if is_over {
-            for member in (0..self.table.len()).filter(|&member| !self.is_coming(member)).collect::<Vec<_>>() {
-                let node = self.table.node(member);
-                self.suspect(node, Cause::Missing { node, waited }, out);
-            }
+        if gone.is_empty() {
+            return self.late(now, tables, settings);
         }
-        self.give_up_lingering(now, settings, out);
-        if is_over && self.table.is_connected() && self.is_open() {
-            self.table.ask();
-            self.wedge(Cause::NotConnected { waited }, out);
+        // The view ends for these, and others need not hurry to it any more.
+        self.lingering.clear();
+        gone
+    }
+
+    /// Takes note of endpoints that have come about.
+    fn count(&mut self, now: Time, tables: Tables<'_>) {
+        let known = self.endpoints_here(tables).saturating_add(tables.table.endpoints_elsewhere());
+        if known > self.known || self.since.is_none() {
+            (self.known, self.since) = (known, Some(now));
         }
     }
 
-    /// Gives up members that neither come from the view before nor say for what they wait there, while no endpoint
-    /// comes about and at most half of the members are late.
-    fn give_up_lingering(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
+    /// The time for which no endpoint has come about, if that is too long.
+    pub(crate) fn waited_in_vain(&self, now: Time, table: &MembershipTable, settings: &Settings) -> Option<Duration> {
+        let patience = patience(table, settings);
+        self.since.filter(|&since| now >= since + patience).map(|_| patience)
+    }
+
+    /// Members that neither come from the view before nor say for what they wait there, while no endpoint comes about
+    /// and at most half of the members are late.
+    fn late(&mut self, now: Time, tables: Tables<'_>, settings: &Settings) -> Vec<(NodeId, Cause)> {
+        let table = tables.table;
         let Patience { disk, application } = settings.patience;
         let limits = [settings.connect_timeout, disk, application].into_iter().filter(|&limit| limit < Duration::MAX);
         // The member has to come, and to be connected.
-        let limit = limits.max().unwrap_or_default() + self.patience_with_missing(settings);
-        let rows = self.lingers().map(|watched| watched.rows).unwrap_or_default();
+        let waited = limits.max().unwrap_or_default() + patience(table, settings);
+        let rows = tables.lingers().map(|watched| watched.rows).unwrap_or_default();
         let is_quiet = |node: NodeId| {
             let mut rows = rows.iter().filter(|(_, of, _)| *of == node).peekable();
             rows.peek().is_some() && rows.all(|(_, _, waits)| waits.is_none())
         };
-        let quiet: Vec<usize> = (0..self.table.len()).filter(|&member| is_quiet(self.table.node(member))).collect();
+        let quiet: Vec<usize> = (0..table.len()).filter(|&member| is_quiet(table.node(member))).collect();
         self.lingering.retain(|member, _| quiet.contains(member));
         quiet.iter().for_each(|&member| _ = self.lingering.entry(member).or_insert(now));
         // A member that has cleaned up may be on its way to this node, like all others.
-        let coming = self.coming.since.unwrap_or(now);
-        let is_late =
-            |&member: &usize| self.lingering.get(&member).is_some_and(|&since| now.since(since.max(coming)) >= limit);
-        let late: Vec<usize> = quiet.into_iter().filter(is_late).collect();
-        if 2 * late.len() > self.table.len() {
-            return;
+        let coming = self.since.unwrap_or(now);
+        let late = self.lingering.iter().filter(|(_, since)| now.since(coming.max(**since)) >= waited);
+        let late: Vec<NodeId> = late.map(|(&member, _)| table.node(member)).collect();
+        if 2 * late.len() > table.len() {
+            return Vec::new();
         }
-        for member in late {
-            let node = self.table.node(member);
-            self.suspect(node, Cause::Lingers { node, waited: limit }, out);
-        }
+        late.into_iter().map(|node| (node, Cause::Lingers { node, waited })).collect()
     }
+}
 
-    /// Members that have not come from the view before, and the work for which each says to wait there. None once this
-    /// view is connected.
-    pub(crate) fn lingers(&self) -> Option<WatchedMembers> {
-        let previous = self.previous.as_ref().filter(|_| self.phase == Phase::Connecting)?;
-        let mut rows = Vec::new();
-        for member in (0..self.table.len()).filter(|&m| !self.table.was_reached(m) && self.is_coming(m)) {
-            let node = self.table.node(member);
-            let Some(rank) = previous.rank_of(node) else { continue };
-            let shards = self.shards_before.iter().enumerate();
-            rows.extend(shards.map(|(index, &shard)| (shard, node, previous.waits(rank, index))));
-        }
-        Some(WatchedMembers { members: self.table.len(), rows })
-    }
+/// The time for which no endpoint may come about until missing members are given up.
+///
+/// A node that has reached no other does not see what the others do, and is more likely cut off itself than all of
+/// them. So it waits longer; the more members there are, the longer connecting them takes.
+fn patience(table: &MembershipTable, settings: &Settings) -> Duration {
+    let times = if table.reached() == 0 { table.len().max(2) as u32 } else { 2 };
+    settings.connect_timeout * times / 2
+}
 
-    /// Whether a member is here, or on its way: it cleans up the view before, which takes as long as its application
-    /// does.
-    fn is_coming(&self, member: usize) -> bool {
-        let before = self.previous.as_ref().and_then(|p| Some((p, p.rank_of(self.table.node(member))?)));
-        self.table.was_reached(member) || before.is_some_and(|(previous, rank)| previous.has_decided(rank))
-    }
+/// Whether a break with this reason tells that the process has gone, or has gone on to another view.
+pub(crate) fn has_departed(reason: &BreakReason) -> bool {
+    matches!(reason, BreakReason::PeerClosed | BreakReason::ProcessGone)
 }

@@ -29,14 +29,12 @@ impl Clocks {
         }
     }
 
-    /// The lead of a member's wall clock over this node's boot clock, in nanoseconds, if the member has told any
-    /// reading.
-    pub(crate) fn offset(&self, member: usize) -> Option<i64> {
-        self.seen.get(member).filter(|(said, _)| *said > 0).map(|(_, offset)| *offset)
-    }
-
-    /// Whether anything is new since the last call.
-    pub(crate) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+    /// The leads of the wall clocks of all members but `me` over this node's boot clock, in nanoseconds. None unless
+    /// one changed since the last call, and all are known.
+    pub(crate) fn take(&mut self, me: usize) -> Option<Vec<(usize, i64)>> {
+        let has_changed = std::mem::take(&mut self.changed);
+        let others = self.seen.iter().enumerate().filter(|(member, _)| *member != me);
+        let known = |(member, (said, offset)): (usize, &(u64, i64))| (*said > 0).then_some((member, *offset));
+        others.map(known).collect::<Option<Vec<_>>>().filter(|_| has_changed)
     }
 }

@@ -9,11 +9,11 @@ use std::{
 use squall_fabric::{BreakReason, NodeId, Time};
 
 use crate::{
+    back::{Back, HeldCopy},
     end::EndReason,
     layout::Layout,
-    restart::{Back, HeldCopy, OrderEnd},
     stall::{Patience, Stall, Waits},
-    view::{Member, Seq, ShardId, View},
+    view::{Member, OrderEnd, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
 
@@ -94,6 +94,20 @@ pub enum Input {
     Stop,
     /// The node can't go on.
     Failed(EndReason),
+}
+
+/// A node's knowledge of a member of its view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberEvidence {
+    /// The time at which its heartbeat was last found to have moved. It is looked at four times within the failure
+    /// timeout.
+    pub heartbeat: Time,
+    /// Whether this node suspects it.
+    pub suspected: bool,
+    /// Whether its row says that it is wedged.
+    pub wedged: bool,
+    /// Whether its row says that it wants to leave.
+    pub leaving: bool,
 }
 
 /// An action that the layers must take.

@@ -1,13 +1,9 @@
-//! The assignment of shards to members: a function of the members, alike at all nodes.
+//! The layout of the groups' shards.
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
-use crate::{
-    placement,
-    register::ClusterId,
-    view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardView, View},
-};
+use crate::view::{MAX_MEMBERS, ShardId};
 
 /// The most shards that a cluster can have: each costs every member a table, rings and a place in the rows.
 pub const MAX_SHARDS: u32 = 1024;
@@ -66,40 +62,6 @@ impl Layout {
         self.shards().find(|(id, _)| *id == shard).map_or(Counts::default(), |(_, group)| group.counts)
     }
 
-    /// The members of each shard, when `members` are those of the view: of all shards, in their order, each in the
-    /// view's order.
-    ///
-    /// `before` is the view that it follows, in which those members are complete that hold a shard's state when it
-    /// ends. The result depends on nothing else, so all nodes find the same. It is of no use for a layout that
-    /// [`check`](Layout::check) refuses, or for more members than the largest view has.
-    ///
-    /// In this order of importance:
-    /// 1. A shard has as many members as the layout says, or all there are if those are fewer. No member that holds its
-    ///    state is dropped while the one that is to replace it does not hold it.
-    /// 2. Members of a shard are of different racks, where that is possible. A rack without a name holds one member. A
-    ///    rack with fewer members than others has more of the work, so racks are best of one size.
-    /// 3. No member holds more than one shard more than another, not counting shards that all hold.
-    /// 4. A member that holds a shard keeps it. If one of n members goes, only the replicas that it held are placed
-    ///    anew, and at most as many moved to even that out. If one comes, nothing moves but the n-th part, to that one.
-    ///    (Between racks more may move.)
-    ///
-    /// A move takes two views: in the first both are members; in the second, once the new one is complete, the old one
-    /// is not. One replica of a shard moves at a time.
-    ///
-    /// | shards × replicas | members, racks | follows | result |
-    /// |---|---|---|---|
-    /// | 2 × all | 1 2 3 | | 1 2 3, 1 2 3 |
-    /// | 2 × 2 | 1 2 3 4 | | 1 2, 3 4 |
-    /// | 2 × 2 | 1a 2a 3b 4b | | 1 3, 2 4 |
-    /// | 3 × 2 | 1 2 3 | | 1 2, 1 3, 2 3 |
-    /// | 3 × 2 | 1 2 3 4 | 1 2, 1 3, 2 3 | 1 2 4, 1 3, 2 3 |
-    /// | 3 × 2 | 1 2 3 4 | 1 2 4, 1 3, 2 3, all complete | 2 4, 1 3, 2 3 |
-    /// | 3 × 2 | 1 2 | 1 2, 1 3, 2 3 | 1 2, 1 2, 1 2 |
-    /// | 2 × 1 | 1 2 3 | 1, 3 | 1, 3 |
-    pub fn assign(&self, members: &[Member], before: Option<&View>) -> Vec<Vec<NodeId>> {
-        placement::place(self, members, before)
-    }
-
     /// Checks that there can be such groups.
     pub fn check(&self) -> Result<(), LayoutError> {
         for pair in self.groups.windows(2) {
@@ -122,6 +84,12 @@ impl GroupLayout {
     pub fn of_all(name: String) -> GroupLayout {
         let counts = Counts::default();
         GroupLayout { name, shards: 1, min_replicas: 1, max_replicas: None, senders: None, counts }
+    }
+
+    /// Those of a shard's complete members that may send.
+    pub(crate) fn senders_of(&self, complete: &[NodeId]) -> Vec<NodeId> {
+        let may_send = |node: &&NodeId| self.senders.as_ref().is_none_or(|senders| senders.contains(node));
+        complete.iter().filter(may_send).copied().collect()
     }
 
     fn check(&self) -> Result<(), LayoutError> {
@@ -206,20 +174,4 @@ pub enum LayoutError {
         /// The group.
         name: String,
     },
-}
-
-impl View {
-    /// The first view of these members, by rank: all hold all state there is, which is none. The node that decides on
-    /// the view sets its life.
-    pub fn first(members: Vec<Member>, layout: &Layout) -> View {
-        let assigned = layout.assign(&members, None);
-        let shards = layout.shards().zip(assigned).map(|((shard, group), nodes)| {
-            let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
-            let senders = nodes.iter().copied().filter(may_send).collect();
-            ShardView::whole(shard, nodes, senders)
-        });
-        let shards = shards.collect();
-        let joined = members.iter().map(|member| member.node).collect();
-        View { life: ClusterId::default(), epoch: Epoch::FIRST, shards, joined, left: Vec::new(), members }
-    }
 }

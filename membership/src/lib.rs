@@ -23,6 +23,7 @@
 mod active_view;
 mod appear;
 mod ask;
+mod back;
 mod clocks;
 mod detector;
 mod end;
@@ -43,22 +44,25 @@ mod restart;
 mod returning;
 mod rules;
 mod stall;
+mod tables;
 mod view;
 mod view_log;
 
+pub use back::{Back, HeldCopy, Skipped};
 pub use detector::Detector;
 pub use end::{Cause, EndReason};
-pub use input::{Effect, Input, Settings};
+pub use input::{Effect, Input, MemberEvidence, Settings};
 pub use layout::{Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
-pub use machine::{MemberEvidence, Membership};
+pub use machine::Membership;
 pub use parameters::Parameters;
-pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
+pub use register::{Applied, Began, Entry, Register};
 pub use reopen::reopening;
-pub use restart::{Back, Ends, HeldCopy, OrderEnd, Skipped, alone_from_disk, check_restart, restart};
+pub use restart::{alone_from_disk, check_restart, restart};
 pub use rules::{alone, check, successor};
 pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
-    Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
+    ClusterId, Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, OrderEnd, Rank, Seq, ShardId, ShardState,
+    ShardView, View, VoterId,
 };
-pub use view_log::{Final, Finals, Proposal, Report, Trims, ViewEvent, ViewLog};
+pub use view_log::{Ends, Final, Finals, Proposal, Refused, Report, Trims, ViewEvent, ViewLog};

@@ -5,9 +5,10 @@ use std::{collections::VecDeque, sync::Arc};
 use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    active_view::{ActiveView, Phase},
+    active_view::ActiveView,
+    ask::may_leave,
     end::{Cause, EndReason},
-    input::{Effect, Input, Settings},
+    input::{Effect, Input, MemberEvidence, Settings},
     lead::staying,
     membership_table::MembershipTable,
     propose::leaves_after,
@@ -17,20 +18,6 @@ use crate::{
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
     view_log::{Proposal, ViewEvent},
 };
-
-/// A node's knowledge of a member of its view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberEvidence {
-    /// The time at which its heartbeat was last found to have moved. It is looked at four times within the failure
-    /// timeout.
-    pub heartbeat: Time,
-    /// Whether this node suspects it.
-    pub suspected: bool,
-    /// Whether its row says that it is wedged.
-    pub wedged: bool,
-    /// Whether its row says that it wants to leave.
-    pub leaving: bool,
-}
 
 /// One node's part in the membership protocol.
 #[derive(Debug)]
@@ -85,7 +72,7 @@ impl Membership {
 
     /// The view that is installed, if any is.
     pub fn view(&self) -> Option<&Arc<View>> {
-        self.active.as_ref().map(|active| &active.view)
+        self.active.as_ref().map(ActiveView::view)
     }
 
     /// The nodes that ask to join, in the order in which they asked.
@@ -95,7 +82,7 @@ impl Membership {
 
     /// Whether the view is connected and goes on as it is.
     pub fn is_running(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| active.phase == Phase::Running)
+        self.active.as_ref().is_some_and(ActiveView::is_running)
     }
 
     /// Members of the view that have not come to it from the one before, as long as it is not connected.
@@ -115,13 +102,13 @@ impl Membership {
 
     /// Whether a member's row says that it is wedged.
     pub fn is_wedged(&self, member: Rank) -> bool {
-        self.active.as_ref().is_some_and(|active| active.table.is_wedged(member.index()))
+        self.active.as_ref().is_some_and(|active| active.table().is_wedged(member.index()))
     }
 
     /// Whether this node is wedged, and knows that all members that it would keep are.
     pub fn are_all_wedged(&self) -> bool {
         let is_wedged = |active: &ActiveView| {
-            let table = &active.table;
+            let table = active.table();
             table.is_wedged(table.me())
                 && staying(&table.accusations()).into_iter().all(|member| table.is_wedged(member))
         };
@@ -132,29 +119,21 @@ impl Membership {
     pub fn evidence(&self, member: Rank) -> Option<MemberEvidence> {
         self.active
             .as_ref()
-            .filter(|active| member.index() < active.table.len())
+            .filter(|active| member.index() < active.table().len())
             .map(|active| active.evidence(member.index()))
     }
 
     /// The lead of each other member's wall clock over this node's boot clock, in nanoseconds. None unless one changed
     /// since the last call, and all are known.
     pub fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
-        let active = self.active.as_mut().filter(|_| !self.ended)?;
-        let (me, members) = (active.me, active.table.len());
-        let is_news = active.clocks.take_changed();
-        let others = move || (0..members).filter(move |&member| member != me);
-        if !is_news || others().any(|member| active.clocks.offset(member).is_none()) {
-            return None;
-        }
-        let active = &*active;
-        Some(others().filter_map(move |member| Some((active.table.node(member), active.clocks.offset(member)?))))
+        self.active.as_mut().filter(|_| !self.ended)?.take_clocks()
     }
 
     /// The member that leads when the view must change, by this node's knowledge: the lowest-ranked of the members that
     /// would stay.
     pub fn leader(&self) -> Option<NodeId> {
-        let active = self.active.as_ref()?;
-        staying(&active.table.accusations()).first().map(|&member| active.table.node(member))
+        let table = self.active.as_ref()?.table();
+        staying(&table.accusations()).first().map(|&member| table.node(member))
     }
 
     /// The proposal with which this node goes on alone when an operator gives all others up, and the shards that start
@@ -191,14 +170,13 @@ impl Membership {
         if let Some(before) = &mut before {
             before.disconnect_previous(fabric);
         }
-        let table = match MembershipTable::connect(fabric, &view, rank as usize, self.settings.fingerprint) {
+        let backs = self.returning.backs(view.epoch);
+        let table = match MembershipTable::connect(fabric, view, rank as usize, self.settings.fingerprint) {
             Ok(table) => table,
             Err(error) => return self.end(error.into(), out),
         };
-        self.me = view.members[rank as usize].clone();
-        let mut active = ActiveView::new(view, table, before, &self.settings);
-        active.backs = self.returning.backs(active.view.epoch);
-        self.active = Some(active);
+        self.me = table.member().clone();
+        self.active = Some(ActiveView::new(table, before, backs, &self.settings));
     }
 
     /// Takes note of a completion of one of this layer's endpoints.
@@ -228,7 +206,7 @@ impl Membership {
                     None => self.end(EndReason::Left, out),
                 }
             }
-            (Input::Held(held), active) => self.returning.hold(held, active.map(|active| &*active.view)),
+            (Input::Held(held), active) => self.returning.hold(held, active.map(|active| &**active.view())),
             (Input::Kept(kept), _) => self.returning.keep(kept),
             (Input::ViewLog(ViewEvent::Committed(next)), _) => {
                 self.returning.decided(&next);
@@ -237,8 +215,7 @@ impl Membership {
             (Input::ViewLog(ViewEvent::Backs(backs)), active) => {
                 self.returning.on_backs(backs);
                 if let Some(active) = active {
-                    active.backs = self.returning.backs(active.view.epoch);
-                    active.touch();
+                    active.on_backs(self.returning.backs(active.view().epoch));
                 }
             }
             (Input::ViewLog(ViewEvent::Candidates(candidates)), active) => {
@@ -247,7 +224,7 @@ impl Membership {
                     active.touch();
                 }
             }
-            (Input::ViewLog(ViewEvent::Reported(report)), Some(active)) => active.on_report(&report, out),
+            (Input::ViewLog(ViewEvent::Reported(report)), Some(active)) => active.on_report(report, out),
             (Input::ViewLog(ViewEvent::NoQuorum), Some(active)) => active.stall(out),
             (Input::Broken(node, reason), Some(active)) => active.broken(node, reason, out),
             (Input::Faulty(node, why), Some(active)) => active.suspect(node, Cause::Faulty { node, why }, out),
@@ -255,7 +232,7 @@ impl Membership {
             (Input::Suspect(node), Some(active)) => active.suspect_as_told(node, out),
             (Input::Frozen { shard, count, leased }, Some(active)) => active.on_frozen(shard, count, &leased),
             (Input::Complete(shard), Some(active)) => active.on_complete(shard),
-            (Input::Connected, Some(active)) => active.coming.endpoint(),
+            (Input::Connected, Some(active)) => active.on_endpoint(),
             (Input::ShardsConnected, Some(active)) => active.on_connected(),
             (Input::CleansUp(waits), Some(active)) => active.cleans_up(&waits),
             (Input::Ended(shard), Some(active)) => {
@@ -299,9 +276,7 @@ impl Membership {
         self.backoff.is_member(now);
         let changed = active.step(fabric, (now, wall), &self.settings, &self.candidates, out);
         if self.leaving && active.is_deserted(now, &self.settings) {
-            // Another member that waits may not have heard that all leave.
-            active.table.close();
-            active.table.push(fabric);
+            active.close_now(fabric);
             self.end(EndReason::Left, out);
         }
         self.go_on(out);
@@ -327,17 +302,17 @@ impl Membership {
     /// Takes the next step of leaving that is due, if this node is to leave, or all are.
     fn leave(&mut self, now: Time, out: &mut Vec<Effect>) {
         let Some(active) = &mut self.active else { return };
-        self.closing |= active.closes;
+        self.closing |= active.closes();
         self.leaving |= self.closing;
         if self.closing {
-            active.table.close();
-        } else if !self.leaving || !active.may_leave() {
+            active.close();
+        } else if !self.leaving || !may_leave(active.table()) {
             return;
         }
-        if active.is_open() && active.table.len() == 1 {
+        if active.is_open() && active.table().len() == 1 {
             // No member is left to which it could matter.
             self.end(EndReason::Left, out);
-        } else if active.is_open() || self.candidates.is_empty() || active.proposer.waits_in_vain(now, &self.settings) {
+        } else if active.is_open() || self.candidates.is_empty() || active.waits_in_vain(now, &self.settings) {
             // Not while others may join instead, as long as anything is decided.
             active.leave(out);
         }
@@ -376,16 +351,16 @@ impl Membership {
         if self.installing.is_some() || active.is_decided() {
             return self.later.push_back(next);
         }
-        let follows = next.view.epoch.0 == active.view.epoch.0 + 1;
+        let follows = next.view.epoch.0 == active.view().epoch.0 + 1;
         let as_frozen = |(index, shard): (usize, ShardId)| {
             // Nothing stands in the order of a suspended shard, and a restart knows of a copy in its place.
-            if active.view.shards[index].is_suspended() {
+            if active.view().shards[index].is_suspended() {
                 return true;
             }
             let ends = next.finals.get(&shard).map_or(&[][..], Vec::as_slice);
-            ends.iter().find(|end| end.node == self.me.node).map(|end| end.count) == active.frozen.get(&shard).copied()
+            ends.iter().find(|end| end.node == self.me.node).map(|end| end.count) == active.table().count(shard)
         };
-        let stays = next.view.members.contains(&self.me) && active.shards().all(as_frozen);
+        let stays = next.view.members.contains(&self.me) && active.table().own_shards().all(as_frozen);
         if follows && active.is_frozen() && (stays || self.leaving) {
             tracing::info!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "decided");
             active.commit(next);

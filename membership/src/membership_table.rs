@@ -1,6 +1,6 @@
 //! The table of one view, in which its members tell each other about it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RegionKind, RegisterError,
@@ -10,7 +10,8 @@ use squall_sst::{ColumnSet, Counter, Counters, Fingerprint, Flag, Layout, Mesh, 
 use crate::{
     lead::Accusations,
     stall::{Waits, WaitsFor},
-    view::{Seq, View},
+    view::{Member, Seq, ShardId, View},
+    view_log::{Final, Finals},
 };
 
 /// The layer's number in a [`GroupTag`].
@@ -25,9 +26,13 @@ pub(crate) enum TableEvent {
     Strange(usize),
 }
 
-/// One member's copy of a view's table. Members are named by their ranks, shards by their places in the view.
+/// One member's copy of a view's table, and so its knowledge of the view. Members are named by their ranks, shards by
+/// their places in the view.
 #[derive(Debug)]
 pub(crate) struct MembershipTable {
+    view: Arc<View>,
+    /// This node's final counts.
+    counts: BTreeMap<ShardId, Seq>,
     mesh: Mesh,
     remote: Vec<Option<RegionKey>>,
     table: Table,
@@ -61,7 +66,7 @@ impl MembershipTable {
     /// Starts to connect the table of a view in which this node has rank `me`.
     pub(crate) fn connect(
         fabric: &mut impl Fabric,
-        view: &View,
+        view: Arc<View>,
         me: usize,
         fingerprint: u64,
     ) -> Result<MembershipTable, RegisterError> {
@@ -92,6 +97,8 @@ impl MembershipTable {
         let mesh = Mesh::connect(fabric, &nodes, me, tag, &hello, |_| vec![table.region().clone()]);
         let remote = vec![None; nodes.len()];
         Ok(MembershipTable {
+            view,
+            counts: BTreeMap::new(),
             mesh,
             remote,
             table,
@@ -109,6 +116,27 @@ impl MembershipTable {
             decided,
             flags,
         })
+    }
+
+    pub(crate) fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// This node, as a member of the view.
+    pub(crate) fn member(&self) -> &Member {
+        &self.view.members[self.me()]
+    }
+
+    /// The shards that this node is a member of, with their places in the view.
+    pub(crate) fn own_shards(&self) -> impl Iterator<Item = (usize, ShardId)> {
+        let node = self.member().node;
+        let mine = self.view.shards.iter().enumerate().filter(move |(_, shard)| shard.members.contains(&node));
+        mine.map(|(index, shard)| (index, shard.shard))
+    }
+
+    /// A shard's place in the view.
+    pub(crate) fn place_of(&self, shard: ShardId) -> Option<usize> {
+        self.view.shards.iter().position(|other| other.shard == shard)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -217,9 +245,24 @@ impl MembershipTable {
         forward.saturating_sub(back)
     }
 
-    pub(crate) fn freeze(&mut self, shard: usize, count: Seq) {
-        let column = self.frozen.nth(shard);
-        self.table.set(column, count.0.max(self.table.get(self.me(), column)));
+    /// Sets this node's final count of a shard. False if it had one.
+    pub(crate) fn freeze(&mut self, shard: usize, count: Seq) -> bool {
+        let is_new = self.counts.insert(self.view.shards[shard].shard, count).is_none();
+        if is_new {
+            let column = self.frozen.nth(shard);
+            self.table.set(column, count.0.max(self.table.get(self.me(), column)));
+        }
+        is_new
+    }
+
+    /// This node's final count of a shard.
+    pub(crate) fn count(&self, shard: ShardId) -> Option<Seq> {
+        self.counts.get(&shard).copied()
+    }
+
+    /// Whether this node has its final counts of all shards.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.own_shards().all(|(_, shard)| self.counts.contains_key(&shard))
     }
 
     pub(crate) fn frozen(&self, member: usize, shard: usize) -> Seq {
@@ -232,6 +275,39 @@ impl MembershipTable {
 
     pub(crate) fn is_complete(&self, member: usize, shard: usize) -> bool {
         self.table.get(member, self.complete.nth(shard)) > 0
+    }
+
+    /// Whether a member holds a shard's state, as far as is known.
+    pub(crate) fn holds(&self, member: usize, shard: usize) -> bool {
+        self.view.shards[shard].is_complete(self.node(member)) || self.is_complete(member, shard)
+    }
+
+    /// Whether the view calls a member complete, and its disk is known to have all that it had delivered when the view
+    /// began.
+    pub(crate) fn is_on_disk(&self, member: usize, shard: usize) -> bool {
+        self.view.shards[shard].is_complete(self.node(member)) && self.is_complete(member, shard)
+    }
+
+    /// The final counts of members, as their rows say.
+    pub(crate) fn finals_of(&self, members: &[usize]) -> Finals {
+        let mut finals = Finals::new();
+        for (index, shard) in self.view.shards.iter().enumerate() {
+            let ranks = shard.members.iter().filter_map(|&node| self.rank_of(node));
+            let end = |member: usize| self.end(member, index, self.frozen(member, index));
+            finals.insert(shard.shard, ranks.filter(|member| members.contains(member)).map(end).collect());
+        }
+        finals
+    }
+
+    /// This node's own final counts.
+    pub(crate) fn own_finals(&self) -> BTreeMap<ShardId, Final> {
+        let end = |(index, shard)| Some((shard, self.end(self.me(), index, self.count(shard)?)));
+        self.own_shards().filter_map(end).collect()
+    }
+
+    fn end(&self, member: usize, shard: usize, count: Seq) -> Final {
+        let (complete, on_disk) = (self.holds(member, shard), self.is_on_disk(member, shard));
+        Final { node: self.node(member), count, complete, on_disk }
     }
 
     /// Publishes the thing for which the clean-up of a shard waits now, or that it has got on with it.

@@ -1,4 +1,4 @@
-//! The search behind [`Layout::assign`], which finds the members of each shard.
+//! The assignment of shards to members: a function of the members, alike at all nodes.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::Layout,
     ranks::Ranks,
-    view::{Member, ShardState, View},
+    view::{ClusterId, Epoch, Member, ShardView, View},
 };
 
 /// A placement in the making. All numbers are integers and all ties are broken by rank, so that all nodes find the
@@ -45,35 +45,76 @@ impl Shard {
     }
 }
 
-/// The members of each shard, in their order; see [`Layout::assign`].
-pub(crate) fn place(layout: &Layout, members: &[Member], before: Option<&View>) -> Vec<Vec<NodeId>> {
-    let all = Ranks::first(members.len());
-    let ranks_of =
-        |nodes: &[NodeId]| -> Ranks { all.iter().filter(|&rank| nodes.contains(&members[rank].node)).collect() };
-    let shards = layout.shards().map(|(shard, group)| {
-        let replicas = group.max_replicas.map_or(all.len(), |max| all.len().min(max as usize));
-        let Some(before) = before.and_then(|before| before.shard(shard)) else {
-            return Shard { replicas, ..Shard::default() };
-        };
-        let last_holders = match &before.state {
-            ShardState::Suspended { last_holders, .. } => {
-                ranks_of(&last_holders.iter().map(|holder| holder.node).collect::<Vec<_>>())
-            }
-            _ => Ranks::default(),
-        };
-        let holders = ranks_of(&before.complete).with(last_holders);
-        let kept = ranks_of(&before.members).with(last_holders);
-        Shard { replicas, kept, holders, chosen: kept }
-    });
-    let racks = members.iter().map(|member| member.rack.as_str()).collect();
-    let mut placement = Placement { members: all, racks, loads: vec![0; members.len()], shards: shards.collect() };
-    placement.count();
-    placement.shed();
-    placement.fill();
-    placement.spread();
-    placement.balance();
-    let nodes = |shard: &Shard| shard.members().iter().map(|rank| members[rank].node).collect();
-    placement.shards.iter().map(nodes).collect()
+impl Layout {
+    /// The members of each shard, when `members` are those of the view: of all shards, in their order, each in the
+    /// view's order.
+    ///
+    /// `before` is the view that it follows, in which those members are complete that hold a shard's state when it
+    /// ends. The result depends on nothing else, so all nodes find the same. It is of no use for a layout that
+    /// [`check`](Layout::check) refuses, or for more members than the largest view has.
+    ///
+    /// In this order of importance:
+    /// 1. A shard has as many members as the layout says, or all there are if those are fewer. No member that holds its
+    ///    state is dropped while the one that is to replace it does not hold it.
+    /// 2. Members of a shard are of different racks, where that is possible. A rack without a name holds one member. A
+    ///    rack with fewer members than others has more of the work, so racks are best of one size.
+    /// 3. No member holds more than one shard more than another, not counting shards that all hold.
+    /// 4. A member that holds a shard keeps it. If one of n members goes, only the replicas that it held are placed
+    ///    anew, and at most as many moved to even that out. If one comes, nothing moves but the n-th part, to that one.
+    ///    (Between racks more may move.)
+    ///
+    /// A move takes two views: in the first both are members; in the second, once the new one is complete, the old one
+    /// is not. One replica of a shard moves at a time.
+    ///
+    /// | shards × replicas | members, racks | follows | result |
+    /// |---|---|---|---|
+    /// | 2 × all | 1 2 3 | | 1 2 3, 1 2 3 |
+    /// | 2 × 2 | 1 2 3 4 | | 1 2, 3 4 |
+    /// | 2 × 2 | 1a 2a 3b 4b | | 1 3, 2 4 |
+    /// | 3 × 2 | 1 2 3 | | 1 2, 1 3, 2 3 |
+    /// | 3 × 2 | 1 2 3 4 | 1 2, 1 3, 2 3 | 1 2 4, 1 3, 2 3 |
+    /// | 3 × 2 | 1 2 3 4 | 1 2 4, 1 3, 2 3, all complete | 2 4, 1 3, 2 3 |
+    /// | 3 × 2 | 1 2 | 1 2, 1 3, 2 3 | 1 2, 1 2, 1 2 |
+    /// | 2 × 1 | 1 2 3 | 1, 3 | 1, 3 |
+    pub fn assign(&self, members: &[Member], before: Option<&View>) -> Vec<Vec<NodeId>> {
+        let all = Ranks::first(members.len());
+        let ranks_of =
+            |nodes: &[NodeId]| -> Ranks { all.iter().filter(|&rank| nodes.contains(&members[rank].node)).collect() };
+        let shards = self.shards().map(|(shard, group)| {
+            let replicas = group.max_replicas.map_or(all.len(), |max| all.len().min(max as usize));
+            let Some(before) = before.and_then(|before| before.shard(shard)) else {
+                return Shard { replicas, ..Shard::default() };
+            };
+            let last_holders = ranks_of(&before.last_holders().iter().map(|holder| holder.node).collect::<Vec<_>>());
+            let holders = ranks_of(&before.complete).with(last_holders);
+            let kept = ranks_of(&before.members).with(last_holders);
+            Shard { replicas, kept, holders, chosen: kept }
+        });
+        let racks = members.iter().map(|member| member.rack.as_str()).collect();
+        let mut placement = Placement { members: all, racks, loads: vec![0; members.len()], shards: shards.collect() };
+        placement.count();
+        placement.shed();
+        placement.fill();
+        placement.spread();
+        placement.balance();
+        let nodes = |shard: &Shard| shard.members().iter().map(|rank| members[rank].node).collect();
+        placement.shards.iter().map(nodes).collect()
+    }
+}
+
+impl View {
+    /// The first view of these members, by rank: all hold all state there is, which is none. The node that decides on
+    /// the view sets its life.
+    pub fn first(members: Vec<Member>, layout: &Layout) -> View {
+        let assigned = layout.assign(&members, None);
+        let shards = layout.shards().zip(assigned).map(|((shard, group), nodes)| {
+            let senders = group.senders_of(&nodes);
+            ShardView::whole(shard, nodes, senders)
+        });
+        let shards = shards.collect();
+        let joined = members.iter().map(|member| member.node).collect();
+        View { life: ClusterId::default(), epoch: Epoch::FIRST, shards, joined, left: Vec::new(), members }
+    }
 }
 
 impl Placement<'_> {

@@ -6,18 +6,14 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
 use crate::{
+    back::Back,
     layout::Layout,
     reopen,
-    restart::{Back, check_restart},
-    view::{Epoch, Incarnation, MAX_MEMBERS, Member, View},
-    view_log::Proposal,
+    restart::check_restart,
+    rules,
+    view::{ClusterId, Epoch, Incarnation, MAX_MEMBERS, Member, View},
+    view_log::{Proposal, Refused},
 };
-
-/// The number of a cluster's life, which tells it from any other, whatever their names. Drawn at random when the first
-/// view is decided, and anew when an operator forces one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ClusterId(pub u64);
 
 /// The place where a cluster's life that an operator forced branched off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,23 +89,6 @@ pub enum Applied {
     Refused(Refused),
 }
 
-/// The reason for which an entry does nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Refused {
-    /// There is a first view already, or none yet.
-    #[error("the cluster has been begun already, or not yet")]
-    OutOfPlace,
-    /// It follows another view than the current one.
-    #[error("it follows another view: the current one is of {current}")]
-    NotCurrent {
-        /// The current view's epoch.
-        current: Epoch,
-    },
-    /// It breaks a rule for successors; the sentence says which.
-    #[error("{0}")]
-    Rule(String),
-}
-
 /// The decisions of the view log so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Register {
@@ -163,6 +142,12 @@ impl Register {
         self.newest.get(&node).copied()
     }
 
+    /// The latest life in which a node was a member, or asks to be one.
+    pub fn known(&self, node: NodeId) -> Option<Incarnation> {
+        let asks = self.candidates.iter().filter(|asks| asks.node == node).map(|asks| asks.incarnation);
+        asks.chain(self.newest(node)).max()
+    }
+
     /// The views that operators have forced, in words, oldest first.
     pub fn forced(&self) -> &[String] {
         &self.forced
@@ -175,10 +160,7 @@ impl Register {
 
     /// Applies an entry.
     pub fn apply(&mut self, entry: Entry) -> Applied {
-        match self.try_apply(entry) {
-            Ok(applied) => applied,
-            Err(refused) => Applied::Refused(refused),
-        }
+        self.try_apply(entry).unwrap_or_else(Applied::Refused)
     }
 
     fn try_apply(&mut self, entry: Entry) -> Result<Applied, Refused> {
@@ -200,11 +182,7 @@ impl Register {
                     let node = member.node;
                     return Err(Refused::Rule(format!("{node} is configured otherwise than the members")));
                 }
-                let asks =
-                    self.candidates.iter().filter(|other| other.node == member.node).map(|other| other.incarnation);
-                if let Some(known) =
-                    asks.chain(self.newest(member.node)).max().filter(|&known| known >= member.incarnation)
-                {
+                if let Some(known) = self.known(member.node).filter(|&known| known >= member.incarnation) {
                     let (node, asked) = (member.node, member.incarnation);
                     let why = format!("{node} asks to join as incarnation {}, and {} is known of it", asked.0, known.0);
                     return Err(Refused::Rule(why));
@@ -281,11 +259,7 @@ impl Register {
 
 /// Checks that a view that follows from no other has members, each once.
 fn check_members(members: &[Member]) -> Result<(), Refused> {
-    let twice =
-        members.iter().enumerate().find(|(i, member)| members[..*i].iter().any(|other| other.node == member.node));
-    if let Some((_, member)) = twice {
-        return Err(Refused::Rule(format!("{} is in it twice", member.node)));
-    }
+    rules::check_each_once(members)?;
     if members.is_empty() || members.len() > MAX_MEMBERS {
         let (len, most) = (members.len(), MAX_MEMBERS);
         return Err(Refused::Rule(format!("a view of {len} members can't be: 1 to {most} can")));

@@ -4,12 +4,11 @@
 use squall_fabric::NodeId;
 
 use crate::{
+    back::{Back, HeldCopy, acknowledged, learn, reach, skipped},
     layout::Layout,
-    register::Refused,
-    restart::{Back, Ends, HeldCopy, acknowledged, reach, skipped, skipped_by},
     rules,
-    view::{Holder, Member, Seq, ShardId, ShardState, ShardView, View},
-    view_log::{Final, Finals, Proposal},
+    view::{Holder, Member, Seq, ShardId, ShardState, View},
+    view_log::{Ends, Final, Finals, Proposal, Refused},
 };
 
 impl Back {
@@ -79,32 +78,6 @@ impl Back {
     }
 }
 
-/// Takes over what the logs that are back tell of a suspended shard: the version up to which messages were
-/// acknowledged, and the former copies with which it may go on.
-///
-/// A member's disk reaches the place from which on it has been complete before it has anything acknowledged. So where
-/// the log of a holder ends before that place, nothing was acknowledged in any of its views. Copies that were complete
-/// up to there, or later, then lack nothing.
-pub(crate) fn learn(shard: &mut ShardView, backs: &[Back]) {
-    let known = acknowledged(shard, backs);
-    let id = shard.shard;
-    let ShardState::Suspended { last_holders, acknowledged, .. } = &mut shard.state else { return };
-    *acknowledged = known;
-    let is_short = |holder: &Holder| {
-        let copies = backs.iter().filter(|back| holder.is(&back.member)).filter_map(|back| back.held.get(&id));
-        copies.into_iter().any(|held| held.never_reached(holder.since))
-    };
-    // The last epoch in which anything may have been acknowledged.
-    let mut last = last_holders.iter().filter(|holder| is_short(holder)).map(|holder| holder.since.epoch).min();
-    for one in shard.former.iter_mut().rev() {
-        one.counts |= last.is_some_and(|last| last <= one.last);
-        if one.counts && is_short(&one.holder) {
-            let since = one.holder.since.epoch;
-            last = Some(last.map_or(since, |last| last.min(since)));
-        }
-    }
-}
-
 /// The view from which a successor follows, and the places where its reopened shards go on.
 ///
 /// In it those shards are not suspended of which members that stay have a copy that counts: each goes on at the end of
@@ -122,7 +95,7 @@ pub(crate) fn reopened(view: &View, backs: &[Back], stays: impl Fn(&Member) -> b
         let Some(end) = staying.iter().filter_map(reach).max() else { continue };
         let reaching: Vec<&Back> = staying.iter().copied().filter(|back| reach(back) == Some(end)).collect();
         let skipped = skipped(view, shard, reaching.iter().copied());
-        let is_same = |back: &Back| Some(skipped_by(shard.shard, back)) == skipped;
+        let is_same = |back: &Back| Some(back.skipped(shard.shard)) == skipped;
         let has_it = |node: &NodeId| reaching.iter().any(|back| back.member.node == *node && is_same(back));
         open.complete = nodes.iter().copied().filter(has_it).collect();
         open.since = open.complete.iter().map(|&node| (node, end)).collect();

@@ -7,10 +7,11 @@ use squall_fabric::{NodeId, Time};
 
 use crate::{
     active_view::ActiveView,
+    back::{Back, HeldCopy, Skipped},
     input::{Effect, Settings},
     leases,
-    restart::{Back, HeldCopy, OrderEnd, Skipped, alone_from_disk, restart},
-    view::{Epoch, Incarnation, Member, ShardId, ShardView, View},
+    restart::{alone_from_disk, restart},
+    view::{Epoch, Incarnation, Member, OrderEnd, ShardId, ShardView, View},
     view_log::Proposal,
 };
 
@@ -139,7 +140,7 @@ impl Returning {
         out: &mut Vec<Effect>,
     ) {
         let Some(epoch) = self.last.as_ref().map(|last| last.view.epoch) else { return self.wake = Time::MAX };
-        let active = active.filter(|active| active.view.epoch == epoch);
+        let active = active.filter(|active| active.view().epoch == epoch);
         if !self.kept.is_empty() {
             // The clock was read after this node had ceased to vouch.
             self.kept_from.get_or_insert(now + leases::over_after(settings.read_lease));
@@ -171,7 +172,7 @@ impl Returning {
             if active.is_open() {
                 return self.reopens(kept, active).filter(|back| !back.held.is_empty());
             }
-            let mut back = active.back()?;
+            let mut back = back_of_stuck(active)?;
             back.held.extend(self.reopens(kept, active).into_iter().flat_map(|reopens| reopens.held));
             return Some(back);
         }
@@ -202,23 +203,20 @@ impl Returning {
     /// Logs why suspended shards don't go on with what this node's disk has, once in each view.
     fn log(&mut self, active: Option<&ActiveView>) {
         let (Some(active), Some(held)) = (active, &self.held) else { return };
-        let epoch = active.view.epoch;
+        let epoch = active.view().epoch;
         if self.logged.replace(epoch) == Some(epoch) {
             return;
         }
-        let held: BTreeMap<ShardId, HeldCopy> = held
-            .iter()
-            .filter(|(shard, _)| is_suspended(&active.view, **shard))
-            .map(|(&shard, &held)| (shard, held))
-            .collect();
-        let back = Back { member: active.member().clone(), epoch, goes_on: true, held };
-        let backs = [&active.backs[..], std::slice::from_ref(&back)].concat();
-        for why in back.held.keys().filter_map(|&shard| back.falls_short(&active.view, shard, &backs)) {
+        let mut held = held.clone();
+        held.retain(|shard, _| is_suspended(active.view(), *shard));
+        let back = Back { member: active.table().member().clone(), epoch, goes_on: true, held };
+        let backs = [active.backs(), std::slice::from_ref(&back)].concat();
+        for why in back.held.keys().filter_map(|&shard| back.falls_short(active.view(), shard, &backs)) {
             tracing::warn!(epoch = epoch.0, why, "a suspended shard does not go on with this node's copy");
         }
-        let view = &active.view;
+        let view = active.view();
         let has_copy = |shard: &ShardView| back.held.contains_key(&shard.shard) || self.kept.contains_key(&shard.shard);
-        for shard in view.shards.iter().filter(|shard| shard.may_reopen(active.member()) && !has_copy(shard)) {
+        for shard in view.shards.iter().filter(|shard| shard.may_reopen(active.table().member()) && !has_copy(shard)) {
             let others = match shard.are_all_back(&view.members) {
                 true => "all are back, too: if none of them has it, it is lost, and the shard does not go on by itself",
                 false => "not all are back",
@@ -230,14 +228,14 @@ impl Returning {
 
     /// This node's report on suspended shards, if it has any.
     fn reopens(&self, kept: bool, active: &ActiveView) -> Option<Back> {
-        let view = &active.view;
+        let view = active.view();
         let kept = self.kept.iter().filter(|_| kept);
         let held =
             self.held.iter().flatten().chain(kept).map(|(&shard, &held)| (shard, held)).collect::<BTreeMap<_, _>>();
         if held.is_empty() {
             return None;
         }
-        let mut back = Back { member: active.member().clone(), epoch: view.epoch, goes_on: true, held };
+        let mut back = Back { member: active.table().member().clone(), epoch: view.epoch, goes_on: true, held };
         let counts: Vec<ShardId> =
             back.held.keys().copied().filter(|&shard| back.may_tell(view, shard).is_ok()).collect();
         back.held.retain(|shard, _| counts.contains(shard));
@@ -280,28 +278,16 @@ impl Returning {
     }
 }
 
-impl ActiveView {
-    /// This member's report, if it is wedged and nothing can be decided.
-    fn back(&self) -> Option<Back> {
-        let end = |seq| OrderEnd { epoch: self.view.epoch, seq };
-        let held = |(index, shard): (usize, ShardId)| {
-            let end = end(*self.frozen.get(&shard)?);
-            Some((
-                shard,
-                HeldCopy {
-                    end,
-                    complete: self.holds(self.me, index),
-                    version: None,
-                    acknowledged: 0,
-                    trusted: false,
-                    skipped: Skipped::default(),
-                },
-            ))
-        };
-        let is_stuck = self.is_frozen() && !self.is_decided() && self.proposer.is_stalled();
-        let (member, epoch) = (self.member().clone(), self.view.epoch);
-        is_stuck.then(|| Back { member, epoch, goes_on: false, held: self.shards().filter_map(held).collect() })
-    }
+/// A member's report, if it is wedged and nothing can be decided.
+fn back_of_stuck(active: &ActiveView) -> Option<Back> {
+    let (table, epoch) = (active.table(), active.view().epoch);
+    let held = |(index, shard)| {
+        let (end, complete) = (OrderEnd { epoch, seq: table.count(shard)? }, table.holds(table.me(), index));
+        let (version, skipped) = (None, Skipped::default());
+        Some((shard, HeldCopy { end, complete, version, acknowledged: 0, trusted: false, skipped }))
+    };
+    let held = active.is_stuck().then(|| table.own_shards().filter_map(held).collect())?;
+    Some(Back { member: table.member().clone(), epoch, goes_on: false, held })
 }
 
 fn is_suspended(view: &View, shard: ShardId) -> bool {
@@ -313,10 +299,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{
-        register::ClusterId,
-        view::{Former, Holder, Seq, ShardState, VoterId},
-    };
+    use crate::view::{ClusterId, Former, Holder, Seq, ShardState, VoterId};
 
     const SHARD: ShardId = ShardId(0);
 

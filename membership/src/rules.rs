@@ -6,10 +6,10 @@ use squall_fabric::NodeId;
 
 use crate::{
     layout::{Counts, GroupLayout, Layout},
-    register::Refused,
-    restart::{Ends, OrderEnd},
-    view::{Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, Seq, ShardId, ShardState, ShardView, View},
-    view_log::{Final, Finals, Proposal, Trims},
+    view::{
+        Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, OrderEnd, Seq, ShardId, ShardState, ShardView, View,
+    },
+    view_log::{Ends, Final, Finals, Proposal, Refused, Trims},
 };
 
 /// The successor in which these members of a view stay, and these join.
@@ -70,8 +70,7 @@ pub(crate) fn following(
             Counts::Passed => &members,
         };
         let complete: Vec<NodeId> = members.iter().copied().filter(|node| held.contains(node)).collect();
-        let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
-        let senders = complete.iter().copied().filter(may_send).collect();
+        let senders = group.senders_of(&complete);
         let state = state(group, &complete, holders.remove(&shard));
         let trim = trims.get(&shard).map(|&seq| OrderEnd { epoch: current.epoch, seq });
         let ended = ends.get(&shard).copied().or(trim).filter(|_| group.counts == Counts::Received);
@@ -148,8 +147,7 @@ pub(crate) fn start_anew(proposal: &mut Proposal, layout: &Layout) -> Vec<ShardI
         if shard.complete.is_empty() {
             anew.push(shard.shard);
             shard.complete.clone_from(&shard.members);
-            let may_send = |node: &&NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
-            shard.senders = shard.complete.iter().filter(may_send).copied().collect();
+            shard.senders = group.senders_of(&shard.complete);
             shard.state = state(group, &shard.complete, None);
         }
     }
@@ -237,10 +235,7 @@ pub(crate) fn check_ending(
     if let Some(stranger) = joining.iter().find(|member| !candidates.contains(member)) {
         return refuse(format!("{} joins and did not ask to, as it is said to be", stranger.node));
     }
-    let twice = |(i, member): (usize, &Member)| next.members[..i].iter().any(|other| other.node == member.node);
-    if let Some((_, member)) = next.members.iter().enumerate().find(|&(i, member)| twice((i, member))) {
-        return refuse(format!("{} is in it twice", member.node));
-    }
+    check_each_once(&next.members)?;
     let stay: Vec<NodeId> = staying.iter().map(|member| member.node).collect();
     check_finals(current, &stay, &proposal.finals)?;
     let mut expected = following(current, layout, proposal.by, &stay, joining, &proposal.finals, ends);
@@ -255,6 +250,15 @@ pub(crate) fn check_ending(
         return refuse("its shards, or its lists of who joined and left, are not what follows from its members".into());
     }
     Ok(())
+}
+
+/// Checks that no node is in a view twice.
+pub(crate) fn check_each_once(members: &[Member]) -> Result<(), Refused> {
+    let twice = |(i, member): &(usize, &Member)| members[..*i].iter().any(|other| other.node == member.node);
+    match members.iter().enumerate().find(twice) {
+        Some((_, member)) => Err(Refused::Rule(format!("{} is in it twice", member.node))),
+        None => Ok(()),
+    }
 }
 
 /// Accepts last holders that only the proposer may know: members that do not stay, and had become complete.

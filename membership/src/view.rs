@@ -5,8 +5,6 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
-use crate::{register::ClusterId, restart::OrderEnd};
-
 /// The number of a view. The first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -60,6 +58,27 @@ impl fmt::Display for Seq {
     }
 }
 
+/// The end of a copy of a shard's order: all of the epochs before this one, up to their trims, and so many places of
+/// this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OrderEnd {
+    /// The last epoch of which the copy has, or could have, anything.
+    pub epoch: Epoch,
+    /// The number of places of that epoch's order.
+    pub seq: Seq,
+}
+
+impl OrderEnd {
+    /// The place before the first epoch, where an empty log ends.
+    pub const START: OrderEnd = OrderEnd { epoch: Epoch(0), seq: Seq(0) };
+}
+
+impl fmt::Display for OrderEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.seq, self.epoch)
+    }
+}
+
 /// The number of one of a node's lives: a process that comes back has a higher one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -70,6 +89,12 @@ pub struct Incarnation(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VoterId(pub u64);
+
+/// The number of a cluster's life, which tells it from any other, whatever their names. Drawn at random when the first
+/// view is decided, and anew when an operator forces one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClusterId(pub u64);
 
 /// A node's place in a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,25 +217,40 @@ impl ShardView {
 
     /// The member as the holder of a copy, if it is complete, or was in the last view in which the shard was held.
     pub(crate) fn holder(&self, member: &Member) -> Option<Holder> {
-        if let ShardState::Suspended { last_holders, .. } = &self.state {
-            return last_holders.iter().find(|holder| holder.is(member)).copied();
+        if self.is_suspended() {
+            return self.last_holders().iter().find(|holder| holder.is(member)).copied();
         }
         let Member { node, voter, .. } = *member;
         let since = || self.since.get(&node).copied().unwrap_or(OrderEnd::START);
         self.is_complete(node).then(|| Holder { node, voter, since: since() })
     }
 
+    /// The copies that were complete in the last view in which the shard was held, if it is suspended.
+    pub(crate) fn last_holders(&self) -> &[Holder] {
+        match &self.state {
+            ShardState::Suspended { last_holders, .. } => last_holders,
+            ShardState::Active | ShardState::Inadequate => &[],
+        }
+    }
+
+    /// The last holders, if the shard is suspended, then the former ones.
+    pub(crate) fn earlier_holders(&self) -> impl Iterator<Item = &Holder> {
+        self.last_holders().iter().chain(self.former.iter().map(|one| &one.holder))
+    }
+
     /// Whether the shard is suspended and may go on with a node's copy: one of the last, or a former one.
     pub(crate) fn may_reopen(&self, member: &Member) -> bool {
-        self.is_suspended() && (self.holder(member).is_some() || self.former.iter().any(|one| one.holder.is(member)))
+        self.is_suspended() && self.earlier_holders().any(|holder| holder.is(member))
     }
 
     /// The nodes with whose copies the shard may go on, if it is suspended: the last that were complete, then former
     /// ones.
     pub fn waits_for(&self) -> Vec<NodeId> {
-        let ShardState::Suspended { last_holders, .. } = &self.state else { return Vec::new() };
         let mut nodes: Vec<NodeId> = Vec::new();
-        for holder in last_holders.iter().chain(self.former.iter().map(|one| &one.holder)) {
+        if !self.is_suspended() {
+            return nodes;
+        }
+        for holder in self.earlier_holders() {
             if !nodes.contains(&holder.node) {
                 nodes.push(holder.node);
             }
@@ -221,9 +261,7 @@ impl ShardView {
     /// Whether the shard is suspended and all copies with which it may go on are at these members. If it does not go on
     /// soon, none of them has its state any more: that is lost.
     pub fn are_all_back(&self, members: &[Member]) -> bool {
-        let ShardState::Suspended { last_holders, .. } = &self.state else { return false };
-        let mut holders = last_holders.iter().chain(self.former.iter().map(|one| &one.holder));
-        holders.all(|holder| members.iter().any(|member| holder.is(member)))
+        self.is_suspended() && self.earlier_holders().all(|holder| members.iter().any(|member| holder.is(member)))
     }
 
     /// The last epoch in which the shard was held, in a view of this one.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    restart::{Back, Ends},
-    view::{Epoch, Member, Seq, ShardId, View},
+    back::Back,
+    view::{Epoch, Member, OrderEnd, Seq, ShardId, View},
 };
 
 /// The final count of a shard at a wedged member. It does not change any more.
@@ -33,6 +33,10 @@ pub type Finals = BTreeMap<ShardId, Vec<Final>>;
 /// complete member stays has none.
 pub type Trims = BTreeMap<ShardId, Seq>;
 
+/// The places where shards go on whose order does not go on at a trim, but at the end of a copy that came back. What
+/// lies behind, in any log or memory, is void.
+pub type Ends = BTreeMap<ShardId, OrderEnd>;
+
 /// A leader's request: the next view, and the part of the old one that each shard still delivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
@@ -40,7 +44,7 @@ pub struct Proposal {
     pub by: NodeId,
     /// The next view; its epoch is the current one's plus 1.
     pub view: Arc<View>,
-    /// Whether it follows as a [restart](crate::restart), and not as a [successor](crate::successor).
+    /// Whether it follows as a restart, and not as a successor.
     pub restart: bool,
     /// The final counts of all members that stay; of a restart's members, those that still run.
     pub finals: Finals,
@@ -49,6 +53,23 @@ pub struct Proposal {
     pub trims: Trims,
     /// The places where shards go on that a restart, or a last holder's return, lets go on.
     pub ends: Ends,
+}
+
+/// The reason for which an entry does nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Refused {
+    /// There is a first view already, or none yet.
+    #[error("the cluster has been begun already, or not yet")]
+    OutOfPlace,
+    /// It follows another view than the current one.
+    #[error("it follows another view: the current one is of {current}")]
+    NotCurrent {
+        /// The current view's epoch.
+        current: Epoch,
+    },
+    /// It breaks a rule for successors; the sentence says which.
+    #[error("{0}")]
+    Rule(String),
 }
 
 /// A wedged member's final counts for the others, sent by the view log's own network for when tables don't reach far

@@ -311,9 +311,7 @@ impl SimLogShared {
         }
         if let Applied::Refused(Refused::Rule(_)) = self.apply(Entry::Candidate(me)) {
             // It has been known in a later life: an incarnation beyond that one asks in its place.
-            let candidates = self.register.candidates().iter().filter(|member| member.node == node);
-            let known = candidates.map(|member| member.incarnation).chain(self.register.newest(node));
-            let beyond = known.map(|incarnation| incarnation.0).max().map_or(1, |last| last + 1);
+            let beyond = self.register.known(node).map_or(1, |last| last.0 + 1);
             let client = self.clients.get_mut(&node).expect("it asks");
             client.me.incarnation = Incarnation(beyond.max(client.me.incarnation.0));
             client.joins = Some((None, client.me.clone()));

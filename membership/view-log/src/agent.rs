@@ -4,6 +4,8 @@ mod asks;
 mod election;
 mod force;
 mod formation;
+mod input;
+mod leader;
 mod leadership;
 mod news;
 mod returns;
@@ -23,24 +25,21 @@ use openraft::{
     type_config::{TypeConfigExt, alias::InstantOf},
 };
 use squall_fabric::NodeId;
-use squall_membership::{
-    Applied, Back, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Report, View, ViewEvent,
-};
+use squall_membership::{ClusterId, Entry, Epoch, Incarnation, Member, Proposal, View, ViewEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::{
-    asks::Asks, election::Election, force::Move, formation::Formation, leadership::Leadership, returns::Returns,
-    went_back::WentBack,
+    asks::Asks, election::Election, force::Move, formation::Formation, leader::Leading, leadership::Leadership,
+    returns::Returns, went_back::WentBack,
 };
-pub(crate) use self::{force::Forcing, formation::Founders};
+pub(crate) use self::{force::Forcing, input::Input};
 use crate::{
-    leader::Leading,
     machine::Machine,
     network::LogNetwork,
     settings::{Failure, Settings, Start},
-    shared::{OwnerMailbox, QueuedBytes},
+    shared::OwnerMailbox,
     store::LogStore,
-    types::{AppResponse, LogNode, Snapshot, Types},
+    types::{LogNode, Snapshot, Types},
     wire::{Answer, Body, Call, Contact, Envelope, Here, Wants},
 };
 
@@ -53,56 +52,29 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// The most nodes that are remembered as heard, or as turned away: more than there are, unless a sender makes nodes up.
 const MANY: usize = 1024;
 
-/// An event at a node's log.
-pub(crate) enum Input {
-    /// A message, with the room that it takes while it waits.
-    Message(NodeId, Vec<u8>, Option<QueuedBytes>),
-    Propose(Proposal),
-    Join(Member),
-    Report(Vec<Member>, Report),
-    Back(Back),
-    PeerGone(NodeId),
-    Force(Forcing),
-    /// The group lacks what this node has: the others are to be told.
-    WentBack,
-    /// An entry was applied.
-    Applied(Applied),
-    /// The leader or the voters have changed.
-    Raft,
-    /// The outcome of a proposal that was written.
-    Written(Proposal, Result<AppResponse, String>),
-    /// A change of voters and learners has ended; whether it took place.
-    Changed(bool),
-    /// Whether a voter agrees that this node leads, as it was asked at this time.
-    Agreed(u64, Duration, bool),
-    /// Whether a candidate, a withdrawal or a report of this node was written.
-    Noted(NodeId, bool),
-    Stop,
-}
-
 pub(crate) struct Agent<C: Types> {
-    pub(crate) settings: Settings,
-    pub(crate) shared: Arc<OwnerMailbox>,
-    pub(crate) network: Arc<LogNetwork>,
-    pub(crate) raft: Raft<C, Machine>,
+    settings: Settings,
+    shared: Arc<OwnerMailbox>,
+    network: Arc<LogNetwork>,
+    raft: Raft<C, Machine>,
     config: Arc<Config>,
     pub(crate) machine: Machine,
-    pub(crate) store: LogStore,
-    pub(crate) inbox: UnboundedSender<Input>,
-    pub(crate) rng: fastrand::Rng,
+    store: LogStore,
+    inbox: UnboundedSender<Input>,
+    rng: fastrand::Rng,
     /// The time since the start.
-    pub(crate) now: Duration,
+    now: Duration,
     started: InstantOf<C>,
     /// The time at which each node was last heard.
-    pub(crate) heard: BTreeMap<NodeId, Duration>,
+    heard: BTreeMap<NodeId, Duration>,
     /// The latest life of each node that was heard, as a part in the log.
     lives: BTreeMap<NodeId, (Incarnation, u64)>,
     formation: Formation,
-    pub(crate) leading: Leading,
+    leading: Leading,
     /// The request of an operator, while this node asks whether it may be forced.
     forcing: Option<Forcing>,
     /// The entry that an operator forces, until it is written.
-    pub(crate) forced: Option<Entry>,
+    forced: Option<Entry>,
     /// The life to go over to.
     moves_to: Option<Move>,
     /// The lives that this node has left. It has forgotten how it voted there.
@@ -127,7 +99,7 @@ pub(crate) struct Agent<C: Types> {
     leadership: Leadership,
     election: Election,
     /// The time since which nodes are known to be gone.
-    pub(crate) gone: BTreeMap<NodeId, Duration>,
+    gone: BTreeMap<NodeId, Duration>,
     last_tick: Duration,
     /// The time of another attempt at something, which may be before the next tick.
     retry_at: Option<Duration>,
@@ -226,7 +198,6 @@ impl<C: Types> Agent<C> {
             }
             self.stand();
             next_tick = self.started + self.next_tick();
-            self.shared.lock().next_tick = next_tick - self.started;
         }
         // It fails only if a task of Raft's panicked, and then nothing is left to stop.
         let _ = self.raft.shutdown().await;
@@ -261,7 +232,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Sets the time of another attempt.
-    pub(crate) fn retry_in(&mut self, pause: Duration) {
+    fn retry_in(&mut self, pause: Duration) {
         let at = self.now + pause;
         self.retry_at = Some(self.retry_at.map_or(at, |retry| retry.min(at)));
     }
@@ -352,24 +323,32 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    pub(crate) fn me(&self) -> Member {
+    fn me(&self) -> Member {
         self.network.me()
     }
 
-    pub(crate) fn last(&self) -> Option<Proposal> {
+    fn last(&self) -> Option<Proposal> {
         self.machine.read(|register| register.last().cloned())
     }
 
-    pub(crate) fn view(&self) -> Option<Arc<View>> {
+    fn view(&self) -> Option<Arc<View>> {
         self.machine.read(|register| register.view().cloned())
     }
 
     /// All nodes in the log, and the voters among them.
-    pub(crate) fn peers(&self) -> (BTreeMap<u64, LogNode>, BTreeSet<u64>) {
+    fn peers(&self) -> (BTreeMap<u64, LogNode>, BTreeSet<u64>) {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let peers = metrics.membership_config.nodes().map(|(&voter, peer)| (voter, peer.clone())).collect();
         (peers, metrics.membership_config.voter_ids().collect())
+    }
+
+    /// The nodes that vote, but this one.
+    fn other_voters(&self) -> Vec<(u64, LogNode)> {
+        let (mut peers, voters) = self.peers();
+        let me = self.network.me().voter.0;
+        let others = voters.into_iter().filter(|voter| *voter != me);
+        others.filter_map(|voter| Some((voter, peers.remove(&voter)?))).collect()
     }
 
     fn is_in(&self, view: &View) -> bool {
@@ -509,6 +488,6 @@ impl<C: Types> Agent<C> {
 }
 
 /// Whether both are one life of one node.
-pub(crate) fn is_same(a: &Member, b: &Member) -> bool {
+fn is_same(a: &Member, b: &Member) -> bool {
     a.node == b.node && a.voter == b.voter && a.incarnation == b.incarnation
 }

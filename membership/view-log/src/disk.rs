@@ -13,10 +13,7 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, VoterId};
 
-use crate::{
-    log::{self, Opened},
-    store::{Disk, Image, Key, LogStore, StoreChange, decode, encode},
-};
+use crate::store::{Disk, Image, Key, LogStore, Opened, StoreChange, decode, encode, random};
 
 /// The file's name, in the node's directory.
 const FILE: &str = "view-log.redb";
@@ -100,7 +97,9 @@ impl Directory {
     /// Opens the store in a directory, or begins one, for a node of a cluster of this name.
     pub fn open(directory: &Path, cluster: &str, node: NodeId) -> Result<Directory, StorageError> {
         let path = directory.join(FILE);
-        Ok(Directory { opened: open(directory, (cluster, node), &mut log::random())?, path })
+        std::fs::create_dir_all(directory).map_err(|source| StorageError::Io { path: path.clone(), source })?;
+        let database = Database::create(&path).map_err(|e| opening(&path, e))?;
+        Ok(Directory { opened: with_database(database, &path, (cluster, node), &mut random())?, path })
     }
 
     /// The number of this part in the log, which no other store has.
@@ -123,14 +122,6 @@ impl Directory {
         let written = self.opened.store.set_notes(notes);
         written.map_err(|source| StorageError::Io { path: self.path.clone(), source })
     }
-}
-
-/// Opens the store in a directory, or begins one.
-fn open(directory: &Path, owner: (&str, NodeId), rng: &mut fastrand::Rng) -> Result<Opened, StorageError> {
-    let path = directory.join(FILE);
-    std::fs::create_dir_all(directory).map_err(|source| StorageError::Io { path: path.clone(), source })?;
-    let database = Database::create(&path).map_err(|e| opening(&path, e))?;
-    with_database(database, &path, owner, rng)
 }
 
 /// Opens a store on a disk of another kind.

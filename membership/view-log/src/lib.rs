@@ -23,7 +23,6 @@
 
 mod agent;
 mod disk;
-mod leader;
 mod log;
 mod machine;
 mod network;

@@ -1,14 +1,10 @@
 //! The log on a thread of its own.
 
-use std::{
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::Arc,
-    thread,
-};
+use std::{sync::Arc, thread};
 
 use openraft::{Config, Raft, SnapshotPolicy};
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, ClusterId, Member, Proposal, Report, View, ViewEvent, ViewLog, VoterId};
+use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
@@ -16,9 +12,9 @@ use crate::{
     disk::Directory,
     machine::Machine,
     network::{Clients, LogNetwork},
-    settings::{Failure, NotForced, Settings, Start, StartError, Timing},
+    settings::{Failure, NotForced, Settings, StartError, Timing},
     shared::{OwnerMailbox, ViewLogStatus},
-    store::LogStore,
+    store::{Opened, random},
     types::{Real, Types},
     wire::Transport,
 };
@@ -200,29 +196,6 @@ impl Drop for Guard {
     }
 }
 
-/// Numbers that no other process draws: those of parts in the log must never be the same.
-pub(crate) fn random() -> fastrand::Rng {
-    // The standard library's hasher is seeded by the system.
-    fastrand::Rng::with_seed(RandomState::new().build_hasher().finish())
-}
-
-/// A store, with the number of the part in the log to which it belongs.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) voter: VoterId,
-    pub(crate) store: LogStore,
-    /// The life of the cluster, if it is known.
-    pub(crate) cluster: Option<ClusterId>,
-    /// The place where it is kept, in words, if it outlives its process.
-    pub(crate) directory: Option<String>,
-}
-
-impl Opened {
-    pub(crate) fn in_memory(rng: &mut fastrand::Rng) -> Opened {
-        Opened { voter: VoterId(rng.u64(1..)), store: LogStore::in_memory(), cluster: None, directory: None }
-    }
-}
-
 /// The values that follow from the settings.
 pub(crate) struct DerivedSettings {
     pub(crate) me: Member,
@@ -231,11 +204,9 @@ pub(crate) struct DerivedSettings {
 
 impl DerivedSettings {
     pub(crate) fn new(settings: &Settings, opened: &Opened) -> Result<DerivedSettings, StartError> {
-        if let Start::List { members, .. } = &settings.start {
-            let members: Vec<NodeId> = members.iter().filter_map(|contact| contact.node).collect();
-            if !members.contains(&settings.me.node) {
-                return Err(StartError::NotListed { node: settings.me.node, members });
-            }
+        let node = settings.me.node;
+        if let Some(members) = settings.start.listed().filter(|members| !members.contains(&node)) {
+            return Err(StartError::NotListed { node, members });
         }
         let Timing { heartbeat, election, .. } = settings.timing;
         let millis = |time: std::time::Duration| time.as_millis() as u64;

@@ -59,6 +59,14 @@ impl Start {
         }
     }
 
+    /// The nodes of the list, if there is one.
+    pub(crate) fn listed(&self) -> Option<Vec<NodeId>> {
+        match self {
+            Start::List { members, .. } => Some(nodes(members)),
+            Start::Join { .. } | Start::Witness { .. } => None,
+        }
+    }
+
     pub(crate) fn contacts(&self) -> impl Iterator<Item = &Contact> {
         let (first, second): (&[Contact], &[Contact]) = match self {
             Start::List { members, witnesses } => (members, witnesses),
@@ -66,6 +74,10 @@ impl Start {
         };
         first.iter().chain(second)
     }
+}
+
+pub(crate) fn nodes(contacts: &[Contact]) -> Vec<NodeId> {
+    contacts.iter().filter_map(|contact| contact.node).collect()
 }
 
 /// The times of a log.

@@ -6,7 +6,6 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use squall_fabric::{NodeId, sync::Lock};
@@ -75,19 +74,11 @@ pub(crate) struct MailboxState {
     pub(crate) me: Member,
     pub(crate) status: ViewLogStatus,
     pub(crate) failure: Option<Failure>,
-    /// The time of the next look of the log's task, since its start.
-    pub(crate) next_tick: Duration,
 }
 
 impl OwnerMailbox {
     pub(crate) fn new(me: Member, wake: Arc<dyn Fn() + Send + Sync>) -> OwnerMailbox {
-        let state = MailboxState {
-            events: VecDeque::new(),
-            me,
-            status: ViewLogStatus::default(),
-            failure: None,
-            next_tick: Duration::ZERO,
-        };
+        let state = MailboxState { events: VecDeque::new(), me, status: ViewLogStatus::default(), failure: None };
         OwnerMailbox { state: Lock::new(state), has_events: AtomicBool::new(false), wake, waiting: AtomicUsize::new(0) }
     }
 

@@ -1,7 +1,7 @@
 //! The log in virtual time, on its caller's thread.
 
 mod disk;
-pub(crate) mod runtime;
+mod runtime;
 mod standing;
 
 use std::{
@@ -21,15 +21,27 @@ pub use self::{disk::SimDisk, standing::Standing};
 use crate::{
     agent::{Forcing, Input},
     disk as store_on_disk,
-    log::{DerivedSettings, Opened, start},
+    log::{DerivedSettings, start},
     machine::Machine,
     network::LogNetwork,
     settings::{Failure, NotForced, Settings, StartError},
     shared::{OwnerMailbox, ViewLogStatus},
-    store::LogStore,
-    types::Simulated,
+    store::{LogStore, Opened},
+    types::{AppRequest, AppResponse, LogNode, Types},
     wire::{Contact, Transport},
 };
+
+openraft::declare_raft_types!(
+    /// In virtual time.
+    pub(crate) Simulated:
+        D = AppRequest,
+        R = AppResponse,
+        NodeId = u64,
+        Node = LogNode,
+        AsyncRuntime = Runtime,
+);
+
+impl Types for Simulated {}
 
 /// The excess by which a log's clock may go further than asked, so that it comes to rest.
 const SETTLE: Duration = Duration::from_micros(1);

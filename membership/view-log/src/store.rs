@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Debug,
+    hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::{Bound, RangeBounds},
     sync::{Arc, MutexGuard},
@@ -15,7 +16,6 @@ use openraft::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use squall_fabric::sync::Lock;
-
 use squall_membership::{ClusterId, Entry, Incarnation, VoterId};
 
 use crate::types::{LogEntry, LogId, Types, Vote};
@@ -105,6 +105,29 @@ struct Inner {
     lives: Vec<Incarnation>,
     notes: Vec<u8>,
     disk: Option<Box<dyn Disk>>,
+}
+
+/// A store, with the number of the part in the log to which it belongs.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) voter: VoterId,
+    pub(crate) store: LogStore,
+    /// The life of the cluster, if it is known.
+    pub(crate) cluster: Option<ClusterId>,
+    /// The place where it is kept, in words, if it outlives its process.
+    pub(crate) directory: Option<String>,
+}
+
+impl Opened {
+    pub(crate) fn in_memory(rng: &mut fastrand::Rng) -> Opened {
+        Opened { voter: VoterId(rng.u64(1..)), store: LogStore::in_memory(), cluster: None, directory: None }
+    }
+}
+
+/// Numbers that no other process draws: those of parts in the log must never be the same.
+pub(crate) fn random() -> fastrand::Rng {
+    // The standard library's hasher is seeded by the system.
+    fastrand::Rng::with_seed(RandomState::new().build_hasher().finish())
 }
 
 impl LogStore {

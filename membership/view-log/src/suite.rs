@@ -15,9 +15,9 @@ use squall_membership::{Entry, Incarnation, Member};
 use crate::{
     disk,
     machine::Machine,
-    sim::SimDisk,
+    sim::{SimDisk, Simulated},
     store::LogStore,
-    types::{AppRequest, LeaderId, LogEntry, Real, Simulated, Types},
+    types::{AppRequest, LeaderId, LogEntry, Real, Types},
 };
 
 struct MemoryBuilder;

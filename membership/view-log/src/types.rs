@@ -45,20 +45,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = openraft_rt_tokio::TokioRuntime,
 );
 
-#[cfg(feature = "sim")]
-openraft::declare_raft_types!(
-    /// In virtual time.
-    pub(crate) Simulated:
-        D = AppRequest,
-        R = AppResponse,
-        NodeId = u64,
-        Node = LogNode,
-        AsyncRuntime = crate::sim::runtime::Runtime,
-);
-
 impl Types for Real {}
-#[cfg(feature = "sim")]
-impl Types for Simulated {}
 
 /// The node that has a part in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

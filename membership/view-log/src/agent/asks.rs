@@ -98,7 +98,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Passes on a member's proposal, which may not reach the leader directly.
-    pub(crate) fn pass_on(&self, proposal: &Proposal, from: &Member) {
+    pub(super) fn pass_on(&self, proposal: &Proposal, from: &Member) {
         let leader = self.leader().filter(|leader| leader.node != from.node && leader.node != self.network.me().node);
         if proposal.by == from.node
             && let Some(leader) = leader
@@ -109,7 +109,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Sends the proposal again soon: a new leader may not have been ready.
-    pub(crate) fn not_written(&mut self, epoch: Epoch) {
+    pub(super) fn not_written(&mut self, epoch: Epoch) {
         let pending = self.asks.proposal.as_mut().filter(|pending| pending.proposal.view.epoch == epoch);
         if let Some(pending) = pending {
             pending.sent = None;
@@ -117,7 +117,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    pub(crate) fn on_refused(&mut self, epoch: Epoch, why: &str) {
+    pub(super) fn on_refused(&mut self, epoch: Epoch, why: &str) {
         tracing::info!(%epoch, why, "a proposal was refused");
         if self.asks.proposal.as_ref().is_some_and(|pending| pending.proposal.view.epoch == epoch) {
             self.asks.proposal = None;

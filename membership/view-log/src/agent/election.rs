@@ -13,7 +13,7 @@ use std::{
 
 use openraft::{async_runtime::watch::WatchReceiver, raft::TransferLeaderRequest, type_config::TypeConfigExt};
 
-use super::{Agent, Input};
+use super::{Agent, input::Input};
 use crate::{
     network::LogNetworkClient,
     types::{LogId, Types, Vote},
@@ -149,11 +149,9 @@ impl<C: Types> Agent<C> {
         }
         let again = self.settings.timing.heartbeat;
         self.election.next_ask = Some(self.now + again / 3 + again.mul_f64(self.rng.f64() * 2.0 / 3.0));
-        let (peers, voters) = self.peers();
         let (me, last, asked) = (self.network.me().voter.0, self.store.last(), self.now);
-        for voter in voters.iter().copied().filter(|voter| *voter != me) {
-            let Some(peer) = peers.get(&voter) else { continue };
-            let client = LogNetworkClient::new(&self.network, voter, peer);
+        for (voter, peer) in self.other_voters() {
+            let client = LogNetworkClient::new(&self.network, voter, &peer);
             let (inbox, patience) = (self.inbox.clone(), self.patience());
             drop(C::spawn(async move {
                 if let Some(agrees) = client.may_lead::<C>(last, patience).await {
@@ -252,9 +250,7 @@ impl<C: Types> Agent<C> {
 
     /// Tells the other voters that this node, which leads or led by that vote, decides nothing: some may still hear it.
     pub(super) fn step_aside(&self, vote: Vote) {
-        let (peers, voters) = self.peers();
-        let me = self.network.me().voter.0;
-        for peer in voters.iter().filter(|voter| **voter != me).filter_map(|voter| peers.get(voter)) {
+        for (_, peer) in self.other_voters() {
             self.network.send(&Contact::from(&peer.member), Body::StepAside(vote));
         }
     }

@@ -10,10 +10,9 @@ use openraft::async_runtime::watch::WatchReceiver;
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Incarnation, Layout, Member, View};
 
-use super::{Agent, BUSY, MANY, force::LOOKS, is_same};
+use super::{Agent, BUSY, MANY, force::LOOKS, is_same, leader::Asking};
 use crate::{
-    leader::Asking,
-    settings::{Failure, Settings, Start, forgotten},
+    settings::{Failure, Settings, Start, forgotten, nodes},
     types::{LogNode, Types},
     wire::{Body, Contact, Hello, Here, Wants},
 };
@@ -61,16 +60,16 @@ impl Formation {
 }
 
 /// The nodes that found a group.
-pub(crate) struct Founders {
-    pub(crate) layout: Layout,
+pub(super) struct Founders {
+    pub(super) layout: Layout,
     /// The members, by rank.
-    pub(crate) members: Vec<NodeId>,
-    pub(crate) witnesses: Vec<NodeId>,
+    pub(super) members: Vec<NodeId>,
+    pub(super) witnesses: Vec<NodeId>,
 }
 
 impl<C: Types> Agent<C> {
     /// Begins the log at the first node of the list, when that has heard of all the others that they are in no group.
-    pub(crate) async fn found(&mut self) {
+    pub(super) async fn found(&mut self) {
         let Start::List { members, witnesses } = &self.settings.start else { return };
         let me = self.network.me();
         let is_founder = self.settings.start.founder() == Some(me.node);
@@ -110,7 +109,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Takes part in a cluster's life from now on.
-    pub(crate) fn adopt(&mut self, cluster: ClusterId) {
+    pub(super) fn adopt(&mut self, cluster: ClusterId) {
         if let Err(e) = self.store.set_cluster(cluster.0) {
             self.shared.fail(Failure::Storage(e.to_string()));
         }
@@ -132,7 +131,7 @@ impl<C: Types> Agent<C> {
         matches!(self.settings.start, Start::Witness { .. })
     }
 
-    pub(crate) fn become_member(&mut self, me: Member) {
+    pub(super) fn become_member(&mut self, me: Member) {
         if let Err(e) = self.store.set_incarnation(me.incarnation) {
             self.shared.fail(Failure::Storage(e.to_string()));
         }
@@ -143,7 +142,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Asks the nodes that it knows of for its place, or for news.
-    pub(crate) fn hello(&mut self) {
+    pub(super) fn hello(&mut self) {
         let is_witness = self.is_witness();
         let me = self.network.me();
         let wants = match &self.wants {
@@ -221,10 +220,7 @@ impl<C: Types> Agent<C> {
     }
 
     pub(super) fn say_hello(&self, to: &Contact, wants: Wants) {
-        let list = match &self.settings.start {
-            Start::List { members, .. } => Some(members.iter().filter_map(|contact| contact.node).collect()),
-            Start::Join { .. } | Start::Witness { .. } => None,
-        };
+        let list = self.settings.start.listed();
         let Settings { cluster, layout, parameters, .. } = &self.settings;
         let (cluster, layout, parameters) = (cluster.clone(), layout.clone(), parameters.clone());
         let decided = self.last().is_some();
@@ -248,7 +244,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// The reason for which a node can't be in one group with this one, if there is one.
-    pub(crate) fn mismatch(&self, from: NodeId, hello: &Hello) -> Option<String> {
+    pub(super) fn mismatch(&self, from: NodeId, hello: &Hello) -> Option<String> {
         if hello.cluster != self.settings.cluster {
             return Some(format!("it is of cluster {:?}, not of {:?}", hello.cluster, self.settings.cluster));
         }
@@ -267,13 +263,11 @@ impl<C: Types> Agent<C> {
                 "its groups are laid out differently: give all nodes the same groups, shards and replicas".into(),
             );
         }
-        if let (Wants::Found, Start::List { members, .. }, Some(list)) =
-            (hello.wants, &self.settings.start, &hello.list)
+        if let (Wants::Found, Some(mine), Some(list)) = (hello.wants, self.settings.start.listed(), &hello.list)
+            && self.view().is_none()
+            && mine != *list
         {
-            let mine: Vec<NodeId> = members.iter().filter_map(|contact| contact.node).collect();
-            if self.view().is_none() && mine != *list {
-                return Some(format!("its list of members is {list:?}, not {mine:?}"));
-            }
+            return Some(format!("its list of members is {list:?}, not {mine:?}"));
         }
         None
     }
@@ -304,27 +298,25 @@ impl<C: Types> Agent<C> {
         Here::Mismatch(why)
     }
 
-    pub(crate) fn on_hello(&mut self, from: Member, founds: bool, witness: bool) {
+    pub(super) fn on_hello(&mut self, from: Member, founds: bool, witness: bool) {
         let asking = Asking { peer: LogNode { member: from.clone(), witness }, founds, heard: self.now };
         self.leading.asked(from.node, asking);
         self.lead();
     }
 
-    pub(crate) fn whereabouts(&self, asks: &Member) -> Here {
+    pub(super) fn whereabouts(&self, asks: &Member) -> Here {
         let Some(last) = self.last() else { return Here::Forming { missing: self.absent() } };
         let exceed = self.machine.read(|register| {
             if last.view.members.iter().chain(register.candidates()).any(|member| is_same(member, asks)) {
                 return None;
             }
-            let others = register.candidates().iter().filter(|other| other.node == asks.node);
-            let known = others.map(|other| other.incarnation).chain(register.newest(asks.node)).max();
-            known.filter(|known| *known >= asks.incarnation)
+            register.known(asks.node).filter(|known| *known >= asks.incarnation)
         });
         let forgot = self.forgotten_votes();
         Here::Group { last: Box::new(last), leader: self.leader(), exceed, forgot }
     }
 
-    pub(crate) fn on_here(&mut self, from: &Member, here: Here) {
+    pub(super) fn on_here(&mut self, from: &Member, here: Here) {
         let (me, founder) = (self.network.me().node, self.settings.start.founder());
         let knows = founder.is_some_and(|founder| founder == from.node || founder == me);
         if matches!(here, Here::Forming { .. }) && knows || matches!(here, Here::Group { .. }) {
@@ -395,10 +387,9 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    pub(crate) fn founders(&self) -> Option<Founders> {
+    pub(super) fn founders(&self) -> Option<Founders> {
         match &self.settings.start {
             Start::List { members, witnesses } => {
-                let nodes = |contacts: &[Contact]| contacts.iter().filter_map(|contact| contact.node).collect();
                 let (layout, members, witnesses) = (self.settings.layout.clone(), nodes(members), nodes(witnesses));
                 Some(Founders { layout, members, witnesses })
             }
@@ -487,7 +478,7 @@ impl<C: Types> Agent<C> {
     /// A node that comes back with its part of a log waits for the others for as long as it takes: only the missing
     /// nodes can decide with it. All other nodes wait for a first view, or for one that an operator must force, until
     /// the time is over.
-    pub(crate) fn check_formation(&mut self) {
+    pub(super) fn check_formation(&mut self) {
         let Some(patience) = self.settings.timing.formation else { return };
         if self.now < patience || self.wants.is_none() {
             return;

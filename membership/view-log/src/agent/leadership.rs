@@ -49,7 +49,7 @@ impl<C: Types> Agent<C> {
         metrics.membership_config.get_node(&leader).map(|peer| peer.member.clone())
     }
 
-    pub(crate) fn is_leader(&self) -> bool {
+    pub(super) fn is_leader(&self) -> bool {
         self.raft.server_metrics().borrow_watched().state.is_leader()
     }
 
@@ -82,12 +82,12 @@ impl<C: Types> Agent<C> {
     }
 
     /// The time for which a leader that is there may be silent.
-    pub(crate) fn calm(&self) -> Duration {
+    pub(super) fn calm(&self) -> Duration {
         self.settings.timing.heartbeat * CALM
     }
 
     /// Notes an event of which the others must be told.
-    pub(crate) fn is_lively(&mut self) {
+    pub(super) fn is_lively(&mut self) {
         self.leadership.lively_until = self.now + LIVELY;
         self.leadership.next_beat = self.leadership.next_beat.min(self.now + self.settings.timing.heartbeat);
     }
@@ -162,13 +162,11 @@ impl<C: Types> Agent<C> {
     /// Tells the other voters that this node ends, if it leads. Another one takes over then, and no node need miss the
     /// leader.
     pub(super) fn says_farewell(&mut self) -> bool {
-        let (peers, voters) = self.peers();
-        let me = self.network.me().voter.0;
-        let others: Vec<_> = voters.iter().filter(|voter| **voter != me).filter_map(|voter| peers.get(voter)).collect();
+        let others = self.other_voters();
         if !self.is_leader() || others.is_empty() {
             return false;
         }
-        for peer in others {
+        for (_, peer) in others {
             self.network.send(&Contact::from(&peer.member), Body::Farewell);
         }
         self.leadership.ends_at = Some(C::now() - self.started + HAND_OVER);

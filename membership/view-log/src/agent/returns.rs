@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use squall_membership::{Back, Entry, Epoch, Member, Register, ViewEvent};
 
-use super::{Agent, Input};
+use super::{Agent, input::Input};
 use crate::{
     types::Types,
     wire::{Body, Contact},

@@ -9,8 +9,8 @@ use openraft::{ChangeMembers, async_runtime::watch::WatchReceiver, type_config::
 use squall_fabric::NodeId;
 use squall_membership::{Entry, Member, Proposal};
 
+use super::{Agent, formation::Founders, input::Input, is_same};
 use crate::{
-    agent::{Agent, Founders, Input, is_same},
     types::{AppRequest, AppResponse, LogNode, Types},
     voters::{self, Situation},
     wire::{Body, Contact},
@@ -29,22 +29,22 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A node that asked for a place.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
-    pub(crate) peer: LogNode,
+pub(super) struct Asking {
+    pub(super) peer: LogNode,
     /// Whether it is in no group yet, and among the founders of one.
-    pub(crate) founds: bool,
-    pub(crate) heard: Duration,
+    pub(super) founds: bool,
+    pub(super) heard: Duration,
 }
 
 /// A leader's memory. Another leader begins without it.
 #[derive(Debug, Default)]
-pub(crate) struct Leading {
+pub(super) struct Leading {
     /// The nodes that asked. A node that does not lead keeps them, too: it may soon lead.
-    pub(crate) asking: BTreeMap<NodeId, Asking>,
+    pub(super) asking: BTreeMap<NodeId, Asking>,
     /// Whether a change of voters and learners is under way.
-    pub(crate) changing: bool,
+    pub(super) changing: bool,
     /// Candidates that are being written, or withdrawn.
-    pub(crate) noting: BTreeSet<NodeId>,
+    pub(super) noting: BTreeSet<NodeId>,
     /// The time since which this node has led a log without a first view.
     first_since: Option<Duration>,
     /// The proposals that are being written.
@@ -60,25 +60,25 @@ pub(crate) struct Leading {
 
 impl Leading {
     /// Takes note that a node asks. Nodes that ask no more are forgotten.
-    pub(crate) fn asked(&mut self, node: NodeId, asking: Asking) {
+    pub(super) fn asked(&mut self, node: NodeId, asking: Asking) {
         let now = asking.heard;
         self.asking.retain(|_, other| now - other.heard < RECENT);
         self.asking.insert(node, asking);
     }
 
     /// Forgets the last refusal: after a change, that proposal may be right.
-    pub(crate) fn on_change(&mut self) {
+    pub(super) fn on_change(&mut self) {
         self.refused = None;
     }
 }
 
 impl<C: Types> Agent<C> {
-    pub(crate) fn is_leading_busily(&self) -> bool {
+    pub(super) fn is_leading_busily(&self) -> bool {
         self.leading.asking.values().any(|asking| self.now - asking.heard < RECENT)
     }
 
     /// Does what is due, if this node leads.
-    pub(crate) fn lead(&mut self) {
+    pub(super) fn lead(&mut self) {
         if !self.is_leader() {
             self.leading.idle_since.clear();
             self.leading.silent_since.clear();
@@ -107,7 +107,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Goes on after something was done, or could not be.
-    pub(crate) fn go_on(&mut self, done: bool) {
+    pub(super) fn go_on(&mut self, done: bool) {
         if !done {
             self.leading.pause_until = self.now + PAUSE;
             self.retry_in(PAUSE);
@@ -155,9 +155,7 @@ impl<C: Types> Agent<C> {
         let now = self.now;
         self.leading.asking.retain(|_, asking| now - asking.heard < RECENT);
         let is_known = |asks: &Member| {
-            let newest = self.machine.read(|register| register.newest(asks.node));
-            let known = candidates.iter().filter(|other| other.node == asks.node).map(|other| other.incarnation);
-            known.chain(newest).any(|known| known >= asks.incarnation)
+            self.machine.read(|register| register.known(asks.node)).is_some_and(|known| known >= asks.incarnation)
         };
         // The members tell other nodes why they may not join.
         let may_join =
@@ -277,7 +275,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Writes an entry, and tells the agent whether it was taken.
-    pub(crate) fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
+    pub(super) fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
             let written = raft.client_write(AppRequest(entry)).await;
@@ -288,7 +286,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Writes a proposal, if this node leads and it may still count.
-    pub(crate) fn take_proposal(&mut self, proposal: Proposal, from: Member) {
+    pub(super) fn take_proposal(&mut self, proposal: Proposal, from: Member) {
         let Some(view) = self.view() else { return };
         let me = self.me();
         if proposal.view.epoch.0 != view.epoch.0 + 1 {
@@ -325,7 +323,7 @@ impl<C: Types> Agent<C> {
         }));
     }
 
-    pub(crate) fn on_written(&mut self, proposal: Proposal, result: Result<AppResponse, String>) {
+    pub(super) fn on_written(&mut self, proposal: Proposal, result: Result<AppResponse, String>) {
         self.leading.writing.retain(|other| *other != proposal);
         match result {
             Ok(AppResponse::Taken) => {}

@@ -1,0 +1,36 @@
+//! The events at a node's log.
+
+use std::time::Duration;
+
+use squall_fabric::NodeId;
+use squall_membership::{Applied, Back, Member, Proposal, Report};
+
+use super::force::Forcing;
+use crate::{shared::QueuedBytes, types::AppResponse};
+
+/// An event at a node's log.
+pub(crate) enum Input {
+    /// A message, with the room that it takes while it waits.
+    Message(NodeId, Vec<u8>, Option<QueuedBytes>),
+    Propose(Proposal),
+    Join(Member),
+    Report(Vec<Member>, Report),
+    Back(Back),
+    PeerGone(NodeId),
+    Force(Forcing),
+    /// The group lacks what this node has: the others are to be told.
+    WentBack,
+    /// An entry was applied.
+    Applied(Applied),
+    /// The leader or the voters have changed.
+    Raft,
+    /// The outcome of a proposal that was written.
+    Written(Proposal, Result<AppResponse, String>),
+    /// A change of voters and learners has ended; whether it took place.
+    Changed(bool),
+    /// Whether a voter agrees that this node leads, as it was asked at this time.
+    Agreed(u64, Duration, bool),
+    /// Whether a candidate, a withdrawal or a report of this node was written.
+    Noted(NodeId, bool),
+    Stop,
+}
