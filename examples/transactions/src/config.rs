@@ -13,7 +13,7 @@ pub struct StoreConfig {
     pub value_bytes: usize,
     /// The most transactions of this member that may be under way at a time.
     pub window: usize,
-    /// Whether to [keep](Store::take_executions) what is carried out, for a check.
+    /// Whether to [keep](crate::Store::take_executions) what is carried out, for a check.
     pub record: bool,
 }
 
