@@ -412,7 +412,7 @@ impl ActiveView {
     pub(crate) fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
         let table = &self.table;
         let offsets = self.clocks.take(table.me())?;
-        Some(offsets.into_iter().map(|(member, offset)| (table.node(member), offset)))
+        Some(offsets.map(|(member, offset)| (table.node(member), offset)))
     }
 
     /// Takes the decision on the next view.

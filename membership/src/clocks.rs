@@ -31,10 +31,12 @@ impl Clocks {
 
     /// The leads of the wall clocks of all members but `me` over this node's boot clock, in nanoseconds. None unless
     /// one changed since the last call, and all are known.
-    pub(crate) fn take(&mut self, me: usize) -> Option<Vec<(usize, i64)>> {
-        let has_changed = std::mem::take(&mut self.changed);
-        let others = self.seen.iter().enumerate().filter(|(member, _)| *member != me);
-        let known = |(member, (said, offset)): (usize, &(u64, i64))| (*said > 0).then_some((member, *offset));
-        others.map(known).collect::<Option<Vec<_>>>().filter(|_| has_changed)
+    pub(crate) fn take(&mut self, me: usize) -> Option<impl Iterator<Item = (usize, i64)>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let others = self.seen.iter().enumerate().filter(move |(member, _)| *member != me);
+        let are_known = others.clone().all(|(_, (said, _))| *said > 0);
+        are_known.then(|| others.map(|(member, (_, offset))| (member, *offset)))
     }
 }
