@@ -190,19 +190,18 @@ fn run(cluster: &str, id: u32) -> Done {
     if id == MEMBERS[0] {
         member.submit((0..ACCOUNTS).map(|number| Operation::Put(account(number), OPENING.into())).collect())?;
     }
-    // Nothing is moved until the accounts are open.
-    while member.audits == 0 {
-        if member.store.is_idle() {
+    let (mut random, mut reported, mut is_open) = (fastrand::Rng::new(), Instant::now(), false);
+    loop {
+        // Nothing is moved until the accounts are open.
+        if is_open {
+            while member.under_way.len() < WINDOW {
+                member.submit(if random.u32(..AUDITS) == 0 { audit() } else { transfer(&mut random) })?;
+            }
+        } else if member.store.is_idle() {
             member.submit(audit())?;
         }
         member.turn()?;
-    }
-    let (mut random, mut reported) = (fastrand::Rng::new(), Instant::now());
-    loop {
-        while member.under_way.len() < WINDOW {
-            member.submit(if random.u32(..AUDITS) == 0 { audit() } else { transfer(&mut random) })?;
-        }
-        member.turn()?;
+        is_open |= member.audits > 0;
         if reported.elapsed() >= REPORTS {
             let Member { transfers, audits, .. } = member;
             let found = if audits > 0 { format!("found {TOTAL}") } else { "are under way".to_owned() };

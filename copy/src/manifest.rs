@@ -38,8 +38,8 @@ pub(crate) enum EntryKind {
     },
 }
 
-/// A file, directory or link to be copied. Its numbers have a fixed length in a frame, so that a frame of entries
-/// without names does not become many times larger in memory.
+/// A file, directory or link to be copied. Its mode and time have a fixed length in a frame, so that a frame of
+/// entries without names does not become many times larger in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry<P = RelPath> {
     /// Its path, below the receiver's directory.

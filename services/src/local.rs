@@ -8,6 +8,7 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
@@ -64,32 +65,38 @@ pub fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
 
 /// A name to which other processes can connect.
 #[derive(Debug)]
-pub struct LocalListener(UnixListener);
+pub struct LocalListener {
+    socket: UnixListener,
+    is_closed: AtomicBool,
+}
 
 impl LocalListener {
     /// Takes a name.
     pub fn bind(kind: &str, name: &str) -> Result<LocalListener, LocalError> {
         let address = SocketAddr::from_abstract_name(full(kind, name)).map_err(LocalError::System)?;
-        UnixListener::bind_addr(&address).map(LocalListener).map_err(|cause| match cause.kind() {
+        let socket = UnixListener::bind_addr(&address).map_err(|cause| match cause.kind() {
             io::ErrorKind::AddrInUse => LocalError::Taken,
             _ => LocalError::System(cause),
-        })
+        })?;
+        Ok(LocalListener { socket, is_closed: AtomicBool::new(false) })
     }
 
     /// Ends the thread that waits in [`accept`](LocalListener::accept).
     pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
         // The socket may be shut down already.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Waits for the next process of the same user; the connections of other users are closed. Returns None once the
     /// listener is closed.
     pub fn accept(&self) -> Option<UnixStream> {
         loop {
-            match self.0.accept() {
+            match self.socket.accept() {
                 Ok((stream, _)) if is_same_user(&stream) => return Some(stream),
                 Ok(_) => tracing::warn!("a process of another user was refused"),
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return None,
+                // Without descriptors the error is another than that the socket is shut down.
+                Err(_) if self.is_closed.load(Ordering::SeqCst) => return None,
                 Err(error) => {
                     // The process is probably out of descriptors: it can only wait until other streams end.
                     tracing::warn!(%error, "a call could not be taken");

@@ -48,6 +48,11 @@ impl Contacts {
         all
     }
 
+    /// Returns the number of nodes.
+    pub(super) fn count(&self) -> usize {
+        self.all().len()
+    }
+
     /// Returns the node to try next.
     pub(super) fn next(&self) -> Result<DialTarget, String> {
         let all = self.all();

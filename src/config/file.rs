@@ -91,7 +91,9 @@ impl<'a> FileTable<'a> {
     fn check_keys(&self, entries: &DeTable, prefix: &str) -> Result<(), ConfigError> {
         for (name, value) in entries {
             let key = format!("{prefix}{}", name.get_ref());
-            let (is_setting, is_table) = (self.keys.contains(&&*key), self.is_table(&key));
+            // A name in quotes may have dots, and is no path.
+            let is_path = name.get_ref().contains('.');
+            let (is_setting, is_table) = (!is_path && self.keys.contains(&&*key), !is_path && self.is_table(&key));
             if is_table && (value.get_ref().is_table() || !is_setting) {
                 self.check_keys(self.file.table(value)?, &format!("{key}."))?;
             } else if !is_setting {

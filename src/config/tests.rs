@@ -204,6 +204,11 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
 
 #[test]
 fn an_unknown_key_or_a_wrong_type_is_an_error_of_its_line() {
+    // A name in quotes is no path.
+    for line in ["\"security.mode\" = \"tls\"", "\"fabric.tcp\" = {}", "[fabric]\n\"tcp.send_buffer_bytes\" = 8192"] {
+        let error = wrong(&with(line));
+        assert!(error.contains("unknown field"), "{error}");
+    }
     for (line, at, word) in [
         ("fialure_timeout_ms = 5", 4, "fialure_timeout_ms"),
         ("[fabric]\nport = 1", 5, "port"),

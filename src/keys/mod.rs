@@ -6,6 +6,9 @@
 //! These keys are of ECDSA on P-256. A node that signs its logs has an Ed25519 key for that ([`LogKeys`]), which no CA
 //! knows: see [`log_keys`](crate::log_keys).
 //!
+//! The feature `keys` has what makes them; the feature `certificates` also has what reads a CA's files and describes
+//! certificates.
+//!
 //! The `squall keys` command does this at a shell; so does a program:
 //!
 //! ```no_run

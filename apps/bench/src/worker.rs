@@ -51,8 +51,9 @@ fn parse_work(text: &str) -> Result<WorkerJob, serde_json::Error> {
 
 impl WorkerArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        // The end of the input says the same, but only to a thread that runs.
-        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        // The end of the input says the same, but only to a thread that runs. A worker that is stopped, as some
+        // benchmarks do it, takes no other signal.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
         // From here on the end of the parent ends this process. The parent may have ended before.
         if self.parent != 0 && getppid().map(Pid::as_raw_pid) != Some(self.parent) {
             return Ok(());

@@ -15,7 +15,7 @@
 //! A value is a [`ToReceiver`] or a [`ToSource`], in a [frame](squall_services::frame). A frame that is too long, cut
 //! off or invalid ends the conversation. Memory is allocated as bytes arrive, not by the announced length. A value
 //! takes eight times as much memory as its frame, or some mebibytes, at most. For that, sequences whose elements can be
-//! small in a frame have limits, and the numbers of a manifest's entries have a fixed length there.
+//! small in a frame have limits, and the mode and time of a manifest's entries have a fixed length there.
 //!
 //! # The conversation
 //!

@@ -196,7 +196,9 @@ impl LogClient {
         self.contacts.succeed();
         let mut trimmed: Option<u64> = None;
         let mut trouble = String::new();
+        let mut asked = 0;
         loop {
+            asked += 1;
             match self.ask_one(request, patience) {
                 Ok((node, LogServiceReply::Refused(why))) => return Err(LogError::Refused { node, why }),
                 Ok((node, LogServiceReply::Away(why))) => trouble = format!("{node}: {why}"),
@@ -209,7 +211,8 @@ impl LogClient {
             self.link = None;
             let pause = self.contacts.fail();
             let left = self.timeout.saturating_sub(begun.elapsed());
-            if let Some(first) = trimmed.filter(|_| pause.is_some() || left.is_zero()) {
+            // Another member may have what this one has trimmed.
+            if let Some(first) = trimmed.filter(|_| asked >= self.contacts.count() || left.is_zero()) {
                 return Err(LogError::Trimmed { first });
             }
             if left.is_zero() {
@@ -225,9 +228,11 @@ impl LogClient {
         patience: Duration,
     ) -> Result<(NodeId, LogServiceReply), String> {
         // A connection that was idle may have ended long ago, which says nothing about its member.
-        if let Some(link) = &mut self.link
-            && let Ok(answer) = exchange(link, request, patience)
+        // It is dropped if it fails: its answer may still come, and would be taken for that of the next request.
+        if let Some(mut link) = self.link.take()
+            && let Ok(answer) = exchange(&mut link, request, patience)
         {
+            self.link = Some(link);
             return Ok(answer);
         }
         let contact = self.contacts.next()?;

@@ -2,18 +2,22 @@
 
 use std::{
     io::Write,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use squall_fabric::NodeId;
-use squall_services::{Caller, ControlStream, DialTarget, Service, frame};
+use squall_services::{Caller, ControlStream, DialTarget, Handler, Server, Service, frame};
 use tempfile::TempDir;
 
 use super::*;
 use crate::{
     Config, Consistency, Mode, Node, ServedGroup,
-    clients::client::{Client, ClientConfig},
+    clients::{
+        client::{Client, ClientConfig},
+        serve::wire::Members,
+    },
 };
 
 /// A cluster of one test.
@@ -224,4 +228,36 @@ fn bytes_of_strangers_disturb_nobody() {
         drop(stream);
         assert_eq!(read_all(&mut world.reader(), 1).len(), 1, "seed {seed}");
     }
+}
+
+/// Runs servers at nodes 1 to 3, each of which greets a reader, and gives it one answer.
+fn answering(cluster: &str, answer: fn(u32) -> wire::LogServiceReply) -> Vec<Server> {
+    let serve = |node: u32| {
+        let handler: Handler = Arc::new(move |mut stream: ControlStream| {
+            let members = Members { epoch: 1, members: (1..=3).map(|node| (node, Vec::new())).collect() };
+            for reply in [wire::LogServiceReply::Welcome(members), answer(node)] {
+                if frame::read::<wire::LogServiceRequest>(&mut stream.reader, wire::REQUEST_BYTES).is_ok() {
+                    frame::write(&mut stream.writer, &reply, wire::REPLY_BYTES).unwrap();
+                }
+            }
+        });
+        Server::on_host(cluster, NodeId(node), [(Service::Log, handler)]).unwrap()
+    };
+    (1..=3).map(serve).collect()
+}
+
+#[test]
+fn all_members_are_asked_before_records_are_given_up_as_trimmed() {
+    let cluster = format!("log-service-trimmed-{}", std::process::id());
+    let config = ClientConfig::on_host(&cluster, [1, 2, 3].map(NodeId));
+    // Readers begin at a random member.
+    let ask = || LogClient::new(&config, "log").check(1, 9);
+    let one_has_them = answering(&cluster, |node| match node {
+        2 => wire::LogServiceReply::Checked(Checked { to: 9, ..Checked::default() }),
+        _ => wire::LogServiceReply::Trimmed { first: 100 },
+    });
+    (0..24).for_each(|_| assert_eq!(ask().unwrap().to, 9));
+    drop(one_has_them);
+    let _nobody_has_them = answering(&cluster, |node| wire::LogServiceReply::Trimmed { first: 100 * u64::from(node) });
+    (0..24).for_each(|_| assert!(matches!(ask(), Err(LogError::Trimmed { first: 100 }))));
 }
