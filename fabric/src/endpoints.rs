@@ -25,7 +25,7 @@ struct Slot<E> {
     endpoint: Option<E>,
 }
 
-/// An item that is found by its id, and whose counterpart is that of its peer and tag.
+/// An item that is found by its id, and by its peer and tag, which also name its counterpart at the peer.
 pub(crate) trait Identified {
     fn id(&self) -> EndpointId;
     fn name(&self) -> (NodeId, GroupTag);
@@ -85,7 +85,8 @@ impl<E: Identified> Endpoints<E> {
             Ok(endpoint) => {
                 debug_assert!(endpoint.id() == id);
                 self.by_name.insert(endpoint.name(), id);
-                self.slots[index_of(id)].endpoint = Some(endpoint);
+                let before = self.slots[index_of(id)].endpoint.replace(endpoint);
+                debug_assert!(before.is_none(), "an id is given out once");
                 self.new.push(id);
             }
             Err(reason) => self.stillborn.push((id, peer, reason)),
@@ -94,6 +95,7 @@ impl<E: Identified> Endpoints<E> {
     }
 
     /// Whether the next poll has something to announce or to report.
+    #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.new.is_empty() || !self.stillborn.is_empty()
     }
@@ -132,6 +134,7 @@ impl<E: Identified> Endpoints<E> {
             return None;
         };
         let name = endpoint.name();
+        // Of endpoints that wait for a network, a later one may have taken the name over.
         if self.by_name.get(&name) == Some(&id) {
             self.by_name.remove(&name);
         }

@@ -51,7 +51,7 @@ impl Mapping {
         self.base
     }
 
-    /// The mapped bytes, whole pages.
+    /// The number of bytes that were asked for.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

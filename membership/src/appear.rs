@@ -101,7 +101,7 @@ impl Coming {
         if gone.is_empty() {
             return self.late(now, tables, settings);
         }
-        // The view ends for these, and others need not hurry to it any more.
+        // The caller suspects these, which wedges the view: nobody needs to be given up for being late to it.
         self.lingering.clear();
         gone
     }

@@ -19,7 +19,7 @@ impl<'a> Payload<'a> {
         Payload(PayloadSource::Ring(payload))
     }
 
-    /// Makes a payload of bytes that were copied out, to memory that is aligned to 16 and that nothing else can change.
+    /// Makes a payload of bytes in memory that is aligned to 16, and that nothing changes while they are read.
     pub fn settled(bytes: &'a [u8]) -> Payload<'a> {
         Payload(PayloadSource::Bulk(bytes))
     }

@@ -48,6 +48,7 @@ pub struct LocalWriter(Arc<UnixStream>);
 
 /// A handle that ends both halves at once, here and at the peer, whichever threads wait at them.
 #[derive(Clone, Debug)]
+#[must_use = "the stream goes on until `now` is called"]
 pub enum HangUp {
     /// A socket of this host.
     Local(Arc<UnixStream>),

@@ -69,8 +69,9 @@ impl Choice {
         let id = self.questions.reserve();
         self.questions.put(id, peer, Ok(Question { id, peer, answer: None }));
         let can = if has_verbs { TCP | VERBS } else { TCP };
-        let connect = |endpoint| Command::Connect(Connect { endpoint, peer, tag: TAG, set_up: vec![can] });
-        self.control.send(self.questions.take_new().into_iter().map(connect));
+        // It is announced here, and not by a poll.
+        self.questions.take_new();
+        self.control.send([Command::Connect(Connect { endpoint: id, peer, tag: TAG, set_up: vec![can] })]);
     }
 
     /// Takes note of the peers' answers.

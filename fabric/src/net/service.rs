@@ -75,6 +75,7 @@ pub struct ServiceWriter {
 
 /// A handle that ends a [`ServiceStream`] whose halves are elsewhere. It keeps the socket open.
 #[derive(Clone, Debug)]
+#[must_use = "the stream goes on until `now` is called"]
 pub struct ServiceHangUp(Arc<Shared>);
 
 impl ServiceStream {

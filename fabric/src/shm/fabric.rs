@@ -353,8 +353,10 @@ impl Fabric for ShmFabric {
         if self.control.events.are_pending() {
             self.take_events(out);
         }
-        self.endpoints.report_stillborn(out);
-        self.announce();
+        if self.endpoints.has_news() {
+            self.endpoints.report_stillborn(out);
+            self.announce();
+        }
         // Rings for posts since the last poll; and, after pulling, for the progress that peers wait to hear of.
         self.core.peers.ring(&self.bell, &mut self.core.stats);
         self.serve(out);

@@ -123,8 +123,10 @@ impl Data {
     }
 
     pub(super) fn poll(&mut self, out: &mut Vec<Completion>) {
-        self.endpoints.report_stillborn(out);
-        self.announce();
+        if self.endpoints.has_news() {
+            self.endpoints.report_stillborn(out);
+            self.announce();
+        }
         self.send();
         self.look();
         self.receive(out);

@@ -345,8 +345,10 @@ impl Fabric for VerbsFabric {
         self.core.unfinished = false;
         self.hand_over();
         let ends = self.take_events(out);
-        self.endpoints.report_stillborn(out);
-        self.announce();
+        if self.endpoints.has_news() {
+            self.endpoints.report_stillborn(out);
+            self.announce();
+        }
         // Completions that came before a peer closed are reported before that.
         self.take_completions(now, out);
         for (id, reason) in ends {

@@ -37,7 +37,7 @@ pub(super) fn hint(cause: &io::Error) -> String {
     }
 }
 
-/// Mapped memory of this process alone.
+/// Maps memory of zeros, which a child process does not get.
 fn map(bytes: usize) -> io::Result<Mapping> {
     let mapping = Mapping::anonymous(bytes)?;
     // After a fork, this process would otherwise write to a copy, and the device to the pages of before.
