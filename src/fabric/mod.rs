@@ -4,13 +4,11 @@ mod dial;
 
 use std::time::Duration;
 
-use crossbeam::channel::Receiver;
 use squall_fabric::{
     Fabric, NodeId,
     mixed::{MixedFabric, Transport},
     net::{
-        DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, ServiceStream,
-        dial_service,
+        DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, dial_service,
     },
     shm::{ShmConfig, ShmError, ShmFabric},
     tcp::{TcpConfig, TcpError, TcpFabric},
@@ -18,9 +16,9 @@ use squall_fabric::{
 use squall_membership::Member;
 
 #[cfg(feature = "verbs")]
-use squall_fabric::verbs::{VerbsConfig, VerbsDevice, VerbsError, VerbsFabric};
+use squall_fabric::verbs::{VerbsConfig, VerbsDevice, VerbsError};
 
-use crate::config::{Address, Config, Security};
+use crate::config::{Address, Config, Security, carrier::Carrier};
 
 /// The reason for which a node has no fabric.
 #[derive(Debug, thiserror::Error)]
@@ -76,48 +74,11 @@ pub(crate) trait NodeFabric: Fabric {
     /// Learns the addresses of a node that its configuration may not name. A node that shares a host with others learns
     /// of itself first.
     fn learn(&mut self, member: &Member);
-
-    /// The streams of callers of a service at the node's port. None if it has no port: the node shares its host with
-    /// all others.
-    fn calls(&self, _service: ServiceId) -> Option<Receiver<ServiceStream>> {
-        None
-    }
-}
-
-impl NodeFabric for ShmFabric {
-    fn learn(&mut self, member: &Member) {
-        self.learn(member.node, &member.addresses);
-    }
-}
-
-impl NodeFabric for TcpFabric {
-    fn learn(&mut self, member: &Member) {
-        self.learn(member.node, &member.addresses);
-    }
-
-    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
-        Some(self.take_service(service))
-    }
 }
 
 impl NodeFabric for MixedFabric {
     fn learn(&mut self, member: &Member) {
         self.learn(member.node, &member.addresses);
-    }
-
-    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
-        self.tcp().map(|tcp| tcp.take_service(service))
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl NodeFabric for VerbsFabric {
-    fn learn(&mut self, member: &Member) {
-        self.learn(member.node, &member.addresses);
-    }
-
-    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
-        Some(self.take_service(service))
     }
 }
 
@@ -143,23 +104,36 @@ pub(crate) fn net_config(config: &Config) -> Result<NetConfig, FabricError> {
 }
 
 impl Config {
-    /// Opens shared memory, whatever [`carrier`](Config::carrier) says: for programs that use a fabric themselves, as
-    /// [`Bulk`](crate::bulk::Bulk) does. Nodes open their own.
-    pub fn open_shm(&self) -> Result<ShmFabric, FabricError> {
+    /// Opens what [`carrier`](Config::carrier) says, as a node does: shared memory, sockets, RDMA, or several of them,
+    /// each with the members that it reaches. For programs that use a fabric themselves, as [`Bulk`](crate::bulk::Bulk)
+    /// does.
+    pub fn open_fabric(&self) -> Result<MixedFabric, FabricError> {
+        let empty = |transport| MixedFabric::new(self.id(), transport);
+        match self.carrier() {
+            Carrier::Shm => Ok(empty(Transport::Shm).with_shm(self.open_shm()?)),
+            Carrier::Tcp => Ok(empty(Transport::Tcp).with_tcp(self.open_tcp()?)),
+            Carrier::Mixed => self.open_mixed(),
+            #[cfg(feature = "verbs")]
+            Carrier::Verbs => Ok(empty(Transport::Verbs).open_verbs(self.verbs_config(net_config(self)?))?),
+            #[cfg(not(feature = "verbs"))]
+            Carrier::Verbs => Err(FabricError::NoVerbs),
+        }
+    }
+
+    fn open_shm(&self) -> Result<ShmFabric, FabricError> {
         Ok(ShmFabric::open(ShmConfig::new(self.cluster(), self.id()))?)
     }
 
-    /// Opens sockets, for the same programs as [`open_shm`](Config::open_shm).
-    pub fn open_tcp(&self) -> Result<TcpFabric, FabricError> {
+    /// Opens sockets, whatever [`carrier`](Config::carrier) says.
+    pub(crate) fn open_tcp(&self) -> Result<TcpFabric, FabricError> {
         let mut tcp = TcpConfig::new(net_config(self)?);
         tcp.send_buffer_bytes = self.tcp().send_buffer_bytes;
         tcp.receive_buffer_bytes = self.tcp().receive_buffer_bytes;
         Ok(TcpFabric::open(tcp)?)
     }
 
-    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no keys. It
-    /// is for the same programs as [`open_shm`](Config::open_shm).
-    pub fn open_mixed(&self) -> Result<MixedFabric, FabricError> {
+    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no keys.
+    fn open_mixed(&self) -> Result<MixedFabric, FabricError> {
         let mut fabric = MixedFabric::new(self.id(), Transport::Network).with_tcp(self.open_tcp()?);
         // Opened even if no other member is on this host yet: one may join.
         fabric = fabric.with_shm(self.open_shm()?);
@@ -172,12 +146,6 @@ impl Config {
             Err(error) => tracing::debug!(%error, "there is no RDMA here"),
         }
         Ok(fabric)
-    }
-
-    /// Opens RDMA, for the same programs as [`open_shm`](Config::open_shm).
-    #[cfg(feature = "verbs")]
-    pub fn open_verbs(&self) -> Result<VerbsFabric, FabricError> {
-        Ok(VerbsFabric::open(self.verbs_config(net_config(self)?))?)
     }
 
     /// Finds the RDMA device that the node would use, or the reason for which there is none. Opens nothing else.

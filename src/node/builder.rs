@@ -22,7 +22,7 @@ use crate::{
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::{FabricError, NodeFabric},
+    fabric::FabricError,
     group::{
         control::{Controls, GroupSpec, new_group},
         handle::Group,
@@ -160,36 +160,25 @@ impl NodeBuilder {
         if self.config.is_witness() {
             return Err(StartError::IsWitness(self.config.id()));
         }
-        match self.config.carrier() {
-            Carrier::Shm => self.start_on(Config::open_shm, BulkPath::SharedMemory),
-            Carrier::Tcp => self.start_on(Config::open_tcp, BulkPath::Network),
-            Carrier::Mixed if cfg!(feature = "verbs") => self.start_on(Config::open_mixed, BulkPath::Rdma),
-            Carrier::Mixed => self.start_on(Config::open_mixed, BulkPath::Network),
-            #[cfg(feature = "verbs")]
-            Carrier::Verbs => self.start_on(Config::open_verbs, BulkPath::Rdma),
-            #[cfg(not(feature = "verbs"))]
-            Carrier::Verbs => Err(FabricError::NoVerbs.into()),
-        }
-    }
-
-    fn start_on<F: NodeFabric + Wait + Send + 'static>(
-        self,
-        open: impl FnOnce(&Config) -> Result<F, FabricError>,
-        bulk_path: BulkPath,
-    ) -> Result<Node, StartError> {
         let NodeBuilder { config, mut groups, mut pipe_slots, served } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
         pipe_slots.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
         let group_names = groups.iter().map(|group| (group.name(), group.schema()));
         let pipe_names = pipe_slots.iter().map(|slot| slot.name());
+        let bulk_path = match config.carrier() {
+            Carrier::Shm => BulkPath::SharedMemory,
+            Carrier::Tcp => BulkPath::Network,
+            Carrier::Mixed | Carrier::Verbs if cfg!(feature = "verbs") => BulkPath::Rdma,
+            Carrier::Mixed | Carrier::Verbs => BulkPath::Network,
+        };
         let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         if let Some(why) = config.confirms_reads() {
             tracing::info!("{why}");
             plan.shards.values_mut().for_each(|shard| shard.reads_alone = false);
         }
         let caller = config.caller()?;
-        let mut fabric = open(&config)?;
+        let mut fabric = config.open_fabric()?;
         let waker = fabric.waker();
         let mut slots = BTreeMap::new();
         let shards: Vec<ShardId> = plan.shards.keys().copied().collect();
@@ -241,10 +230,12 @@ impl NodeBuilder {
         handlers.extend(clients.as_ref().map(handlers::clients));
         let server = match config.carrier() {
             Carrier::Shm => Server::on_host(config.cluster(), config.id(), handlers)?,
-            _ => Server::at_port(config.id(), |service| fabric.calls(service).expect("it has a port"), handlers)?,
+            _ => {
+                Server::at_port(config.id(), |service| fabric.take_service(service).expect("it has a port"), handlers)?
+            }
         };
         let me = monitor.me();
-        fabric.learn(&me);
+        fabric.learn(me.node, &me.addresses);
         pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
         let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
         let clocks = Arc::clone(&bound);

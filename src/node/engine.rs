@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
-use squall_fabric::{Time, Wait, Waker};
+use squall_fabric::{Fabric, Time, Wait, Waker, mixed::MixedFabric};
 use squall_membership::{EndReason, Input, ShardId};
 use squall_runtime::{Backoff, Rest, RunDelay};
 use squall_services::Caller;
@@ -19,7 +19,6 @@ use crate::{
     clients::admin::StatusReport,
     delivery::{Halt, Task, delivery_thread::DeliveryThread, shard_change::ShardChange},
     durable::log_writer::{self, LogWriter},
-    fabric::NodeFabric,
     group::control::GroupControl,
     node::{
         core::{CoreEffect, NodeCore},
@@ -143,8 +142,8 @@ impl GroupSlot {
 }
 
 /// A running node's engine.
-pub(crate) struct Engine<F> {
-    pub(crate) core: NodeCore<F>,
+pub(crate) struct Engine {
+    pub(crate) core: NodeCore<MixedFabric>,
     pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
     /// The log writers of durable groups.
     pub(crate) log_writers: Vec<Arc<LogWriter>>,
@@ -166,7 +165,7 @@ pub(crate) struct Engine<F> {
     pub(crate) effects: Vec<CoreEffect>,
 }
 
-impl<F: NodeFabric + Wait> Engine<F> {
+impl Engine {
     /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn the reason.
     pub(crate) fn run(mut self) {
         let span = tracing::info_span!("engine", node = self.core.fabric().node().0);
@@ -470,7 +469,7 @@ impl<F: NodeFabric + Wait> Engine<F> {
     }
 }
 
-impl<F> Drop for Engine<F> {
+impl Drop for Engine {
     /// Tells other threads of the end, which must not wait for ever if an application panicked on this thread. After an
     /// orderly end they know already.
     fn drop(&mut self) {

@@ -1,7 +1,7 @@
 //! The report of an engine's node on its cluster, for operators.
 
 use crossbeam::channel::Sender;
-use squall_fabric::{NodeId, Time, Wait};
+use squall_fabric::{NodeId, Time};
 use squall_membership::{Epoch, Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
 
 use super::{
@@ -14,13 +14,12 @@ use crate::{
         CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
         StatusReport,
     },
-    fabric::NodeFabric,
 };
 
 /// The view that a node is forced to go on with, and the shards that start empty in it.
 pub(crate) type Forced = (Epoch, Vec<EmptiedShard>);
 
-impl<F: NodeFabric + Wait> Engine<F> {
+impl Engine {
     /// Adds the engine's knowledge to a report about the view log.
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();

@@ -8,13 +8,13 @@ use std::{
 };
 
 use squall::{
-    Carrier, Config, NodeId, Spin,
+    Config, NodeId, Spin,
     collectives::{
         Algorithm, Builtin, Collective, CollectiveError, Collectives, CommunicatorConfig, CommunicatorId, FormError,
     },
     config::Backend,
 };
-use squall_fabric::{Fabric, Wait};
+use squall_fabric::mixed::MixedFabric;
 
 use crate::process::{self, Cluster, PATIENCE, Process};
 
@@ -41,14 +41,11 @@ const OPERATIONS: [&str; 10] = [
 #[ignore = "it is what the other tests start as processes"]
 fn node() {
     let config = process::config("ranks");
-    match config.carrier() {
-        Carrier::Tcp => serve(config.open_tcp().expect("sockets"), &config),
-        _ => serve(config.open_shm().expect("shared memory"), &config),
-    }
+    serve(config.open_fabric().expect("a fabric"), &config);
 }
 
 /// Answers each line: `form INSTANCE NODE..`, or an operation, which is repeated until it fails.
-fn serve<F: Fabric + Wait>(fabric: F, config: &Config) {
+fn serve(fabric: MixedFabric, config: &Config) {
     // Some processes go to sleep at once.
     let spin = if config.id().0.is_multiple_of(2) { Spin::Never } else { Spin::Auto };
     let mut ranks = Collectives::new(fabric, spin, config.members().len());
@@ -90,11 +87,7 @@ fn serve<F: Fabric + Wait>(fabric: F, config: &Config) {
 }
 
 /// One operation on vectors whose results are known.
-fn once<F: Fabric + Wait>(
-    ranks: &mut Collectives<F>,
-    on: CommunicatorId,
-    operation: &str,
-) -> Result<(), CollectiveError> {
+fn once(ranks: &mut Collectives<MixedFabric>, on: CommunicatorId, operation: &str) -> Result<(), CollectiveError> {
     let communicator = ranks.communicator(on)?;
     let (me, n) = (communicator.rank() as u64, communicator.ranks());
     let sum = Builtin::Sum.into();
@@ -213,17 +206,13 @@ fn config(cluster: &str, id: u32, nodes: u32) -> Config {
 }
 
 /// Runs `body` on each of so many ranks, which are threads.
-fn on_each(
-    test: &str,
-    nodes: u32,
-    body: impl Fn(u32, &mut Collectives<squall_fabric::shm::ShmFabric>, CommunicatorId) + Sync,
-) {
+fn on_each(test: &str, nodes: u32, body: impl Fn(u32, &mut Collectives<MixedFabric>, CommunicatorId) + Sync) {
     let cluster = format!("collectives-{test}-{}", std::process::id());
     thread::scope(|scope| {
         for id in 0..nodes {
             let (cluster, body) = (&cluster, &body);
             scope.spawn(move || {
-                let fabric = config(cluster, id, nodes).open_shm().expect("shared memory");
+                let fabric = config(cluster, id, nodes).open_fabric().expect("shared memory");
                 let mut ranks = Collectives::new(fabric, Spin::Auto, nodes as usize);
                 let all = CommunicatorConfig::new((0..nodes).map(NodeId).collect(), Collectives::tag(0, 1));
                 let all =
@@ -307,7 +296,7 @@ fn reproducible_sums_have_the_same_bits_a_thousand_times_by_every_algorithm() {
 #[test]
 fn who_never_comes_is_named() {
     let cluster = format!("collectives-missing-{}", std::process::id());
-    let fabric = config(&cluster, 0, 3).open_shm().expect("shared memory");
+    let fabric = config(&cluster, 0, 3).open_fabric().expect("shared memory");
     let mut ranks = Collectives::new(fabric, Spin::Auto, 3);
     let all = CommunicatorConfig::new((0..3).map(NodeId).collect(), Collectives::tag(0, 1));
     let limit = Duration::from_millis(50);

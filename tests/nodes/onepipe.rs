@@ -36,7 +36,7 @@ const ENOUGH: usize = 2000;
 fn node() {
     let config = process::config("none");
     let fabric = pipes(&format!("{}-pipes", config.cluster()), config.id().0, config.members().len() as u32);
-    let fabric = fabric.open_shm().expect("shared memory");
+    let fabric = fabric.open_fabric().expect("shared memory");
     let nodes = config.members().len();
     let mut builder = Node::builder(config);
     let handle = builder.onepipe("orders");
@@ -309,7 +309,7 @@ fn one_is_stopped_and_learns_that_it_is_out_when_it_goes_on() {
 #[test]
 fn who_never_comes_is_named() {
     let cluster = format!("onepipe-missing-{}", std::process::id());
-    let fabric = pipes(&cluster, 1, 3).open_shm().expect("shared memory");
+    let fabric = pipes(&cluster, 1, 3).open_fabric().expect("shared memory");
     let config = OnePipeConfig::new((1..=3).map(NodeId).collect(), tag(0, 1));
     let mut pipe = Pipe::create(fabric, config, HostClock::default(), Unsettled, Spin::Auto, 3).expect("a sound group");
     let limit = Duration::from_millis(50);

@@ -4,7 +4,6 @@
 mod bulk;
 mod caller;
 mod calls;
-mod carrier;
 mod cluster;
 mod collectives;
 mod failover;

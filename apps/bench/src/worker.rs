@@ -14,19 +14,16 @@ use std::{
 use clap::Args;
 use rkyv::util::AlignedVec;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use squall::{
-    Config, FabricError, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError,
-};
+use squall::{Config, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError};
 use squall_command::CommandError;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, mixed::MixedFabric};
 
 use super::{
     bulk::Mover,
     caller,
-    carrier::Carrier,
     collectives::CollectivesRank,
     failover,
-    job::{BulkJob, CollectivesJob, Go, Job, OnePipeJob, WorkerJob, WorkerMeasurements, WorkerReport, Written},
+    job::{BulkJob, CollectivesJob, Go, Job, WorkerJob, WorkerMeasurements, WorkerReport, Written},
     latency, load, onepipe,
     parent::{Stopped, listen, say},
     places::{FORMATION_TIMEOUT, configure},
@@ -71,37 +68,26 @@ impl WorkerArgs {
                 let told = listen();
                 end(transactions::run_member(job, &told), &told);
             }
-            WorkerJob::Bulk(job) => open(job.config(), job),
-            WorkerJob::Collectives(job) => open(job.config(), job),
-            WorkerJob::OnePipe(job) => open(job.config(), job),
+            WorkerJob::Bulk(job) => {
+                let told = listen();
+                end(open(job.config()).and_then(|fabric| move_bulk(job, fabric, &told)), &told);
+            }
+            WorkerJob::Collectives(job) => {
+                let told = listen();
+                end(open(job.config()).and_then(|fabric| time_operations(job, fabric, &told)), &told);
+            }
+            WorkerJob::OnePipe(job) => {
+                let told = listen();
+                end(open(job.config()).and_then(|fabric| onepipe::scatter(job, fabric, &told)), &told);
+            }
         }
         Ok(())
     }
 }
 
-/// Work that is done on a fabric of any kind.
-trait OnFabric {
-    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>);
-}
-
 /// Opens the fabric that the configuration asks for.
-fn open(config: Result<Config, String>, job: &impl OnFabric) {
-    let told = listen();
-    let opened = config.and_then(|config| match config.carrier() {
-        squall::Carrier::Shm => run_on(config.open_shm(), job, &told),
-        squall::Carrier::Tcp => run_on(config.open_tcp(), job, &told),
-        #[cfg(feature = "verbs")]
-        squall::Carrier::Verbs => run_on(config.open_verbs(), job, &told),
-        other => Err(format!("this program can't open {other}")),
-    });
-    if let Err(why) = opened {
-        end(Err::<(), _>(Stopped::Failed(why)), &told);
-    }
-}
-
-fn run_on<F: Carrier>(fabric: Result<F, FabricError>, job: &impl OnFabric, told: &Receiver<Go>) -> Result<(), String> {
-    job.run(fabric.map_err(|error| error.to_string())?, told);
-    Ok(())
+fn open(config: Result<Config, String>) -> Result<MixedFabric, Stopped> {
+    Ok(config?.open_fabric().map_err(|error| error.to_string())?)
 }
 
 /// Ends the work once the parent says so.
@@ -160,19 +146,7 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     Ok(node)
 }
 
-impl OnFabric for BulkJob {
-    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
-        end(move_bulk(self, fabric, told), told);
-    }
-}
-
-impl OnFabric for CollectivesJob {
-    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
-        end(time_operations(self, fabric, told), told);
-    }
-}
-
-fn time_operations<F: Carrier>(job: &CollectivesJob, fabric: F, told: &Receiver<Go>) -> Result<(), Stopped> {
+fn time_operations(job: &CollectivesJob, fabric: MixedFabric, told: &Receiver<Go>) -> Result<(), Stopped> {
     let mut rank = CollectivesRank::connect(job, fabric, told)?;
     let timed = rank.measure()?;
     rank.close()?;
@@ -180,13 +154,7 @@ fn time_operations<F: Carrier>(job: &CollectivesJob, fabric: F, told: &Receiver<
     Ok(())
 }
 
-impl OnFabric for OnePipeJob {
-    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
-        end(onepipe::scatter(self, fabric, told), told);
-    }
-}
-
-fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {
+fn move_bulk<'a>(job: &'a BulkJob, fabric: MixedFabric, told: &'a Receiver<Go>) -> Result<Mover<'a>, Stopped> {
     let mut mover = Mover::new(job, fabric, told)?;
     mover.connect()?;
     say(&WorkerReport::Ready);

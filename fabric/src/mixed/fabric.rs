@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use crossbeam::channel::Receiver;
+
 use super::{
     choice::{Choice, News},
     held::HeldEndpoints,
@@ -13,6 +15,7 @@ use crate::{
     RegisterError, Time, Token, Wait, WorkGraph,
     endpoints::{SHM, TCP},
     graph::Executor,
+    net::{ServiceId, ServiceStream},
     shm::ShmFabric,
     tcp::TcpFabric,
 };
@@ -95,6 +98,11 @@ impl MixedFabric {
         self.parts.fabrics.shm.as_ref()
     }
 
+    /// Shared memory, if it was added, for what no other fabric can do: [shares](ShmFabric::share).
+    pub fn shm_mut(&mut self) -> Option<&mut ShmFabric> {
+        self.parts.fabrics.shm.as_mut()
+    }
+
     /// Adds TCP, of the same node.
     pub fn with_tcp(mut self, fabric: TcpFabric) -> MixedFabric {
         self.choice = Some(Choice::new(fabric.net(), fabric.waker()));
@@ -128,6 +136,15 @@ impl MixedFabric {
     #[cfg(feature = "verbs")]
     pub fn verbs(&self) -> Option<&VerbsFabric> {
         self.parts.fabrics.verbs.as_ref()
+    }
+
+    /// Takes the streams that peers open for a service at this node's port, as
+    /// [`TcpFabric::take_service`] does. None without a network.
+    pub fn take_service(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        let streams = self.tcp().map(|tcp| tcp.take_service(service));
+        #[cfg(feature = "verbs")]
+        let streams = streams.or_else(|| self.verbs().map(|verbs| verbs.take_service(service)));
+        streams
     }
 
     /// Says at which addresses a node listens, for endpoints that are connected from now on.
@@ -221,7 +238,9 @@ impl Fabric for MixedFabric {
 
     fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
-        self.parts.held.endpoints.report_stillborn(out);
+        if self.parts.held.endpoints.has_news() {
+            self.parts.held.endpoints.report_stillborn(out);
+        }
         self.choose(out);
         self.parts.fabrics.all_mut().for_each(|part| part.poll(now, out));
         self.parts.held.rename(&mut out[before..]);

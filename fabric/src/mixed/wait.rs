@@ -16,6 +16,10 @@ impl Wait for MixedFabric {
     }
 
     fn wait(&mut self, until: Time) {
+        // A fabric that is alone sleeps with one system call less.
+        if self.parts.fabrics.all().count() == 1 {
+            return self.parts.fabrics.all_mut().for_each(|part| part.wait(until));
+        }
         if self.parts.fabrics.all().all(MixedPart::may_sleep) {
             let mut signals: SmallVec<[PollFd<'_>; 3]> =
                 self.parts.fabrics.all().map(|part| PollFd::from_borrowed_fd(part.signal(), PollFlags::IN)).collect();

@@ -90,9 +90,6 @@ impl ShmFabric {
         ShmStats { strangers_refused, ..self.core.stats }
     }
 
-    /// Says where a node listens, which makes no difference here: nodes of one host find each other by their ids.
-    pub fn learn(&mut self, _node: NodeId, _addresses: &[String]) {}
-
     /// A random number that no other process has, nor a later life of this node.
     pub fn incarnation(&self) -> u64 {
         self.core.incarnation

@@ -18,11 +18,10 @@ use squall::{
     bulk::Bulk,
     rdmc::{Buffer, Event, GroupConfig, GroupId, schedule::Algorithm},
 };
-use squall_fabric::{NodeId, Wait, shm::ShmFabric};
+use squall_fabric::{NodeId, Wait, mixed::MixedFabric, shm::ShmFabric};
 
 use super::{contents::MessageContents, sharing::Sharing};
 use crate::{
-    carrier::Carrier,
     job::{BulkJob, BulkRound, Go},
     parent::Stopped,
     processor::processor_seconds,
@@ -34,10 +33,10 @@ const SIGNALS: u32 = 1 << 16;
 /// The interval at which a waiting node checks whether it is to stop.
 const ASKS: Duration = Duration::from_millis(100);
 
-pub(crate) struct Mover<'a, F> {
+pub(crate) struct Mover<'a> {
     job: &'a BulkJob,
     told: &'a Receiver<Go>,
-    bulk: Bulk<F>,
+    bulk: Bulk<MixedFabric>,
     events: Vec<(GroupId, Event)>,
     /// The number of groups that are not connected yet.
     connecting: usize,
@@ -71,15 +70,15 @@ impl GroupMessage {
     }
 }
 
-impl<'a, F: Carrier> Mover<'a, F> {
+impl<'a> Mover<'a> {
     /// Takes the fabric, and begins to connect all groups.
-    pub(crate) fn new(job: &'a BulkJob, mut fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {
+    pub(crate) fn new(job: &'a BulkJob, mut fabric: MixedFabric, told: &'a Receiver<Go>) -> Result<Mover<'a>, Stopped> {
         let rest = |fabric: &mut ShmFabric| {
             fabric.wait(Time::boot_clock() + ASKS);
             go_on(told)
         };
         // Before any group exists: the fabric then reports completions of these endpoints only.
-        let sharing = match fabric.shm() {
+        let sharing = match fabric.shm_mut() {
             Some(shm) if job.share => Some(Sharing::connect(job, shm, rest)?),
             _ => None,
         };
@@ -270,7 +269,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
     }
 
     /// Drives the groups until `holds` is true.
-    fn until(&mut self, holds: impl Fn(&Mover<'_, F>) -> bool) -> Result<(), Stopped> {
+    fn until(&mut self, holds: impl Fn(&Mover<'_>) -> bool) -> Result<(), Stopped> {
         while !holds(self) {
             let mut events = std::mem::take(&mut self.events);
             let is_busy = self.bulk.turn(&mut events);
@@ -322,8 +321,8 @@ impl<'a, F: Carrier> Mover<'a, F> {
 }
 
 /// The fabric of a shared message.
-fn shared<F: Carrier>(bulk: &mut Bulk<F>) -> &mut ShmFabric {
-    bulk.fabric().shm().expect("only shared memory shares")
+fn shared(bulk: &mut Bulk<MixedFabric>) -> &mut ShmFabric {
+    bulk.fabric().shm_mut().expect("only shared memory shares")
 }
 
 /// Fails once the parent wants no more.
@@ -346,7 +345,7 @@ fn signals(from: u32, nodes: u32) -> GroupConfig {
 }
 
 /// Registered memory whose pages are present.
-fn memory<F: Carrier>(bulk: &mut Bulk<F>, bytes: usize) -> Result<Buffer, String> {
+fn memory(bulk: &mut Bulk<MixedFabric>, bytes: usize) -> Result<Buffer, String> {
     let mut buffer = Buffer::register(bulk.fabric(), bytes).map_err(|error| error.to_string())?;
     buffer.fill(0);
     Ok(buffer)

@@ -10,10 +10,9 @@ use squall::{
     Time,
     collectives::{Builtin, CollectiveError, Collectives, CommunicatorConfig, CommunicatorId, Reduction},
 };
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, mixed::MixedFabric};
 
 use crate::{
-    carrier::Carrier,
     job::{CollectivesJob, Go, Of, ROOT, Timed},
     parent::Stopped,
     processor::processor_seconds,
@@ -26,21 +25,21 @@ const SAMPLE: Duration = Duration::from_micros(200);
 /// The time that it may take until all ranks have met.
 const CONNECT: Duration = Duration::from_secs(20);
 
-pub(crate) struct CollectivesRank<'a, F> {
+pub(crate) struct CollectivesRank<'a> {
     job: &'a CollectivesJob,
     told: &'a Receiver<Go>,
-    ranks: Collectives<F>,
+    ranks: Collectives<MixedFabric>,
     all: CommunicatorId,
     sum: Reduction<f64>,
     vector: Vec<f64>,
 }
 
-impl<'a, F: Carrier> CollectivesRank<'a, F> {
+impl<'a> CollectivesRank<'a> {
     pub(crate) fn connect(
         job: &'a CollectivesJob,
-        fabric: F,
+        fabric: MixedFabric,
         told: &'a Receiver<Go>,
-    ) -> Result<CollectivesRank<'a, F>, Stopped> {
+    ) -> Result<CollectivesRank<'a>, Stopped> {
         let mut ranks = Collectives::new(fabric, job.spin.into(), job.nodes as usize);
         let nodes = (0..job.nodes).map(NodeId).collect();
         let config = CommunicatorConfig {

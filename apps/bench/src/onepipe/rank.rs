@@ -14,10 +14,9 @@ use squall::{
         baseline::{Lamport, Sequencer, TokenRing, TotalOrder},
     },
 };
-use squall_fabric::{Completion, NodeId};
+use squall_fabric::{Completion, Fabric, NodeId, mixed::MixedFabric};
 
 use crate::{
-    carrier::Carrier,
     job::{Go, OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder, WorkerReport},
     latency,
     parent::{Stopped, say},
@@ -76,7 +75,7 @@ impl Times {
 }
 
 /// Takes part in a run, and reports its outcome.
-pub(crate) fn scatter<F: Carrier>(job: &OnePipeJob, mut fabric: F, told: &Receiver<Go>) -> Result<(), Stopped> {
+pub(crate) fn scatter(job: &OnePipeJob, mut fabric: MixedFabric, told: &Receiver<Go>) -> Result<(), Stopped> {
     let nodes = (0..job.nodes).map(NodeId).collect();
     let config = OnePipeConfig {
         ring_bytes: job.ring_bytes,
@@ -106,17 +105,17 @@ pub(crate) fn scatter<F: Carrier>(job: &OnePipeJob, mut fabric: F, told: &Receiv
     }
 }
 
-fn run<F: Carrier, O: TotalOrder>(job: &OnePipeJob, fabric: F, order: O, told: &Receiver<Go>) -> Result<(), Stopped> {
+fn run<O: TotalOrder>(job: &OnePipeJob, fabric: MixedFabric, order: O, told: &Receiver<Go>) -> Result<(), Stopped> {
     let mut rank = OnePipeRank::connect(job, fabric, order, told)?;
     say(&WorkerReport::Ready);
     say(&WorkerReport::Scattered(rank.measure()?));
     Ok(())
 }
 
-struct OnePipeRank<'a, F, O> {
+struct OnePipeRank<'a, O> {
     job: &'a OnePipeJob,
     told: &'a Receiver<Go>,
-    fabric: F,
+    fabric: MixedFabric,
     order: O,
     /// The first receiver of the next scattering.
     first: usize,
@@ -158,13 +157,13 @@ impl Inbox {
 /// The first word of messages that are not timed.
 const NOT_TIMED: u64 = 0;
 
-impl<'a, F: Carrier, O: TotalOrder> OnePipeRank<'a, F, O> {
+impl<'a, O: TotalOrder> OnePipeRank<'a, O> {
     fn connect(
         job: &'a OnePipeJob,
-        fabric: F,
+        fabric: MixedFabric,
         order: O,
         told: &'a Receiver<Go>,
-    ) -> Result<OnePipeRank<'a, F, O>, Stopped> {
+    ) -> Result<OnePipeRank<'a, O>, Stopped> {
         let inbox = Inbox {
             size_bytes: job.size_bytes,
             delivered: 0,
