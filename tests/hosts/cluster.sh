@@ -1,8 +1,9 @@
-# Clusters on hosts: for the scripts beside this one, which say in `script` what they are called.
+# Clusters on hosts: for the scripts beside this one, which say in `script` what they are called. The programs are those of the
+# release build, or those in the folder SQUALL_BIN.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 hosts=$PWD/tests/hosts/hosts
-bin=$(realpath "${CARGO_TARGET_DIR:-target}")/release
+bin=$(realpath -m "${SQUALL_BIN:-${CARGO_TARGET_DIR:-target}/release}")
 export SQUALL_HOSTS=$script
 scratch=$(mktemp -d)
 trap '"$hosts" down; rm -rf "$scratch"' EXIT

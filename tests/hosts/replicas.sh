@@ -3,7 +3,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 command -v redis-cli >/dev/null || fail "redis-cli is missing (Debian: redis-tools)"
 [ -x "$bin/squall-redis" ] && [ -x "$bin/squall" ] ||
-    fail "there is no release build: run \`cargo build --release -p squall-cli -p squall-redis --bins\`"
+    fail "a program is missing in $bin: run \`cargo build --release -p squall-cli -p squall-redis --bins\`"
 
 readonly REPLICAS=5
 # Where clients run that have a host of their own.

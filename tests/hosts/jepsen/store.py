@@ -28,7 +28,8 @@ def die_with_parent():
 
 
 def binary(name):
-    path = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / name
+    release = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+    path = Path(os.environ.get("SQUALL_BIN", release)) / name
     if not path.exists():
         raise SystemExit(
             f"jepsen: {path} is missing: run "
