@@ -1,14 +1,9 @@
 //! Tests that only the TCP backend permits: sockets and their buffers, sleep, real processes.
 
-#[path = "tcp/basics.rs"]
 mod basics;
-#[path = "shm/child.rs"]
+#[path = "../shm/child.rs"]
 mod child;
-#[path = "tcp/figures.rs"]
 mod figures;
-#[path = "tcp/processes.rs"]
 mod processes;
-#[path = "tcp/waking.rs"]
 mod waking;
-#[path = "tcp/world.rs"]
 mod world;

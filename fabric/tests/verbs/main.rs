@@ -5,13 +5,8 @@
 
 #![cfg(feature = "verbs")]
 
-#[path = "verbs/ends.rs"]
 mod ends;
-#[path = "verbs/limits.rs"]
 mod limits;
-#[path = "verbs/memory.rs"]
 mod memory;
-#[path = "verbs/waking.rs"]
 mod waking;
-#[path = "verbs/world.rs"]
 mod world;
