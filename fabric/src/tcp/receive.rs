@@ -54,7 +54,7 @@ struct Body {
 }
 
 /// A destination of bytes: a region, and an offset there.
-type Place<'a> = (&'a Region, usize);
+type RegionOffset<'a> = (&'a Region, usize);
 
 /// The effect of a frame once its bytes are in place.
 #[derive(Clone, Copy)]
@@ -189,7 +189,7 @@ impl Body {
 impl Local<'_> {
     /// Checks that a frame with bytes is allowed. Returns the bytes' place, if there are any, and the frame's effect.
     #[inline]
-    fn admit(&self, header: &Header) -> Result<(Option<Place<'_>>, Then), BreakReason> {
+    fn admit(&self, header: &Header) -> Result<(Option<RegionOffset<'_>>, Then), BreakReason> {
         let len = header.len;
         match header.kind {
             Kind::Write(to) => Ok((self.reach(to, len)?, Then::Nothing)),
@@ -218,7 +218,7 @@ impl Local<'_> {
 
     /// The range that a peer names, if it may reach it.
     #[inline]
-    fn reach(&self, at: Target, len: usize) -> Result<Option<Place<'_>>, BreakReason> {
+    fn reach(&self, at: Target, len: usize) -> Result<Option<RegionOffset<'_>>, BreakReason> {
         if len == 0 {
             return Ok(None);
         }

@@ -42,7 +42,7 @@ pub(super) struct Ranked {
 }
 
 /// A chunk, and a place in it.
-type Place = (usize, usize);
+type ChunkPosition = (usize, usize);
 
 impl Ranked {
     pub(super) fn len(&self) -> usize {
@@ -155,13 +155,13 @@ impl Ranked {
     }
 
     /// The place of the first member that is not `before`; beyond the last chunk if there is none.
-    fn place(&self, before: impl Fn(&Scored) -> bool) -> Place {
+    fn place(&self, before: impl Fn(&Scored) -> bool) -> ChunkPosition {
         let chunk = self.chunks.partition_point(|chunk| chunk.last().is_some_and(&before));
         (chunk, self.chunks.get(chunk).map_or(0, |chunk| chunk.partition_point(before)))
     }
 
     /// The place of a rank; beyond all members if there is none.
-    fn at_rank(&self, rank: usize) -> Place {
+    fn at_rank(&self, rank: usize) -> ChunkPosition {
         let (mut chunk, mut left) = (0, rank);
         let mut step = (self.counts.len() + 1).next_power_of_two() / 2;
         while step > 0 {
