@@ -209,28 +209,7 @@ impl Register {
                 }
                 Ok(self.advance(proposal))
             }
-            Entry::Back(mut back) => {
-                let view = self.view().ok_or(Refused::OutOfPlace)?;
-                if self.began.is_some() {
-                    // A log of a later epoch is of the life before, which may have gone further: it has no place in
-                    // this one.
-                    back.held.retain(|_, held| held.end.epoch <= view.epoch);
-                }
-                back.check(view)?;
-                let (node, is) = (back.member.node, back.member.incarnation);
-                // A node that goes on may have more to say.
-                let stands = |known: &&Back| {
-                    let known_is = known.member.incarnation;
-                    known_is > is || known_is == is && (!known.goes_on || **known == back)
-                };
-                if let Some(known) = self.backs.get(&node).filter(stands) {
-                    let known = known.member.incarnation.0;
-                    let why = format!("{node} is back as incarnation {}, and was already as {known}", is.0);
-                    return Err(Refused::Rule(why));
-                }
-                self.backs.insert(node, back);
-                Ok(Applied::Backs)
-            }
+            Entry::Back(back) => self.note_back(back),
             Entry::Force { cluster, after, earlier, layout, mut proposal, reason } => {
                 if self.cluster.is_some() {
                     return Err(Refused::OutOfPlace);
@@ -243,6 +222,30 @@ impl Register {
                 Ok(self.advance(proposal))
             }
         }
+    }
+
+    /// Notes what a member that came back has, unless it is of an earlier incarnation.
+    fn note_back(&mut self, mut back: Back) -> Result<Applied, Refused> {
+        let view = self.view().ok_or(Refused::OutOfPlace)?;
+        if self.began.is_some() {
+            // A log of a later epoch is of the life before, which may have gone further: it has no place in
+            // this one.
+            back.held.retain(|_, held| held.end.epoch <= view.epoch);
+        }
+        back.check(view)?;
+        let (node, is) = (back.member.node, back.member.incarnation);
+        // A node that goes on may have more to say.
+        let stands = |known: &&Back| {
+            let known_is = known.member.incarnation;
+            known_is > is || known_is == is && (!known.goes_on || **known == back)
+        };
+        if let Some(known) = self.backs.get(&node).filter(stands) {
+            let known = known.member.incarnation.0;
+            let why = format!("{node} is back as incarnation {}, and was already as {known}", is.0);
+            return Err(Refused::Rule(why));
+        }
+        self.backs.insert(node, back);
+        Ok(Applied::Backs)
     }
 
     fn advance(&mut self, next: Proposal) -> Applied {

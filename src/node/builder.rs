@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, thread};
 
 use crossbeam::channel::unbounded;
 use squall_fabric::{NodeId, Wait};
-use squall_membership::{EndReason, Input, ShardId};
+use squall_membership::{EndReason, HeldCopy, Input, ShardId};
 use squall_ordered::{BulkPath, Mode};
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
 use squall_services::{Caller, ControlError, Server};
@@ -18,7 +18,7 @@ use crate::{
     },
     config::{Config, carrier::Carrier},
     durable::{
-        log_writer::LogWriter,
+        log_writer::{DiskLog, LogWriter},
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
@@ -166,13 +166,7 @@ impl NodeBuilder {
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
         let group_names = groups.iter().map(|group| (group.name(), group.schema()));
         let pipe_names = pipe_slots.iter().map(|slot| slot.name());
-        let bulk_path = match config.carrier() {
-            Carrier::Shm => BulkPath::SharedMemory,
-            Carrier::Tcp => BulkPath::Network,
-            Carrier::Mixed | Carrier::Verbs if cfg!(feature = "verbs") => BulkPath::Rdma,
-            Carrier::Mixed | Carrier::Verbs => BulkPath::Network,
-        };
-        let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
+        let mut plan = Plan::new(&config, bulk_path(config.carrier()), group_names, pipe_names)?;
         if let Some(why) = config.confirms_reads() {
             tracing::info!("{why}");
             plan.shards.values_mut().for_each(|shard| shard.reads_alone = false);
@@ -188,19 +182,13 @@ impl NodeBuilder {
         let (mut held, mut written) = (BTreeMap::new(), Vec::new());
         let bound = Arc::new(ClockBound::new(config.clock_limit()));
         for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
-            let log_writer = match opened {
-                None => None,
-                Some(OpenedLog { mut log, is_kept, .. }) => {
-                    let rebuilt = spec.recover(&mut log)?;
-                    let own = recovery::held(&rebuilt, is_kept, &log);
-                    held.extend(own.map(|held| (shard, held)));
-                    let log_writer = Arc::new(LogWriter::new(&log, rebuilt.view.clone(), park.waker()));
-                    log_writer.set_stale(!rebuilt.is_whole());
-                    log_writer.set_anew(!is_kept);
-                    written.push((Arc::clone(&log_writer), log));
-                    Some(log_writer)
-                }
-            };
+            let mut log_writer = None;
+            if let Some(opened) = opened {
+                let (writer, log, own) = recover(&*spec, opened, &park)?;
+                held.extend(own.map(|own| (shard, own)));
+                log_writer = Some(Arc::clone(&writer));
+                written.push((writer, log));
+            }
             let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, Arc::clone(&bound), log_writer);
             slots.insert(shard, GroupSlot::new(task, control));
         }
@@ -281,6 +269,30 @@ impl NodeBuilder {
             Err(reason) => Err(StartError::NotFormed(reason)),
         }
     }
+}
+
+/// The way that large messages take.
+fn bulk_path(carrier: Carrier) -> BulkPath {
+    match carrier {
+        Carrier::Shm => BulkPath::SharedMemory,
+        Carrier::Mixed | Carrier::Verbs if cfg!(feature = "verbs") => BulkPath::Rdma,
+        Carrier::Tcp | Carrier::Mixed | Carrier::Verbs => BulkPath::Network,
+    }
+}
+
+/// Takes a durable group's replica through its log. Returns the log with its writer, and the copy of the group that it
+/// holds.
+fn recover(
+    spec: &dyn GroupSpec,
+    OpenedLog { mut log, is_kept, .. }: OpenedLog,
+    park: &WriterPark,
+) -> Result<(Arc<LogWriter>, DiskLog, Option<HeldCopy>), RecoverError> {
+    let rebuilt = spec.recover(&mut log)?;
+    let held = recovery::held(&rebuilt, is_kept, &log);
+    let log_writer = Arc::new(LogWriter::new(&log, rebuilt.view.clone(), park.waker()));
+    log_writer.set_stale(!rebuilt.is_whole());
+    log_writer.set_anew(!is_kept);
+    Ok((log_writer, log, held))
 }
 
 /// Opens the logs of durable groups; `names` are the groups of all shards, in their order.

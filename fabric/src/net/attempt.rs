@@ -189,33 +189,37 @@ impl Thread {
         }
     }
 
+    /// Answers a peer's challenge.
+    fn introduce(&mut self, id: u64, challenge: Nonce) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        let service = match attempt.goal {
+            Goal::Link => Service::Link { dialer_listens: !self.listeners.is_empty() },
+            Goal::Data(endpoint) => match self.data_of(endpoint) {
+                Some((link, theirs)) => Service::Data { link: link.nonce, mine: endpoint.0, yours: theirs },
+                None => return drop(self.attempts.remove(&id)),
+            },
+        };
+        let rest = HelloRest {
+            to: Some(attempt.peer),
+            incarnation: self.incarnation,
+            challenge,
+            nonce: attempt.nonce,
+            service,
+            cluster: self.config.cluster.clone(),
+        };
+        let hello = Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) };
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.challenge = Some(challenge);
+        if let Err(error) = attempt.channel.send(&Greeting::Hello(hello).encode()) {
+            self.attempt_error(id, &error);
+        }
+    }
+
     fn on_greeting(&mut self, id: u64, greeting: Greeting) {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (peer, address) = (attempt.peer, attempt.address);
         match greeting {
-            Greeting::Challenge { challenge, .. } if attempt.challenge.is_none() => {
-                let service = match attempt.goal {
-                    Goal::Link => Service::Link { dialer_listens: !self.listeners.is_empty() },
-                    Goal::Data(endpoint) => match self.data_of(endpoint) {
-                        Some((link, theirs)) => Service::Data { link: link.nonce, mine: endpoint.0, yours: theirs },
-                        None => return drop(self.attempts.remove(&id)),
-                    },
-                };
-                let rest = HelloRest {
-                    to: Some(peer),
-                    incarnation: self.incarnation,
-                    challenge,
-                    nonce: attempt.nonce,
-                    service,
-                    cluster: self.config.cluster.clone(),
-                };
-                let hello = Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) };
-                let Some(attempt) = self.attempts.get_mut(&id) else { return };
-                attempt.challenge = Some(challenge);
-                if let Err(error) = attempt.channel.send(&Greeting::Hello(hello).encode()) {
-                    self.attempt_error(id, &error);
-                }
-            }
+            Greeting::Challenge { challenge, .. } if attempt.challenge.is_none() => self.introduce(id, challenge),
             Greeting::Welcome { version, from, incarnation, nonce }
                 if (version, from, nonce) == (self.config.protocol, peer, attempt.nonce) =>
             {

@@ -222,27 +222,10 @@ impl Thread {
         match rest.service {
             Service::Link { dialer_listens } => {
                 if peer == self.config.node || peer > self.config.node && dialer_listens {
-                    return self.refuse(
-                        pending,
-                        Stranger::OtherNode,
-                        Refusal::Order,
-                        &format!("{peer} should not dial"),
-                    );
+                    let why = format!("{peer} should not dial");
+                    return self.refuse(pending, Stranger::OtherNode, Refusal::Order, &why);
                 }
-                if let Some(id) = self.pairing.link_with(peer) {
-                    // The end of the old link may have come already.
-                    self.read_link(id);
-                    self.replace_link(peer, rest.incarnation);
-                }
-                if let Some(link) = self.pairing.link_with(peer).and_then(|id| self.links.get_mut(&id)) {
-                    // If the peer knows nothing of it any more, its kernel says so now.
-                    link.send(&super::wire::LinkFrame::Beat);
-                    return self.say_no(pending, Refusal::Busy);
-                }
-                let challenge = pending.challenge;
-                let Some(channel) = self.admit(pending, peer, rest.incarnation, rest.nonce) else { return };
-                let id = LinkId(self.new_id());
-                self.link_up(NetLink::new(id, peer, rest.incarnation, channel, challenge, from, false));
+                self.answer_link(pending, peer, rest.incarnation, rest.nonce);
             }
             Service::Data { link, mine, yours } => {
                 let Some(endpoint) = self.awaits_data(peer, link, mine, yours) else {
@@ -269,6 +252,24 @@ impl Thread {
                 }
             }
         }
+    }
+
+    /// Makes a connection the link with a peer, unless there is one that still holds.
+    fn answer_link(&mut self, pending: PendingPeer, peer: NodeId, incarnation: u64, nonce: Nonce) {
+        if let Some(id) = self.pairing.link_with(peer) {
+            // The end of the old link may have come already.
+            self.read_link(id);
+            self.replace_link(peer, incarnation);
+        }
+        if let Some(link) = self.pairing.link_with(peer).and_then(|id| self.links.get_mut(&id)) {
+            // If the peer knows nothing of it any more, its kernel says so now.
+            link.send(&super::wire::LinkFrame::Beat);
+            return self.say_no(pending, Refusal::Busy);
+        }
+        let (from, challenge) = (pending.from, pending.challenge);
+        let Some(channel) = self.admit(pending, peer, incarnation, nonce) else { return };
+        let id = LinkId(self.new_id());
+        self.link_up(NetLink::new(id, peer, incarnation, channel, challenge, from, false));
     }
 
     /// Bids a peer welcome.

@@ -117,11 +117,7 @@ impl Identity {
             move |error: webpki::Error| IdentityError::Malformed { what, cause: error.to_string() }
         };
 
-        let mut roots = RootCertStore::empty();
-        for authority in &authorities {
-            let anchor = webpki::anchor_from_trusted_cert(authority).map_err(malformed(ca_name))?;
-            roots.roots.push(anchor.to_owned());
-        }
+        let roots = trusted(&authorities).map_err(malformed(ca_name))?;
         let own = EndEntityCert::try_from(&chain[0]).map_err(malformed(certificate_name))?;
         verify(&own, &roots, &chain[1..], now, [certificate_name, ca_name])?;
         let (node, label) = own
@@ -250,6 +246,15 @@ impl ServerCertVerifier for AnyNode {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
     }
+}
+
+/// The certificates by which others are to be signed.
+fn trusted(authorities: &[CertificateDer<'_>]) -> Result<RootCertStore, webpki::Error> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.roots.push(webpki::anchor_from_trusted_cert(authority)?.to_owned());
+    }
+    Ok(roots)
 }
 
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {

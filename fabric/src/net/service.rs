@@ -357,17 +357,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
     let until = Instant::now() + timeout;
     let mut socket = TcpStream::connect_timeout(&address, timeout.min(dial.connect_timeout))?;
     socket.set_nodelay(true)?;
-    let mut pipe = match dial.security {
-        Security::Tls(identity) => {
-            let mut out = Vec::new();
-            let handshake = match dial.peer {
-                Some(peer) => Handshake::dial(identity, dial.cluster, peer, &mut out),
-                None => Handshake::dial_any(identity, &mut out),
-            };
-            Pipe::shaking(handshake.map_err(PipeError::from)?, out)
-        }
-        Security::LoopbackOnly | Security::None => Pipe::plain(),
-    };
+    let mut pipe = open_pipe(dial)?;
     let own = NetConfig::new(dial.cluster, dial.node);
     let nonce = random::bytes().map_err(|error| Failure::Other(error.to_string()))?;
     loop {
@@ -396,17 +386,15 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                 }
                 Greeting::Refuse { version, why, cluster } => {
                     let whom = format!("the node at {address}");
-                    if why == Refusal::NoService {
-                        return Err(Failure::NoService);
-                    }
-                    return Err(Failure::Refused(match why {
-                        Refusal::Version | Refusal::Cluster => {
+                    return Err(match why {
+                        Refusal::NoService => Failure::NoService,
+                        Refusal::Version | Refusal::Cluster => Failure::Refused(
                             mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
-                                .unwrap_or_else(|| format!("{whom} says no"))
-                        }
-                        Refusal::Node => format!("{whom} is another one than was looked for"),
-                        _ => format!("{whom} says no"),
-                    }));
+                                .unwrap_or_else(|| format!("{whom} says no")),
+                        ),
+                        Refusal::Node => Failure::Refused(format!("{whom} is another one than was looked for")),
+                        _ => Failure::Refused(format!("{whom} says no")),
+                    });
                 }
                 _ => return Err(Failure::Other("it does not answer as a node does".into())),
             }
@@ -414,26 +402,42 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         if !pipe.out.is_empty() {
             continue;
         }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::from(ErrorKind::TimedOut).into());
-        }
-        socket.set_read_timeout(Some(left))?;
-        socket.set_write_timeout(Some(left))?;
-        let mut buffer = [0; 4096];
-        let len = match socket.read(&mut buffer) {
-            // A signal ends a read that has a timeout, even if the process then goes on.
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            result => result?,
-        };
-        if len == 0 {
-            return Err(Failure::Other("it closed the connection".into()));
-        }
-        let received = pipe.receive(&buffer[..len]);
-        if received.is_err() {
-            // The alert is sent.
-            let _ = socket.write_all(&pipe.out);
-        }
-        received?;
+        receive(&mut socket, &mut pipe, until)?;
     }
+}
+
+/// The dialer's end of a connection, which nothing has been sent through yet.
+fn open_pipe(dial: &ServiceDial<'_>) -> Result<Pipe, PipeError> {
+    let Security::Tls(identity) = dial.security else { return Ok(Pipe::plain()) };
+    let mut out = Vec::new();
+    let handshake = match dial.peer {
+        Some(peer) => Handshake::dial(identity, dial.cluster, peer, &mut out),
+        None => Handshake::dial_any(identity, &mut out),
+    };
+    Ok(Pipe::shaking(handshake?, out))
+}
+
+/// Waits for bytes of the peer, at most until a time, and takes them in. There may be none yet.
+fn receive(socket: &mut TcpStream, pipe: &mut Pipe, until: Instant) -> Result<(), Failure> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::Error::from(ErrorKind::TimedOut).into());
+    }
+    socket.set_read_timeout(Some(left))?;
+    socket.set_write_timeout(Some(left))?;
+    let mut buffer = [0; 4096];
+    let len = match socket.read(&mut buffer) {
+        // A signal ends a read that has a timeout, even if the process then goes on.
+        Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+        result => result?,
+    };
+    if len == 0 {
+        return Err(Failure::Other("it closed the connection".into()));
+    }
+    let received = pipe.receive(&buffer[..len]);
+    if received.is_err() {
+        // The alert is sent.
+        let _ = socket.write_all(&pipe.out);
+    }
+    Ok(received?)
 }

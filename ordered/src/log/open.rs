@@ -12,7 +12,7 @@ use super::{
     Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Skips, Storage, WriteError, aside,
     block::{Copies, VERSION},
     index::{Index, RecordStart},
-    manifest::{self, Manifest, NoManifest},
+    manifest::{self, Manifest, NoManifest, SegmentCut},
     mark,
     record::HEADER_BYTES,
     scan::{Bad, ScanFinding, Scanner},
@@ -275,31 +275,50 @@ impl<S: Storage + Clone> Log<S> {
 
     /// Finds the end of the last segment's records.
     fn find_end(&mut self) -> Result<(Option<Torn>, Vec<Damage>), OpenError> {
+        let is_last = |cut: &SegmentCut| self.last.as_ref().is_some_and(|last| cut.index == last.header.index);
+        if let Some(cut) = self.manifest.cut.filter(is_last) {
+            return Ok((None, self.read_to_cut(cut)?));
+        }
+        let (torn, damages) = self.scan_last()?;
+        if torn.is_some() && self.look.is_none() {
+            // The end is sealed, so that it is never judged again, nor overwritten: some of the records behind it may
+            // be whole.
+            self.seal_last(None)?;
+        }
+        Ok((torn, damages))
+    }
+
+    /// Reads the last segment's records up to the place where it was cut.
+    fn read_to_cut(&mut self, cut: SegmentCut) -> Result<Vec<Damage>, OpenError> {
+        let Some(last) = &mut self.last else { return Ok(Vec::new()) };
+        if !(RECORDS_AT..=last.bytes).contains(&cut.end) {
+            return Err(OpenError::Mixed(self.storage.path(&name(last.header.index))));
+        }
+        (last.at, last.bytes) = (cut.end, cut.end);
+        let begin = RecordStart { segment: cut.index, offset: RECORDS_AT, end: self.end, record: 0 };
+        self.end = cut.at;
+        let mut walk = Walk::new(Extent { last: cut.index, last_end: cut.end, end: cut.at }, begin);
+        let mut damages = Vec::new();
+        while let Some(step) = walk.next(&self.storage)? {
+            match step {
+                WalkStep::Record { header, place } => {
+                    self.acknowledged = self.acknowledged.max(header.acknowledged);
+                    self.index.push(place);
+                }
+                WalkStep::Damage(damage) => damages.push(damage),
+            }
+        }
+        Ok(damages)
+    }
+
+    /// Scans the last segment for its records, and judges what is none.
+    fn scan_last(&mut self) -> Result<(Option<Torn>, Vec<Damage>), OpenError> {
         let is_live = self.is_live();
         let Some(last) = &mut self.last else { return Ok((None, Vec::new())) };
-        let path = self.storage.path(&name(last.header.index));
-        if let Some(cut) = self.manifest.cut.filter(|cut| cut.index == last.header.index) {
-            if !(RECORDS_AT..=last.bytes).contains(&cut.end) {
-                return Err(OpenError::Mixed(path));
-            }
-            (last.at, last.bytes) = (cut.end, cut.end);
-            let begin = RecordStart { segment: cut.index, offset: RECORDS_AT, end: self.end, record: 0 };
-            self.end = cut.at;
-            let mut walk = Walk::new(Extent { last: cut.index, last_end: cut.end, end: cut.at }, begin);
-            let mut damages = Vec::new();
-            while let Some(step) = walk.next(&self.storage)? {
-                match step {
-                    WalkStep::Record { header, place } => {
-                        self.acknowledged = self.acknowledged.max(header.acknowledged);
-                        self.index.push(place);
-                    }
-                    WalkStep::Damage(damage) => damages.push(damage),
-                }
-            }
-            return Ok((None, damages));
-        }
+        let segment = last.header.index;
+        let path = self.storage.path(&name(segment));
         let failed = |source| ReadError::Io { path: path.clone(), source };
-        let file = self.storage.open(&name(last.header.index)).map_err(failed)?;
+        let file = self.storage.open(&name(segment)).map_err(failed)?;
         self.storage.read_through(&file);
         let mut scanner = Scanner::new(file, last.header.id, RECORDS_AT, last.bytes);
         let (mut damages, mut torn, mut lost) = (Vec::new(), None, false);
@@ -309,12 +328,7 @@ impl<S: Storage + Clone> Log<S> {
             let (offset, why) = match scanner.next(&self.storage).map_err(failed)? {
                 ScanFinding::End => break,
                 ScanFinding::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
-                    self.index.push(RecordStart {
-                        segment: last.header.index,
-                        offset: last.at,
-                        end,
-                        record: last.records,
-                    });
+                    self.index.push(RecordStart { segment, offset: last.at, end, record: last.records });
                     (self.end, lost) = (header.reached(), false);
                     self.acknowledged = self.acknowledged.max(header.acknowledged);
                     last.records += 1;
@@ -349,15 +363,8 @@ impl<S: Storage + Clone> Log<S> {
                 break;
             }
             let (to, before) = next.unzip();
-            let damage = Damage {
-                path: path.clone(),
-                segment: last.header.index,
-                from: offset,
-                to,
-                record,
-                after: end.position,
-                before,
-            };
+            let (path, after) = (path.clone(), end.position);
+            let damage = Damage { path, segment, from: offset, to, record, after, before };
             damages.push(damage.clone());
             let Some(to) = to else {
                 // A record that looks torn would not keep the log from going on; it is missing.
@@ -367,11 +374,6 @@ impl<S: Storage + Clone> Log<S> {
             last.records += 1;
             lost = true;
             scanner.jump(to);
-        }
-        if torn.is_some() && self.look.is_none() {
-            // The end is sealed, so that it is never judged again, nor overwritten: some of the records behind it may
-            // be whole.
-            self.seal_last(None)?;
         }
         Ok((torn, damages))
     }

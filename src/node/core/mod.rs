@@ -434,17 +434,7 @@ impl<F: NodeFabric> NodeCore<F> {
                 self.change = ViewChangeTimes { epoch: view.epoch.0, installed: self.now, ..under_way };
                 out.push(CoreEffect::Installed(view));
             }
-            Effect::Wedge => {
-                self.changing = ViewChangeTimes { suspected: self.now, ..ViewChangeTimes::default() };
-                for (shard, count, leased) in self.shards.wedge() {
-                    self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
-                }
-                let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
-                for (&shard, slot) in &self.pipe_slots {
-                    let count = slot.wedge(epoch);
-                    self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
-                }
-            }
+            Effect::Wedge => self.wedge(),
             Effect::Propose(proposal) => self.view_log.propose(proposal),
             Effect::Report { to, report } => self.view_log.report(&to, report),
             // A node that can't let go of its part can't take another, and the others would wait for it.
@@ -485,6 +475,19 @@ impl<F: NodeFabric> NodeCore<F> {
                 self.turns.retain(|turn| matches!(turn, Turn::Drop(..)));
                 self.turns.push_back(Turn::End(reason));
             }
+        }
+    }
+
+    /// Wedges all shards and 1Pipe groups, and tells membership where each stands.
+    fn wedge(&mut self) {
+        self.changing = ViewChangeTimes { suspected: self.now, ..ViewChangeTimes::default() };
+        for (shard, count, leased) in self.shards.wedge() {
+            self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
+        }
+        let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
+        for (&shard, slot) in &self.pipe_slots {
+            let count = slot.wedge(epoch);
+            self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
         }
     }
 

@@ -1,18 +1,13 @@
 //! A node's way into a group: it founds one with others, or finds one.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use openraft::async_runtime::watch::WatchReceiver;
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Incarnation, Layout, Member, View};
 
 use super::{Agent, BUSY, MANY, force::LOOKS, is_same, leader::Asking};
 use crate::{
-    settings::{Failure, Settings, Start, forgotten, nodes},
+    settings::{Failure, Settings, Start, nodes},
     types::{LogNode, Types},
     wire::{Body, Contact, Hello, Here, Wants},
 };
@@ -32,9 +27,9 @@ pub(super) struct Formation {
     /// The view of the group that others have told of.
     group: Option<Arc<View>>,
     /// The voters that have forgotten how they voted, and the node that says so.
-    forgot: Option<(NodeId, Vec<NodeId>)>,
+    pub(super) forgot: Option<(NodeId, Vec<NodeId>)>,
     /// The nodes of which this node has logged that.
-    named: Vec<NodeId>,
+    pub(super) named: Vec<NodeId>,
     /// The time at which a node last said where the group is, or that it forms.
     answered: Option<Duration>,
     /// The number of contacts, of many, that are asked next, and the place of the first of them.
@@ -429,48 +424,6 @@ impl<C: Types> Agent<C> {
             tracing::info!(by = %from, ?missing, "the group has no first view yet: this node waits for it");
         }
         self.formation.missing = Some(missing);
-    }
-
-    /// The voters whose nodes were started again as other parts in the log, without their earlier votes, if so many are
-    /// that nothing can be decided any more.
-    fn forgotten_votes(&self) -> Vec<NodeId> {
-        let metrics = self.raft.server_metrics();
-        let metrics = metrics.borrow_watched();
-        let config = &metrics.membership_config;
-        let me = self.network.me();
-        let forgot = |voter: &u64| {
-            let member = &config.get_node(voter)?.member;
-            let (incarnation, is) = match member.node == me.node {
-                true => (me.incarnation, me.voter.0),
-                false => *self.lives.get(&member.node)?,
-            };
-            (is != *voter && incarnation > member.incarnation).then_some(member.node)
-        };
-        let is_lost = |set: &BTreeSet<u64>| 2 * set.iter().filter_map(forgot).count() >= set.len();
-        let sets = config.membership().get_joint_config();
-        let lost: BTreeSet<NodeId> =
-            sets.iter().filter(|set| is_lost(set)).flat_map(|set| set.iter().filter_map(forgot)).collect();
-        lost.into_iter().collect()
-    }
-
-    /// The nodes whose votes are lost, if nothing can be decided without them, and the node that says so.
-    pub(super) fn forgot(&self) -> Option<(NodeId, Vec<NodeId>)> {
-        let own = self.forgotten_votes();
-        if own.is_empty() {
-            return self.formation.forgot.clone().filter(|_| self.wants.is_some());
-        }
-        Some((self.network.me().node, own))
-    }
-
-    /// Logs it at once if too many voters have forgotten their votes.
-    pub(super) fn check_votes(&mut self) {
-        let forgot = self.forgot().map(|(_, nodes)| nodes).unwrap_or_default();
-        if forgot != self.formation.named {
-            if !forgot.is_empty() {
-                tracing::error!(why = forgotten(&forgot), "nothing can be decided any more");
-            }
-            self.formation.named = forgot;
-        }
     }
 
     /// Fails once the time to find or form a group is over, and logs the missing nodes.

@@ -3,10 +3,12 @@
 mod asks;
 mod election;
 mod force;
+mod forgotten;
 mod formation;
 mod input;
 mod leader;
 mod leadership;
+mod messages;
 mod news;
 mod returns;
 mod went_back;
@@ -25,7 +27,7 @@ use openraft::{
     type_config::{TypeConfigExt, alias::InstantOf},
 };
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Entry, Epoch, Incarnation, Member, Proposal, View, ViewEvent};
+use squall_membership::{ClusterId, Entry, Epoch, Incarnation, Member, Proposal, View};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::{
@@ -40,15 +42,11 @@ use crate::{
     shared::OwnerMailbox,
     store::LogStore,
     types::{LogNode, Snapshot, Types},
-    wire::{Answer, Body, Call, Contact, Envelope, Here, Wants},
+    wire::{Answer, Body, Call, Contact},
 };
 
 /// The pause between two looks of a node that waits for something.
 const BUSY: Duration = Duration::from_millis(20);
-/// The time for which nodes that were heard are remembered, if there is room for few.
-const JUST_NOW: Duration = Duration::from_millis(250);
-/// The time for which messages of a node may still arrive that it sent before it was known to be gone.
-const LAST_WORDS: Duration = Duration::from_millis(100);
 /// The most nodes that are remembered as heard, or as turned away: more than there are, unless a sender makes nodes up.
 const MANY: usize = 1024;
 
@@ -354,110 +352,6 @@ impl<C: Types> Agent<C> {
     fn is_in(&self, view: &View) -> bool {
         let me = self.network.me();
         view.members.iter().any(|member| is_same(member, &me))
-    }
-
-    fn on_message(&mut self, from: NodeId, bytes: &[u8]) {
-        let Some(Envelope { cluster, from: sender, lives, body }) = Envelope::decode(bytes) else {
-            tracing::warn!(%from, bytes = bytes.len(), "a message that is none of a view log's of this version");
-            return;
-        };
-        let me = self.network.me();
-        if sender.node != from || from == me.node {
-            return;
-        }
-        let is_of_life = cluster.is_none() || cluster == self.network.cluster();
-        if is_of_life && self.is_of_old_storage(&sender, &lives, &body) {
-            return;
-        }
-        self.network.learn(&sender);
-        if self.heard.len() >= MANY {
-            self.heard.retain(|_, heard| self.now - *heard < JUST_NOW);
-            self.lives.clear();
-        }
-        let life = self.lives.entry(from).or_insert((sender.incarnation, sender.voter.0));
-        *life = (*life).max((sender.incarnation, sender.voter.0));
-        self.heard.insert(from, self.now);
-        if self.gone.get(&from).is_some_and(|since| self.now - *since > LAST_WORDS) {
-            self.gone.remove(&from);
-        }
-        let mine = self.network.cluster();
-        let reply_to = Contact::from(&sender);
-        let lives = mine.zip(cluster).map(|(mine, other)| mine.cmp(&other));
-        match (lives, body) {
-            (Some(order), Body::Hello(hello)) if order.is_ne() => {
-                // A life in which nothing is decided yet may never be more than begun.
-                if self.last().is_some() && (order.is_gt() || !hello.decided) {
-                    let began = self.machine.read(|register| register.began().cloned());
-                    self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
-                }
-            }
-            (Some(order), Body::Here(Here::OtherLife(began))) if order.is_ne() => {
-                // A life that this node has left for this one, in which it has not been told of anything yet, is over.
-                let is_open = |life: &ClusterId| self.last().is_none() && !self.left.contains(life);
-                if let Some(cluster) = cluster.filter(|life| order.is_lt() || is_open(life)) {
-                    self.on_other_life(sender, cluster, began);
-                }
-            }
-            // Nothing binds this node to a life of whose log it has nothing: the node that began that may be dead, and
-            // begin another one.
-            (Some(order), Body::Call { id, to, call })
-                if order.is_ne()
-                    && to == me.voter
-                    && self.is_free()
-                    && cluster.is_none_or(|life| !self.left.contains(&life)) =>
-            {
-                cluster.into_iter().for_each(|cluster| self.adopt(cluster));
-                self.on_call(reply_to, id, call);
-            }
-            // A node that tries to go on with a life that is over may have no other node to ask.
-            (Some(std::cmp::Ordering::Greater), Body::Call { .. }) => {
-                if let Some(began) = self.machine.read(|register| register.began().cloned()) {
-                    self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
-                }
-            }
-            (Some(order), _) if order.is_ne() => {}
-            (_, Body::Hello(hello)) => {
-                self.learn_founders(from, &hello);
-                let here = match self.mismatch(from, &hello) {
-                    Some(why) => self.turn_away(&sender, why),
-                    None => {
-                        let asks = sender.clone();
-                        match hello.wants {
-                            Wants::News => {}
-                            Wants::Force(epoch) => self.yield_to(&sender, epoch),
-                            wants => self.on_hello(sender, wants == Wants::Found, wants == Wants::Witness),
-                        }
-                        self.whereabouts(&asks)
-                    }
-                };
-                self.network.send(&reply_to, Body::Here(here));
-            }
-            (_, Body::Here(here)) => self.on_here(&sender, here),
-            (_, Body::Call { id, to, call }) if to == me.voter => {
-                if let (None, Some(cluster)) = (mine, cluster) {
-                    self.adopt(cluster);
-                }
-                self.on_call(reply_to, id, call);
-            }
-            (_, Body::Return { id, answer }) => {
-                if !self.network.answer(from, id, answer) {
-                    self.has_reverted(&sender);
-                }
-            }
-            // The rest is for nodes that are in the same life.
-            (None, _) => {}
-            (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
-            (_, Body::Say(back)) => self.take_said(*back, &sender),
-            (_, Body::Refused { epoch, why }) => self.on_refused(epoch, &why),
-            (_, Body::StepAside(vote)) => self.on_step_aside(vote),
-            (_, Body::Farewell) => self.handle(Input::PeerGone(from)),
-            (_, Body::Report(report)) => {
-                if report.member.node == from {
-                    self.shared.push(ViewEvent::Reported(report));
-                }
-            }
-            (_, Body::Call { .. }) => {}
-        }
     }
 
     fn on_call(&mut self, reply_to: Contact, id: u64, call: Call) {

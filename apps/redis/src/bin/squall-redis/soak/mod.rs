@@ -65,6 +65,21 @@ struct SoakRun {
 }
 
 impl SoakRun {
+    fn new(soak: Soak) -> SoakRun {
+        SoakRun {
+            soak,
+            stop: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            published: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            aborted: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            told: Mutex::new(Vec::new()),
+        }
+    }
+
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -101,18 +116,7 @@ pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), 
 /// The sentence names the fault: operations that failed, replicas that differ, or memory that grew.
 pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: impl FnMut(&str)) -> Result<(), String> {
     let begun = Instant::now();
-    let run = Arc::new(SoakRun {
-        soak,
-        stop: AtomicBool::new(false),
-        silent: AtomicBool::new(false),
-        operations: AtomicU64::new(0),
-        connections: AtomicU64::new(0),
-        published: AtomicU64::new(0),
-        received: AtomicU64::new(0),
-        aborted: AtomicU64::new(0),
-        errors: AtomicU64::new(0),
-        told: Mutex::new(Vec::new()),
-    });
+    let run = Arc::new(SoakRun::new(soak));
     let duration = run.soak.duration;
     let mut subscribers = JoinSet::new();
     for (replica, &address) in run.soak.addresses.iter().enumerate() {
@@ -167,22 +171,24 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
             let _ = write!(wrong, "{error}. ");
         }
     }
-    match usage::growth(&samples, lasted) {
-        None => say("too few looks at the memory to compare its quarters"),
-        Some(quarters) => {
-            for (replica, (second, last)) in (1..).zip(quarters) {
-                say(&format!(
-                    "replica {replica}: {} MiB in the second quarter, {} MiB in the last",
-                    second >> 20,
-                    last >> 20
-                ));
-                if last * 100 > second * (100 + GROWTH_PERCENT) {
-                    let _ = write!(wrong, "replica {replica} grew from {second} to {last} bytes. ");
-                }
-            }
+    wrong += &judge_growth(usage::growth(&samples, lasted), &mut say);
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.trim_end().to_owned()) }
+}
+
+/// Says how the replicas' memory grew from the second quarter to the last, and returns what is wrong with it.
+fn judge_growth(quarters: Option<Vec<(u64, u64)>>, say: &mut impl FnMut(&str)) -> String {
+    let mut wrong = String::new();
+    let Some(quarters) = quarters else {
+        say("too few looks at the memory to compare its quarters");
+        return wrong;
+    };
+    for (replica, (second, last)) in (1..).zip(quarters) {
+        say(&format!("replica {replica}: {} MiB in the second quarter, {} MiB in the last", second >> 20, last >> 20));
+        if last * 100 > second * (100 + GROWTH_PERCENT) {
+            let _ = write!(wrong, "replica {replica} grew from {second} to {last} bytes. ");
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.trim_end().to_owned()) }
+    wrong
 }
 
 /// Waits until these tasks have ended.

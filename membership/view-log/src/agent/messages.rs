@@ -1,0 +1,135 @@
+//! Messages of other nodes: of those in the same life of the group, and of those in others.
+
+use std::{cmp::Ordering, time::Duration};
+
+use squall_fabric::NodeId;
+use squall_membership::{ClusterId, Member, ViewEvent};
+
+use super::{Agent, Input, MANY};
+use crate::{
+    types::Types,
+    wire::{Body, Contact, Envelope, Here, Wants},
+};
+
+/// The time for which nodes that were heard are remembered, if there is room for few.
+const JUST_NOW: Duration = Duration::from_millis(250);
+/// The time for which messages of a node may still arrive that it sent before it was known to be gone.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+impl<C: Types> Agent<C> {
+    pub(super) fn on_message(&mut self, from: NodeId, bytes: &[u8]) {
+        let Some(Envelope { cluster, from: sender, lives, body }) = Envelope::decode(bytes) else {
+            tracing::warn!(%from, bytes = bytes.len(), "a message that is none of a view log's of this version");
+            return;
+        };
+        let me = self.network.me();
+        if sender.node != from || from == me.node {
+            return;
+        }
+        let is_of_life = cluster.is_none() || cluster == self.network.cluster();
+        if is_of_life && self.is_of_old_storage(&sender, &lives, &body) {
+            return;
+        }
+        self.note_heard(&sender);
+        let mine = self.network.cluster();
+        if let (Some(mine), Some(cluster)) = (mine, cluster)
+            && mine != cluster
+        {
+            return self.on_message_of_other_life(sender, cluster, mine.cmp(&cluster), body);
+        }
+        let reply_to = Contact::from(&sender);
+        match body {
+            Body::Hello(hello) => {
+                self.learn_founders(from, &hello);
+                let here = match self.mismatch(from, &hello) {
+                    Some(why) => self.turn_away(&sender, why),
+                    None => {
+                        let asks = sender.clone();
+                        match hello.wants {
+                            Wants::News => {}
+                            Wants::Force(epoch) => self.yield_to(&sender, epoch),
+                            wants => self.on_hello(sender, wants == Wants::Found, wants == Wants::Witness),
+                        }
+                        self.whereabouts(&asks)
+                    }
+                };
+                self.network.send(&reply_to, Body::Here(here));
+            }
+            Body::Here(here) => self.on_here(&sender, here),
+            Body::Call { id, to, call } if to == me.voter => {
+                if let (None, Some(cluster)) = (mine, cluster) {
+                    self.adopt(cluster);
+                }
+                self.on_call(reply_to, id, call);
+            }
+            Body::Return { id, answer } => {
+                if !self.network.answer(from, id, answer) {
+                    self.has_reverted(&sender);
+                }
+            }
+            // The rest is for nodes that are in the same life.
+            _ if mine.is_none() || cluster.is_none() => {}
+            Body::Propose(proposal) => self.take_proposal(*proposal, sender),
+            Body::Say(back) => self.take_said(*back, &sender),
+            Body::Refused { epoch, why } => self.on_refused(epoch, &why),
+            Body::StepAside(vote) => self.on_step_aside(vote),
+            Body::Farewell => self.handle(Input::PeerGone(from)),
+            Body::Report(report) => {
+                if report.member.node == from {
+                    self.shared.push(ViewEvent::Reported(report));
+                }
+            }
+            Body::Call { .. } => {}
+        }
+    }
+
+    /// Notes that a node was heard of just now, and as which incarnation.
+    fn note_heard(&mut self, sender: &Member) {
+        self.network.learn(sender);
+        if self.heard.len() >= MANY {
+            self.heard.retain(|_, heard| self.now - *heard < JUST_NOW);
+            self.lives.clear();
+        }
+        let life = self.lives.entry(sender.node).or_insert((sender.incarnation, sender.voter.0));
+        *life = (*life).max((sender.incarnation, sender.voter.0));
+        self.heard.insert(sender.node, self.now);
+        if self.gone.get(&sender.node).is_some_and(|since| self.now - *since > LAST_WORDS) {
+            self.gone.remove(&sender.node);
+        }
+    }
+
+    /// Answers a message of another life of the group; `order` is that of this node's life to that one.
+    fn on_message_of_other_life(&mut self, sender: Member, life: ClusterId, order: Ordering, body: Body) {
+        let reply_to = Contact::from(&sender);
+        match body {
+            Body::Hello(hello) => {
+                // A life in which nothing is decided yet may never be more than begun.
+                if self.last().is_some() && (order.is_gt() || !hello.decided) {
+                    let began = self.machine.read(|register| register.began().cloned());
+                    self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
+                }
+            }
+            Body::Here(Here::OtherLife(began)) => {
+                // A life that this node has left for this one, in which it has not been told of anything yet, is over.
+                if order.is_lt() || self.last().is_none() && !self.left.contains(&life) {
+                    self.on_other_life(sender, life, began);
+                }
+            }
+            // Nothing binds this node to a life of whose log it has nothing: the node that began that may be dead, and
+            // begin another one.
+            Body::Call { id, to, call }
+                if to == self.network.me().voter && self.is_free() && !self.left.contains(&life) =>
+            {
+                self.adopt(life);
+                self.on_call(reply_to, id, call);
+            }
+            // A node that tries to go on with a life that is over may have no other node to ask.
+            Body::Call { .. } if order.is_gt() => {
+                if let Some(began) = self.machine.read(|register| register.began().cloned()) {
+                    self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
+                }
+            }
+            _ => {}
+        }
+    }
+}
