@@ -2,6 +2,7 @@
 
 mod connecting;
 mod faults;
+mod leaves;
 mod protocol;
 mod restarts;
 mod world;

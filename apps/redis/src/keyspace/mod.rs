@@ -6,10 +6,12 @@
 //! A key that expires at `t` is absent for a look at `t` or later. It is removed by the next change that meets it, or
 //! by [`Keyspace::expire`]. The time of its removal makes no visible difference.
 
+mod frozen;
 mod rows;
 
 use std::{collections::BTreeSet, fmt, io, num::NonZeroU64, sync::Arc};
 
+pub(crate) use self::frozen::Frozen;
 use self::rows::Rows;
 use crate::{
     Error,
@@ -174,37 +176,6 @@ impl Keyspace {
 
     fn class(&self, key: &[u8]) -> usize {
         rows::fixed_hash(key) as usize % BIRTHS
-    }
-}
-
-/// All keys of a store at a moment.
-pub(crate) struct Frozen {
-    entries: Rows,
-    version: u64,
-    births: Box<[u64]>,
-}
-
-impl Frozen {
-    /// Writes the keys, behind the bytes that are in `out` already.
-    pub(crate) fn write(self, mut out: StateWriter, to: &mut dyn io::Write) -> io::Result<()> {
-        out.number(self.version);
-        let births = || self.births.iter().enumerate().filter(|(_, version)| **version > 0);
-        out.number(births().count() as u64);
-        for (class, &version) in births() {
-            out.number(class as u64);
-            out.number(version);
-        }
-        out.number(self.entries.len() as u64);
-        for row in self.entries.into_rows() {
-            for (key, entry) in &*row {
-                out.bytes(key);
-                out.number(entry.version);
-                out.number(entry.expires_ms.map_or(0, NonZeroU64::get));
-                out.value(&entry.value);
-                out.spill(to)?;
-            }
-        }
-        out.finish(to)
     }
 }
 
