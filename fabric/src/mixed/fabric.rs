@@ -212,7 +212,7 @@ impl Fabric for MixedFabric {
             return part.connect(peer, tag, expose, hello);
         }
         let text = format!("it is to be reached by {known}, which this node does not use");
-        self.parts.held.refuse(peer, BreakReason::Failed(text))
+        self.parts.held.refuse((peer, tag), BreakReason::Failed(text))
     }
 
     fn disconnect(&mut self, on: EndpointId) {

@@ -307,7 +307,7 @@ impl Fabric for VerbsFabric {
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
         let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
-        self.endpoints.put(id, peer, endpoint)
+        self.endpoints.put(id, (peer, tag), endpoint)
     }
 
     fn disconnect(&mut self, on: EndpointId) {
