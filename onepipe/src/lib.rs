@@ -101,6 +101,7 @@ mod timestamp;
 mod tournament;
 mod waiting;
 
+pub use baseline::OneMode;
 pub use clock::{Clock, HostClock, SkewedClock};
 pub use config::{OnePipeConfig, Topology};
 pub use controller::{Controller, Directive, Settlement};
@@ -109,4 +110,4 @@ pub use error::{CreateError, ScatterError};
 pub use event::PipeEvent;
 pub use gate::Gate;
 pub use message::{Delivery, Message, Mode, ScatteringId};
-pub use pipe::{OneMode, OnePipe};
+pub use pipe::OnePipe;

@@ -10,7 +10,7 @@ pub use token::TokenRing;
 
 use squall_fabric::{Completion, Fabric, Time};
 
-use crate::{Delivery, Message, ScatterError, ScatteringId};
+use crate::{Delivery, Message, Mode, ScatterError, ScatteringId, engine::Engine, stamps::Stamps};
 
 /// A rank's part in a total order of scatterings, by 1Pipe or by one of its rivals.
 ///
@@ -41,38 +41,46 @@ pub trait TotalOrder {
     fn disconnect(&mut self, fabric: &mut impl Fabric);
 }
 
-/// Implements [`TotalOrder`] for a struct by its field that is an engine.
-macro_rules! total_order_by {
-    ($order:ty, $engine:ident) => {
-        impl TotalOrder for $order {
-            fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
-                self.$engine.scatter(now, Mode::BestEffort, messages)
-            }
-
-            fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
-                self.$engine.step(fabric, now)
-            }
-
-            fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
-                self.$engine.on_completion(fabric, now, completion)
-            }
-
-            fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
-                self.$engine.deliver(Mode::BestEffort, max, sink)
-            }
-
-            fn deadline(&self) -> Time {
-                self.$engine.deadline()
-            }
-
-            fn is_connected(&self) -> bool {
-                self.$engine.is_connected()
-            }
-
-            fn disconnect(&mut self, fabric: &mut impl Fabric) {
-                self.$engine.disconnect(fabric);
-            }
-        }
-    };
+/// One of the two orders of a [`OnePipe`](crate::OnePipe), or of another rank of that kind, as a [`TotalOrder`].
+#[derive(Debug)]
+pub struct OneMode<S> {
+    engine: Engine<S>,
+    mode: Mode,
 }
-use total_order_by;
+
+impl<S: Stamps> Engine<S> {
+    /// The order of one mode alone, for comparison with others.
+    pub fn only(self, mode: Mode) -> OneMode<S> {
+        OneMode { engine: self, mode }
+    }
+}
+
+impl<S: Stamps> TotalOrder for OneMode<S> {
+    fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+        self.engine.scatter(now, self.mode, messages)
+    }
+
+    fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        self.engine.step(fabric, now)
+    }
+
+    fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        self.engine.on_completion(fabric, now, completion)
+    }
+
+    fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+        self.engine.deliver(self.mode, max, sink)
+    }
+
+    fn deadline(&self) -> Time {
+        self.engine.deadline()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.engine.is_connected()
+    }
+
+    fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.engine.disconnect(fabric);
+    }
+}

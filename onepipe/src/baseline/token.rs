@@ -1,21 +1,17 @@
 //! A token ring: one rank after another may send.
 
-use squall_fabric::{Completion, Fabric, Time};
+use std::sync::Arc;
 
-use super::{TotalOrder, total_order_by};
-use crate::{
-    CreateError, Delivery, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology, engine::Engine,
-    stamps::Stamps,
-};
+use squall_fabric::{Fabric, Time};
+
+use super::OneMode;
+use crate::{CreateError, Mode, OnePipeConfig, Topology, engine::Engine, stamps::Stamps};
 
 /// A rank of a token ring: rank k sends in the turns that are k modulo the number of ranks.
 ///
 /// It is the flat order of timestamps that stand for turns. A rank promises its next turn when one is over; a rank that
 /// sees that promise of its predecessor has the token. All waiting scatterings go out in a turn, up to a bound.
-#[derive(Debug)]
-pub struct TokenRing {
-    engine: Engine<Turns>,
-}
+pub type TokenRing = OneMode<Turns>;
 
 impl TokenRing {
     /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever the
@@ -24,11 +20,10 @@ impl TokenRing {
         let me = config.check(fabric.node())?;
         let turns = Turns::new(me, config.nodes.len());
         let config = OnePipeConfig { topology: Topology::Flat, ..config };
-        Ok(TokenRing { engine: Engine::create(fabric, config, turns, "squall token ring 1")? })
+        let engine = Engine::new(fabric, config, turns, Arc::default(), "squall token ring 1")?;
+        Ok(engine.only(Mode::BestEffort))
     }
 }
-
-total_order_by!(TokenRing, engine);
 
 /// The number of low bits of a timestamp that count the scatterings of a turn, from 1 on.
 const INDEX_BITS: u32 = 16;
@@ -38,7 +33,7 @@ const PER_TURN: u64 = 1 << 12;
 
 /// Timestamps of a rank that sends in its turns.
 #[derive(Debug)]
-struct Turns {
+pub struct Turns {
     me: usize,
     ranks: usize,
     /// The turn that this rank has, or has next.
