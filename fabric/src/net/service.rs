@@ -34,6 +34,8 @@ pub struct ServiceStream {
     writer: ServiceWriter,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("{socket:?}")]
 struct Shared {
     socket: TcpStream,
     tls: Option<Mutex<Session>>,
@@ -44,12 +46,6 @@ impl Shared {
     /// so.
     fn session(&self) -> Option<MutexGuard<'_, Session>> {
         self.tls.as_ref().map(|session| session.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.socket.fmt(f)
     }
 }
 
