@@ -30,11 +30,10 @@ pub struct Authority {
 
 /// A node's certificate and key, in PEM form.
 #[derive(Clone, derive_more::Debug)]
+#[debug("NodeKeys {{ node: {node:?} }}")]
 pub struct NodeKeys {
     node: NodeId,
-    #[debug(skip)]
     certificate: String,
-    #[debug(skip)]
     key: String,
 }
 

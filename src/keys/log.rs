@@ -7,11 +7,10 @@ use super::{Files, KeysError, files::write_pair};
 
 /// The Ed25519 key with which a node signs its logs, and its public half, each in PEM form.
 #[derive(Clone, derive_more::Debug)]
+#[debug("LogKeys {{ node: {node:?} }}")]
 pub struct LogKeys {
     node: NodeId,
-    #[debug(skip)]
     key: String,
-    #[debug(skip)]
     public_key: String,
 }
 
