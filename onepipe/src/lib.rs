@@ -73,6 +73,7 @@
 //! ```
 
 mod barrier;
+#[cfg(feature = "model")]
 pub mod baseline;
 mod clock;
 mod config;
@@ -101,7 +102,6 @@ mod timestamp;
 mod tournament;
 mod waiting;
 
-pub use baseline::OneMode;
 pub use clock::{Clock, HostClock, SkewedClock};
 pub use config::{OnePipeConfig, Topology};
 pub use controller::{Controller, Directive, Settlement};

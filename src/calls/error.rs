@@ -154,11 +154,23 @@ pub enum Unavailable {
     )]
     Inadequate,
     /// No member holds the group's state.
-    #[error("no member holds the group's state: it goes on when one of {} returns with it", list(last_holders))]
+    #[error("no member holds the group's state: {}", suspended(last_holders, *all_back))]
     Suspended {
         /// The nodes that held it last.
         last_holders: Vec<NodeId>,
+        /// Whether all of them have returned, so that the state is lost unless one of them says soon that it has it.
+        all_back: bool,
     },
+}
+
+fn suspended(last_holders: &[NodeId], all_back: bool) -> String {
+    let nodes = list(last_holders);
+    match all_back {
+        false => format!("it goes on when one of {nodes} returns with it"),
+        true => {
+            format!("{nodes} are back, and if none of them says soon that it has it, it is lost: see `squall status`")
+        }
+    }
 }
 
 /// Names nodes, with commas between.

@@ -353,7 +353,8 @@ impl<S: Service> Delivery<S> {
             }
         };
         self.kept = kept.filter(|_| members.is_suspended());
-        let mut part = ViewPart { epoch: view.epoch, members, submitter, deliverer, phase, stalled: false };
+        let (epoch, all_back) = (view.epoch, members.are_all_back(&view.members));
+        let mut part = ViewPart { epoch, members, all_back, submitter, deliverer, phase, stalled: false };
         match &part.phase {
             ReplicaPhase::Complete { .. } => part.begin(&self.context, is_listed),
             ReplicaPhase::Incomplete { .. } => {

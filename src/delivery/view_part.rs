@@ -24,6 +24,8 @@ use crate::{
 pub(super) struct ViewPart {
     pub(super) epoch: Epoch,
     pub(super) members: ShardView,
+    /// Whether the shard is suspended, and all who may have its state are members.
+    pub(super) all_back: bool,
     pub(super) submitter: Submitter,
     pub(super) deliverer: Deliverer,
     pub(super) phase: ReplicaPhase,
@@ -61,7 +63,7 @@ impl ViewPart {
         match (&self.members.state, &self.phase) {
             _ if self.stalled => Some(Unavailable::NoQuorum),
             (ShardState::Suspended { .. }, _) => {
-                Some(Unavailable::Suspended { last_holders: self.members.waits_for() })
+                Some(Unavailable::Suspended { last_holders: self.members.waits_for(), all_back: self.all_back })
             }
             (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
             (ShardState::Active, ReplicaPhase::Incomplete { .. }) => Some(Unavailable::Joining),

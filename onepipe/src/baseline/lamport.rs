@@ -19,7 +19,7 @@ impl Lamport {
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig) -> Result<Lamport, CreateError> {
         let config = OnePipeConfig { topology: Topology::Flat, ..config };
         let engine = Engine::new(fabric, config, Logical { next: 1 }, Arc::default(), "squall lamport 1")?;
-        Ok(engine.only(Mode::BestEffort))
+        Ok(OneMode::new(engine, Mode::BestEffort))
     }
 }
 

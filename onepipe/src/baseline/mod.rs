@@ -1,16 +1,18 @@
 //! Other total orders for comparison (the paper's Figure 8), with the same batching and the same rings.
 
 mod lamport;
+mod one_mode;
 mod sequencer;
 mod token;
 
 pub use lamport::Lamport;
+pub use one_mode::OneMode;
 pub use sequencer::Sequencer;
 pub use token::TokenRing;
 
 use squall_fabric::{Completion, Fabric, Time};
 
-use crate::{Delivery, Message, Mode, ScatterError, ScatteringId, engine::Engine, stamps::Stamps};
+use crate::{Delivery, Message, ScatterError, ScatteringId};
 
 /// A rank's part in a total order of scatterings, by 1Pipe or by one of its rivals.
 ///
@@ -39,48 +41,4 @@ pub trait TotalOrder {
 
     /// Closes all connections.
     fn disconnect(&mut self, fabric: &mut impl Fabric);
-}
-
-/// One of the two orders of a [`OnePipe`](crate::OnePipe), or of another rank of that kind, as a [`TotalOrder`].
-#[derive(Debug)]
-pub struct OneMode<S> {
-    engine: Engine<S>,
-    mode: Mode,
-}
-
-impl<S: Stamps> Engine<S> {
-    /// The order of one mode alone, for comparison with others.
-    pub fn only(self, mode: Mode) -> OneMode<S> {
-        OneMode { engine: self, mode }
-    }
-}
-
-impl<S: Stamps> TotalOrder for OneMode<S> {
-    fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
-        self.engine.scatter(now, self.mode, messages)
-    }
-
-    fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
-        self.engine.step(fabric, now)
-    }
-
-    fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
-        self.engine.on_completion(fabric, now, completion)
-    }
-
-    fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
-        self.engine.deliver(self.mode, max, sink)
-    }
-
-    fn deadline(&self) -> Time {
-        self.engine.deadline()
-    }
-
-    fn is_connected(&self) -> bool {
-        self.engine.is_connected()
-    }
-
-    fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        self.engine.disconnect(fabric);
-    }
 }

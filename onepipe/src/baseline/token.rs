@@ -21,7 +21,7 @@ impl TokenRing {
         let turns = Turns::new(me, config.nodes.len());
         let config = OnePipeConfig { topology: Topology::Flat, ..config };
         let engine = Engine::new(fabric, config, turns, Arc::default(), "squall token ring 1")?;
-        Ok(engine.only(Mode::BestEffort))
+        Ok(OneMode::new(engine, Mode::BestEffort))
     }
 }
 

@@ -606,7 +606,10 @@ impl<F: NodeFabric> NodeCore<F> {
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
             let shard = other.shard;
             let why = match &other.state {
-                ShardState::Suspended { .. } => Unavailable::Suspended { last_holders: other.waits_for() },
+                ShardState::Suspended { .. } => {
+                    let all_back = other.are_all_back(&view.members);
+                    Unavailable::Suspended { last_holders: other.waits_for(), all_back }
+                }
                 _ => Unavailable::Elsewhere { members: other.members.clone() },
             };
             // The members that stay have delivered as much as this node, before it gave the shard up.
