@@ -6,7 +6,9 @@
 //! expires in vain instead of hitting another submit.
 
 use std::{
-    collections::BTreeMap,
+    cmp::Reverse,
+    collections::BinaryHeap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -19,7 +21,6 @@ use atomic_waker::AtomicWaker;
 use squall_fabric::{Time, sync::Lock};
 
 /// A deadline, which expires once.
-#[derive(Debug, Default)]
 pub(crate) struct Deadline {
     expired: AtomicBool,
     waker: AtomicWaker,
@@ -29,6 +30,12 @@ impl Deadline {
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
         self.waker.register(context.waker());
         if self.expired.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl fmt::Debug for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deadline").field("expired", &self.expired).finish_non_exhaustive()
     }
 }
 
@@ -56,7 +63,7 @@ impl Deadlines {
     /// Sets a deadline that expires when `after` has passed since the engine's or the delivering thread's next step.
     /// The engine must be woken.
     pub(crate) fn set(&self, after: Duration) -> Arc<Deadline> {
-        let deadline = Arc::<Deadline>::default();
+        let deadline = Arc::new(Deadline { expired: AtomicBool::new(false), waker: AtomicWaker::new() });
         let mut fresh = self.fresh.lock();
         fresh.push((after, Arc::clone(&deadline)));
         self.count.store(fresh.len(), Ordering::Release);
@@ -90,20 +97,26 @@ impl Deadlines {
     }
 }
 
-/// The deadlines that were started.
+/// The deadlines that were started, by time.
 #[derive(Debug, Default)]
 struct TimerQueue {
-    /// The deadlines by time and by number.
-    queue: BTreeMap<(Time, u64), Arc<Deadline>>,
+    queue: BinaryHeap<Reverse<Timer>>,
     /// The number of deadlines started so far. It orders deadlines of the same time.
     started: u64,
     /// The number of deadlines at which the deadlines of submits that are gone are thrown away.
     sweep_at: usize,
 }
 
+#[derive(Debug)]
+struct Timer {
+    at: Time,
+    number: u64,
+    deadline: Arc<Deadline>,
+}
+
 impl TimerQueue {
     fn next(&self) -> Option<Time> {
-        self.queue.first_key_value().map(|(&(at, _), _)| at)
+        self.queue.peek().map(|Reverse(first)| first.at)
     }
 
     fn step(&mut self, now: Time, deadlines: &Deadlines, mut wake: impl FnMut(Waker)) {
@@ -111,7 +124,7 @@ impl TimerQueue {
             self.start(now, deadlines);
         }
         while self.next().is_some_and(|at| at <= now) {
-            let Some((_, deadline)) = self.queue.pop_first() else { break };
+            let Some(Reverse(Timer { deadline, .. })) = self.queue.pop() else { break };
             deadline.expired.store(true, Ordering::Release);
             deadline.waker.take().into_iter().for_each(&mut wake);
         }
@@ -122,17 +135,37 @@ impl TimerQueue {
         deadlines.count.store(0, Ordering::Release);
         for (after, deadline) in fresh.drain(..) {
             self.started += 1;
-            self.queue.insert((now + after, self.started), deadline);
+            self.queue.push(Reverse(Timer { at: now + after, number: self.started, deadline }));
         }
         drop(fresh);
         // Most submits get their replies long before their deadlines. Sweeping when the number has doubled costs little
-        // for each. It keeps the queue below twice the number of deadlines that submits wait for.
+        // for each. It keeps the heap below twice the number of deadlines that submits wait for.
         if self.queue.len() >= self.sweep_at {
-            self.queue.retain(|_, deadline| Arc::strong_count(deadline) > 1);
+            self.queue.retain(|Reverse(timer)| Arc::strong_count(&timer.deadline) > 1);
             self.sweep_at = (2 * self.queue.len()).max(64);
         }
     }
 }
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Timer) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Timer {}
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
