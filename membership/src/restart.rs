@@ -176,7 +176,7 @@ pub fn check_restart(last: &Proposal, layout: &Layout, backs: &[Back], proposal:
         |these: &[Member]| these.iter().map(|member| (member.node, member.incarnation)).collect::<BTreeSet<_>>();
     let expected = restart(last, layout, proposal.by, &backs);
     if nodes(&proposal.view.members) != nodes(&expected.view.members) {
-        return refuse("its members are not those who are back".into());
+        return refuse("its members are not the nodes that are back".into());
     }
     if proposal.ends != expected.ends {
         return refuse(format!("its shards end at {:?}, and what is back makes {:?}", proposal.ends, expected.ends));

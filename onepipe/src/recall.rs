@@ -204,7 +204,7 @@ mod tests {
         recalls.add(7, ScatteringId(1), &[0, 2]);
         recalls.add(5, ScatteringId(0), &[2]);
         recalls.add(9, ScatteringId(2), &[]);
-        assert_eq!(done(&mut recalls), [9], "nobody else is to receive it");
+        assert_eq!(done(&mut recalls), [9], "no other node is to receive it");
         assert_eq!(recalls.hold(), Some(5));
         assert_eq!((batch(&mut recalls, 0), batch(&mut recalls, 2)), (vec![7], vec![7, 5]));
         assert_eq!(recalls.acknowledged(0, 2), Err(Misbehaved), "there is no such batch");

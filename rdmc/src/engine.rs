@@ -64,7 +64,7 @@ pub(crate) struct Limits {
 /// A peer sent what the schedule does not say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Breach {
-    #[error("it sent a block that nobody asked for")]
+    #[error("it sent a block that this member did not ask for")]
     Unasked,
     #[error("it sent a block without saying how many the message has")]
     NoCount,

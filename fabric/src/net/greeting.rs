@@ -83,7 +83,11 @@ impl Thread {
     fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
         if self.pending_peers.len() >= self.config.max_strangers.max(1) {
             let pending = self.pending_peers.remove(self.least_welcome());
-            self.refuse_stranger(pending.from, Stranger::TooMany, "too many others have not said who they are");
+            self.refuse_stranger(
+                pending.from,
+                Stranger::TooMany,
+                "too many connections have not said which node they are of",
+            );
         }
         let pipe = match &self.config.security {
             Security::Tls(identity) => match Handshake::accept(identity) {
@@ -132,7 +136,7 @@ impl Thread {
     pub(super) fn expire_pending_peers(&mut self, now: Instant) {
         while let Some(late) = self.pending_peers.iter().position(|pending| pending.deadline <= now) {
             let pending = self.pending_peers.remove(late);
-            self.refuse_stranger(pending.from, Stranger::TooSlow, "it did not say in time who it is");
+            self.refuse_stranger(pending.from, Stranger::TooSlow, "it did not say in time which node it is of");
         }
     }
 
@@ -257,7 +261,7 @@ impl Thread {
             Service::Application(service) => {
                 let taker = self.services.get(&ServiceId(service)).filter(|taker| !taker.is_full()).cloned();
                 let Some(taker) = taker else {
-                    let why = format!("{peer} asks for service {service}, which nobody takes now");
+                    let why = format!("{peer} asks for service {service}, which this node does not take now");
                     return self.refuse(pending, Stranger::NoService, Refusal::NoService, &why);
                 };
                 let Some(channel) = self.admit(pending, peer, self.incarnation, rest.nonce) else { return };

@@ -486,7 +486,7 @@ impl<C: Types> Agent<C> {
         let waits_for = self.waits_for();
         if !waits_for.is_empty() && self.now >= self.next_complaint {
             self.next_complaint = self.now + patience;
-            tracing::warn!(?waits_for, "nothing can be decided: this node waits for more of those who vote");
+            tracing::warn!(?waits_for, "nothing can be decided: this node waits for more voters");
         }
         // A node that was dropped has its owner's work to end, and goes on asking.
         if self.formation.returns_to_log || self.formation.was_member {

@@ -127,7 +127,7 @@ impl<C: Types> Agent<C> {
         self.network.send(&Contact::from(from), Body::Here(Here::GoesOn { epoch: view.epoch }));
         let says = format!(
             "{} knows of views up to {}, and of what was decided and acknowledged, that this group lacks: it goes on from an old copy \
-             of the storage of most of those who decide. See what {} says, which has kept it",
+             of the storage of most voters. See what {} says, which has kept it",
             from.node, epoch.0, from.node
         );
         if self.went_back.says.insert(from.node, says.clone()).as_ref() != Some(&says) {
