@@ -154,7 +154,7 @@ impl Engine {
                  held: end this node, and start it together with new ones"
             ),
             Some(view) if view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank)) => format!(
-                "it waits for those who decide ({others}), which may still answer: try again once `squall status` says that it \
+                "it waits for the nodes that decide ({others}), which may still answer: try again once `squall status` says that it \
                  can't go on, which takes a few seconds"
             ),
             Some(view) => format!(
@@ -169,8 +169,8 @@ impl Engine {
     fn not_forced_from_disk(&self, last: Option<&Proposal>) -> String {
         match last {
             Some(last) if last.view.rank_of(self.monitor.me().node).is_none() => self.not_forced(),
-            _ => "it was started again, and its disk has nothing of the last view that it knows of: start those for whom it waits, or \
-                  force one that was a member of that view"
+            _ => "it was started again, and its disk has nothing of the last view that it knows of: start the nodes for which it waits, \
+                  or force one that was a member of that view"
                 .into(),
         }
     }

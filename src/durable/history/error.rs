@@ -19,7 +19,7 @@ pub enum HistoryError {
     #[error("the node of this group was not started")]
     NotStarted,
     /// The call would make the delivery thread wait for other threads.
-    #[error("the log can't be used inside `apply` or a read's closure, where nobody may wait: do so on another thread")]
+    #[error("the log can't be used inside `apply` or a read's closure, which must not wait: use it on another thread")]
     InsideApply,
     /// The requested version is no longer on this node's disk, or never was.
     #[error(

@@ -96,7 +96,7 @@ impl RebuildPool {
 ///
 /// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
 /// state is built.
-#[must_use = "an earlier state that nobody waits for is not built"]
+#[must_use = "an earlier state that no caller waits for is not built"]
 pub struct Past<T>(Arc<Lock<PastState<T>>>);
 
 enum PastState<T> {

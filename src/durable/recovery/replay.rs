@@ -38,7 +38,7 @@ pub(crate) enum ReplayError {
     Gap { version: u64, found: u64 },
     /// The list of skipped commands is of another log.
     #[error(
-        "version {0} is not the command that is listed as one that nobody applies: the list is of another log. Remove the log, and the \
+        "version {0} is not the command that is listed as one that no member applies: the list is of another log. Remove the log, and the \
          node gets it from another member"
     )]
     OtherSkip(u64),

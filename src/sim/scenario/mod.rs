@@ -489,7 +489,7 @@ impl<'a> Scenario<'a> {
         let (mut asked, mut answered) = (0, 0);
         for _ in 0..ATTEMPTS {
             if self.is_lost() {
-                self.tell(|| "too few have come back to go on, or nobody with the state".to_owned());
+                self.tell(|| "too few nodes have come back to go on, or none with the state".to_owned());
                 return Ok(());
             }
             let before = self.acknowledged.len() + self.reads;
