@@ -95,10 +95,10 @@ fn condition(condition: &ShardCondition) -> String {
         ShardCondition::Suspended { last_holders, acknowledged, all_back } => {
             let holders = ids(last_holders);
             let waits = match all_back {
-                false => format!("suspended: it goes on when one who held its state is back ({holders})"),
+                false => format!("suspended: it goes on when a node that held its state is back ({holders})"),
                 true => format!(
-                    "suspended: all who held its state are back ({holders}), and it goes on as soon as one of them says that it has it. If \
-                     that takes longer than seconds, it is lost: end all nodes, start one of these and let it begin anew with `squall \
+                    "suspended: all nodes that held its state are back ({holders}), and it goes on as soon as one of them says that it has \
+                     it. If that takes longer than seconds, it is lost: end all nodes, start one of these and let it begin anew with `squall \
                      recover --force --reason TEXT`, then start the others"
                 ),
             };
