@@ -11,8 +11,7 @@ use std::{
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    appear::{Coming, has_departed},
-    back::Back,
+    appearance::{Coming, has_departed},
     clocks::Clocks,
     detector::Detector,
     end::Cause,
@@ -20,6 +19,7 @@ use crate::{
     leases::Leases,
     membership_table::{MembershipTable, TableEvent},
     propose::{Proposer, alone},
+    return_report::Back,
     stall::{Stall, Waits, WatchedMembers},
     tables::Tables,
     view::{Seq, ShardId, View},

@@ -9,9 +9,9 @@ use std::{
 use squall_fabric::{BreakReason, NodeId, Time};
 
 use crate::{
-    back::{Back, HeldCopy},
     end::EndReason,
     layout::Layout,
+    return_report::{Back, HeldCopy},
     stall::{Patience, Stall, Waits},
     view::{Member, OrderEnd, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},

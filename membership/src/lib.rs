@@ -21,9 +21,7 @@
 //! a wedged member do not change. The proposer and the time of the proposal only decide how soon there is a successor.
 
 mod active_view;
-mod appear;
-mod ask;
-mod back;
+mod appearance;
 mod clocks;
 mod detector;
 mod end;
@@ -35,20 +33,21 @@ mod machine;
 mod membership_table;
 mod parameters;
 mod placement;
+mod planned_change;
 mod propose;
 mod ranks;
-mod register;
 mod rejoin_backoff;
 mod reopen;
 mod restart;
+mod return_report;
 mod returning;
 mod rules;
 mod stall;
 mod tables;
 mod view;
 mod view_log;
+mod view_log_state;
 
-pub use back::{Back, HeldCopy, Skipped};
 pub use detector::Detector;
 pub use end::{Cause, EndReason};
 pub use input::{Effect, Input, MemberEvidence, Settings};
@@ -56,9 +55,9 @@ pub use layout::{Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::Membership;
 pub use parameters::Parameters;
-pub use register::{Applied, Began, Entry, Register};
 pub use reopen::reopening;
 pub use restart::{alone_from_disk, check_restart, restart};
+pub use return_report::{Back, HeldCopy, Skipped};
 pub use rules::{alone, check, successor};
 pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
@@ -66,3 +65,4 @@ pub use view::{
     ShardView, View, VoterId,
 };
 pub use view_log::{Ends, Final, Finals, Proposal, Refused, Report, Trims, ViewEvent, ViewLog};
+pub use view_log_state::{Applied, Began, Entry, Register};

@@ -6,11 +6,11 @@ use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
     active_view::ActiveView,
-    ask::may_leave,
     end::{Cause, EndReason},
     input::{Effect, Input, MemberEvidence, Settings},
     lead::staying,
     membership_table::MembershipTable,
+    planned_change::may_leave,
     propose::leaves_after,
     rejoin_backoff::RejoinBackoff,
     returning::Returning,

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    ask::may_go,
-    back::Back,
     input::{Effect, Settings},
     lead::{Accusations, staying, staying_with},
     membership_table::MembershipTable,
+    planned_change::may_go,
     reopen::reopening,
+    return_report::Back,
     rules,
     view::{MAX_MEMBERS, Member, ShardId, ShardView},
     view_log::{Final, Finals, Proposal, Report},

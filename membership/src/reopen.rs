@@ -4,8 +4,8 @@
 use squall_fabric::NodeId;
 
 use crate::{
-    back::{Back, HeldCopy, acknowledged, learn, reach, skipped},
     layout::Layout,
+    return_report::{Back, HeldCopy, acknowledged, learn, reach, skipped},
     rules,
     view::{Holder, Member, Seq, ShardId, ShardState, View},
     view_log::{Ends, Final, Finals, Proposal, Refused},

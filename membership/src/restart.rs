@@ -6,9 +6,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use squall_fabric::NodeId;
 
 use crate::{
-    back::{Back, learn, reach, skipped},
     layout::{Counts, Layout},
     reopen::reopened,
+    return_report::{Back, learn, reach, skipped},
     rules,
     view::{Epoch, Member, OrderEnd, Seq, ShardId, ShardView, View},
     view_log::{Final, Finals, Proposal, Refused, Trims},

@@ -7,10 +7,10 @@ use squall_fabric::{NodeId, Time};
 
 use crate::{
     active_view::ActiveView,
-    back::{Back, HeldCopy, Skipped},
     input::{Effect, Settings},
     leases,
     restart::{alone_from_disk, restart},
+    return_report::{Back, HeldCopy, Skipped},
     view::{Epoch, Incarnation, Member, OrderEnd, ShardId, ShardView, View},
     view_log::Proposal,
 };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    back::Back,
+    return_report::Back,
     view::{Epoch, Member, OrderEnd, Seq, ShardId, View},
 };
 

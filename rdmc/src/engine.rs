@@ -19,10 +19,10 @@ use squall_fabric::{Fabric, Op, PostError, RegionKey, Source, Token};
 use crate::{
     buffer::Buffer,
     control::Control,
-    course::Course,
     events::{Event, Interrupted, Progress},
     link::{Awaited, BlockLink, link_to},
     message::{InFlight, Parked, is_block_len},
+    step_source::Course,
 };
 
 /// The sends of one part of the schedule, in its order.

@@ -11,11 +11,11 @@ use crate::{
     buffer::Buffer,
     config::{CreateError, GroupConfig, GroupId},
     control::{Control, Notice, Suspect},
-    course::Course,
     engine::{AcceptError, Engine, Limits},
     events::{Event, Failure, Interrupted, Progress},
     link::BlockLink,
     schedule::Rank,
+    step_source::Course,
 };
 
 /// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, of those on which receivers announce that

@@ -4,9 +4,9 @@
 mod apply;
 pub(crate) mod backlog;
 pub(crate) mod delivery_thread;
-mod kept;
 mod pending_durable;
 pub(crate) mod shard_change;
+mod suspended_copy;
 mod transfer_requests;
 mod view_part;
 
@@ -26,9 +26,9 @@ use squall_runtime::blocking::Applying;
 
 use self::{
     apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
-    kept::SuspendedCopy,
     pending_durable::{PendingDurable, fail_read},
     shard_change::{Fate, Installed, ShardChange},
+    suspended_copy::SuspendedCopy,
     transfer_requests::{TransferRequests, capture},
     view_part::{ReplicaPhase, ViewPart, is_within, outcomes},
 };

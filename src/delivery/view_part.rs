@@ -8,7 +8,7 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, S
 use super::{
     Fate,
     apply::{Apply, ApplyContext},
-    kept::SuspendedCopy,
+    suspended_copy::SuspendedCopy,
     transfer_requests::TransferRequests,
 };
 use crate::{

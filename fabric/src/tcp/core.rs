@@ -5,12 +5,12 @@ use std::{collections::VecDeque, os::fd::OwnedFd, time::Duration};
 use rustix::io::Errno;
 
 use super::{
-    alarm::Alarm,
     config::TcpConfig,
     endpoint::{Endpoint, Listed, Up},
     receive::{Local, Receiver},
     socket::{Came, Socket},
     stats::TcpStats,
+    timer_fd::Alarm,
 };
 use crate::{BreakReason, Completion, EndpointId, RemoteRegion, Time};
 

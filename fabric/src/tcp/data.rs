@@ -12,12 +12,12 @@ use rustix::{
 };
 
 use super::{
-    alarm::Alarm,
     config::TcpConfig,
     core::{Core, LAST_BYTES},
     endpoint::{Endpoint, Up},
     set_up::{self, MAX_EXPOSED},
     socket::{Came, Socket},
+    timer_fd::Alarm,
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, RegionKind, Time, Token,

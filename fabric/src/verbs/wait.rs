@@ -15,7 +15,7 @@ use super::{
     fabric::VerbsFabric,
     queue::Remote,
 };
-use crate::{BreakReason, Time, Wait, Waker, part::MixedPart, shm::doorbell, wait::wait_for};
+use crate::{BreakReason, Time, Wait, Waker, mixed_part::MixedPart, shm::doorbell, wait::wait_for};
 
 impl Wait for VerbsFabric {
     /// Announces a sleep; the `watch` module shows that no wake-up is lost.

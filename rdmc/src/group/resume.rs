@@ -22,11 +22,11 @@ use crate::{
     block_set::BlockSet,
     config::{CreateError, GroupConfig},
     control::Control,
-    course::Course,
     engine::Engine,
     events::Interrupted,
     plan::Plan,
     schedule::Rank,
+    step_source::Course,
 };
 
 impl Group {

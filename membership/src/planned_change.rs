@@ -3,10 +3,10 @@
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    back::Back,
     input::Settings,
     membership_table::MembershipTable,
     reopen::reopened,
+    return_report::Back,
     view::{MAX_MEMBERS, Member, ShardView, View},
 };
 

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
 use crate::{
-    back::Back,
     layout::Layout,
     reopen,
     restart::check_restart,
+    return_report::Back,
     rules,
     view::{ClusterId, Epoch, Incarnation, MAX_MEMBERS, Member, View},
     view_log::{Proposal, Refused},
