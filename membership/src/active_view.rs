@@ -19,7 +19,7 @@ use crate::{
     leases::Leases,
     membership_table::{MembershipTable, TableEvent},
     propose::{Proposer, alone},
-    return_report::Back,
+    return_report::ReturnReport,
     stall::{Stall, Waits, WatchedMembers},
     tables::Tables,
     view::{Seq, ShardId, View},
@@ -71,7 +71,7 @@ pub(crate) struct ActiveView {
     /// Members whose endpoints broke after the next view was decided.
     lost: Vec<(NodeId, BreakReason)>,
     /// The reports of nodes that come back.
-    backs: Vec<Back>,
+    backs: Vec<ReturnReport>,
     /// The time since which there is a reason to ask for another view.
     wanted: Option<Time>,
     /// Whether something came in since the last step.
@@ -82,7 +82,7 @@ impl ActiveView {
     pub(crate) fn new(
         table: MembershipTable,
         before: Option<ActiveView>,
-        backs: Vec<Back>,
+        backs: Vec<ReturnReport>,
         settings: &Settings,
     ) -> ActiveView {
         let members = table.len();
@@ -128,12 +128,12 @@ impl ActiveView {
         Tables { table: &self.table, previous: self.previous.as_ref() }
     }
 
-    pub(crate) fn backs(&self) -> &[Back] {
+    pub(crate) fn returns(&self) -> &[ReturnReport] {
         &self.backs
     }
 
     /// Takes the reports of nodes that come back.
-    pub(crate) fn on_backs(&mut self, backs: Vec<Back>) {
+    pub(crate) fn on_returns(&mut self, backs: Vec<ReturnReport>) {
         self.backs = backs;
         self.touched = true;
     }

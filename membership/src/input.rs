@@ -11,7 +11,7 @@ use squall_fabric::{BreakReason, NodeId, Time};
 use crate::{
     end::EndReason,
     layout::Layout,
-    return_report::{Back, HeldCopy},
+    return_report::{HeldCopy, ReturnReport},
     stall::{Patience, Stall, Waits},
     view::{Member, OrderEnd, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
@@ -160,7 +160,7 @@ pub enum Effect {
     /// with [`Input::Held`].
     Gather,
     /// A report for the view log, of this node's copies.
-    Back(Back),
+    Return(ReturnReport),
     /// More than half of the last view's members, or less, are back after it ended, and these are missing. After
     /// [`Settings::restart_wait`] more than half go on without the others.
     WaitsFor(Vec<NodeId>),

@@ -14,7 +14,7 @@
 //! 4. *Decide*: the leader of the members that stay proposes the next view and the trims, once all of them are wedged.
 //! 5. *Clean up* to the committed trims, once no dropped member can read any more; then install the next.
 //!
-//! If less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their
+//! If less than half of a view goes on, as when all nodes lose power, its members come [back](ReturnReport) with their
 //! disks. Each says what it has, and a [`restart`] follows from that.
 //!
 //! Safety is the view log's: [`check`] holds for every successor, whichever member proposed it, and the final counts of
@@ -57,7 +57,7 @@ pub use machine::Membership;
 pub use parameters::Parameters;
 pub use reopen::reopening;
 pub use restart::{alone_from_disk, check_restart, restart};
-pub use return_report::{Back, HeldCopy, Skipped};
+pub use return_report::{HeldCopy, ReturnReport, Skipped};
 pub use rules::{alone, check, successor};
 pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
@@ -65,4 +65,4 @@ pub use view::{
     ShardView, View, VoterId,
 };
 pub use view_log::{Ends, Final, Finals, Proposal, Refused, Report, Trims, ViewEvent, ViewLog};
-pub use view_log_state::{Applied, Began, Entry, Register};
+pub use view_log_state::{Applied, Began, Entry, ViewLogState};

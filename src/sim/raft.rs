@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
-    Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
+    ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ReturnReport, ShardId, View, ViewEvent, ViewLog,
 };
 use squall_view_log::{
     Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing, ViewLogStatus,
@@ -213,8 +213,8 @@ impl ViewLog for Side {
         self.log.lock().report(to, report);
     }
 
-    fn back(&mut self, back: Back) {
-        self.log.lock().back(back);
+    fn report_return(&mut self, back: ReturnReport) {
+        self.log.lock().report_return(back);
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -167,7 +167,7 @@ fn when_the_leader_cannot_reach_the_view_log_the_next_in_rank_proposes() {
         world.reach(NodeId(1), false);
         world.crash(5);
         world.run_until("it is decided", ms(200), |world| world.log.view().epoch == Epoch(2));
-        let by = world.log.register.last().map(|last| last.by);
+        let by = world.log.log_state.last().map(|last| last.by);
         assert_eq!((by, world.log.reports), (Some(NodeId(2)), 0));
         assert_eq!(world.log.view().left, [NodeId(5)], "node 1 stays, whoever proposes");
         world.check();

@@ -13,7 +13,7 @@ use std::{
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
 use openraft_rt_sim::SimInstant;
 use squall_fabric::{NodeId, Time, sync::Lock};
-use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Member, Proposal, Report, ReturnReport, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use self::runtime::Runtime;
@@ -223,8 +223,8 @@ impl ViewLog for SimLog {
         self.inputs.push(Input::Report(to.members.clone(), report));
     }
 
-    fn back(&mut self, back: Back) {
-        self.inputs.push(Input::Back(back));
+    fn report_return(&mut self, back: ReturnReport) {
+        self.inputs.push(Input::Return(back));
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -450,7 +450,7 @@ impl<F: NodeFabric> NodeCore<F> {
             // A node that can't let go of its part can't take another, and the others would wait for it.
             Effect::Join(me) if self.turns.iter().any(|turn| matches!(turn, Turn::Drop(..))) => self.joins = Some(me),
             Effect::Join(me) => self.view_log.join(me),
-            Effect::Back(back) => self.view_log.back(back),
+            Effect::Return(back) => self.view_log.report_return(back),
             Effect::WaitsFor(nodes) => out.push(CoreEffect::WaitsFor(nodes)),
             Effect::CutTo { shard, end } => {
                 // A shard that only memories hold goes on no earlier than from what all have received.

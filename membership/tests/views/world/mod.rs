@@ -152,7 +152,7 @@ impl World {
     /// Starts a new node, or a crashed one as a new life. It asks to join.
     pub(crate) fn join(&mut self, node: u32) {
         let node = NodeId(node);
-        let lives = self.log.register.newest(node).map_or(0, |newest| newest.0);
+        let lives = self.log.log_state.newest(node).map_or(0, |newest| newest.0);
         let known = self.processes.get(&node).map_or(0, |process| process.membership.me().incarnation.0);
         let member = Member::new(node, Incarnation(lives.max(known) + 1000));
         self.start(member.clone());

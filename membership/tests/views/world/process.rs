@@ -237,7 +237,7 @@ impl Process {
             Effect::Report { to, report } => log.report(now, &to, self.node(), &report),
             Effect::PeerGone(node) => self.gone.push(node),
             Effect::Join(me) => log.join(now, me),
-            Effect::Back(back) => log.back(now, back),
+            Effect::Return(back) => log.report_return(now, back),
             Effect::WaitsFor(nodes) => self.waits_for = nodes,
             Effect::CutTo { shard, end } => {
                 let log = self.disk.as_mut().and_then(|disk| disk.get_mut(&shard));
