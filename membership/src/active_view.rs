@@ -11,7 +11,7 @@ use std::{
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    appearance::{Coming, has_departed},
+    appearance::{Appearance, has_departed},
     clocks::Clocks,
     detector::Detector,
     end::Cause,
@@ -49,7 +49,7 @@ pub(crate) struct ActiveView {
     phase: Phase,
     /// Whether it has taken a step.
     has_begun: bool,
-    coming: Coming,
+    appearance: Appearance,
     detector: Detector,
     next_beat: Time,
     clocks: Clocks,
@@ -89,14 +89,14 @@ impl ActiveView {
         let (previous, lost, mut to_suspect) =
             before.map(|before| (Some(before.table), before.lost, before.to_suspect)).unwrap_or_default();
         to_suspect.retain(|&node| table.rank_of(node).is_some() && !table.view().joined.contains(&node));
-        let mut coming = Coming::default();
-        lost.into_iter().for_each(|(node, reason)| coming.note_break(&table, node, reason));
+        let mut appearance = Appearance::default();
+        lost.into_iter().for_each(|(node, reason)| appearance.note_break(&table, node, reason));
         ActiveView {
             table,
             previous,
             phase: Phase::Connecting,
             has_begun: false,
-            coming,
+            appearance,
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
@@ -202,7 +202,7 @@ impl ActiveView {
         let Some(previous) = &mut self.previous else { return };
         if let Some(TableEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
             let node = previous.node(member);
-            self.coming.note_break(&self.table, node, reason);
+            self.appearance.note_break(&self.table, node, reason);
         }
     }
 
@@ -236,7 +236,7 @@ impl ActiveView {
         // A member that has closed its endpoints has ended, or gone on to the next view, which may need this one.
         let has_departed = |member| {
             self.departed.contains(&member)
-                || !self.table.was_reached(member) && self.coming.is_suspicion_pending(member)
+                || !self.table.was_reached(member) && self.appearance.is_suspicion_pending(member)
         };
         let has_ended = |member| has_departed(member) && (leaves(member) || !self.table.has_decided(member));
         let ends = |member| leaves(member) && (has_departed(member) || !self.table.has_decided(member));
@@ -368,7 +368,7 @@ impl ActiveView {
 
     /// Counts an endpoint of a shard that has come about.
     pub(crate) fn on_endpoint(&mut self) {
-        self.coming.endpoint();
+        self.appearance.endpoint();
     }
 
     pub(crate) fn on_connected(&mut self) {

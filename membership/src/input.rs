@@ -12,7 +12,7 @@ use crate::{
     end::EndReason,
     layout::Layout,
     return_report::{HeldCopy, ReturnReport},
-    stall::{Patience, Stall, Waits},
+    stall::{Stall, StallLimits, Waits},
     view::{Member, OrderEnd, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
@@ -36,7 +36,7 @@ pub struct Settings {
     /// lease can last on any clock: [`read_lease`](Settings::read_lease) and a fifth of it.
     pub restart_wait: Duration,
     /// The time for which a member that has something to do may stand still.
-    pub patience: Patience,
+    pub stall_limits: StallLimits,
 }
 
 /// An event. Whatever it says of shards and endpoints is of the view that was installed last.
@@ -46,7 +46,7 @@ pub enum Input {
     Broken(NodeId, BreakReason),
     /// A member sent something that no correct member sends; the sentence names it.
     Faulty(NodeId, String),
-    /// A member has stood still for longer than others have patience.
+    /// A member has stood still for longer than its limit.
     Late {
         /// The member, and the disk or application for which it waits.
         stall: Stall,

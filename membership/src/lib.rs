@@ -59,7 +59,7 @@ pub use reopen::reopening;
 pub use restart::{alone_from_disk, check_restart, restart};
 pub use return_report::{HeldCopy, ReturnReport, Skipped};
 pub use rules::{alone, check, successor};
-pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, WatchedMembers};
+pub use stall::{Progress, Stall, StallLimits, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
     ClusterId, Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, OrderEnd, Rank, Seq, ShardId, ShardState,
     ShardView, View, VoterId,

@@ -75,7 +75,7 @@ impl ActiveView {
             return Time::ZERO;
         }
         let due = match self.phase {
-            Phase::Connecting => self.coming.deadline(self.tables(), settings),
+            Phase::Connecting => self.appearance.deadline(self.tables(), settings),
             Phase::Running => {
                 self.wanted.map_or(Time::MAX, |since| planned_change::may_ask_at(&self.table, since, settings))
             }
@@ -97,10 +97,10 @@ impl ActiveView {
             return;
         }
         let tables = Tables { table: &self.table, previous: self.previous.as_ref() };
-        for (node, cause) in self.coming.look(now, tables, settings) {
+        for (node, cause) in self.appearance.look(now, tables, settings) {
             self.suspect(node, cause, out);
         }
-        if let Some(waited) = self.coming.waited_in_vain(now, &self.table, settings)
+        if let Some(waited) = self.appearance.waited_in_vain(now, &self.table, settings)
             && self.table.is_connected()
             && self.is_open()
         {
@@ -140,13 +140,13 @@ impl ActiveView {
             previous.beat();
         }
         let tables = Tables { table: &self.table, previous: self.previous.as_ref() };
-        let endpoints = self.coming.endpoints_here(tables);
+        let endpoints = self.appearance.endpoints_here(tables);
         let mut silent = self.detector.look(now, |member| tables.signs_of_life(member));
         // No clock runs against a member that has never been heard.
         silent.retain(|&member| tables.was_heard(member));
         self.table.tell_endpoints(endpoints);
         if self.detector.has_stalled() {
-            self.coming.wait_anew(now);
+            self.appearance.wait_anew(now);
             self.proposer.wait_anew(now);
         }
         for member in silent {

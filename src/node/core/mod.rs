@@ -146,7 +146,7 @@ impl<F: NodeFabric> NodeCore<F> {
     ) -> NodeCore<F> {
         NodeCore {
             fabric,
-            watch: StallWatch::new(settings.patience),
+            watch: StallWatch::new(settings.stall_limits),
             failure_timeout: settings.failure_timeout,
             halts_at: Time::MAX,
             joins: None,
