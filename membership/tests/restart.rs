@@ -28,12 +28,12 @@ fn layout() -> Layout {
 }
 
 /// Members 1 to 3, all complete; 1 and 2 have the second shard.
-fn log_state() -> ViewLogState {
-    let mut log_state = ViewLogState::default();
+fn state() -> ViewLogState {
+    let mut state = ViewLogState::default();
     let members = (1..=3).map(|node| life(node, 1)).collect();
-    log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
-    assert_eq!(log_state.view().unwrap().shards[1].members, nodes(&[1, 2]));
-    log_state
+    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    assert_eq!(state.view().unwrap().shards[1].members, nodes(&[1, 2]));
+    state
 }
 
 fn end(epoch: u64, seq: u64) -> OrderEnd {
@@ -52,8 +52,8 @@ fn back(member: Member, epoch: u64, held: &[(ShardId, OrderEnd)]) -> ReturnRepor
     ReturnReport { member, epoch: Epoch(epoch), goes_on: false, held }
 }
 
-fn say(log_state: &mut ViewLogState, back: ReturnReport) {
-    assert_eq!(log_state.apply(Entry::Return(back)), Applied::Returns);
+fn say(state: &mut ViewLogState, back: ReturnReport) {
+    assert_eq!(state.apply(Entry::Return(back)), Applied::Returns);
 }
 
 fn last_holders(view: &View, shard: usize) -> Vec<NodeId> {
@@ -68,27 +68,27 @@ fn refusal(applied: Applied) -> String {
     why.to_string()
 }
 
-fn restarted(log_state: &ViewLogState, by: u32) -> Proposal {
-    restart(log_state.last().unwrap(), log_state.layout(), NodeId(by), &log_state.returns())
+fn restarted(state: &ViewLogState, by: u32) -> Proposal {
+    restart(state.last().unwrap(), state.layout(), NodeId(by), &state.returns())
 }
 
-fn decide(log_state: &mut ViewLogState, proposal: Proposal) -> Arc<View> {
-    assert_eq!(log_state.apply(Entry::Successor(proposal.clone())), Applied::View(proposal.clone()));
+fn decide(state: &mut ViewLogState, proposal: Proposal) -> Arc<View> {
+    assert_eq!(state.apply(Entry::Successor(proposal.clone())), Applied::View(proposal.clone()));
     proposal.view
 }
 
-fn go_on(log_state: &mut ViewLogState) -> Arc<View> {
-    let proposal = restarted(log_state, 1);
-    decide(log_state, proposal)
+fn go_on(state: &mut ViewLogState) -> Arc<View> {
+    let proposal = restarted(state, 1);
+    decide(state, proposal)
 }
 
 /// All three have come back; node 2 has the longest log.
 fn all_back() -> ViewLogState {
-    let mut log_state = log_state();
-    say(&mut log_state, back(life(1, 2), 1, &[(ALL, end(1, 10)), (PAIR, end(1, 7))]));
-    say(&mut log_state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 7))]));
-    say(&mut log_state, back(life(3, 2), 1, &[(ALL, end(1, 11))]));
-    log_state
+    let mut state = state();
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 10)), (PAIR, end(1, 7))]));
+    say(&mut state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 7))]));
+    say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 11))]));
+    state
 }
 
 #[test]
@@ -96,31 +96,31 @@ fn a_shard_that_counts_what_was_passed_begins_anew() {
     const PASSED: ShardId = ShardId(2);
     let mut layout = layout();
     layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all("passed".into()) });
-    let mut log_state = ViewLogState::default();
+    let mut state = ViewLogState::default();
     let members = (1..=3).map(|node| life(node, 1)).collect();
-    log_state.apply(Entry::First { cluster: ClusterId(1), layout, members });
+    state.apply(Entry::First { cluster: ClusterId(1), layout, members });
     // Node 2 has never stopped.
     for (node, incarnation) in [(1, 2), (2, 1)] {
         let held = [(ALL, end(1, 10)), (PAIR, end(1, 7)), (PASSED, end(1, 5))];
-        say(&mut log_state, back(life(node, incarnation), 1, &held));
+        say(&mut state, back(life(node, incarnation), 1, &held));
     }
-    let proposal = restarted(&log_state, 1);
+    let proposal = restarted(&state, 1);
     assert_eq!((proposal.trims.get(&PASSED), proposal.ends.get(&PASSED)), (None, None));
     assert_eq!(proposal.view.shards[2], ShardView::whole(PASSED, nodes(&[1, 2]), nodes(&[1, 2])));
-    decide(&mut log_state, proposal);
+    decide(&mut state, proposal);
 }
 
 #[test]
 fn the_longest_log_wins_and_who_has_it_is_complete() {
-    let mut log_state = all_back();
-    let proposal = restarted(&log_state, 1);
+    let mut state = all_back();
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends, [(ALL, end(1, 12)), (PAIR, end(1, 7))].into());
     assert_eq!(proposal.trims, [(ALL, Seq(12)), (PAIR, Seq(7))].into());
-    let view = decide(&mut log_state, proposal);
+    let view = decide(&mut state, proposal);
     assert_eq!(view.members, (1..=3).map(|node| life(node, 2)).collect::<Vec<_>>());
     assert_eq!((&view.joined, &view.left), (&nodes(&[1, 2, 3]), &nodes(&[1, 2, 3])));
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[1, 2])));
-    assert_eq!(log_state.returns(), [], "they are of a view that is over");
+    assert_eq!(state.returns(), [], "they are of a view that is over");
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
         back
     };
     let complete = |backs: &[ReturnReport]| {
-        let mut log_state = log_state();
-        backs.iter().for_each(|back| say(&mut log_state, back.clone()));
-        go_on(&mut log_state).shards[0].complete.clone()
+        let mut state = state();
+        backs.iter().for_each(|back| say(&mut state, back.clone()));
+        go_on(&mut state).shards[0].complete.clone()
     };
     let at = end(1, 12);
     let with = |told: [Skipped; 3]| [1, 2, 3].map(|node| life_of(node, 2, at, told[node as usize - 1]));
@@ -153,115 +153,111 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
 
 #[test]
 fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_the_shard() {
-    let mut log_state = log_state();
+    let mut state = state();
     let short = |acknowledged, version| HeldCopy { version: Some(version), acknowledged, ..whole(end(1, version)) };
     // Node 1 knows that 9 messages were acknowledged, and lacks the last one. Node 2 has fewer, and does not know it.
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
         let mut back = back(life(node, 2), 1, &[]);
         back.held = [(ALL, held), (PAIR, held)].into();
-        say(&mut log_state, back);
+        say(&mut state, back);
     }
-    let view = go_on(&mut log_state);
+    let view = go_on(&mut state);
     assert_eq!((last_holders(&view, 0), last_holders(&view, 1)), (nodes(&[1, 2, 3]), nodes(&[1, 2])));
-    let reopen = |node, held| ReturnReport {
-        member: life(node, 2),
-        epoch: view.epoch,
-        goes_on: true,
-        held: [(ALL, held)].into(),
-    };
+    let again = |node| back(life(node, 2), view.epoch.0, &[]);
+    let reopen = |node, held| ReturnReport { goes_on: true, held: [(ALL, held)].into(), ..again(node) };
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
         let back = reopen(node, held);
-        say(&mut log_state, back.clone());
-        let why = back.falls_short(&view, ALL, &log_state.returns()).unwrap();
+        say(&mut state, back.clone());
+        let why = back.falls_short(&view, ALL, &state.returns()).unwrap();
         assert!(why.contains("acknowledged, up to version 9"), "{why}");
     }
     // Its missing records were taken from a copy.
-    say(&mut log_state, reopen(1, short(9, 9)));
-    let next = follow(&log_state, &[1, 2], &[], &log_state.returns());
-    assert_eq!(decide(&mut log_state, next).shards[0].complete, nodes(&[1]));
+    say(&mut state, reopen(1, short(9, 9)));
+    let next = follow(&state, &[1, 2], &[], &state.returns());
+    assert_eq!(decide(&mut state, next).shards[0].complete, nodes(&[1]));
 }
 
 #[test]
 fn only_who_was_complete_in_the_last_view_and_says_that_its_log_is_counts() {
-    let mut log_state = log_state();
+    let mut state = state();
     // Node 1 joins anew, so it is incomplete in view 2.
-    log_state.apply(Entry::Candidate(life(1, 2)));
-    let view = log_state.view().unwrap().clone();
+    state.apply(Entry::Candidate(life(1, 2)));
+    let view = state.view().unwrap().clone();
     let ends = |nodes: &[u32]| {
         nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(5), complete: true, on_disk: false }).collect()
     };
     let finals: Finals = [(ALL, ends(&[2, 3])), (PAIR, ends(&[2]))].into();
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[life(1, 2)], &finals);
-    decide(&mut log_state, next);
-    say(&mut log_state, back(life(1, 3), 2, &[(ALL, end(2, 90)), (PAIR, end(2, 90))]));
+    decide(&mut state, next);
+    say(&mut state, back(life(1, 3), 2, &[(ALL, end(2, 90)), (PAIR, end(2, 90))]));
     let mut third = back(life(3, 2), 2, &[(ALL, end(2, 80))]);
     third.held.get_mut(&ALL).unwrap().complete = false;
-    say(&mut log_state, third);
-    let proposal = restarted(&log_state, 1);
+    say(&mut state, third);
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends, [].into());
     assert_eq!(last_holders(&proposal.view, 0), nodes(&[2, 3]));
     assert_eq!(last_holders(&proposal.view, 1), nodes(&[2]));
-    say(&mut log_state, back(life(2, 2), 2, &[(ALL, end(1, 5)), (PAIR, end(2, 0))]));
-    let view = go_on(&mut log_state);
+    say(&mut state, back(life(2, 2), 2, &[(ALL, end(1, 5)), (PAIR, end(2, 0))]));
+    let view = go_on(&mut state);
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[2])));
 }
 
 #[test]
 fn members_that_still_run_count_as_those_who_stay_do() {
-    let mut log_state = log_state();
-    say(&mut log_state, back(life(1, 1), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 20))]));
-    say(&mut log_state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 30))]));
-    say(&mut log_state, back(life(3, 1), 1, &[(ALL, end(1, 17))]));
-    let proposal = restarted(&log_state, 2);
+    let mut state = state();
+    say(&mut state, back(life(1, 1), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 20))]));
+    say(&mut state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 30))]));
+    say(&mut state, back(life(3, 1), 1, &[(ALL, end(1, 17))]));
+    let proposal = restarted(&state, 2);
     assert_eq!(proposal.ends[&ALL], end(1, 17), "the smallest of those who run");
     assert_eq!(proposal.ends[&PAIR], end(1, 30), "a disk that has more");
     let told = |node, count| Final { node: NodeId(node), count: Seq(count), complete: true, on_disk: false };
     assert_eq!(proposal.finals, [(ALL, vec![told(1, 20), told(3, 17)]), (PAIR, vec![told(1, 20)])].into());
-    let view = decide(&mut log_state, proposal);
+    let view = decide(&mut state, proposal);
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[1, 3]), &nodes(&[2])));
     assert_eq!((&view.joined, &view.left), (&nodes(&[2]), &nodes(&[2])));
 }
 
 #[test]
 fn what_a_restart_has_cut_off_does_not_count_at_the_next_one() {
-    let mut log_state = log_state();
-    say(&mut log_state, back(life(1, 2), 1, &[(ALL, end(1, 10))]));
-    say(&mut log_state, back(life(3, 1), 1, &[(ALL, end(1, 10))]));
-    go_on(&mut log_state);
+    let mut state = state();
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 10))]));
+    say(&mut state, back(life(3, 1), 1, &[(ALL, end(1, 10))]));
+    go_on(&mut state);
     // Node 1 dies before it installs the view, and finds more on its disk than it had reported.
-    say(&mut log_state, back(life(1, 3), 2, &[(ALL, end(1, 15))]));
-    say(&mut log_state, back(life(3, 2), 2, &[(ALL, end(1, 10))]));
-    let proposal = restarted(&log_state, 3);
+    say(&mut state, back(life(1, 3), 2, &[(ALL, end(1, 15))]));
+    say(&mut state, back(life(3, 2), 2, &[(ALL, end(1, 10))]));
+    let proposal = restarted(&state, 3);
     assert_eq!(proposal.ends[&ALL], end(1, 10));
     assert_eq!(proposal.trims.get(&ALL), None, "nothing of the last view is left");
     assert_eq!(proposal.view.shards[0].complete, nodes(&[1, 3]));
     assert!(matches!(proposal.view.shards[1].state, ShardState::Suspended { .. }));
-    decide(&mut log_state, proposal);
+    decide(&mut state, proposal);
 }
 
 #[test]
 fn less_than_more_than_half_does_not_go_on() {
-    let mut log_state = log_state();
-    say(&mut log_state, back(life(1, 2), 1, &[]));
-    let alone = restarted(&log_state, 1);
-    assert!(refusal(log_state.apply(Entry::Successor(alone))).contains("of 3 members 1 are back"));
-    say(&mut log_state, back(life(3, 2), 1, &[]));
-    go_on(&mut log_state);
+    let mut state = state();
+    say(&mut state, back(life(1, 2), 1, &[]));
+    let alone = restarted(&state, 1);
+    assert!(refusal(state.apply(Entry::Successor(alone))).contains("of 3 members 1 are back"));
+    say(&mut state, back(life(3, 2), 1, &[]));
+    go_on(&mut state);
 }
 
 #[test]
 fn an_epoch_has_one_successor_be_it_a_restart_or_not() {
-    let mut log_state = all_back();
-    let view = log_state.view().unwrap().clone();
+    let mut state = all_back();
+    let view = state.view().unwrap().clone();
     let told = |nodes: &[u32]| {
         nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(3), complete: true, on_disk: false }).collect()
     };
     let finals: Finals = [(ALL, told(&[1, 2])), (PAIR, told(&[1, 2]))].into();
     let stays = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2]), &[], &finals);
-    let returns = restarted(&log_state, 3);
-    let mut other = log_state.clone();
-    decide(&mut log_state, stays.clone());
-    assert!(refusal(log_state.apply(Entry::Successor(returns.clone()))).contains("another view"));
+    let returns = restarted(&state, 3);
+    let mut other = state.clone();
+    decide(&mut state, stays.clone());
+    assert!(refusal(state.apply(Entry::Successor(returns.clone()))).contains("another view"));
     decide(&mut other, returns);
     assert!(refusal(other.apply(Entry::Successor(stays))).contains("another view"));
     assert!(refusal(other.apply(Entry::Return(back(life(1, 3), 1, &[])))).contains("another view"));
@@ -282,10 +278,10 @@ fn each_rule_for_a_restart_broken_in_one_way_is_refused() {
         ("what follows", |p| _ = p.trims.remove(&ALL)),
     ];
     for (says, breaks) in table {
-        let mut log_state = all_back();
-        let mut broken = restarted(&log_state, 1);
+        let mut state = all_back();
+        let mut broken = restarted(&state, 1);
         breaks(&mut broken);
-        let refused = refusal(log_state.apply(Entry::Successor(broken)));
+        let refused = refusal(state.apply(Entry::Successor(broken)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
 }
@@ -304,7 +300,7 @@ fn each_rule_for_who_is_back_broken_in_one_way_is_refused() {
         ("final count of shard 1", runs(&[(ALL, end(1, 3)), (PAIR, end(0, 3))])),
     ];
     for (says, back) in table {
-        let refused = refusal(log_state().apply(Entry::Return(back)));
+        let refused = refusal(state().apply(Entry::Return(back)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
     assert!(refusal(ViewLogState::default().apply(Entry::Return(runs(&[])))).contains("begun"));
@@ -312,7 +308,7 @@ fn each_rule_for_who_is_back_broken_in_one_way_is_refused() {
 
 #[test]
 fn what_a_node_has_of_a_life_that_was_ended_is_left_out_and_the_node_is_back() {
-    let mut before = log_state();
+    let mut before = state();
     let proposal = Proposal::clone(before.last().expect("there is a view"));
     let epoch = proposal.view.epoch.0;
     let (cluster, after, reason) = (ClusterId(9), ClusterId(1), "fire".into());
@@ -326,28 +322,28 @@ fn what_a_node_has_of_a_life_that_was_ended_is_left_out_and_the_node_is_back() {
 
 #[test]
 fn a_later_life_of_a_node_says_what_counts() {
-    let mut log_state = log_state();
-    say(&mut log_state, back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]));
-    let early = restarted(&log_state, 1);
-    say(&mut log_state, back(life(1, 2), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 3))]));
+    let mut state = state();
+    say(&mut state, back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]));
+    let early = restarted(&state, 1);
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 3))]));
     assert!(
-        refusal(log_state.apply(Entry::Return(back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]))))
+        refusal(state.apply(Entry::Return(back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]))))
             .contains("already as 2")
     );
-    say(&mut log_state, back(life(3, 2), 1, &[(ALL, end(1, 10))]));
-    assert!(refusal(log_state.apply(Entry::Successor(early))).contains("not those who are back"));
-    let proposal = restarted(&log_state, 1);
+    say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 10))]));
+    assert!(refusal(state.apply(Entry::Successor(early))).contains("not those who are back"));
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends[&ALL], end(1, 20));
-    decide(&mut log_state, proposal);
+    decide(&mut state, proposal);
 }
 
 #[test]
 fn who_goes_on_with_a_restart_asks_to_join_no_more() {
-    let mut log_state = all_back();
-    log_state.apply(Entry::Candidate(life(1, 2)));
-    log_state.apply(Entry::Candidate(life(4, 1)));
-    go_on(&mut log_state);
-    assert_eq!(log_state.candidates(), [life(4, 1)]);
+    let mut state = all_back();
+    state.apply(Entry::Candidate(life(1, 2)));
+    state.apply(Entry::Candidate(life(4, 1)));
+    go_on(&mut state);
+    assert_eq!(state.candidates(), [life(4, 1)]);
 }
 
 /// All went down, and neither 1 nor 2 came back with the second shard. In view 3 both are members.
@@ -357,20 +353,20 @@ fn suspended() -> ViewLogState {
 
 /// As [`suspended`], where node 2 comes as this member.
 fn suspended_with(second: Member) -> ViewLogState {
-    let mut log_state = log_state();
-    say(&mut log_state, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
-    say(&mut log_state, back(life(1, 2), 1, &[(ALL, end(1, 4))]));
-    let view = go_on(&mut log_state);
+    let mut state = state();
+    say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 4))]));
+    let view = go_on(&mut state);
     assert_eq!(last_holders(&view, 1), nodes(&[1, 2]));
-    log_state.apply(Entry::Candidate(second.clone()));
-    let next = follow(&log_state, &[1, 3], &[second], &[]);
-    decide(&mut log_state, next);
-    log_state
+    state.apply(Entry::Candidate(second.clone()));
+    let next = follow(&state, &[1, 3], &[second], &[]);
+    decide(&mut state, next);
+    state
 }
 
 /// The successor with these members that stay: all hold what they held, and have counted to 6.
-fn follow(log_state: &ViewLogState, stay: &[u32], join: &[Member], backs: &[ReturnReport]) -> Proposal {
-    let view = log_state.view().unwrap();
+fn follow(state: &ViewLogState, stay: &[u32], join: &[Member], backs: &[ReturnReport]) -> Proposal {
+    let view = state.view().unwrap();
     let finals: Finals = view
         .shards
         .iter()
@@ -380,7 +376,7 @@ fn follow(log_state: &ViewLogState, stay: &[u32], join: &[Member], backs: &[Retu
             (shard.shard, stays.map(end).collect())
         })
         .collect();
-    reopening(view, log_state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
+    reopening(view, state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
 }
 
 /// The report of a member that goes on, and has the second shard.
@@ -390,41 +386,39 @@ fn reopen(node: u32, end: OrderEnd) -> ReturnReport {
 
 #[test]
 fn a_suspended_shard_goes_on_where_a_last_holder_has_it() {
-    let mut log_state = suspended();
-    say(&mut log_state, reopen(2, end(1, 7)));
-    let next = follow(&log_state, &[1, 3, 2], &[], &log_state.returns());
+    let mut state = suspended();
+    say(&mut state, reopen(2, end(1, 7)));
+    let next = follow(&state, &[1, 3, 2], &[], &state.returns());
     assert_eq!(next.ends, [(PAIR, end(1, 7))].into());
-    let view = decide(&mut log_state, next);
+    let view = decide(&mut state, next);
     assert_eq!(view.shards[1].complete, nodes(&[2]));
     assert_eq!(view.shards[1].state, ShardState::Active);
-    assert_eq!(log_state.returns(), []);
+    assert_eq!(state.returns(), []);
 }
 
 #[test]
 fn a_shard_is_not_reopened_by_one_that_does_not_stay_nor_where_nobody_has_it() {
-    let mut log_state = suspended();
-    say(&mut log_state, reopen(2, end(1, 7)));
-    let without = follow(&log_state, &[1, 3], &[], &log_state.returns());
+    let mut state = suspended();
+    say(&mut state, reopen(2, end(1, 7)));
+    let without = follow(&state, &[1, 3], &[], &state.returns());
     assert!(matches!(without.view.shards[1].state, ShardState::Suspended { .. }));
-    let ignored = follow(&log_state, &[1, 3, 2], &[], &[]);
-    assert!(matches!(log_state.apply(Entry::Successor(ignored)), Applied::Refused(Refused::Rule(_))));
-    let more = follow(&log_state, &[1, 3, 2], &[], &[reopen(2, end(1, 9))]);
-    assert!(refusal(log_state.apply(Entry::Successor(more))).contains("reopened at"));
-    decide(&mut log_state, without);
+    let ignored = follow(&state, &[1, 3, 2], &[], &[]);
+    assert!(matches!(state.apply(Entry::Successor(ignored)), Applied::Refused(Refused::Rule(_))));
+    let more = follow(&state, &[1, 3, 2], &[], &[reopen(2, end(1, 9))]);
+    assert!(refusal(state.apply(Entry::Successor(more))).contains("reopened at"));
+    decide(&mut state, without);
 }
 
 #[test]
 fn of_two_last_holders_the_one_with_more_reopens_a_shard() {
     for (first, complete) in [(7, nodes(&[1, 2])), (8, nodes(&[1]))] {
-        let mut log_state = suspended();
-        say(&mut log_state, reopen(2, end(1, 7)));
-        assert!(
-            refusal(log_state.apply(Entry::Return(reopen(2, end(1, 7))))).contains("node 2 is back as incarnation 2")
-        );
-        say(&mut log_state, reopen(1, end(1, first)));
-        let next = follow(&log_state, &[1, 3, 2], &[], &log_state.returns());
+        let mut state = suspended();
+        say(&mut state, reopen(2, end(1, 7)));
+        assert!(refusal(state.apply(Entry::Return(reopen(2, end(1, 7))))).contains("node 2 is back as incarnation 2"));
+        say(&mut state, reopen(1, end(1, first)));
+        let next = follow(&state, &[1, 3, 2], &[], &state.returns());
         assert_eq!(next.ends, [(PAIR, end(1, first))].into());
-        assert_eq!(decide(&mut log_state, next).shards[1].complete, complete);
+        assert_eq!(decide(&mut state, next).shards[1].complete, complete);
     }
 }
 
@@ -437,11 +431,11 @@ fn in_memory(node: u32, end: OrderEnd) -> ReturnReport {
 /// Nodes 1 and 2 are dropped from view 2, in which node 1 has become complete, and come back in view 4. View 1
 /// delivered 5 messages of the second shard.
 fn dropped() -> ViewLogState {
-    let mut log_state = ViewLogState::default();
+    let mut state = ViewLogState::default();
     let members = (1..=4).map(|node| life(node, 1)).collect();
-    log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
-    let next = |log_state: &ViewLogState, stay: &[u32], join: &[Member], counts: &[u64]| {
-        let view = log_state.view().unwrap();
+    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    let next = |state: &ViewLogState, stay: &[u32], join: &[Member], counts: &[u64]| {
+        let view = state.view().unwrap();
         let finals = |shard: &ShardView| {
             let ends = shard.members.iter().zip(counts);
             let end = |(&node, &count): (&NodeId, &u64)| Final {
@@ -453,27 +447,27 @@ fn dropped() -> ViewLogState {
             (shard.shard, ends.map(end).filter(|end| stay.contains(&end.node.0)).collect())
         };
         let finals: Finals = view.shards.iter().map(finals).collect();
-        successor(view, log_state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals)
+        successor(view, state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals)
     };
-    let second = next(&log_state, &[1, 2, 3, 4], &[], &[6, 5, 7, 7]);
-    decide(&mut log_state, second);
-    let third = next(&log_state, &[3, 4], &[], &[0, 0, 0, 0]);
-    assert_eq!(last_holders(&decide(&mut log_state, third), 1), nodes(&[1, 2]));
+    let second = next(&state, &[1, 2, 3, 4], &[], &[6, 5, 7, 7]);
+    decide(&mut state, second);
+    let third = next(&state, &[3, 4], &[], &[0, 0, 0, 0]);
+    assert_eq!(last_holders(&decide(&mut state, third), 1), nodes(&[1, 2]));
     let again = [life(1, 2), life(2, 2)];
-    again.iter().for_each(|member| _ = log_state.apply(Entry::Candidate(member.clone())));
-    let fourth = next(&log_state, &[3, 4], &again, &[0, 0, 0, 0]);
-    decide(&mut log_state, fourth);
-    log_state
+    again.iter().for_each(|member| _ = state.apply(Entry::Candidate(member.clone())));
+    let fourth = next(&state, &[3, 4], &again, &[0, 0, 0, 0]);
+    decide(&mut state, fourth);
+    state
 }
 
 #[test]
 fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_delivered() {
     let say = |node, end| ReturnReport { epoch: Epoch(4), ..in_memory(node, end) };
     let goes_on = |backs: &[ReturnReport]| {
-        let mut log_state = dropped();
-        backs.iter().for_each(|back| self::say(&mut log_state, back.clone()));
-        let next = follow(&log_state, &[3, 4, 1, 2], &[], &log_state.returns());
-        let complete = decide(&mut log_state, next.clone()).shards[1].complete.clone();
+        let mut state = dropped();
+        backs.iter().for_each(|back| self::say(&mut state, back.clone()));
+        let next = follow(&state, &[3, 4, 1, 2], &[], &state.returns());
+        let complete = decide(&mut state, next.clone()).shards[1].complete.clone();
         (next.ends[&PAIR], complete)
     };
     assert_eq!(goes_on(&[say(1, end(2, 3))]), (end(2, 3), nodes(&[1])));
@@ -484,9 +478,9 @@ fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_d
     assert_eq!(goes_on(&[say(1, end(1, 6))]), (end(1, 5), nodes(&[1])));
     let refused = |back: ReturnReport| refusal(dropped().apply(Entry::Return(back)));
     let reopens = |back: ReturnReport| {
-        let mut log_state = dropped();
-        self::say(&mut log_state, back);
-        !follow(&log_state, &[3, 4, 1, 2], &[], &log_state.returns()).ends.is_empty()
+        let mut state = dropped();
+        self::say(&mut state, back);
+        !follow(&state, &[3, 4, 1, 2], &[], &state.returns()).ends.is_empty()
     };
     assert!(!reopens(say(1, end(1, 4))), "it lacks what view 1 delivered");
     assert!(refused(say(1, end(3, 0))).contains("suspended after epoch 2"));
@@ -499,24 +493,24 @@ fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_d
 
 #[test]
 fn a_restart_reopens_a_suspended_shard_with_what_is_back() {
-    let mut log_state = suspended();
+    let mut state = suspended();
     let has = [(ALL, end(3, 0)), (PAIR, end(1, 7))];
-    say(&mut log_state, reopen(2, end(1, 7)));
-    say(&mut log_state, back(life(2, 3), 3, &has));
-    say(&mut log_state, back(life(1, 3), 3, &has[..1]));
-    let proposal = restarted(&log_state, 1);
+    say(&mut state, reopen(2, end(1, 7)));
+    say(&mut state, back(life(2, 3), 3, &has));
+    say(&mut state, back(life(1, 3), 3, &has[..1]));
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends[&PAIR], end(1, 7));
-    let view = decide(&mut log_state, proposal);
+    let view = decide(&mut state, proposal);
     assert_eq!((&view.shards[1].complete, &view.shards[1].state), (&nodes(&[2]), &ShardState::Active));
 }
 
 #[test]
 fn a_member_that_goes_on_does_not_count_in_a_restart() {
-    let mut log_state = suspended();
-    say(&mut log_state, reopen(2, end(1, 7)));
-    say(&mut log_state, back(life(1, 3), 3, &[(ALL, end(3, 0))]));
-    let proposal = restarted(&log_state, 1);
-    assert!(refusal(log_state.apply(Entry::Successor(proposal))).contains("of 3 members 1 are back"));
+    let mut state = suspended();
+    say(&mut state, reopen(2, end(1, 7)));
+    say(&mut state, back(life(1, 3), 3, &[(ALL, end(3, 0))]));
+    let proposal = restarted(&state, 1);
+    assert!(refusal(state.apply(Entry::Successor(proposal))).contains("of 3 members 1 are back"));
 }
 
 #[test]
@@ -540,9 +534,9 @@ fn each_rule_for_reopening_broken_in_one_way_is_refused() {
 fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
     // Its new disk is empty; and node 2 held the shard from the first view on.
     let replaced = Member { voter: VoterId(9), ..life(2, 2) };
-    let mut log_state = suspended_with(replaced.clone());
+    let mut state = suspended_with(replaced.clone());
     let empty = ReturnReport { member: replaced, ..reopen(2, OrderEnd::START) };
-    let refused = refusal(log_state.apply(Entry::Return(empty)));
+    let refused = refusal(state.apply(Entry::Return(empty)));
     assert!(refused.contains("node 2 with the disk 9"), "{refused}");
     let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Return(reopen(2, OrderEnd::START))));
     assert!(refused.contains("no member"), "{refused}");
@@ -551,9 +545,9 @@ fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
 /// Node 1 went on alone, as 2 died and 3 left; in view 3 both join it. In that view they become complete, up to (3, 5),
 /// and view 4 has all three as complete.
 fn joined() -> ViewLogState {
-    let mut log_state = log_state();
-    let follow = |log_state: &ViewLogState, stay: &[u32], join: &[Member], complete: &[u32], count| {
-        let view = log_state.view().unwrap();
+    let mut state = state();
+    let follow = |state: &ViewLogState, stay: &[u32], join: &[Member], complete: &[u32], count| {
+        let view = state.view().unwrap();
         let finals = |shard: &ShardView| {
             let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
             let complete = |node: &NodeId| complete.contains(&node.0);
@@ -561,55 +555,55 @@ fn joined() -> ViewLogState {
             (shard.shard, stays.map(end).collect())
         };
         let finals: Finals = view.shards.iter().map(finals).collect();
-        successor(view, log_state.layout(), NodeId(1), &nodes(stay), join, &finals)
+        successor(view, state.layout(), NodeId(1), &nodes(stay), join, &finals)
     };
-    let next = follow(&log_state, &[1, 2], &[], &[1, 2], 5);
-    decide(&mut log_state, next);
-    let next = follow(&log_state, &[1], &[], &[1], 7);
-    decide(&mut log_state, next);
+    let next = follow(&state, &[1, 2], &[], &[1, 2], 5);
+    decide(&mut state, next);
+    let next = follow(&state, &[1], &[], &[1], 7);
+    decide(&mut state, next);
     for (members, node) in [(vec![1], 2), (vec![1, 2], 3)] {
-        log_state.apply(Entry::Candidate(life(node, 2)));
-        let next = follow(&log_state, &members, &[life(node, 2)], &[1], 9);
-        decide(&mut log_state, next);
+        state.apply(Entry::Candidate(life(node, 2)));
+        let next = follow(&state, &members, &[life(node, 2)], &[1], 9);
+        decide(&mut state, next);
     }
-    let next = follow(&log_state, &[1, 2, 3], &[], &[1, 2, 3], 12);
+    let next = follow(&state, &[1, 2, 3], &[], &[1, 2, 3], 12);
     assert_eq!(next.view.epoch, Epoch(6));
-    decide(&mut log_state, next);
-    log_state
+    decide(&mut state, next);
+    state
 }
 
 #[test]
 fn a_joiner_s_log_counts_from_where_the_view_began_that_has_it_as_complete() {
-    let log_state = joined();
-    let since = &log_state.view().unwrap().shards[0].since;
+    let state = joined();
+    let since = &state.view().unwrap().shards[0].since;
     assert_eq!(*since, [(NodeId(2), end(5, 12)), (NodeId(3), end(5, 12))].into(), "node 1 always was");
     let goes_on = |second: OrderEnd, third: OrderEnd| {
-        let mut log_state = log_state.clone();
-        say(&mut log_state, back(life(2, 3), 6, &[(ALL, second)]));
-        say(&mut log_state, back(life(3, 3), 6, &[(ALL, third)]));
-        restarted(&log_state, 2).ends.get(&ALL).copied()
+        let mut state = state.clone();
+        say(&mut state, back(life(2, 3), 6, &[(ALL, second)]));
+        say(&mut state, back(life(3, 3), 6, &[(ALL, third)]));
+        restarted(&state, 2).ends.get(&ALL).copied()
     };
     assert_eq!(goes_on(end(1, 5), end(1, 5)), None, "others may have acknowledged more");
     assert_eq!(goes_on(end(5, 11), OrderEnd::START), None);
     assert_eq!(goes_on(end(5, 11), end(5, 12)), Some(end(5, 12)), "all of the view in which it became complete");
     assert_eq!(goes_on(end(6, 0), end(5, 20)), Some(end(6, 0)));
     assert_eq!(goes_on(end(5, 11), end(5, 20)), Some(end(5, 12)), "what lies beyond is void");
-    let mut log_state = log_state.clone();
-    say(&mut log_state, back(life(2, 3), 6, &[(ALL, end(5, 11))]));
-    say(&mut log_state, back(life(1, 3), 6, &[(ALL, end(4, 3))]));
-    assert_eq!(restarted(&log_state, 2).ends.get(&ALL), Some(&end(4, 3)), "nothing is acknowledged that it lacks");
+    let mut state = state.clone();
+    say(&mut state, back(life(2, 3), 6, &[(ALL, end(5, 11))]));
+    say(&mut state, back(life(1, 3), 6, &[(ALL, end(4, 3))]));
+    assert_eq!(restarted(&state, 2).ends.get(&ALL), Some(&end(4, 3)), "nothing is acknowledged that it lacks");
 }
 
 #[test]
 fn one_that_is_complete_without_a_break_counts_from_where_it_began_to_be() {
-    let mut log_state = joined();
+    let mut state = joined();
     for epoch in 6..9 {
-        let view = log_state.view().unwrap().clone();
+        let view = state.view().unwrap().clone();
         assert_eq!(view.epoch, Epoch(epoch));
-        let next = follow(&log_state, &[1, 2, 3], &[], &[]);
-        decide(&mut log_state, next);
+        let next = follow(&state, &[1, 2, 3], &[], &[]);
+        decide(&mut state, next);
     }
-    let view = log_state.view().unwrap();
+    let view = state.view().unwrap();
     assert_eq!((view.shards[0].began, view.shards[0].since[&NodeId(2)]), (end(8, 6), end(5, 12)));
 }
 
@@ -619,63 +613,63 @@ fn one_whose_copy_does_not_count_tells_what_was_acknowledged_all_the_same() {
         let held = HeldCopy { complete, acknowledged, ..whole(end(1, version)) };
         ReturnReport { held: [(PAIR, held)].into(), ..reopen(node, held.end) }
     };
-    let ends = |log_state: &ViewLogState| follow(log_state, &[1, 3, 2], &[], &log_state.returns()).ends;
+    let ends = |state: &ViewLogState| follow(state, &[1, 3, 2], &[], &state.returns()).ends;
     // Node 1 is damaged at 5, and knows that 7 messages were acknowledged; node 2 has 6, and does not know it.
-    let mut log_state = suspended();
-    say(&mut log_state, has(1, 5, 7, false));
-    say(&mut log_state, has(2, 6, 4, true));
-    assert!(ends(&log_state).is_empty());
-    let why = |back: ReturnReport| back.falls_short(log_state.view().unwrap(), PAIR, &log_state.returns()).unwrap();
+    let mut state = suspended();
+    say(&mut state, has(1, 5, 7, false));
+    say(&mut state, has(2, 6, 4, true));
+    assert!(ends(&state).is_empty());
+    let why = |back: ReturnReport| back.falls_short(state.view().unwrap(), PAIR, &state.returns()).unwrap();
     assert!(why(has(1, 5, 7, false)).contains("is damaged"));
     assert!(why(has(2, 6, 4, true)).contains("up to version 7"));
-    let next = follow(&log_state, &[1, 3, 2], &[], &log_state.returns());
-    let view = decide(&mut log_state, next);
+    let next = follow(&state, &[1, 3, 2], &[], &state.returns());
+    let view = decide(&mut state, next);
     assert!(matches!(view.shards[1].state, ShardState::Suspended { acknowledged: 7, .. }), "{:?}", view.shards[1]);
     let again = |back: ReturnReport| ReturnReport { epoch: view.epoch, ..back };
-    say(&mut log_state, again(has(2, 6, 4, true)));
-    assert!(ends(&log_state).is_empty(), "the view keeps it in mind");
-    say(&mut log_state, again(has(2, 7, 4, true)));
-    assert_eq!(ends(&log_state), [(PAIR, end(1, 7))].into());
+    say(&mut state, again(has(2, 6, 4, true)));
+    assert!(ends(&state).is_empty(), "the view keeps it in mind");
+    say(&mut state, again(has(2, 7, 4, true)));
+    assert_eq!(ends(&state), [(PAIR, end(1, 7))].into());
 }
 
 /// One shard of all, which node 1 alone held up to (2, 5). Nodes 2 and 3 follow each other. Each becomes complete in
 /// the view before it is alone, whose order ends after 5 messages, and has told nothing of its disk.
 fn handed_on(to: &[u32]) -> ViewLogState {
-    let mut log_state = ViewLogState::default();
-    log_state.apply(Entry::First {
+    let mut state = ViewLogState::default();
+    state.apply(Entry::First {
         cluster: ClusterId(1),
         layout: Layout::of_all(["all".into()]),
         members: vec![life(1, 1)],
     });
     let mut source = 1;
     for &node in to {
-        log_state.apply(Entry::Candidate(life(node, 1)));
+        state.apply(Entry::Candidate(life(node, 1)));
         let told = |node, on_disk| Final { node: NodeId(node), count: Seq(5), complete: true, on_disk };
-        let next = |log_state: &ViewLogState, stays: u32, join: &[Member], on_disk| {
+        let next = |state: &ViewLogState, stays: u32, join: &[Member], on_disk| {
             let finals: Finals = [(ALL, vec![told(stays, on_disk)])].into();
-            let view = log_state.view().unwrap();
-            successor(view, log_state.layout(), NodeId(stays), &nodes(&[stays]), join, &finals)
+            let view = state.view().unwrap();
+            successor(view, state.layout(), NodeId(stays), &nodes(&[stays]), join, &finals)
         };
-        let joined = next(&log_state, source, &[life(node, 1)], false);
-        decide(&mut log_state, joined);
-        let alone = next(&log_state, node, &[], false);
-        decide(&mut log_state, alone);
+        let joined = next(&state, source, &[life(node, 1)], false);
+        decide(&mut state, joined);
+        let alone = next(&state, node, &[], false);
+        decide(&mut state, alone);
         source = node;
     }
-    log_state
+    state
 }
 
 /// A node returns alone, or to a view of a node that came before, and reports its disk. Returns whether it is complete
 /// then.
-fn come_back(log_state: &mut ViewLogState, node: u32, held: HeldCopy) -> bool {
-    let (view, member) = (log_state.view().unwrap().clone(), life(node, 9));
+fn come_back(state: &mut ViewLogState, node: u32, held: HeldCopy) -> bool {
+    let (view, member) = (state.view().unwrap().clone(), life(node, 9));
     let back = ReturnReport { member: member.clone(), epoch: view.epoch, goes_on: false, held: [(ALL, held)].into() };
     if view.rank_of(member.node).is_some() {
-        say(log_state, back);
-        let next = restarted(log_state, node);
-        return decide(log_state, next).shards[0].is_complete(member.node);
+        say(state, back);
+        let next = restarted(state, node);
+        return decide(state, next).shards[0].is_complete(member.node);
     }
-    log_state.apply(Entry::Candidate(member.clone()));
+    state.apply(Entry::Candidate(member.clone()));
     let ends = |view: &View| {
         (
             ALL,
@@ -685,34 +679,26 @@ fn come_back(log_state: &mut ViewLogState, node: u32, held: HeldCopy) -> bool {
                 .collect(),
         )
     };
-    let joined = reopening(
-        &view,
-        log_state.layout(),
-        view.members[0].node,
-        &view.nodes(),
-        &[member],
-        &[ends(&view)].into(),
-        &[],
-    );
-    let view = decide(log_state, joined);
-    say(log_state, ReturnReport { epoch: view.epoch, goes_on: true, ..back });
+    let joined =
+        reopening(&view, state.layout(), view.members[0].node, &view.nodes(), &[member], &[ends(&view)].into(), &[]);
+    let view = decide(state, joined);
+    say(state, ReturnReport { epoch: view.epoch, goes_on: true, ..back });
     let finals = [ends(&view)].into();
-    let next =
-        reopening(&view, log_state.layout(), view.members[0].node, &view.nodes(), &[], &finals, &log_state.returns());
-    decide(log_state, next).shards[0].is_complete(NodeId(node))
+    let next = reopening(&view, state.layout(), view.members[0].node, &view.nodes(), &[], &finals, &state.returns());
+    decide(state, next).shards[0].is_complete(NodeId(node))
 }
 
 #[test]
 fn a_former_copy_counts_where_a_later_holder_s_disk_never_reached_its_first_view() {
-    let mut log_state = handed_on(&[2]);
-    let shard = &log_state.view().unwrap().shards[0];
+    let mut state = handed_on(&[2]);
+    let shard = &state.view().unwrap().shards[0];
     assert_eq!((shard.complete.clone(), shard.since[&NodeId(2)]), (nodes(&[2]), end(2, 5)));
     assert_eq!(shard.former.iter().map(|one| (one.holder.node, one.last)).collect::<Vec<_>>(), [(NodeId(1), Epoch(2))]);
-    assert!(!come_back(&mut log_state, 2, whole(end(2, 3))));
-    let shard = &log_state.view().unwrap().shards[0];
+    assert!(!come_back(&mut state, 2, whole(end(2, 3))));
+    let shard = &state.view().unwrap().shards[0];
     assert_eq!((shard.waits_for(), shard.former[0].counts), (nodes(&[2, 1]), true));
-    assert!(come_back(&mut log_state, 1, whole(end(2, 4))));
-    let last = log_state.last().unwrap();
+    assert!(come_back(&mut state, 1, whole(end(2, 4))));
+    let last = state.last().unwrap();
     assert_eq!((last.ends[&ALL], &last.view.shards[0].former), (end(2, 4), &Vec::new()));
 }
 
@@ -722,33 +708,33 @@ fn a_former_copy_counts_only_if_it_is_known_that_nothing_was_acknowledged_since(
     let damaged = HeldCopy { complete: false, ..short };
     let knows_of_more = HeldCopy { acknowledged: 4, ..short };
     for told in [damaged, knows_of_more] {
-        let mut log_state = handed_on(&[2]);
-        assert!(!come_back(&mut log_state, 2, told));
-        assert!(!come_back(&mut log_state, 1, whole(end(2, 4))), "{told:?}");
+        let mut state = handed_on(&[2]);
+        assert!(!come_back(&mut state, 2, told));
+        assert!(!come_back(&mut state, 1, whole(end(2, 4))), "{told:?}");
     }
     let trusted = HeldCopy { trusted: true, ..short };
     assert!(come_back(&mut handed_on(&[2]), 2, trusted));
     // The former holder lacks what it, or the later one, knows to have been acknowledged.
     for (later, former) in [(HeldCopy { acknowledged: 3, ..short }, 2), (short, 2)] {
-        let mut log_state = handed_on(&[2]);
-        assert!(!come_back(&mut log_state, 2, later));
+        let mut state = handed_on(&[2]);
+        assert!(!come_back(&mut state, 2, later));
         let held = HeldCopy { acknowledged: if later.acknowledged == 0 { 3 } else { 0 }, ..whole(end(2, former)) };
-        assert!(!come_back(&mut log_state, 1, held), "{held:?}");
+        assert!(!come_back(&mut state, 1, held), "{held:?}");
     }
 }
 
 #[test]
 fn of_several_former_copies_one_counts_once_all_later_ones_are_known_to_fall_short() {
-    let mut log_state = handed_on(&[2, 3]);
-    let former = |log_state: &ViewLogState| {
-        let former = log_state.view().unwrap().shards[0].former.clone();
+    let mut state = handed_on(&[2, 3]);
+    let former = |state: &ViewLogState| {
+        let former = state.view().unwrap().shards[0].former.clone();
         former.into_iter().map(|one| (one.holder.node.0, one.counts)).collect::<Vec<_>>()
     };
-    assert_eq!(former(&log_state), [(1, false), (2, false)]);
-    assert!(!come_back(&mut log_state, 3, whole(end(3, 0))));
-    assert_eq!(former(&log_state), [(1, false), (2, true)]);
-    assert!(!come_back(&mut log_state.clone(), 1, whole(end(2, 4))), "node 2 may have had more acknowledged");
-    assert!(!come_back(&mut log_state, 2, whole(end(2, 3))));
-    assert_eq!(former(&log_state), [(1, true), (2, true)]);
-    assert!(come_back(&mut log_state, 1, whole(end(2, 4))));
+    assert_eq!(former(&state), [(1, false), (2, false)]);
+    assert!(!come_back(&mut state, 3, whole(end(3, 0))));
+    assert_eq!(former(&state), [(1, false), (2, true)]);
+    assert!(!come_back(&mut state.clone(), 1, whole(end(2, 4))), "node 2 may have had more acknowledged");
+    assert!(!come_back(&mut state, 2, whole(end(2, 3))));
+    assert_eq!(former(&state), [(1, true), (2, true)]);
+    assert!(come_back(&mut state, 1, whole(end(2, 4))));
 }
