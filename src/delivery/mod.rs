@@ -358,7 +358,7 @@ impl<S: Service> Delivery<S> {
         match &part.phase {
             ReplicaPhase::Complete { .. } => part.begin(&self.context, is_listed),
             ReplicaPhase::Incomplete { .. } => {
-                self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
+                self.context.durable.iter().for_each(|durable| durable.log_writer.stop_publishing());
             }
         }
         self.context.exchange.set_replica_status(part.replica_status(&self.requests));
@@ -383,7 +383,7 @@ impl<S: Service> Delivery<S> {
         shared.replies.go_on();
         exchange.forget();
         exchange.set_replica_status(ReplicaStatus::Outside);
-        self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
+        self.context.durable.iter().for_each(|durable| durable.log_writer.stop_publishing());
         self.context.fail_pending_replies(&why);
         if matches!(why, Unavailable::Elsewhere { .. }) {
             self.kept = None;

@@ -21,7 +21,7 @@ use crate::{
         disk::Disk,
         log_writer::{DiskLog, LogWriter},
         recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
-        scrub::{Pace, Scrubbing},
+        scrub::{ScrubRate, Scrubbing},
     },
     group::control::GroupSpec,
     node::plan::Plan,
@@ -433,13 +433,13 @@ impl Cluster {
         if bytes_per_second == 0 {
             return;
         }
-        let pace = Pace { bytes_per_second, slice: 8 << 10, rest: REST, again: REST };
+        let rate = ScrubRate { bytes_per_second, slice: 8 << 10, rest: REST, again: REST };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let mut shards = Vec::new();
         for (&shard, group) in &mut node.groups {
             let Some(logging) = &group.logging else { continue };
             let (name, log_writer) = (group.control.name().to_owned(), Arc::clone(&logging.log_writer));
-            group.scrubbing = Some(Scrubbing::new(name, log_writer, pace, now));
+            group.scrubbing = Some(Scrubbing::new(name, log_writer, rate, now));
             shards.push(shard);
         }
         shards.into_iter().for_each(|shard| self.put(now, id, Act::Scrub(shard)));

@@ -17,8 +17,8 @@ use super::{
     clock::Clock,
     cluster::{Cluster, random},
     disks::Logging,
-    options::Decider,
-    transfer::Cargo,
+    options::ViewLogKind,
+    transfer::StateTransfer,
 };
 use crate::{
     calls::{clock::Now, clock_bound::ClockBound, error::Unavailable},
@@ -117,7 +117,7 @@ pub(super) struct Home {
     /// Whether it has ended, or goes no further.
     over: bool,
     /// State that is on its way to it.
-    pub(super) cargo: Option<Cargo>,
+    pub(super) transfer: Option<StateTransfer>,
     /// Whether a fetch is on the agenda.
     pub(super) fetches: bool,
     /// Whether its log differs from its last source's.
@@ -147,7 +147,7 @@ impl Home {
         }
         self.over |= is_end;
         if matches!(change, ShardChange::Outside { .. }) {
-            self.cargo = None;
+            self.transfer = None;
         }
         self.task.change(change);
     }
@@ -185,7 +185,7 @@ pub(super) fn true_time(now: Time) -> u64 {
 impl SimNode {
     pub(super) fn launch(cluster: &Cluster, launch: Launch) -> SimNode {
         let Launch { fabric, clock, me, plan, view_log, specs, pipe_slots, mut logs, server } = launch;
-        let has_disk = cluster.options.view_log == Decider::RaftOnDisks;
+        let has_disk = cluster.options.view_log == ViewLogKind::RaftOnDisks;
         let (now, wall_ahead) = (cluster.net.now(), cluster.walls.get(&me.node).copied().unwrap_or(0));
         let reads = Arc::new(AtomicU64::new(clock.at(now).as_nanos()));
         let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
@@ -209,7 +209,7 @@ impl SimNode {
                 control,
                 due_at: None,
                 over: false,
-                cargo: None,
+                transfer: None,
                 fetches: false,
                 differs: false,
                 logging,
@@ -436,7 +436,7 @@ impl Cluster {
                 puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Cut(shard)));
             }
             let is_lacking = matches!(group.control.replica_status(), ReplicaStatus::Incomplete { .. });
-            if is_lacking && group.cargo.is_none() && !std::mem::replace(&mut group.fetches, true) {
+            if is_lacking && group.transfer.is_none() && !std::mem::replace(&mut group.fetches, true) {
                 puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Fetch(shard)));
             }
             let at = if node.hung.contains(&shard) {

@@ -12,7 +12,7 @@ use squall_view_log::{
     Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing, ViewLogStatus,
 };
 
-use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
+use super::{clock::Clock, cluster::Cluster, node::Act, options::ViewLogKind};
 use crate::{config::Config, node::view_log::end_reason};
 
 /// The parts of a cluster's view log.
@@ -61,11 +61,11 @@ impl Raft {
         config: &Config,
         layout: Layout,
         me: Member,
-        (decider, clock, now): (Decider, Clock, Time),
+        (kind, clock, now): (ViewLogKind, Clock, Time),
         rng: &mut Rng,
     ) -> Result<(Member, Box<dyn ViewLog>), StartError> {
         let node = me.node;
-        let disk = (decider == Decider::RaftOnDisks)
+        let disk = (kind == ViewLogKind::RaftOnDisks)
             .then(|| self.disks.entry(node).or_insert_with(|| SimDisk::new(rng.u64(..))).clone());
         let log = SimLog::new(settings(config, layout, me), rng.u64(..), disk, clock.at(now))?;
         let me = log.me();

@@ -31,7 +31,7 @@ const MAX_VOTERS: usize = 5;
 
 /// The times that the script takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct ScriptTiming {
     /// The longest time that a message takes.
     pub(super) delay: Duration,
     /// The longest time that the choice of a new leader takes.
@@ -49,7 +49,7 @@ pub(super) struct Script {
 #[derive(Debug)]
 struct SimLogShared {
     rng: Rng,
-    pace: Pace,
+    timing: ScriptTiming,
     layout: Layout,
     founders: Vec<NodeId>,
     log_state: ViewLogState,
@@ -93,10 +93,10 @@ struct LogClient {
 
 impl Script {
     /// A script for a cluster that these nodes begin.
-    pub(super) fn new(founders: Vec<NodeId>, layout: Layout, pace: Pace, rng: Rng) -> Script {
+    pub(super) fn new(founders: Vec<NodeId>, layout: Layout, timing: ScriptTiming, rng: Rng) -> Script {
         let shared = SimLogShared {
             rng,
-            pace,
+            timing,
             layout,
             founders,
             log_state: ViewLogState::default(),
@@ -260,14 +260,14 @@ impl SimLogShared {
             0 => None,
             some => {
                 let leader = able[self.rng.usize(0..some)];
-                Some((leader, now + self.random(self.pace.election)))
+                Some((leader, now + self.random(self.timing.election)))
             }
         };
     }
 
     /// Sets the times at which the leader gets what a node has just asked for.
     fn schedule(&mut self, now: Time, node: NodeId) {
-        let delays = [(); 3].map(|()| self.random(self.pace.delay));
+        let delays = [(); 3].map(|()| self.random(self.timing.delay));
         let Some(client) = self.clients.get_mut(&node) else { return };
         for (at, _) in client.returns.iter_mut().filter(|(at, _)| at.is_none()) {
             *at = Some(now + delays[2]);
@@ -381,7 +381,7 @@ impl SimLogShared {
                 events.push(ViewEvent::Returns(self.log_state.returns()));
             }
             for event in events {
-                let delay = self.random(self.pace.delay);
+                let delay = self.random(self.timing.delay);
                 self.send(now + delay, node, event, wakes);
             }
             let (candidacies, returns) = (self.candidacies, self.returns);
@@ -408,7 +408,7 @@ impl SimLogShared {
         for (from, to, report) in std::mem::take(&mut self.reports) {
             for node in to {
                 if node != from && reach(from, node) {
-                    let delay = self.random(self.pace.delay);
+                    let delay = self.random(self.timing.delay);
                     self.send(now + delay, node, ViewEvent::Reported(report.clone()), wakes);
                 }
             }
@@ -417,7 +417,7 @@ impl SimLogShared {
 
     /// Tells the nodes whose proposals wait for too long.
     fn complain(&mut self, now: Time, wakes: &mut Vec<(Time, NodeId)>) {
-        let patience = self.pace.patience;
+        let patience = self.timing.patience;
         for node in self.clients.keys().copied().collect::<Vec<_>>() {
             let client = self.clients.get_mut(&node).expect("it was just there");
             if client.proposes.is_none() {

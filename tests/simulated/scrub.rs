@@ -9,7 +9,7 @@ use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
 use crate::seeds;
@@ -56,7 +56,7 @@ fn cluster(members: u32, seed: u64) -> (Cluster, Vec<Group<Count>>) {
         .build()
         .expect("the configuration is valid");
     let options = Options {
-        view_log: Decider::RaftOnDisks,
+        view_log: ViewLogKind::RaftOnDisks,
         segment_bytes: 32 << 10,
         scrub_bytes_per_second: 4 << 20,
         ..Options::default()

@@ -60,9 +60,9 @@ impl Policy {
     }
 }
 
-/// The keeper's state.
+/// The state of the keeper.
 #[derive(Default)]
-pub(super) struct Keeping {
+pub(super) struct KeeperState {
     /// The newest snapshot, and the size of all snapshots, in bytes.
     pub(super) newest: Option<Logged>,
     pub(super) bytes: u64,
@@ -106,9 +106,9 @@ impl History {
     /// Begins a snapshot that is due. It runs on the thread that writes, which must not wait.
     fn begin_snapshot(self: &Arc<History>) {
         let (was_busy, was_late) = {
-            let mut keeping = self.keeping.lock();
-            let was_busy = std::mem::replace(&mut keeping.is_busy, true);
-            (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
+            let mut keeper = self.keeper.lock();
+            let was_busy = std::mem::replace(&mut keeper.is_busy, true);
+            (was_busy, std::mem::replace(&mut keeper.is_late, was_busy))
         };
         // If the snapshot is done by then, that has set the time of the next one.
         self.schedule(self.policy.snapshot_bytes);
@@ -121,7 +121,7 @@ impl History {
             return;
         }
         if self.log_writer().is_ok_and(|log_writer| log_writer.is_pumped()) {
-            self.keeping.lock().taking = Some(Taking::Due);
+            self.keeper.lock().taking = Some(Taking::Due);
             return;
         }
         let history = Arc::clone(self);
@@ -156,22 +156,22 @@ impl History {
     /// Tells whether a snapshot is due or under way that no thread takes: the caller must call
     /// [`step_snapshot`](History::step_snapshot).
     pub(crate) fn wants_step(&self) -> bool {
-        self.keeping.lock().taking.is_some()
+        self.keeper.lock().taking.is_some()
     }
 
     /// Continues that snapshot, as far as it goes without waiting.
     pub(crate) fn step_snapshot(&self) {
-        let Some(taking) = self.keeping.lock().taking.take() else { return };
+        let Some(taking) = self.keeper.lock().taking.take() else { return };
         match taking.go_on(self) {
-            Ok(ControlFlow::Continue(taking)) => self.keeping.lock().taking = Some(taking),
+            Ok(ControlFlow::Continue(taking)) => self.keeper.lock().taking = Some(taking),
             Ok(ControlFlow::Break(at)) => self.snapshot_taken(Ok(at)),
             Err(error) => self.snapshot_taken(Err(error)),
         }
     }
 
     fn is_done(&self) {
-        let mut keeping = self.keeping.lock();
-        (keeping.is_busy, keeping.is_late) = (false, false);
+        let mut keeper = self.keeper.lock();
+        (keeper.is_busy, keeper.is_late) = (false, false);
     }
 
     fn schedule(&self, bytes: u64) {
@@ -181,9 +181,9 @@ impl History {
     }
 
     fn note(&self, snapshots: &[KeptSnapshot]) {
-        let mut keeping = self.keeping.lock();
-        keeping.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
-        keeping.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
+        let mut keeper = self.keeper.lock();
+        keeper.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
+        keeper.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     }
 
     /// Takes a snapshot: see [`Group::snapshot_now`](crate::Group::snapshot_now).

@@ -281,7 +281,7 @@ impl<F: NodeFabric> NodeCore<F> {
             self.on_completion(&completion);
         }
         self.completions = completions;
-        busy |= self.hear_desks();
+        busy |= self.report_pipe_suspects();
         busy |= self.shards.step(&mut self.fabric, now, out);
         let connecting = self.shards.connecting.drain(..);
         self.owners.extend(connecting.map(|(endpoint, shard)| (endpoint, Owner::Shard(shard))));
@@ -353,7 +353,7 @@ impl<F: NodeFabric> NodeCore<F> {
     }
 
     /// Passes on the nodes that 1Pipe groups have lost. Returns whether there is any.
-    fn hear_desks(&mut self) -> bool {
+    fn report_pipe_suspects(&mut self) -> bool {
         let mut any = false;
         for slot in self.pipe_slots.values() {
             for node in slot.take_suspects() {

@@ -56,7 +56,7 @@ use self::{
 use super::{
     check::Applied,
     cluster::Cluster,
-    options::{Decider, Options},
+    options::{Options, ViewLogKind},
 };
 use crate::{config::Config, group::handle::Group, sim::SimConfig};
 
@@ -241,11 +241,12 @@ impl<'a> Scenario<'a> {
         // None, one that is often renewed, and two that outlast most of the run.
         let lease = [0, 200, 15_000, 20_000][rng.usize(0..4)];
         // The script tells nodes things in ways that Raft hardly would.
-        let view_log = [Decider::Scripted, Decider::Raft, Decider::Raft, Decider::RaftOnDisks][rng.usize(0..4)];
+        let view_log =
+            [ViewLogKind::Scripted, ViewLogKind::Raft, ViewLogKind::Raft, ViewLogKind::RaftOnDisks][rng.usize(0..4)];
         // Drawn apart, so that the other scenarios don't depend on it.
         let mut apart = Rng::with_seed(seed ^ DURABLE);
         let durable = ordered && apart.bool();
-        let view_log = if durable { Decider::RaftOnDisks } else { view_log };
+        let view_log = if durable { ViewLogKind::RaftOnDisks } else { view_log };
         // Even the smallest batch takes all views of a run.
         let (segment_bytes, batch_bytes) = (8192 << apart.u32(0..4), 4096 << apart.u32(0..5));
         let mut forming = Rng::with_seed(seed ^ FORMING);
@@ -257,7 +258,7 @@ impl<'a> Scenario<'a> {
         // none.
         let images = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
         let retain = [None, Some(0), Some(64 << 10)][apart.usize(0..3)];
-        let has_log = view_log != Decider::Scripted;
+        let has_log = view_log != ViewLogKind::Scripted;
         let (with_witness, with_voters) = (has_log && forming.u8(0..4) == 0, has_log && forming.u8(0..4) == 0);
         let mut config = Config::builder("scenario", 1).members(ids.iter().copied());
         if with_witness {

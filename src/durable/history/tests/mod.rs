@@ -1,7 +1,7 @@
 //! Logs, earlier states and snapshots of a group whose delivery thread is the test.
 
 mod crashes;
-mod keeping;
+mod keeper;
 mod past;
 mod reading;
 
