@@ -42,5 +42,5 @@ pub use log::{Inlet, Log, Monitor};
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
 pub use shared::ViewLogStatus;
 #[cfg(feature = "sim")]
-pub use sim::{SimDisk, SimLog, Standing};
+pub use sim::{Eligibility, SimDisk, SimLog};
 pub use wire::{Contact, MAX_MESSAGE, Transport};

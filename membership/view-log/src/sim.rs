@@ -1,8 +1,8 @@
 //! The log in virtual time, on its caller's thread.
 
 mod disk;
+mod eligibility;
 mod runtime;
-mod standing;
 
 use std::{
     mem,
@@ -17,7 +17,7 @@ use squall_membership::{Member, Proposal, Report, ReturnReport, View, ViewEvent,
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use self::runtime::Runtime;
-pub use self::{disk::SimDisk, standing::Standing};
+pub use self::{disk::SimDisk, eligibility::Eligibility};
 use crate::{
     agent::{Forcing, Input},
     disk as store_on_disk,
@@ -182,10 +182,10 @@ impl SimLog {
     }
 
     /// This node's part, from which it follows which others it would need to lead. None: it has no part in any log.
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn eligibility(&self) -> Option<Eligibility> {
         let (last, membership) = self.store.tail();
         let membership = membership.or_else(|| self.machine.get().map(Machine::membership))?;
-        Some(Standing::new(self.me().voter, last, &membership))
+        Some(Eligibility::new(self.me().voter, last, &membership))
     }
 
     /// The reason for which the log has stopped, if it has.

@@ -46,7 +46,7 @@ use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{ShardId, ShardState, ShardView, View};
 use squall_ordered::Mode;
-use squall_view_log::Standing;
+use squall_view_log::Eligibility;
 
 use self::{
     client::{Later, WaitingOperation},
@@ -414,14 +414,14 @@ impl<'a> Scenario<'a> {
         match self.waiting.first() {
             Some(w) => {
                 let (node, what) = (w.node, w.what);
-                Err(format!("{node}: {what:?} has no answer after {PATIENCE:?}: {}", self.standings()))
+                Err(format!("{node}: {what:?} has no answer after {PATIENCE:?}: {}", self.member_states()))
             }
-            None => Err(format!("the members have not come to the same after {PATIENCE:?}: {}", self.standings())),
+            None => Err(format!("the members have not come to the same after {PATIENCE:?}: {}", self.member_states())),
         }
     }
 
     /// A description of how far each node is.
-    fn standings(&self) -> String {
+    fn member_states(&self) -> String {
         let one = |peer: &SimPeer| {
             let view = self.cluster.view(peer.node).map(|view| view.epoch.0);
             let end = self.cluster.end_reason(peer.node).map(ToString::to_string);
@@ -511,7 +511,7 @@ impl<'a> Scenario<'a> {
             // A node may just have come back to a group that did not notice that it was away.
             self.cluster.run_for(PATIENCE / ATTEMPTS);
         }
-        Err(format!("after the faults, {answered} of {asked} operations were served: {}", self.standings()))
+        Err(format!("after the faults, {answered} of {asked} operations were served: {}", self.member_states()))
     }
 }
 
@@ -522,7 +522,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 
 /// Whether the right members vote: as many as make an odd number up to five. Two members keep the third voter that
 /// there was.
-fn voters_follow(leader: &Standing, view: &View) -> bool {
+fn voters_follow(leader: &Eligibility, view: &View) -> bool {
     let voters = leader.voters();
     let are_members = voters.iter().all(|voter| view.members.iter().any(|member| member.voter == *voter));
     let members = view.members.len().min(5);

@@ -8,7 +8,9 @@ use std::{
 use bytesize::ByteSize;
 use squall::{
     AsideStatus, Fetching, LogStatus, NodeId,
-    admin::{MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing, StatusReport, ViewLogReport},
+    admin::{
+        MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport, StatusReport, ViewLogReport,
+    },
 };
 use time::OffsetDateTime;
 
@@ -21,7 +23,7 @@ pub(super) fn of(report: &StatusReport) -> String {
 
 fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     let epoch = report.epoch.map_or("no view yet".to_owned(), |epoch| format!("epoch {epoch}"));
-    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, standing(&report.standing))?;
+    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, node_condition(&report.condition))?;
     if let Some(clock) = &report.clock {
         writeln!(page, "WRONG CLOCK: {clock}")?;
     }
@@ -72,19 +74,19 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     Ok(())
 }
 
-fn standing(standing: &Standing) -> String {
-    match standing {
-        Standing::Forming => "waits for the other members of the first view".into(),
-        Standing::Joining => "asks to join".into(),
-        Standing::Waiting { rejoins_in_ms } => {
+fn node_condition(condition: &NodeCondition) -> String {
+    match condition {
+        NodeCondition::Forming => "waits for the other members of the first view".into(),
+        NodeCondition::Joining => "asks to join".into(),
+        NodeCondition::Waiting { rejoins_in_ms } => {
             let seconds = Duration::from_millis(*rejoins_in_ms).as_secs_f64();
             format!("was dropped again soon after it had joined, and asks to join again in {seconds:.1} s")
         }
-        Standing::Member => "is a member".into(),
-        Standing::Wedged => "waits for the next view".into(),
-        Standing::Stalled(why) => format!("can't go on: {why}"),
-        Standing::Ended(why) => format!("has ended: {why}"),
-        Standing::Witness => "is a witness".into(),
+        NodeCondition::Member => "is a member".into(),
+        NodeCondition::Wedged => "waits for the next view".into(),
+        NodeCondition::Stalled(why) => format!("can't go on: {why}"),
+        NodeCondition::Ended(why) => format!("has ended: {why}"),
+        NodeCondition::Witness => "is a witness".into(),
     }
 }
 
@@ -260,7 +262,7 @@ mod tests {
             cluster: "bank".into(),
             node: NodeId(1),
             version: "0.1.0".into(),
-            standing: Standing::Member,
+            condition: NodeCondition::Member,
             clock: Some("this node's clock is 7.0 s ahead".into()),
             epoch: Some(4),
             leader: Some(NodeId(1)),
