@@ -129,7 +129,7 @@ pub(super) struct Home {
     /// Whether it is on the agenda to note how far the log was acknowledged.
     pub(super) notes: bool,
     /// Whether a step of a snapshot is on the agenda.
-    pub(super) images: bool,
+    pub(super) snapshots: bool,
     /// The scrubber that looks after its log.
     pub(super) scrubbing: Option<Scrubbing>,
     /// The place at which its log is to be cut, and whether its replica must then be rebuilt from what is left.
@@ -215,7 +215,7 @@ impl SimNode {
                 logging,
                 writes: false,
                 notes: false,
-                images: false,
+                snapshots: false,
                 scrubbing: None,
                 cut: None,
                 cuts: false,

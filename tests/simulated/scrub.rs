@@ -50,7 +50,7 @@ fn cluster(members: u32, seed: u64) -> (Cluster, Vec<Group<Count>>) {
         .failure_timeout(Duration::from_millis(20))
         .storage("simulated")
         .group("count", |group| {
-            // Small enough that there are images, and records before the newest one.
+            // Small enough that there are snapshots, and records before the newest one.
             group.mode(Mode::Durable).snapshot_bytes(64 << 10);
         })
         .build()

@@ -113,7 +113,7 @@ impl History {
         // If the snapshot is done by then, that has set the time of the next one.
         self.schedule(self.policy.snapshot_bytes);
         if was_busy && !was_late {
-            let why = "an image of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
+            let why = "a snapshot of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
                        log is trimmed until that goes on";
             tracing::warn!(group = self.group, "{why}");
         }
@@ -126,8 +126,8 @@ impl History {
         }
         let history = Arc::clone(self);
         let body = move || history.snapshot_taken(history.snapshot());
-        if let Err(error) = thread::Builder::new().name("squall-image".to_owned()).spawn(body) {
-            tracing::warn!(group = self.group, %error, "there is no thread to take an image of the state");
+        if let Err(error) = thread::Builder::new().name("squall-snapshot".to_owned()).spawn(body) {
+            tracing::warn!(group = self.group, %error, "there is no thread to take a snapshot of the state");
             self.is_done();
             self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
         }
@@ -137,7 +137,7 @@ impl History {
     fn snapshot_taken(&self, taken: Result<Logged, HistoryError>) {
         match taken {
             Ok(at) => {
-                tracing::info!(group = self.group, version = at.version, "an image of the state was taken");
+                tracing::info!(group = self.group, version = at.version, "a snapshot of the state was taken");
             }
             // The node has ended.
             Err(HistoryError::Ended { .. }) => {}
@@ -145,7 +145,7 @@ impl History {
                 // A snapshot is due as soon as a node starts with a long log and no snapshot; such a node must join the
                 // group first.
                 if !matches!(error, HistoryError::Joining) {
-                    tracing::warn!(group = self.group, %error, "no image of the state was taken, so no log is trimmed");
+                    tracing::warn!(group = self.group, %error, "no snapshot of the state was taken, so no log is trimmed");
                 }
                 self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
             }
@@ -244,7 +244,7 @@ impl History {
             else {
                 break;
             };
-            tracing::warn!(group = self.group, %error, "an image of the state is of no use, and is removed");
+            tracing::warn!(group = self.group, %error, "a snapshot of the state is of no use, and is removed");
             damaged.push(bad);
             snapshots.retain(|snapshot| snapshot.at.position != bad);
             plan = super::snapshots::plan(&snapshots, keep);
@@ -376,7 +376,7 @@ fn kept_snapshots(log: &mut DiskLog) -> Result<Vec<KeptSnapshot>, HistoryError> 
                 let behind = log.bytes_behind(position).map_err(HistoryError::Unreadable)?;
                 kept.push(KeptSnapshot { at, bytes, behind });
             }
-            Err(error) => tracing::warn!(%error, "an image of the state can't be used"),
+            Err(error) => tracing::warn!(%error, "a snapshot of the state can't be used"),
         }
     }
     Ok(kept)

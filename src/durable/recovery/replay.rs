@@ -34,7 +34,7 @@ pub(crate) enum ReplayError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The records do not continue from the state's place.
-    #[error("the log has version {found} behind the state of version {version}: its image is of another log")]
+    #[error("the log has version {found} behind the state of version {version}: its snapshot is of another log")]
     Gap { version: u64, found: u64 },
     /// The list of skipped commands is of another log.
     #[error(

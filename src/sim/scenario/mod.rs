@@ -254,9 +254,9 @@ impl<'a> Scenario<'a> {
             net.connect_time = Duration::from_micros(forming.u64(0..=10_000));
         }
         let options = Options { net, view_log, segment_bytes, batch_bytes, ..Options::default() };
-        // Images are taken as often as possible, or never. They take all of the log before them along, most of it, or
-        // none.
-        let images = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
+        // Snapshots are taken as often as possible, or never. They take all of the log before them along, most of it,
+        // or none.
+        let snapshot_bytes = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
         let retain = [None, Some(0), Some(64 << 10)][apart.usize(0..3)];
         let has_log = view_log != ViewLogKind::Scripted;
         let (with_witness, with_voters) = (has_log && forming.u8(0..4) == 0, has_log && forming.u8(0..4) == 0);
@@ -287,7 +287,7 @@ impl<'a> Scenario<'a> {
                     false => Mode::Unordered,
                 };
                 group.mode(mode).ring_bytes(ring_bytes).bulk_threshold(threshold).bulk_reserve(reserve);
-                group.max_waiting(64).snapshot_bytes(images);
+                group.max_waiting(64).snapshot_bytes(snapshot_bytes);
                 if let Some(bytes) = retain {
                     group.retain(bytes);
                 }

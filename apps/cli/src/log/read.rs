@@ -108,7 +108,7 @@ impl ReadArgs {
             page => page,
         };
         let mut page = first.map_err(failed)?;
-        let end = to.min(page.safe);
+        let end = to.min(page.globally_persisted);
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = Shown::new(self.form);
         loop {
