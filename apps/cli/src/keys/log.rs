@@ -49,7 +49,7 @@ impl LogArgs {
         say(format_args!("\nand say in its configuration, if that is /etc/squall/squall.toml:"));
         say(format_args!("  sign_log = \"keys/node-{{id}}.log.key\""));
         say(format_args!(
-            "\nWho checks a log needs the public keys, {} and so on, from a source that can be trusted.",
+            "\nTo check a log, an operator needs the public keys, {} and so on, from a source that can be trusted.",
             files.log_public_key(node).display()
         ));
         Ok(())
