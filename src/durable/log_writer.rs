@@ -178,6 +178,7 @@ impl LogWriter {
     }
 
     /// Sets a pump, for a log without a writing thread: each caller that waits calls it, and it writes all that is due.
+    #[cfg(feature = "sim")]
     pub(crate) fn pump(&self, pump: Pump) {
         // It is set once.
         let _ = self.pump.set(pump);

@@ -48,13 +48,10 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use rkyv::rancor;
 
+#[cfg(feature = "sim")]
+pub(crate) use self::core::{CallId, ClientCore, ClientEffect};
 pub use self::{call::Call, config::ClientConfig, error::ClientError};
-pub(crate) use self::{
-    call::Resolve,
-    config::someone,
-    core::{Ask, CallId, ClientCore, ClientEffect},
-    driver::Driver,
-};
+pub(crate) use self::{call::Resolve, config::someone, core::Ask, driver::Driver};
 use crate::{
     clients::serve::{Consistency, QueryService},
     replica::replicated::Command,

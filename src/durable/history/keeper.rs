@@ -155,11 +155,13 @@ impl History {
 
     /// Tells whether a snapshot is due or under way that no thread takes: the caller must call
     /// [`step_snapshot`](History::step_snapshot).
+    #[cfg(feature = "sim")]
     pub(crate) fn wants_step(&self) -> bool {
         self.keeper.lock().taking.is_some()
     }
 
     /// Continues that snapshot, as far as it goes without waiting.
+    #[cfg(feature = "sim")]
     pub(crate) fn step_snapshot(&self) {
         let Some(taking) = self.keeper.lock().taking.take() else { return };
         match taking.go_on(self) {

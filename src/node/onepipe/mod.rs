@@ -62,7 +62,7 @@ use squall_fabric::{
 use squall_membership::{EndReason, Member, Seq, ShardId, View};
 pub use squall_onepipe::{
     Clock, Controller, CreateError, Delivery, Directive, FormError, Gate, HostClock, Message, Mode, OnePipe,
-    OnePipeConfig, Pipe, PipeEvent, ScatterError, ScatteringId, Settlement, Topology, Unsettled, baseline, tag,
+    OnePipeConfig, Pipe, PipeEvent, ScatterError, ScatteringId, Settlement, Topology, Unsettled, tag,
 };
 
 /// The reason for which a node's place in a 1Pipe group was not taken.
