@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Back, ClusterId, Counts, Entry, Epoch, Final, Finals, GroupLayout, HeldCopy, Incarnation, Layout, Member,
-    OrderEnd, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, reopening,
-    restart, successor,
+    Applied, ClusterId, Counts, Entry, Epoch, Final, Finals, GroupLayout, HeldCopy, Incarnation, Layout, Member,
+    OrderEnd, Proposal, Refused, ReturnReport, Seq, ShardId, ShardState, ShardView, Skipped, View, ViewLogState,
+    VoterId, reopening, restart, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -28,12 +28,12 @@ fn layout() -> Layout {
 }
 
 /// Members 1 to 3, all complete; 1 and 2 have the second shard.
-fn register() -> Register {
-    let mut register = Register::default();
+fn state() -> ViewLogState {
+    let mut state = ViewLogState::default();
     let members = (1..=3).map(|node| life(node, 1)).collect();
-    register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
-    assert_eq!(register.view().unwrap().shards[1].members, nodes(&[1, 2]));
-    register
+    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    assert_eq!(state.view().unwrap().shards[1].members, nodes(&[1, 2]));
+    state
 }
 
 fn end(epoch: u64, seq: u64) -> OrderEnd {
@@ -47,13 +47,13 @@ fn whole(end: OrderEnd) -> HeldCopy {
 }
 
 /// A node's report of these shards, as one that was complete.
-fn back(member: Member, epoch: u64, held: &[(ShardId, OrderEnd)]) -> Back {
+fn back(member: Member, epoch: u64, held: &[(ShardId, OrderEnd)]) -> ReturnReport {
     let held = held.iter().map(|&(shard, end)| (shard, whole(end))).collect();
-    Back { member, epoch: Epoch(epoch), goes_on: false, held }
+    ReturnReport { member, epoch: Epoch(epoch), goes_on: false, held }
 }
 
-fn say(register: &mut Register, back: Back) {
-    assert_eq!(register.apply(Entry::Back(back)), Applied::Backs);
+fn say(state: &mut ViewLogState, back: ReturnReport) {
+    assert_eq!(state.apply(Entry::Return(back)), Applied::Returns);
 }
 
 fn last_holders(view: &View, shard: usize) -> Vec<NodeId> {
@@ -68,27 +68,27 @@ fn refusal(applied: Applied) -> String {
     why.to_string()
 }
 
-fn restarted(register: &Register, by: u32) -> Proposal {
-    restart(register.last().unwrap(), register.layout(), NodeId(by), &register.backs())
+fn restarted(state: &ViewLogState, by: u32) -> Proposal {
+    restart(state.last().unwrap(), state.layout(), NodeId(by), &state.returns())
 }
 
-fn decide(register: &mut Register, proposal: Proposal) -> Arc<View> {
-    assert_eq!(register.apply(Entry::Successor(proposal.clone())), Applied::View(proposal.clone()));
+fn decide(state: &mut ViewLogState, proposal: Proposal) -> Arc<View> {
+    assert_eq!(state.apply(Entry::Successor(proposal.clone())), Applied::View(proposal.clone()));
     proposal.view
 }
 
-fn go_on(register: &mut Register) -> Arc<View> {
-    let proposal = restarted(register, 1);
-    decide(register, proposal)
+fn go_on(state: &mut ViewLogState) -> Arc<View> {
+    let proposal = restarted(state, 1);
+    decide(state, proposal)
 }
 
 /// All three have come back; node 2 has the longest log.
-fn all_back() -> Register {
-    let mut register = register();
-    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 10)), (PAIR, end(1, 7))]));
-    say(&mut register, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 7))]));
-    say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 11))]));
-    register
+fn all_back() -> ViewLogState {
+    let mut state = state();
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 10)), (PAIR, end(1, 7))]));
+    say(&mut state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 7))]));
+    say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 11))]));
+    state
 }
 
 #[test]
@@ -96,31 +96,31 @@ fn a_shard_that_counts_what_was_passed_begins_anew() {
     const PASSED: ShardId = ShardId(2);
     let mut layout = layout();
     layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all("passed".into()) });
-    let mut register = Register::default();
+    let mut state = ViewLogState::default();
     let members = (1..=3).map(|node| life(node, 1)).collect();
-    register.apply(Entry::First { cluster: ClusterId(1), layout, members });
+    state.apply(Entry::First { cluster: ClusterId(1), layout, members });
     // Node 2 has never stopped.
     for (node, incarnation) in [(1, 2), (2, 1)] {
         let held = [(ALL, end(1, 10)), (PAIR, end(1, 7)), (PASSED, end(1, 5))];
-        say(&mut register, back(life(node, incarnation), 1, &held));
+        say(&mut state, back(life(node, incarnation), 1, &held));
     }
-    let proposal = restarted(&register, 1);
+    let proposal = restarted(&state, 1);
     assert_eq!((proposal.trims.get(&PASSED), proposal.ends.get(&PASSED)), (None, None));
     assert_eq!(proposal.view.shards[2], ShardView::whole(PASSED, nodes(&[1, 2]), nodes(&[1, 2])));
-    decide(&mut register, proposal);
+    decide(&mut state, proposal);
 }
 
 #[test]
 fn the_longest_log_wins_and_who_has_it_is_complete() {
-    let mut register = all_back();
-    let proposal = restarted(&register, 1);
+    let mut state = all_back();
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends, [(ALL, end(1, 12)), (PAIR, end(1, 7))].into());
     assert_eq!(proposal.trims, [(ALL, Seq(12)), (PAIR, Seq(7))].into());
-    let view = decide(&mut register, proposal);
+    let view = decide(&mut state, proposal);
     assert_eq!(view.members, (1..=3).map(|node| life(node, 2)).collect::<Vec<_>>());
     assert_eq!((&view.joined, &view.left), (&nodes(&[1, 2, 3]), &nodes(&[1, 2, 3])));
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[1, 2])));
-    assert_eq!(register.backs(), [], "they are of a view that is over");
+    assert_eq!(state.returns(), [], "they are of a view that is over");
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
         back.held.get_mut(&ALL).unwrap().skipped = skipped;
         back
     };
-    let complete = |backs: &[Back]| {
-        let mut register = register();
-        backs.iter().for_each(|back| say(&mut register, back.clone()));
-        go_on(&mut register).shards[0].complete.clone()
+    let complete = |backs: &[ReturnReport]| {
+        let mut state = state();
+        backs.iter().for_each(|back| say(&mut state, back.clone()));
+        go_on(&mut state).shards[0].complete.clone()
     };
     let at = end(1, 12);
     let with = |told: [Skipped; 3]| [1, 2, 3].map(|node| life_of(node, 2, at, told[node as usize - 1]));
@@ -153,114 +153,114 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
 
 #[test]
 fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_the_shard() {
-    let mut register = register();
+    let mut state = state();
     let short = |acknowledged, version| HeldCopy { version: Some(version), acknowledged, ..whole(end(1, version)) };
     // Node 1 knows that 9 messages were acknowledged, and lacks the last one. Node 2 has fewer, and does not know it.
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
         let mut back = back(life(node, 2), 1, &[]);
         back.held = [(ALL, held), (PAIR, held)].into();
-        say(&mut register, back);
+        say(&mut state, back);
     }
-    let view = go_on(&mut register);
+    let view = go_on(&mut state);
     assert_eq!((last_holders(&view, 0), last_holders(&view, 1)), (nodes(&[1, 2, 3]), nodes(&[1, 2])));
-    let reopen =
-        |node, held| Back { member: life(node, 2), epoch: view.epoch, goes_on: true, held: [(ALL, held)].into() };
+    let again = |node| back(life(node, 2), view.epoch.0, &[]);
+    let reopen = |node, held| ReturnReport { goes_on: true, held: [(ALL, held)].into(), ..again(node) };
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
         let back = reopen(node, held);
-        say(&mut register, back.clone());
-        let why = back.falls_short(&view, ALL, &register.backs()).unwrap();
+        say(&mut state, back.clone());
+        let why = back.falls_short(&view, ALL, &state.returns()).unwrap();
         assert!(why.contains("acknowledged, up to version 9"), "{why}");
     }
     // Its missing records were taken from a copy.
-    say(&mut register, reopen(1, short(9, 9)));
-    let next = follow(&register, &[1, 2], &[], &register.backs());
-    assert_eq!(decide(&mut register, next).shards[0].complete, nodes(&[1]));
+    say(&mut state, reopen(1, short(9, 9)));
+    let next = follow(&state, &[1, 2], &[], &state.returns());
+    assert_eq!(decide(&mut state, next).shards[0].complete, nodes(&[1]));
 }
 
 #[test]
 fn only_who_was_complete_in_the_last_view_and_says_that_its_log_is_counts() {
-    let mut register = register();
+    let mut state = state();
     // Node 1 joins anew, so it is incomplete in view 2.
-    register.apply(Entry::Candidate(life(1, 2)));
-    let view = register.view().unwrap().clone();
+    state.apply(Entry::Candidate(life(1, 2)));
+    let view = state.view().unwrap().clone();
     let ends = |nodes: &[u32]| {
         nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(5), complete: true, on_disk: false }).collect()
     };
     let finals: Finals = [(ALL, ends(&[2, 3])), (PAIR, ends(&[2]))].into();
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[life(1, 2)], &finals);
-    decide(&mut register, next);
-    say(&mut register, back(life(1, 3), 2, &[(ALL, end(2, 90)), (PAIR, end(2, 90))]));
+    decide(&mut state, next);
+    say(&mut state, back(life(1, 3), 2, &[(ALL, end(2, 90)), (PAIR, end(2, 90))]));
     let mut third = back(life(3, 2), 2, &[(ALL, end(2, 80))]);
     third.held.get_mut(&ALL).unwrap().complete = false;
-    say(&mut register, third);
-    let proposal = restarted(&register, 1);
+    say(&mut state, third);
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends, [].into());
     assert_eq!(last_holders(&proposal.view, 0), nodes(&[2, 3]));
     assert_eq!(last_holders(&proposal.view, 1), nodes(&[2]));
-    say(&mut register, back(life(2, 2), 2, &[(ALL, end(1, 5)), (PAIR, end(2, 0))]));
-    let view = go_on(&mut register);
+    say(&mut state, back(life(2, 2), 2, &[(ALL, end(1, 5)), (PAIR, end(2, 0))]));
+    let view = go_on(&mut state);
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[2])));
 }
 
 #[test]
 fn members_that_still_run_count_as_those_who_stay_do() {
-    let mut register = register();
-    say(&mut register, back(life(1, 1), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 20))]));
-    say(&mut register, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 30))]));
-    say(&mut register, back(life(3, 1), 1, &[(ALL, end(1, 17))]));
-    let proposal = restarted(&register, 2);
+    let mut state = state();
+    say(&mut state, back(life(1, 1), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 20))]));
+    say(&mut state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 30))]));
+    say(&mut state, back(life(3, 1), 1, &[(ALL, end(1, 17))]));
+    let proposal = restarted(&state, 2);
     assert_eq!(proposal.ends[&ALL], end(1, 17), "the smallest of those who run");
     assert_eq!(proposal.ends[&PAIR], end(1, 30), "a disk that has more");
     let told = |node, count| Final { node: NodeId(node), count: Seq(count), complete: true, on_disk: false };
     assert_eq!(proposal.finals, [(ALL, vec![told(1, 20), told(3, 17)]), (PAIR, vec![told(1, 20)])].into());
-    let view = decide(&mut register, proposal);
+    let view = decide(&mut state, proposal);
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[1, 3]), &nodes(&[2])));
     assert_eq!((&view.joined, &view.left), (&nodes(&[2]), &nodes(&[2])));
 }
 
 #[test]
 fn what_a_restart_has_cut_off_does_not_count_at_the_next_one() {
-    let mut register = register();
-    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 10))]));
-    say(&mut register, back(life(3, 1), 1, &[(ALL, end(1, 10))]));
-    go_on(&mut register);
+    let mut state = state();
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 10))]));
+    say(&mut state, back(life(3, 1), 1, &[(ALL, end(1, 10))]));
+    go_on(&mut state);
     // Node 1 dies before it installs the view, and finds more on its disk than it had reported.
-    say(&mut register, back(life(1, 3), 2, &[(ALL, end(1, 15))]));
-    say(&mut register, back(life(3, 2), 2, &[(ALL, end(1, 10))]));
-    let proposal = restarted(&register, 3);
+    say(&mut state, back(life(1, 3), 2, &[(ALL, end(1, 15))]));
+    say(&mut state, back(life(3, 2), 2, &[(ALL, end(1, 10))]));
+    let proposal = restarted(&state, 3);
     assert_eq!(proposal.ends[&ALL], end(1, 10));
     assert_eq!(proposal.trims.get(&ALL), None, "nothing of the last view is left");
     assert_eq!(proposal.view.shards[0].complete, nodes(&[1, 3]));
     assert!(matches!(proposal.view.shards[1].state, ShardState::Suspended { .. }));
-    decide(&mut register, proposal);
+    decide(&mut state, proposal);
 }
 
 #[test]
 fn less_than_more_than_half_does_not_go_on() {
-    let mut register = register();
-    say(&mut register, back(life(1, 2), 1, &[]));
-    let alone = restarted(&register, 1);
-    assert!(refusal(register.apply(Entry::Successor(alone))).contains("of 3 members 1 are back"));
-    say(&mut register, back(life(3, 2), 1, &[]));
-    go_on(&mut register);
+    let mut state = state();
+    say(&mut state, back(life(1, 2), 1, &[]));
+    let alone = restarted(&state, 1);
+    assert!(refusal(state.apply(Entry::Successor(alone))).contains("of 3 members 1 are back"));
+    say(&mut state, back(life(3, 2), 1, &[]));
+    go_on(&mut state);
 }
 
 #[test]
 fn an_epoch_has_one_successor_be_it_a_restart_or_not() {
-    let mut register = all_back();
-    let view = register.view().unwrap().clone();
+    let mut state = all_back();
+    let view = state.view().unwrap().clone();
     let told = |nodes: &[u32]| {
         nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(3), complete: true, on_disk: false }).collect()
     };
     let finals: Finals = [(ALL, told(&[1, 2])), (PAIR, told(&[1, 2]))].into();
     let stays = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2]), &[], &finals);
-    let returns = restarted(&register, 3);
-    let mut other = register.clone();
-    decide(&mut register, stays.clone());
-    assert!(refusal(register.apply(Entry::Successor(returns.clone()))).contains("another view"));
+    let returns = restarted(&state, 3);
+    let mut other = state.clone();
+    decide(&mut state, stays.clone());
+    assert!(refusal(state.apply(Entry::Successor(returns.clone()))).contains("another view"));
     decide(&mut other, returns);
     assert!(refusal(other.apply(Entry::Successor(stays))).contains("another view"));
-    assert!(refusal(other.apply(Entry::Back(back(life(1, 3), 1, &[])))).contains("another view"));
+    assert!(refusal(other.apply(Entry::Return(back(life(1, 3), 1, &[])))).contains("another view"));
 }
 
 #[test]
@@ -278,10 +278,10 @@ fn each_rule_for_a_restart_broken_in_one_way_is_refused() {
         ("what follows", |p| _ = p.trims.remove(&ALL)),
     ];
     for (says, breaks) in table {
-        let mut register = all_back();
-        let mut broken = restarted(&register, 1);
+        let mut state = all_back();
+        let mut broken = restarted(&state, 1);
         breaks(&mut broken);
-        let refused = refusal(register.apply(Entry::Successor(broken)));
+        let refused = refusal(state.apply(Entry::Successor(broken)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
 }
@@ -300,73 +300,73 @@ fn each_rule_for_who_is_back_broken_in_one_way_is_refused() {
         ("final count of shard 1", runs(&[(ALL, end(1, 3)), (PAIR, end(0, 3))])),
     ];
     for (says, back) in table {
-        let refused = refusal(register().apply(Entry::Back(back)));
+        let refused = refusal(state().apply(Entry::Return(back)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
-    assert!(refusal(Register::default().apply(Entry::Back(runs(&[])))).contains("begun"));
+    assert!(refusal(ViewLogState::default().apply(Entry::Return(runs(&[])))).contains("begun"));
 }
 
 #[test]
 fn what_a_node_has_of_a_life_that_was_ended_is_left_out_and_the_node_is_back() {
-    let mut before = register();
+    let mut before = state();
     let proposal = Proposal::clone(before.last().expect("there is a view"));
     let epoch = proposal.view.epoch.0;
     let (cluster, after, reason) = (ClusterId(9), ClusterId(1), "fire".into());
-    let mut forced = Register::default();
+    let mut forced = ViewLogState::default();
     forced.apply(Entry::Force { cluster, after, earlier: Vec::new(), layout: layout(), proposal, reason });
     let log = back(life(1, 2), epoch, &[(ALL, end(epoch + 3, 7)), (PAIR, end(epoch, 1))]);
-    assert!(matches!(before.apply(Entry::Back(log.clone())), Applied::Refused(Refused::Rule(_))));
-    assert_eq!(forced.apply(Entry::Back(log)), Applied::Backs);
-    assert_eq!(forced.backs()[0].held.keys().copied().collect::<Vec<_>>(), [PAIR]);
+    assert!(matches!(before.apply(Entry::Return(log.clone())), Applied::Refused(Refused::Rule(_))));
+    assert_eq!(forced.apply(Entry::Return(log)), Applied::Returns);
+    assert_eq!(forced.returns()[0].held.keys().copied().collect::<Vec<_>>(), [PAIR]);
 }
 
 #[test]
 fn a_later_life_of_a_node_says_what_counts() {
-    let mut register = register();
-    say(&mut register, back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]));
-    let early = restarted(&register, 1);
-    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 3))]));
+    let mut state = state();
+    say(&mut state, back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]));
+    let early = restarted(&state, 1);
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 3))]));
     assert!(
-        refusal(register.apply(Entry::Back(back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]))))
+        refusal(state.apply(Entry::Return(back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]))))
             .contains("already as 2")
     );
-    say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 10))]));
-    assert!(refusal(register.apply(Entry::Successor(early))).contains("not those who are back"));
-    let proposal = restarted(&register, 1);
+    say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 10))]));
+    assert!(refusal(state.apply(Entry::Successor(early))).contains("not those who are back"));
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends[&ALL], end(1, 20));
-    decide(&mut register, proposal);
+    decide(&mut state, proposal);
 }
 
 #[test]
 fn who_goes_on_with_a_restart_asks_to_join_no_more() {
-    let mut register = all_back();
-    register.apply(Entry::Candidate(life(1, 2)));
-    register.apply(Entry::Candidate(life(4, 1)));
-    go_on(&mut register);
-    assert_eq!(register.candidates(), [life(4, 1)]);
+    let mut state = all_back();
+    state.apply(Entry::Candidate(life(1, 2)));
+    state.apply(Entry::Candidate(life(4, 1)));
+    go_on(&mut state);
+    assert_eq!(state.candidates(), [life(4, 1)]);
 }
 
 /// All went down, and neither 1 nor 2 came back with the second shard. In view 3 both are members.
-fn suspended() -> Register {
+fn suspended() -> ViewLogState {
     suspended_with(life(2, 2))
 }
 
 /// As [`suspended`], where node 2 comes as this member.
-fn suspended_with(second: Member) -> Register {
-    let mut register = register();
-    say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
-    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 4))]));
-    let view = go_on(&mut register);
+fn suspended_with(second: Member) -> ViewLogState {
+    let mut state = state();
+    say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
+    say(&mut state, back(life(1, 2), 1, &[(ALL, end(1, 4))]));
+    let view = go_on(&mut state);
     assert_eq!(last_holders(&view, 1), nodes(&[1, 2]));
-    register.apply(Entry::Candidate(second.clone()));
-    let next = follow(&register, &[1, 3], &[second], &[]);
-    decide(&mut register, next);
-    register
+    state.apply(Entry::Candidate(second.clone()));
+    let next = follow(&state, &[1, 3], &[second], &[]);
+    decide(&mut state, next);
+    state
 }
 
 /// The successor with these members that stay: all hold what they held, and have counted to 6.
-fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) -> Proposal {
-    let view = register.view().unwrap();
+fn follow(state: &ViewLogState, stay: &[u32], join: &[Member], backs: &[ReturnReport]) -> Proposal {
+    let view = state.view().unwrap();
     let finals: Finals = view
         .shards
         .iter()
@@ -376,66 +376,66 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) ->
             (shard.shard, stays.map(end).collect())
         })
         .collect();
-    reopening(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
+    reopening(view, state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
 }
 
 /// The report of a member that goes on, and has the second shard.
-fn reopen(node: u32, end: OrderEnd) -> Back {
-    Back { goes_on: true, ..back(life(node, 2), 3, &[(PAIR, end)]) }
+fn reopen(node: u32, end: OrderEnd) -> ReturnReport {
+    ReturnReport { goes_on: true, ..back(life(node, 2), 3, &[(PAIR, end)]) }
 }
 
 #[test]
 fn a_suspended_shard_goes_on_where_a_last_holder_has_it() {
-    let mut register = suspended();
-    say(&mut register, reopen(2, end(1, 7)));
-    let next = follow(&register, &[1, 3, 2], &[], &register.backs());
+    let mut state = suspended();
+    say(&mut state, reopen(2, end(1, 7)));
+    let next = follow(&state, &[1, 3, 2], &[], &state.returns());
     assert_eq!(next.ends, [(PAIR, end(1, 7))].into());
-    let view = decide(&mut register, next);
+    let view = decide(&mut state, next);
     assert_eq!(view.shards[1].complete, nodes(&[2]));
     assert_eq!(view.shards[1].state, ShardState::Active);
-    assert_eq!(register.backs(), []);
+    assert_eq!(state.returns(), []);
 }
 
 #[test]
 fn a_shard_is_not_reopened_by_one_that_does_not_stay_nor_where_nobody_has_it() {
-    let mut register = suspended();
-    say(&mut register, reopen(2, end(1, 7)));
-    let without = follow(&register, &[1, 3], &[], &register.backs());
+    let mut state = suspended();
+    say(&mut state, reopen(2, end(1, 7)));
+    let without = follow(&state, &[1, 3], &[], &state.returns());
     assert!(matches!(without.view.shards[1].state, ShardState::Suspended { .. }));
-    let ignored = follow(&register, &[1, 3, 2], &[], &[]);
-    assert!(matches!(register.apply(Entry::Successor(ignored)), Applied::Refused(Refused::Rule(_))));
-    let more = follow(&register, &[1, 3, 2], &[], &[reopen(2, end(1, 9))]);
-    assert!(refusal(register.apply(Entry::Successor(more))).contains("reopened at"));
-    decide(&mut register, without);
+    let ignored = follow(&state, &[1, 3, 2], &[], &[]);
+    assert!(matches!(state.apply(Entry::Successor(ignored)), Applied::Refused(Refused::Rule(_))));
+    let more = follow(&state, &[1, 3, 2], &[], &[reopen(2, end(1, 9))]);
+    assert!(refusal(state.apply(Entry::Successor(more))).contains("reopened at"));
+    decide(&mut state, without);
 }
 
 #[test]
 fn of_two_last_holders_the_one_with_more_reopens_a_shard() {
     for (first, complete) in [(7, nodes(&[1, 2])), (8, nodes(&[1]))] {
-        let mut register = suspended();
-        say(&mut register, reopen(2, end(1, 7)));
-        assert!(refusal(register.apply(Entry::Back(reopen(2, end(1, 7))))).contains("node 2 is back as incarnation 2"));
-        say(&mut register, reopen(1, end(1, first)));
-        let next = follow(&register, &[1, 3, 2], &[], &register.backs());
+        let mut state = suspended();
+        say(&mut state, reopen(2, end(1, 7)));
+        assert!(refusal(state.apply(Entry::Return(reopen(2, end(1, 7))))).contains("node 2 is back as incarnation 2"));
+        say(&mut state, reopen(1, end(1, first)));
+        let next = follow(&state, &[1, 3, 2], &[], &state.returns());
         assert_eq!(next.ends, [(PAIR, end(1, first))].into());
-        assert_eq!(decide(&mut register, next).shards[1].complete, complete);
+        assert_eq!(decide(&mut state, next).shards[1].complete, complete);
     }
 }
 
 /// The report of a copy in the memory of a process that has not stopped.
-fn in_memory(node: u32, end: OrderEnd) -> Back {
+fn in_memory(node: u32, end: OrderEnd) -> ReturnReport {
     let held = HeldCopy { version: None, ..whole(end) };
-    Back { held: [(PAIR, held)].into(), ..reopen(node, end) }
+    ReturnReport { held: [(PAIR, held)].into(), ..reopen(node, end) }
 }
 
 /// Nodes 1 and 2 are dropped from view 2, in which node 1 has become complete, and come back in view 4. View 1
 /// delivered 5 messages of the second shard.
-fn dropped() -> Register {
-    let mut register = Register::default();
+fn dropped() -> ViewLogState {
+    let mut state = ViewLogState::default();
     let members = (1..=4).map(|node| life(node, 1)).collect();
-    register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
-    let next = |register: &Register, stay: &[u32], join: &[Member], counts: &[u64]| {
-        let view = register.view().unwrap();
+    state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    let next = |state: &ViewLogState, stay: &[u32], join: &[Member], counts: &[u64]| {
+        let view = state.view().unwrap();
         let finals = |shard: &ShardView| {
             let ends = shard.members.iter().zip(counts);
             let end = |(&node, &count): (&NodeId, &u64)| Final {
@@ -447,27 +447,27 @@ fn dropped() -> Register {
             (shard.shard, ends.map(end).filter(|end| stay.contains(&end.node.0)).collect())
         };
         let finals: Finals = view.shards.iter().map(finals).collect();
-        successor(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals)
+        successor(view, state.layout(), NodeId(stay[0]), &nodes(stay), join, &finals)
     };
-    let second = next(&register, &[1, 2, 3, 4], &[], &[6, 5, 7, 7]);
-    decide(&mut register, second);
-    let third = next(&register, &[3, 4], &[], &[0, 0, 0, 0]);
-    assert_eq!(last_holders(&decide(&mut register, third), 1), nodes(&[1, 2]));
+    let second = next(&state, &[1, 2, 3, 4], &[], &[6, 5, 7, 7]);
+    decide(&mut state, second);
+    let third = next(&state, &[3, 4], &[], &[0, 0, 0, 0]);
+    assert_eq!(last_holders(&decide(&mut state, third), 1), nodes(&[1, 2]));
     let again = [life(1, 2), life(2, 2)];
-    again.iter().for_each(|member| _ = register.apply(Entry::Candidate(member.clone())));
-    let fourth = next(&register, &[3, 4], &again, &[0, 0, 0, 0]);
-    decide(&mut register, fourth);
-    register
+    again.iter().for_each(|member| _ = state.apply(Entry::Candidate(member.clone())));
+    let fourth = next(&state, &[3, 4], &again, &[0, 0, 0, 0]);
+    decide(&mut state, fourth);
+    state
 }
 
 #[test]
 fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_delivered() {
-    let say = |node, end| Back { epoch: Epoch(4), ..in_memory(node, end) };
-    let goes_on = |backs: &[Back]| {
-        let mut register = dropped();
-        backs.iter().for_each(|back| self::say(&mut register, back.clone()));
-        let next = follow(&register, &[3, 4, 1, 2], &[], &register.backs());
-        let complete = decide(&mut register, next.clone()).shards[1].complete.clone();
+    let say = |node, end| ReturnReport { epoch: Epoch(4), ..in_memory(node, end) };
+    let goes_on = |backs: &[ReturnReport]| {
+        let mut state = dropped();
+        backs.iter().for_each(|back| self::say(&mut state, back.clone()));
+        let next = follow(&state, &[3, 4, 1, 2], &[], &state.returns());
+        let complete = decide(&mut state, next.clone()).shards[1].complete.clone();
         (next.ends[&PAIR], complete)
     };
     assert_eq!(goes_on(&[say(1, end(2, 3))]), (end(2, 3), nodes(&[1])));
@@ -476,56 +476,56 @@ fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_d
     // It never installed view 2, so nothing was delivered in it. Beyond the trim of view 1 it has messages that were
     // sent again.
     assert_eq!(goes_on(&[say(1, end(1, 6))]), (end(1, 5), nodes(&[1])));
-    let refused = |back: Back| refusal(dropped().apply(Entry::Back(back)));
-    let reopens = |back: Back| {
-        let mut register = dropped();
-        self::say(&mut register, back);
-        !follow(&register, &[3, 4, 1, 2], &[], &register.backs()).ends.is_empty()
+    let refused = |back: ReturnReport| refusal(dropped().apply(Entry::Return(back)));
+    let reopens = |back: ReturnReport| {
+        let mut state = dropped();
+        self::say(&mut state, back);
+        !follow(&state, &[3, 4, 1, 2], &[], &state.returns()).ends.is_empty()
     };
     assert!(!reopens(say(1, end(1, 4))), "it lacks what view 1 delivered");
     assert!(refused(say(1, end(3, 0))).contains("suspended after epoch 2"));
     let process = Member { voter: VoterId(9), ..life(1, 2) };
-    assert!(refused(Back { member: process, ..say(1, end(2, 3)) }).contains("no member"));
+    assert!(refused(ReturnReport { member: process, ..say(1, end(2, 3)) }).contains("no member"));
     let incomplete = HeldCopy { complete: false, version: None, ..whole(end(2, 3)) };
-    assert!(!reopens(Back { held: [(PAIR, incomplete)].into(), ..say(1, end(2, 3)) }));
-    assert!(refused(Back { member: life(3, 1), ..say(3, end(2, 3)) }).contains("last holders"));
+    assert!(!reopens(ReturnReport { held: [(PAIR, incomplete)].into(), ..say(1, end(2, 3)) }));
+    assert!(refused(ReturnReport { member: life(3, 1), ..say(3, end(2, 3)) }).contains("last holders"));
 }
 
 #[test]
 fn a_restart_reopens_a_suspended_shard_with_what_is_back() {
-    let mut register = suspended();
+    let mut state = suspended();
     let has = [(ALL, end(3, 0)), (PAIR, end(1, 7))];
-    say(&mut register, reopen(2, end(1, 7)));
-    say(&mut register, back(life(2, 3), 3, &has));
-    say(&mut register, back(life(1, 3), 3, &has[..1]));
-    let proposal = restarted(&register, 1);
+    say(&mut state, reopen(2, end(1, 7)));
+    say(&mut state, back(life(2, 3), 3, &has));
+    say(&mut state, back(life(1, 3), 3, &has[..1]));
+    let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends[&PAIR], end(1, 7));
-    let view = decide(&mut register, proposal);
+    let view = decide(&mut state, proposal);
     assert_eq!((&view.shards[1].complete, &view.shards[1].state), (&nodes(&[2]), &ShardState::Active));
 }
 
 #[test]
 fn a_member_that_goes_on_does_not_count_in_a_restart() {
-    let mut register = suspended();
-    say(&mut register, reopen(2, end(1, 7)));
-    say(&mut register, back(life(1, 3), 3, &[(ALL, end(3, 0))]));
-    let proposal = restarted(&register, 1);
-    assert!(refusal(register.apply(Entry::Successor(proposal))).contains("of 3 members 1 are back"));
+    let mut state = suspended();
+    say(&mut state, reopen(2, end(1, 7)));
+    say(&mut state, back(life(1, 3), 3, &[(ALL, end(3, 0))]));
+    let proposal = restarted(&state, 1);
+    assert!(refusal(state.apply(Entry::Successor(proposal))).contains("of 3 members 1 are back"));
 }
 
 #[test]
 fn each_rule_for_reopening_broken_in_one_way_is_refused() {
     let (good, copy) = (reopen(2, end(1, 7)), whole(end(1, 7)));
     let table = [
-        ("another view", Back { epoch: Epoch(2), ..good.clone() }),
-        ("no member", Back { member: life(2, 1), ..good.clone() }),
-        ("last holders", Back { member: life(3, 2), ..good.clone() }),
-        ("not suspended", Back { held: [(ALL, copy)].into(), ..good.clone() }),
-        ("which there is not", Back { held: [(ShardId(7), copy)].into(), ..good }),
+        ("another view", ReturnReport { epoch: Epoch(2), ..good.clone() }),
+        ("no member", ReturnReport { member: life(2, 1), ..good.clone() }),
+        ("last holders", ReturnReport { member: life(3, 2), ..good.clone() }),
+        ("not suspended", ReturnReport { held: [(ALL, copy)].into(), ..good.clone() }),
+        ("which there is not", ReturnReport { held: [(ShardId(7), copy)].into(), ..good }),
         ("suspended after epoch 1", reopen(2, end(2, 0))),
     ];
     for (says, reopen) in table {
-        let refused = refusal(suspended().apply(Entry::Back(reopen)));
+        let refused = refusal(suspended().apply(Entry::Return(reopen)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
 }
@@ -534,20 +534,20 @@ fn each_rule_for_reopening_broken_in_one_way_is_refused() {
 fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
     // Its new disk is empty; and node 2 held the shard from the first view on.
     let replaced = Member { voter: VoterId(9), ..life(2, 2) };
-    let mut register = suspended_with(replaced.clone());
-    let empty = Back { member: replaced, ..reopen(2, OrderEnd::START) };
-    let refused = refusal(register.apply(Entry::Back(empty)));
+    let mut state = suspended_with(replaced.clone());
+    let empty = ReturnReport { member: replaced, ..reopen(2, OrderEnd::START) };
+    let refused = refusal(state.apply(Entry::Return(empty)));
     assert!(refused.contains("node 2 with the disk 9"), "{refused}");
-    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Back(reopen(2, OrderEnd::START))));
+    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Return(reopen(2, OrderEnd::START))));
     assert!(refused.contains("no member"), "{refused}");
 }
 
 /// Node 1 went on alone, as 2 died and 3 left; in view 3 both join it. In that view they become complete, up to (3, 5),
 /// and view 4 has all three as complete.
-fn joined() -> Register {
-    let mut register = register();
-    let follow = |register: &Register, stay: &[u32], join: &[Member], complete: &[u32], count| {
-        let view = register.view().unwrap();
+fn joined() -> ViewLogState {
+    let mut state = state();
+    let follow = |state: &ViewLogState, stay: &[u32], join: &[Member], complete: &[u32], count| {
+        let view = state.view().unwrap();
         let finals = |shard: &ShardView| {
             let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
             let complete = |node: &NodeId| complete.contains(&node.0);
@@ -555,55 +555,55 @@ fn joined() -> Register {
             (shard.shard, stays.map(end).collect())
         };
         let finals: Finals = view.shards.iter().map(finals).collect();
-        successor(view, register.layout(), NodeId(1), &nodes(stay), join, &finals)
+        successor(view, state.layout(), NodeId(1), &nodes(stay), join, &finals)
     };
-    let next = follow(&register, &[1, 2], &[], &[1, 2], 5);
-    decide(&mut register, next);
-    let next = follow(&register, &[1], &[], &[1], 7);
-    decide(&mut register, next);
+    let next = follow(&state, &[1, 2], &[], &[1, 2], 5);
+    decide(&mut state, next);
+    let next = follow(&state, &[1], &[], &[1], 7);
+    decide(&mut state, next);
     for (members, node) in [(vec![1], 2), (vec![1, 2], 3)] {
-        register.apply(Entry::Candidate(life(node, 2)));
-        let next = follow(&register, &members, &[life(node, 2)], &[1], 9);
-        decide(&mut register, next);
+        state.apply(Entry::Candidate(life(node, 2)));
+        let next = follow(&state, &members, &[life(node, 2)], &[1], 9);
+        decide(&mut state, next);
     }
-    let next = follow(&register, &[1, 2, 3], &[], &[1, 2, 3], 12);
+    let next = follow(&state, &[1, 2, 3], &[], &[1, 2, 3], 12);
     assert_eq!(next.view.epoch, Epoch(6));
-    decide(&mut register, next);
-    register
+    decide(&mut state, next);
+    state
 }
 
 #[test]
 fn a_joiner_s_log_counts_from_where_the_view_began_that_has_it_as_complete() {
-    let register = joined();
-    let since = &register.view().unwrap().shards[0].since;
+    let state = joined();
+    let since = &state.view().unwrap().shards[0].since;
     assert_eq!(*since, [(NodeId(2), end(5, 12)), (NodeId(3), end(5, 12))].into(), "node 1 always was");
     let goes_on = |second: OrderEnd, third: OrderEnd| {
-        let mut register = register.clone();
-        say(&mut register, back(life(2, 3), 6, &[(ALL, second)]));
-        say(&mut register, back(life(3, 3), 6, &[(ALL, third)]));
-        restarted(&register, 2).ends.get(&ALL).copied()
+        let mut state = state.clone();
+        say(&mut state, back(life(2, 3), 6, &[(ALL, second)]));
+        say(&mut state, back(life(3, 3), 6, &[(ALL, third)]));
+        restarted(&state, 2).ends.get(&ALL).copied()
     };
     assert_eq!(goes_on(end(1, 5), end(1, 5)), None, "others may have acknowledged more");
     assert_eq!(goes_on(end(5, 11), OrderEnd::START), None);
     assert_eq!(goes_on(end(5, 11), end(5, 12)), Some(end(5, 12)), "all of the view in which it became complete");
     assert_eq!(goes_on(end(6, 0), end(5, 20)), Some(end(6, 0)));
     assert_eq!(goes_on(end(5, 11), end(5, 20)), Some(end(5, 12)), "what lies beyond is void");
-    let mut register = register.clone();
-    say(&mut register, back(life(2, 3), 6, &[(ALL, end(5, 11))]));
-    say(&mut register, back(life(1, 3), 6, &[(ALL, end(4, 3))]));
-    assert_eq!(restarted(&register, 2).ends.get(&ALL), Some(&end(4, 3)), "nothing is acknowledged that it lacks");
+    let mut state = state.clone();
+    say(&mut state, back(life(2, 3), 6, &[(ALL, end(5, 11))]));
+    say(&mut state, back(life(1, 3), 6, &[(ALL, end(4, 3))]));
+    assert_eq!(restarted(&state, 2).ends.get(&ALL), Some(&end(4, 3)), "nothing is acknowledged that it lacks");
 }
 
 #[test]
 fn one_that_is_complete_without_a_break_counts_from_where_it_began_to_be() {
-    let mut register = joined();
+    let mut state = joined();
     for epoch in 6..9 {
-        let view = register.view().unwrap().clone();
+        let view = state.view().unwrap().clone();
         assert_eq!(view.epoch, Epoch(epoch));
-        let next = follow(&register, &[1, 2, 3], &[], &[]);
-        decide(&mut register, next);
+        let next = follow(&state, &[1, 2, 3], &[], &[]);
+        decide(&mut state, next);
     }
-    let view = register.view().unwrap();
+    let view = state.view().unwrap();
     assert_eq!((view.shards[0].began, view.shards[0].since[&NodeId(2)]), (end(8, 6), end(5, 12)));
 }
 
@@ -611,65 +611,65 @@ fn one_that_is_complete_without_a_break_counts_from_where_it_began_to_be() {
 fn one_whose_copy_does_not_count_tells_what_was_acknowledged_all_the_same() {
     let has = |node, version, acknowledged, complete| {
         let held = HeldCopy { complete, acknowledged, ..whole(end(1, version)) };
-        Back { held: [(PAIR, held)].into(), ..reopen(node, held.end) }
+        ReturnReport { held: [(PAIR, held)].into(), ..reopen(node, held.end) }
     };
-    let ends = |register: &Register| follow(register, &[1, 3, 2], &[], &register.backs()).ends;
+    let ends = |state: &ViewLogState| follow(state, &[1, 3, 2], &[], &state.returns()).ends;
     // Node 1 is damaged at 5, and knows that 7 messages were acknowledged; node 2 has 6, and does not know it.
-    let mut register = suspended();
-    say(&mut register, has(1, 5, 7, false));
-    say(&mut register, has(2, 6, 4, true));
-    assert!(ends(&register).is_empty());
-    let why = |back: Back| back.falls_short(register.view().unwrap(), PAIR, &register.backs()).unwrap();
+    let mut state = suspended();
+    say(&mut state, has(1, 5, 7, false));
+    say(&mut state, has(2, 6, 4, true));
+    assert!(ends(&state).is_empty());
+    let why = |back: ReturnReport| back.falls_short(state.view().unwrap(), PAIR, &state.returns()).unwrap();
     assert!(why(has(1, 5, 7, false)).contains("is damaged"));
     assert!(why(has(2, 6, 4, true)).contains("up to version 7"));
-    let next = follow(&register, &[1, 3, 2], &[], &register.backs());
-    let view = decide(&mut register, next);
+    let next = follow(&state, &[1, 3, 2], &[], &state.returns());
+    let view = decide(&mut state, next);
     assert!(matches!(view.shards[1].state, ShardState::Suspended { acknowledged: 7, .. }), "{:?}", view.shards[1]);
-    let again = |back: Back| Back { epoch: view.epoch, ..back };
-    say(&mut register, again(has(2, 6, 4, true)));
-    assert!(ends(&register).is_empty(), "the view keeps it in mind");
-    say(&mut register, again(has(2, 7, 4, true)));
-    assert_eq!(ends(&register), [(PAIR, end(1, 7))].into());
+    let again = |back: ReturnReport| ReturnReport { epoch: view.epoch, ..back };
+    say(&mut state, again(has(2, 6, 4, true)));
+    assert!(ends(&state).is_empty(), "the view keeps it in mind");
+    say(&mut state, again(has(2, 7, 4, true)));
+    assert_eq!(ends(&state), [(PAIR, end(1, 7))].into());
 }
 
 /// One shard of all, which node 1 alone held up to (2, 5). Nodes 2 and 3 follow each other. Each becomes complete in
 /// the view before it is alone, whose order ends after 5 messages, and has told nothing of its disk.
-fn handed_on(to: &[u32]) -> Register {
-    let mut register = Register::default();
-    register.apply(Entry::First {
+fn handed_on(to: &[u32]) -> ViewLogState {
+    let mut state = ViewLogState::default();
+    state.apply(Entry::First {
         cluster: ClusterId(1),
         layout: Layout::of_all(["all".into()]),
         members: vec![life(1, 1)],
     });
     let mut source = 1;
     for &node in to {
-        register.apply(Entry::Candidate(life(node, 1)));
+        state.apply(Entry::Candidate(life(node, 1)));
         let told = |node, on_disk| Final { node: NodeId(node), count: Seq(5), complete: true, on_disk };
-        let next = |register: &Register, stays: u32, join: &[Member], on_disk| {
+        let next = |state: &ViewLogState, stays: u32, join: &[Member], on_disk| {
             let finals: Finals = [(ALL, vec![told(stays, on_disk)])].into();
-            let view = register.view().unwrap();
-            successor(view, register.layout(), NodeId(stays), &nodes(&[stays]), join, &finals)
+            let view = state.view().unwrap();
+            successor(view, state.layout(), NodeId(stays), &nodes(&[stays]), join, &finals)
         };
-        let joined = next(&register, source, &[life(node, 1)], false);
-        decide(&mut register, joined);
-        let alone = next(&register, node, &[], false);
-        decide(&mut register, alone);
+        let joined = next(&state, source, &[life(node, 1)], false);
+        decide(&mut state, joined);
+        let alone = next(&state, node, &[], false);
+        decide(&mut state, alone);
         source = node;
     }
-    register
+    state
 }
 
 /// A node returns alone, or to a view of a node that came before, and reports its disk. Returns whether it is complete
 /// then.
-fn come_back(register: &mut Register, node: u32, held: HeldCopy) -> bool {
-    let (view, member) = (register.view().unwrap().clone(), life(node, 9));
-    let back = Back { member: member.clone(), epoch: view.epoch, goes_on: false, held: [(ALL, held)].into() };
+fn come_back(state: &mut ViewLogState, node: u32, held: HeldCopy) -> bool {
+    let (view, member) = (state.view().unwrap().clone(), life(node, 9));
+    let back = ReturnReport { member: member.clone(), epoch: view.epoch, goes_on: false, held: [(ALL, held)].into() };
     if view.rank_of(member.node).is_some() {
-        say(register, back);
-        let next = restarted(register, node);
-        return decide(register, next).shards[0].is_complete(member.node);
+        say(state, back);
+        let next = restarted(state, node);
+        return decide(state, next).shards[0].is_complete(member.node);
     }
-    register.apply(Entry::Candidate(member.clone()));
+    state.apply(Entry::Candidate(member.clone()));
     let ends = |view: &View| {
         (
             ALL,
@@ -680,26 +680,25 @@ fn come_back(register: &mut Register, node: u32, held: HeldCopy) -> bool {
         )
     };
     let joined =
-        reopening(&view, register.layout(), view.members[0].node, &view.nodes(), &[member], &[ends(&view)].into(), &[]);
-    let view = decide(register, joined);
-    say(register, Back { epoch: view.epoch, goes_on: true, ..back });
+        reopening(&view, state.layout(), view.members[0].node, &view.nodes(), &[member], &[ends(&view)].into(), &[]);
+    let view = decide(state, joined);
+    say(state, ReturnReport { epoch: view.epoch, goes_on: true, ..back });
     let finals = [ends(&view)].into();
-    let next =
-        reopening(&view, register.layout(), view.members[0].node, &view.nodes(), &[], &finals, &register.backs());
-    decide(register, next).shards[0].is_complete(NodeId(node))
+    let next = reopening(&view, state.layout(), view.members[0].node, &view.nodes(), &[], &finals, &state.returns());
+    decide(state, next).shards[0].is_complete(NodeId(node))
 }
 
 #[test]
 fn a_former_copy_counts_where_a_later_holder_s_disk_never_reached_its_first_view() {
-    let mut register = handed_on(&[2]);
-    let shard = &register.view().unwrap().shards[0];
+    let mut state = handed_on(&[2]);
+    let shard = &state.view().unwrap().shards[0];
     assert_eq!((shard.complete.clone(), shard.since[&NodeId(2)]), (nodes(&[2]), end(2, 5)));
     assert_eq!(shard.former.iter().map(|one| (one.holder.node, one.last)).collect::<Vec<_>>(), [(NodeId(1), Epoch(2))]);
-    assert!(!come_back(&mut register, 2, whole(end(2, 3))));
-    let shard = &register.view().unwrap().shards[0];
+    assert!(!come_back(&mut state, 2, whole(end(2, 3))));
+    let shard = &state.view().unwrap().shards[0];
     assert_eq!((shard.waits_for(), shard.former[0].counts), (nodes(&[2, 1]), true));
-    assert!(come_back(&mut register, 1, whole(end(2, 4))));
-    let last = register.last().unwrap();
+    assert!(come_back(&mut state, 1, whole(end(2, 4))));
+    let last = state.last().unwrap();
     assert_eq!((last.ends[&ALL], &last.view.shards[0].former), (end(2, 4), &Vec::new()));
 }
 
@@ -709,33 +708,33 @@ fn a_former_copy_counts_only_if_it_is_known_that_nothing_was_acknowledged_since(
     let damaged = HeldCopy { complete: false, ..short };
     let knows_of_more = HeldCopy { acknowledged: 4, ..short };
     for told in [damaged, knows_of_more] {
-        let mut register = handed_on(&[2]);
-        assert!(!come_back(&mut register, 2, told));
-        assert!(!come_back(&mut register, 1, whole(end(2, 4))), "{told:?}");
+        let mut state = handed_on(&[2]);
+        assert!(!come_back(&mut state, 2, told));
+        assert!(!come_back(&mut state, 1, whole(end(2, 4))), "{told:?}");
     }
     let trusted = HeldCopy { trusted: true, ..short };
     assert!(come_back(&mut handed_on(&[2]), 2, trusted));
     // The former holder lacks what it, or the later one, knows to have been acknowledged.
     for (later, former) in [(HeldCopy { acknowledged: 3, ..short }, 2), (short, 2)] {
-        let mut register = handed_on(&[2]);
-        assert!(!come_back(&mut register, 2, later));
+        let mut state = handed_on(&[2]);
+        assert!(!come_back(&mut state, 2, later));
         let held = HeldCopy { acknowledged: if later.acknowledged == 0 { 3 } else { 0 }, ..whole(end(2, former)) };
-        assert!(!come_back(&mut register, 1, held), "{held:?}");
+        assert!(!come_back(&mut state, 1, held), "{held:?}");
     }
 }
 
 #[test]
 fn of_several_former_copies_one_counts_once_all_later_ones_are_known_to_fall_short() {
-    let mut register = handed_on(&[2, 3]);
-    let former = |register: &Register| {
-        let former = register.view().unwrap().shards[0].former.clone();
+    let mut state = handed_on(&[2, 3]);
+    let former = |state: &ViewLogState| {
+        let former = state.view().unwrap().shards[0].former.clone();
         former.into_iter().map(|one| (one.holder.node.0, one.counts)).collect::<Vec<_>>()
     };
-    assert_eq!(former(&register), [(1, false), (2, false)]);
-    assert!(!come_back(&mut register, 3, whole(end(3, 0))));
-    assert_eq!(former(&register), [(1, false), (2, true)]);
-    assert!(!come_back(&mut register.clone(), 1, whole(end(2, 4))), "node 2 may have had more acknowledged");
-    assert!(!come_back(&mut register, 2, whole(end(2, 3))));
-    assert_eq!(former(&register), [(1, true), (2, true)]);
-    assert!(come_back(&mut register, 1, whole(end(2, 4))));
+    assert_eq!(former(&state), [(1, false), (2, false)]);
+    assert!(!come_back(&mut state, 3, whole(end(3, 0))));
+    assert_eq!(former(&state), [(1, false), (2, true)]);
+    assert!(!come_back(&mut state.clone(), 1, whole(end(2, 4))), "node 2 may have had more acknowledged");
+    assert!(!come_back(&mut state, 2, whole(end(2, 3))));
+    assert_eq!(former(&state), [(1, true), (2, true)]);
+    assert!(come_back(&mut state, 1, whole(end(2, 4))));
 }

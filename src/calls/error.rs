@@ -111,9 +111,8 @@ impl SubmitError {
 pub enum Unavailable {
     /// Too few members can be reached to decide which go on, so this one must not.
     #[error(
-        "too few of the group's members can be reached to decide who goes on, so this one waits: it goes on by itself once more \
-         of them are back; if they are lost for ever, `squall recover --force --reason TEXT` lets it go on \
-         without them"
+        "too few of the group's members can be reached to decide which of them go on, so this one waits: it goes on by itself once \
+         more of them are back; if they are lost for ever, `squall recover --force --reason TEXT` lets it go on without them"
     )]
     NoQuorum,
     /// The others went on without this node, because it was stopped or cut off. It joins again by itself.
@@ -125,7 +124,7 @@ pub enum Unavailable {
         epoch: Epoch,
     },
     /// This node is a member of the group, but not of this shard.
-    #[error("this node is no member of the shard: ask one of those who are, {}", list(members))]
+    #[error("this node is no member of the shard: ask one of its members, {}", list(members))]
     Elsewhere {
         /// The shard's members, by rank.
         members: Vec<NodeId>,

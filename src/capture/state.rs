@@ -193,7 +193,7 @@ pub(crate) enum CaptureError {
     #[error("this node does not hold the group's state: ask another member")]
     NotComplete,
     #[error(
-        "the group's state can't be transferred, so nobody can join it: implement `Replicated::snapshot` and \
+        "the group's state can't be transferred, so no node can join it: implement `Replicated::snapshot` and \
          `Replicated::restore`"
     )]
     Unsupported,

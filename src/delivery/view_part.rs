@@ -8,7 +8,7 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, S
 use super::{
     Fate,
     apply::{Apply, ApplyContext},
-    kept::SuspendedCopy,
+    suspended_copy::SuspendedCopy,
     transfer_requests::TransferRequests,
 };
 use crate::{
@@ -152,7 +152,7 @@ impl ViewPart {
         if let Some(durable) = &context.durable {
             self.deliverer.begin(durable.log_writer.end().version);
             let from = if is_listed { Position::START } else { Position { epoch: self.epoch, seq: Seq(0) } };
-            durable.log_writer.tell(self.deliverer.persisted(), from);
+            durable.log_writer.publish(self.deliverer.persisted(), from);
         }
     }
 }

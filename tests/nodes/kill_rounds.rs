@@ -252,7 +252,7 @@ impl Checked {
         let from = self.upto + 1;
         let (first, others) = holders.split_first().ok_or("no node holds it")?;
         let mut at_first = log.at_member(NodeId(*first));
-        let upto = at_first.read(Consistency::Linearizable, u64::MAX..)?.safe;
+        let upto = at_first.read(Consistency::Linearizable, u64::MAX..)?.globally_persisted;
         let records = read(&mut at_first, from, upto)?;
         for other in others {
             let theirs = read(&mut log.at_member(NodeId(*other)), from, upto)?;

@@ -21,7 +21,7 @@ fn node() {
 fn stays_suspended(cluster: &Cluster, shard: usize, members: [u32; 2]) {
     for id in members {
         let is_member = |report: &squall::admin::StatusReport| {
-            report.standing == squall::admin::Standing::Member
+            report.condition == squall::admin::NodeCondition::Member
                 && members.iter().all(|id| report.members.iter().any(|member| member.node.0 == *id))
         };
         cluster.wait_report(id, "both are members", is_member);

@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use rkyv::rend::u64_le;
 use squall::{
     Applied, Config, Group, Hlc, Mode, NodeId, Outcome, Replicated, Snapshot, SubmitError, Unavailable,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
 /// The time of the last command.
@@ -49,7 +49,7 @@ fn config(members: u32, mode: Mode) -> Config {
 /// A cluster whose group is durable if the seed is even, else in memory.
 fn cluster(members: u32, seed: u64) -> Cluster {
     let mode = if seed.is_multiple_of(2) { Mode::Durable } else { Mode::Ordered };
-    Cluster::new(config(members, mode), Options { view_log: Decider::RaftOnDisks, ..Options::default() }, seed)
+    Cluster::new(config(members, mode), Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() }, seed)
 }
 
 /// Submits, and checks the command's time against the true one.

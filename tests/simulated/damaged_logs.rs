@@ -16,7 +16,7 @@ use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, ShardState, ShardView, Snapshot, SubmitError,
-    sim::{Cluster, Decider, NotStarted, Options},
+    sim::{Cluster, NotStarted, Options, ViewLogKind},
 };
 
 use crate::seeds;
@@ -90,7 +90,7 @@ impl Trial {
             .build()
             .expect("the configuration is valid");
         let segment_bytes = [32 << 10, 128 << 10][rng.usize(0..2)];
-        let options = Options { view_log: Decider::RaftOnDisks, segment_bytes, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, segment_bytes, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.group("numbers", |_| Numbers::default());
         Trial {

@@ -15,7 +15,7 @@ use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
     Applied, Config, EndReason, Group, Mode, NodeId, Replicated, Snapshot, SubmitError,
-    sim::{Cluster, Decider, NotStarted, Options},
+    sim::{Cluster, NotStarted, Options, ViewLogKind},
 };
 
 use crate::seeds;
@@ -84,7 +84,7 @@ impl Trial {
             })
             .build()
             .expect("the configuration is valid");
-        let options = Options { view_log: Decider::RaftOnDisks, segment_bytes: 32 << 10, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, segment_bytes: 32 << 10, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.group("numbers", |_| Numbers::default());
         Trial { rng, cluster, groups, waiting: Vec::new(), acknowledged: Vec::new(), numbers: 0 }

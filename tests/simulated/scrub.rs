@@ -9,7 +9,7 @@ use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
 use crate::seeds;
@@ -50,13 +50,13 @@ fn cluster(members: u32, seed: u64) -> (Cluster, Vec<Group<Count>>) {
         .failure_timeout(Duration::from_millis(20))
         .storage("simulated")
         .group("count", |group| {
-            // Small enough that there are images, and records before the newest one.
+            // Small enough that there are snapshots, and records before the newest one.
             group.mode(Mode::Durable).snapshot_bytes(64 << 10);
         })
         .build()
         .expect("the configuration is valid");
     let options = Options {
-        view_log: Decider::RaftOnDisks,
+        view_log: ViewLogKind::RaftOnDisks,
         segment_bytes: 32 << 10,
         scrub_bytes_per_second: 4 << 20,
         ..Options::default()

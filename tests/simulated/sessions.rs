@@ -17,7 +17,7 @@ use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, QueryService, Replicated, ServeOptions, Served, Snapshot,
     client::{Call, ClientError},
-    sim::{Client, Cluster, Decider, NotStarted, Options},
+    sim::{Client, Cluster, NotStarted, Options, ViewLogKind},
 };
 
 use crate::seeds;
@@ -94,7 +94,7 @@ impl Run {
             .group("sequence", |group| _ = group.mode(Mode::Durable))
             .build()
             .expect("the configuration is valid");
-        let sim = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let sim = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, sim, rng.u64(..));
         let options = ServeOptions { window: rng.u32(1..=16), ..ServeOptions::default() };
         let node = |node| cluster.serve(NodeId(node), "sequence", Sequence::default(), options);

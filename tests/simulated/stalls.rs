@@ -8,7 +8,7 @@ use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot, SubmitError,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
 const SEEDS: u64 = 20;
@@ -74,7 +74,7 @@ impl Run {
             })
             .build()
             .expect("the configuration is valid");
-        let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.group("sum", |_| Sum::default());
         let healthy = cluster.group("tally", |_| Sum::default());

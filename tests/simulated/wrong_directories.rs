@@ -8,7 +8,7 @@ use std::{io, time::Duration};
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
-    sim::{Cluster, Decider, DiskCopy, NotStarted, Options},
+    sim::{Cluster, DiskCopy, NotStarted, Options, ViewLogKind},
 };
 
 use crate::seeds;
@@ -64,7 +64,7 @@ impl World {
             })
             .build()
             .expect("the configuration is valid");
-        let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, seed);
         let groups = cluster.group("numbers", |_| Numbers::default());
         cluster.start().expect("the group forms");

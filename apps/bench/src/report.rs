@@ -15,7 +15,7 @@ use super::{
     places::FabricKind,
 };
 
-/// The figures of one run of `bench ordered`.
+/// The figures of one run of `squall-bench ordered`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OrderedRow {
     pub(crate) bench: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct OrderedRow {
     pub(crate) wall_seconds: f64,
 }
 
-/// The figures of one run of `bench calls`.
+/// The figures of one run of `squall-bench calls`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CallsRow {
     pub(crate) bench: &'static str,
@@ -61,7 +61,8 @@ pub(crate) struct CallsRow {
     pub(crate) cpu_us_per_call: Option<f64>,
 }
 
-/// The figures of one run of `bench log`, or of `bench ordered` with durable delivery: medians of its rounds.
+/// The figures of one run of `squall-bench log`, or of `squall-bench ordered` with durable delivery: medians of its
+/// rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LogRow {
     pub(crate) bench: &'static str,
@@ -93,7 +94,7 @@ pub(crate) struct LogRow {
     pub(crate) cpu_seconds: f64,
 }
 
-/// The figures of one run of `bench bulk`.
+/// The figures of one run of `squall-bench bulk`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkRow {
     pub(crate) bench: &'static str,
@@ -126,7 +127,7 @@ pub(crate) struct BulkRow {
     pub(crate) page_faults: Option<f64>,
 }
 
-/// The figures of one run of `bench collectives`.
+/// The figures of one run of `squall-bench collectives`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CollectivesRow {
     pub(crate) bench: &'static str,
@@ -148,7 +149,7 @@ pub(crate) struct CollectivesRow {
     pub(crate) cpu_microseconds: f64,
 }
 
-/// The figures of one run of `bench onepipe`.
+/// The figures of one run of `squall-bench onepipe`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OnePipeRow {
     pub(crate) bench: &'static str,
@@ -175,7 +176,7 @@ pub(crate) struct OnePipeRow {
     pub(crate) busy_cores: f64,
 }
 
-/// The figures of one run of `bench transactions`.
+/// The figures of one run of `squall-bench transactions`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TransactionsRow {
     pub(crate) bench: &'static str,
@@ -187,7 +188,7 @@ pub(crate) struct TransactionsRow {
     pub(crate) latency_p99_us: Option<f64>,
 }
 
-/// The figures of one run of `bench failover`. Times are medians over survivors and rounds, in milliseconds.
+/// The figures of one run of `squall-bench failover`. Times are medians over survivors and rounds, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FailoverRow {
     pub(crate) bench: &'static str,

@@ -6,7 +6,7 @@ use crossbeam::channel::Receiver;
 
 use super::{
     choice::{Choice, News},
-    held::HeldEndpoints,
+    held_endpoints::HeldEndpoints,
     host::shares_host,
     parts::{Fabrics, Parts},
 };

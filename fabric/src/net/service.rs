@@ -398,10 +398,10 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                     return Err(Failure::Refused(match why {
                         Refusal::Version | Refusal::Cluster => {
                             mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
-                                .unwrap_or_else(|| format!("{whom} says no"))
+                                .unwrap_or_else(|| format!("{whom} refuses the connection, and gives no reason"))
                         }
-                        Refusal::Node => format!("{whom} is another one than was looked for"),
-                        _ => format!("{whom} says no"),
+                        Refusal::Node => format!("{whom} is not the node that was called: correct the address"),
+                        _ => format!("{whom} refuses the connection, and gives no reason"),
                     }));
                 }
                 _ => return Err(Failure::Other("it does not answer as a node does".into())),

@@ -29,7 +29,7 @@ use crate::{
     check::check_region,
     endpoints::{Endpoints, SHM},
     graph::Executor,
-    part::MixedPart,
+    mixed_part::MixedPart,
     random,
     recvs::RecvQueue,
     wait::wait_for,

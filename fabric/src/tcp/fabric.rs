@@ -23,8 +23,8 @@ use crate::{
     Time, Token, Wait, Waker, WorkGraph,
     check::check_region,
     graph::Executor,
+    mixed_part::MixedPart,
     net::{Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
-    part::MixedPart,
     shm::doorbell::Doorbell,
     wait::wait_for,
 };

@@ -19,7 +19,7 @@ use super::{
     completions::Completions,
     config::{Attachment, VerbsConfig, VerbsError},
     connect,
-    endpoint::{Ending, Endpoint, Stage, endpoint_of},
+    endpoint::{ConnectionStage, Ending, Endpoint, endpoint_of},
     memory::{self, Memories},
     post,
     queue::{Completed, Piece, Room},
@@ -320,7 +320,7 @@ impl Fabric for VerbsFabric {
         self.graphs.endpoint_gone(on);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
         // Of an endpoint that was not announced yet, the control thread knows nothing.
-        let announced = !matches!(endpoint.stage, Stage::New);
+        let announced = !matches!(endpoint.stage, ConnectionStage::New);
         self.core.watches.give_back(endpoint.finish(BreakReason::PeerClosed, &mut Vec::new()));
         self.core.memories.forget_unused();
         if announced {

@@ -249,7 +249,7 @@ impl<C: Types> Agent<C> {
                 self.hello();
             }
             Input::Report(to, report) => self.report(to, report),
-            Input::Back(back) => self.say_back(back),
+            Input::Return(back) => self.report_return(back),
             Input::PeerGone(node) => {
                 self.gone.insert(node, self.now);
                 self.is_lively();
@@ -328,11 +328,11 @@ impl<C: Types> Agent<C> {
     }
 
     fn last(&self) -> Option<Proposal> {
-        self.machine.read(|register| register.last().cloned())
+        self.machine.read(|log_state| log_state.last().cloned())
     }
 
     fn view(&self) -> Option<Arc<View>> {
-        self.machine.read(|register| register.view().cloned())
+        self.machine.read(|log_state| log_state.view().cloned())
     }
 
     /// All nodes in the log, and the voters among them.
@@ -387,7 +387,7 @@ impl<C: Types> Agent<C> {
             (Some(order), Body::Hello(hello)) if order.is_ne() => {
                 // A life in which nothing is decided yet may never be more than begun.
                 if self.last().is_some() && (order.is_gt() || !hello.decided) {
-                    let began = self.machine.read(|register| register.began().cloned());
+                    let began = self.machine.read(|log_state| log_state.began().cloned());
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
                 }
             }
@@ -411,7 +411,7 @@ impl<C: Types> Agent<C> {
             }
             // A node that tries to go on with a life that is over may have no other node to ask.
             (Some(std::cmp::Ordering::Greater), Body::Call { .. }) => {
-                if let Some(began) = self.machine.read(|register| register.began().cloned()) {
+                if let Some(began) = self.machine.read(|log_state| log_state.began().cloned()) {
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
                 }
             }

@@ -69,7 +69,7 @@ pub struct Page {
     /// The version at which the next page begins.
     pub next: u64,
     /// The last version that may be shown so far, as the member knows that was asked.
-    pub safe: u64,
+    pub globally_persisted: u64,
 }
 
 /// The findings of a member's check of a part of its log.

@@ -234,7 +234,7 @@ impl<'a> Mover<'a> {
         match self.sharing.as_ref().and_then(|sharing| sharing.first_change(own, MessageContents::of(0, 0))) {
             None => Ok(()),
             Some(at) => {
-                Err(format!("a shared message changed, at {at}, when others wrote it: this is a bug of Squall").into())
+                Err(format!("a shared message changed, at {at}, when another wrote it: this is a bug of Squall").into())
             }
         }
     }

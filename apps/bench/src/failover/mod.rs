@@ -28,10 +28,10 @@ when it is a full member again.
 
 What the figures mean, in milliseconds:
   pause    from the kill until a surviving node's caller has its first answer of the new view: one for each survivor and round
-  detect   from the kill until the node suspects somebody, or sees that another does; it stops sending and receiving at once
-  wedge    from there until it sees that all who stay have stopped, or hears of the decision of one who saw it sooner
+  detect   from the kill until the node suspects a member, or sees that another node does; it stops sending and receiving at once
+  wedge    from there until it sees that all staying members have stopped, or hears the decision of a node that saw it sooner
   decide   from there until it hears that the next view is committed
-  install  from there until that is in operation: who was dropped reads no more, what was decided is delivered, and all are
+  install  from there until that is in operation: the dropped node reads no more, what was decided is delivered, and all are
            connected anew
   answer   from there until the caller's first answer
 

@@ -30,7 +30,7 @@ Examples:
 
 Every node is a process of its own. It has copies of some shards, and a client that moves money between random accounts of all
 shards and now and then reads all of them. Each such transaction is one reliable scattering of 1Pipe: its parts are delivered to
-all replicas of all its shards at one logical time, so nobody takes a lock or votes.
+all replicas of all its shards at one logical time, so no node takes a lock or votes.
 
 What the figures mean:
   transactions/s  those that were over per second, of all nodes together
@@ -46,7 +46,7 @@ What the figures mean:
 
 A node that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction that
 the lost node had not received is recalled: it did nothing anywhere, and its client tries again. The nodes' own views decide
-who has failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all replicas of a shard fail, its
+which nodes have failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all replicas of a shard fail, its
 accounts are lost, and nodes that are not more than half can decide nothing.";
 
 /// Measures transactions over several shards, each a reliable scattering of 1Pipe; or checks that they are strictly
@@ -100,8 +100,8 @@ impl TransactionsArgs {
         }
         if self.check && self.shape.nodes < 3 {
             return Err(format!(
-                "--check takes a node out, and who is left of {} can't decide that it has failed, not being more than half: \
-                 give --nodes 3 or more",
+                "--check takes a node out, and the nodes left of {} can't decide that it has failed, since they are not more than \
+                 half: give --nodes 3 or more",
                 self.shape.nodes
             ));
         }

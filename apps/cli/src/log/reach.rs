@@ -19,7 +19,7 @@ pub(super) const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The options of all commands that talk to members.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Whom to ask")]
+#[command(next_help_heading = "Members to ask")]
 pub(super) struct ReachArgs {
     /// The members that this configuration names; the environment (SQUALL_CLUSTER ..) overrides it
     #[arg(long, value_name = "FILE")]

@@ -24,7 +24,7 @@ Examples:
   squall log read --config log.toml --from 500 --limit 10    of a group that runs
   squall log read audit/1/logs/log                           what can be read of one node's log as it lies on its disk
 
-With a directory nothing is asked of anybody, and nothing is changed. What is damaged or missing is named, and what follows is read all the
+With a directory no member is asked, and nothing is changed. What is damaged or missing is named, and what follows is read all the
 same; the exit code is 1 then. Records are among them that may never have been acknowledged.";
 
 /// Prints records by version: all that had been acknowledged when it began, or a part of them.
@@ -108,7 +108,7 @@ impl ReadArgs {
             page => page,
         };
         let mut page = first.map_err(failed)?;
-        let end = to.min(page.safe);
+        let end = to.min(page.globally_persisted);
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = Shown::new(self.form);
         loop {

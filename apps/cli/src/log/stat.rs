@@ -14,7 +14,7 @@ use super::{
     shown, time,
 };
 
-/// Shows the log at each member: where it begins and ends, what is safe, and what it takes of the disk.
+/// Shows the log at each member: where it begins and ends, what all members have, and what it takes of the disk.
 #[derive(Debug, Args)]
 pub(super) struct StatArgs {
     #[command(flatten)]
@@ -65,17 +65,27 @@ impl StatArgs {
                     continue;
                 }
             };
-            let LogStatus { first, last, safe, bytes, image_bytes, records, written_bytes, syncs, .. } = log;
+            let LogStatus {
+                first,
+                last,
+                globally_persisted,
+                bytes,
+                snapshots_bytes,
+                records,
+                written_bytes,
+                syncs,
+                ..
+            } = log;
             let versions = match first.cmp(last) {
                 std::cmp::Ordering::Greater => format!("empty, behind version {last}"),
                 _ => format!("versions {first} to {last}, the last of {}", time::show(Hlc(log.ends_at_ns))),
             };
-            let image = match log.image {
-                Some(version) => format!("; image of the state at {version}, {}", ByteSize(*image_bytes)),
+            let snapshot = match log.snapshot {
+                Some(version) => format!("; snapshot of the state at {version}, {}", ByteSize(*snapshots_bytes)),
                 None => String::new(),
             };
             writeln!(out, "{node}: {versions}")?;
-            writeln!(out, "    all members have {safe} on disk; here {}{image}", ByteSize(*bytes))?;
+            writeln!(out, "    all members have {globally_persisted} on disk; here {}{snapshot}", ByteSize(*bytes))?;
             let batch = *records as f64 / (*syncs).max(1) as f64;
             let written = ByteSize(*written_bytes);
             writeln!(

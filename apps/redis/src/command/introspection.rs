@@ -150,7 +150,7 @@ mod tests {
         struct Heard(Mutex<Vec<(Vec<u8>, Vec<u8>)>>);
         impl Publish for Heard {
             fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
-                self.0.lock().expect("nobody panicked").push((channel.to_vec(), message.to_vec()));
+                self.0.lock().expect("no thread has panicked").push((channel.to_vec(), message.to_vec()));
                 3
             }
         }
@@ -159,7 +159,7 @@ mod tests {
         let heard = Arc::new(Heard::default());
         shell.store.set_publisher(heard.clone());
         assert_eq!(shell.ask("publish news hello"), ":3");
-        assert_eq!(*heard.0.lock().expect("nobody panicked"), [(b"news".to_vec(), b"hello".to_vec())]);
+        assert_eq!(*heard.0.lock().expect("no thread has panicked"), [(b"news".to_vec(), b"hello".to_vec())]);
     }
 
     #[test]

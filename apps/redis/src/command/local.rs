@@ -18,7 +18,7 @@ pub(super) const COMMANDS: &[Spec] = &[
     local("multi", 1, "transactions", "1.2.0", "Begins a transaction.").fast(),
     local("ping", -1, "connection", "1.0.0", "Answers PONG, or its argument.").fast(),
     local("psubscribe", -2, "pubsub", "2.0.0", "Listens to the channels that match patterns."),
-    local("pubsub", -2, "pubsub", "2.8.0", "Tells who listens at this replica."),
+    local("pubsub", -2, "pubsub", "2.8.0", "Lists the channels to which clients of this replica listen."),
     local("punsubscribe", -1, "pubsub", "2.0.0", "Stops listening to patterns."),
     local("quit", -1, "connection", "1.0.0", "Ends this connection.").fast(),
     local("reset", 1, "connection", "6.2.0", "Resets this connection.").fast(),

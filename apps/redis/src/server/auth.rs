@@ -20,7 +20,7 @@ pub enum PasswordError {
         error: io::Error,
     },
     /// The password is empty, which would let in every client.
-    #[error("the password is empty: give one, or leave the option out to serve everybody")]
+    #[error("the password is empty: give one, or leave the option out to serve every client")]
     Empty,
     /// The password is longer than any word that a client may send before it has given the password.
     #[error("the password has {bytes} bytes: give one of at most {STRANGERS_BULK_BYTES}")]

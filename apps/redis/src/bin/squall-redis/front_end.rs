@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     let client = Client::<Store>::connect(&cluster, GROUP).map_err(|error| error.to_string())?;
     let password = password(args.password_file.as_deref()).map_err(|error| error.to_string())?;
     if !args.listen.ip().is_loopback() && password.is_none() {
-        tracing::warn!(address = %args.listen, "there is no password: whoever reaches this address can read and write");
+        tracing::warn!(address = %args.listen, "there is no password: every process that reaches this address can read and write");
     }
     let listener = listen(args.listen).map_err(|error| error.to_string())?;
     let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));

@@ -64,7 +64,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     let address = args.address(id).ok_or(ReplicaError::NoPort { base: args.port, id })?;
     let password = password(args.password_file.as_deref())?;
     if !address.ip().is_loopback() && password.is_none() {
-        tracing::warn!(%address, "there is no password: whoever reaches this address can read and write");
+        tracing::warn!(%address, "there is no password: every process that reaches this address can read and write");
     }
     // Before the group is formed, so that a port in use is reported at once. Clients that come early wait.
     let listener = listen(address)?;
