@@ -78,12 +78,11 @@ struct AddArgs {
 
 impl KeysCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let failed = |error: KeysError| CommandError::Failed(error.to_string());
         match self.keys {
-            KeysAction::Init(args) => args.run().map_err(failed),
-            KeysAction::Add(args) => args.run().map_err(failed),
+            KeysAction::Init(args) => args.run().map_err(CommandError::failed),
+            KeysAction::Add(args) => args.run().map_err(CommandError::failed),
             KeysAction::Show(args) => args.run(),
-            KeysAction::Log(args) => args.run().map_err(failed),
+            KeysAction::Log(args) => args.run().map_err(CommandError::failed),
         }
     }
 }

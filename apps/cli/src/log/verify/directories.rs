@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Checks each of the logs, and whether they are the same as far as they go together. `keys` has the members' public
 /// keys.
 pub(super) fn verify(directories: &[PathBuf], keys: Option<&Path>, quiet: bool) -> Result<(), CommandError> {
-    let keys = keys.map(log_keys::members).transpose().map_err(|error| CommandError::Usage(error.to_string()))?;
+    let keys = keys.map(log_keys::members).transpose().map_err(CommandError::usage)?;
     let mut wrong = Vec::new();
     let mut logs = Vec::new();
     for directory in directories {

@@ -222,11 +222,20 @@ impl Args {
         1..=self.replicas
     }
 
-    /// The address at which the replica of node `id` listens. None if there is no such port.
-    pub(crate) fn address(&self, id: u32) -> Option<SocketAddr> {
-        let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
-        Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
+    /// The address at which the replica of node `id` listens.
+    pub(crate) fn address(&self, id: u32) -> Result<SocketAddr, NoPort> {
+        let port = id.checked_sub(1).and_then(|more| u32::from(self.port).checked_add(more));
+        let port = port.and_then(|port| u16::try_from(port).ok()).ok_or(NoPort { base: self.port, id })?;
+        Ok(SocketAddr::new(self.listen, port))
     }
+}
+
+/// A replica's port does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
+pub(crate) struct NoPort {
+    base: u16,
+    id: u32,
 }
 
 /// Reads a cluster's name.
