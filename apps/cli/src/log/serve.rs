@@ -49,7 +49,7 @@ impl ServeArgs {
         let mut node = Node::builder(config.clone());
         node.serve(group, RecordLog::default(), RecordLog::options(&config, group));
         let (cluster, members) = (config.cluster(), config.members().len());
-        eprintln!("squall: {id} of cluster {cluster:?} waits for the other members, of {members}");
+        eprintln!("squall: {id} of cluster {cluster:?} waits for the others of its {members} members");
         // Until there is a node, a signal ends the process.
         let starting = thread::spawn(move || node.start());
         while !starting.is_finished() {

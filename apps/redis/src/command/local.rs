@@ -18,7 +18,9 @@ pub(super) const COMMANDS: &[Spec] = &Group("server").of([
     local("multi", 1).doc("1.2.0", "Begins a transaction.").in_group("transactions").fast(),
     local("ping", -1).doc("1.0.0", "Answers PONG, or its argument.").in_group("connection").fast(),
     local("psubscribe", -2).doc("2.0.0", "Listens to the channels that match patterns.").in_group("pubsub"),
-    local("pubsub", -2).doc("2.8.0", "Lists the channels to which clients of this replica listen.").in_group("pubsub"),
+    local("pubsub", -2)
+        .doc("2.8.0", "Tells to which channels and patterns clients of this replica listen.")
+        .in_group("pubsub"),
     local("punsubscribe", -1).doc("2.0.0", "Stops listening to patterns.").in_group("pubsub"),
     local("quit", -1).doc("1.0.0", "Ends this connection.").in_group("connection").fast(),
     local("reset", 1).doc("6.2.0", "Resets this connection.").in_group("connection").fast(),

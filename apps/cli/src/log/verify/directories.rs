@@ -80,7 +80,7 @@ fn check(
 }
 
 fn signature(Signed { member, key, is_known, from, to, signatures }: &Signed) -> String {
-    let whose = if *is_known { "" } else { ", which was not given, so that they may be of any origin" };
+    let whose = if *is_known { "" } else { ", which was not given: any program can have made these signatures" };
     let (first, last) = (from.version, to.version);
     format!(
         "{signatures} signatures by {member}, of versions {first} to {last}, the last of {}, with the key {key}{whose}",

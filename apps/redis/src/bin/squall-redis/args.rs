@@ -33,9 +33,9 @@ it stops.
   squall-redis --id 4 --join 1            a further replica, on port 7004, of the cluster in which replica 1 runs
   squall-redis front-end --members 1,2,3  a server on port 7000 that asks whichever replica serves
 
-Only its own clients miss a replica that dies: the others go on without it, after some milliseconds if its process
-has ended, else after a second, as long as more than half of them live. Started again, it joins them, gets the state, and serves.
-One that was only stopped, or cut off, comes back by itself.
+Only its own clients miss a replica that dies. The other replicas go on without it, as long as more than half of all live: after some
+milliseconds if its process has ended, else after a second. Started again, it joins them, gets the state, and serves. A replica
+that was only stopped, or cut off, comes back by itself.
 Meanwhile its clients are answered CLUSTERDOWN, and UNKNOWN where the outcome of a command is not known.
 
 To replace replica 2 by one with a new id, here 4, while all goes on:
