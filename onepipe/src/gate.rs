@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The bit of [`Gate::word`] that is set while nothing more is accepted.
 const CLOSED: u64 = 1 << 63;
 
-/// The barrier up to which one rank may deliver reliable messages. By default it is open, and nothing was accepted.
+/// The barrier up to which one rank may deliver reliable messages.
 ///
 /// Only the rank's thread raises it, and any thread closes it, at any time. So the barrier is known without asking a
 /// thread that may be busy, or that may wait for what depends on the answer.
@@ -25,7 +25,7 @@ const CLOSED: u64 = 1 << 63;
 /// An epoch may be closed before its rank has begun it, in the midst of opening. If the closing's operation on the word
 /// precedes that of the opening, the opening sees the epoch of the closing. It closes again before the rank can raise
 /// anything, since the rank itself opens. If the closing's operation follows, it returns what was raised in between.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     /// The barrier, and [`CLOSED`].
     word: AtomicU64,
@@ -69,6 +69,13 @@ impl Gate {
         if self.closed.load(Ordering::Relaxed) > epoch {
             self.word.fetch_or(CLOSED, Ordering::Relaxed);
         }
+    }
+}
+
+impl Default for Gate {
+    /// An open gate, whose rank has accepted nothing.
+    fn default() -> Gate {
+        Gate { word: AtomicU64::new(0), closed: AtomicU64::new(0) }
     }
 }
 

@@ -5,7 +5,7 @@ use squall_fabric::Time;
 use crate::Clock;
 
 /// A source of wide timestamps. Those of one rank increase, and none is lower than an earlier promise.
-pub trait Stamps {
+pub(crate) trait Stamps {
     /// Whether a promise grows as time passes.
     const GROWS_WITH_TIME: bool;
 
@@ -33,7 +33,7 @@ pub trait Stamps {
 
 /// Timestamps of a clock.
 #[derive(Debug)]
-pub struct Clocked<C> {
+pub(crate) struct Clocked<C> {
     clock: C,
     now: u64,
     /// The least timestamp from now on.

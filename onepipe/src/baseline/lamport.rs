@@ -1,31 +1,36 @@
 //! Lamport timestamps: logical clocks.
 
-use std::sync::Arc;
+use squall_fabric::{Completion, Fabric, Time};
 
-use squall_fabric::{Fabric, Time};
-
-use super::OneMode;
-use crate::{CreateError, Mode, OnePipeConfig, Topology, engine::Engine, stamps::Stamps};
+use super::{TotalOrder, total_order_by};
+use crate::{
+    CreateError, Delivery, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology, engine::Engine,
+    stamps::Stamps,
+};
 
 /// The flat order of timestamps that are one more than the greatest that the sender has seen.
 ///
 /// Ranks exchange the timestamps that they have seen once in a beacon interval, not for each message: the common
 /// optimisation that the paper measures (§7.2).
-pub type Lamport = OneMode<Logical>;
+#[derive(Debug)]
+pub struct Lamport {
+    engine: Engine<Logical>,
+}
 
 impl Lamport {
     /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever the
     /// configuration says.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig) -> Result<Lamport, CreateError> {
         let config = OnePipeConfig { topology: Topology::Flat, ..config };
-        let engine = Engine::new(fabric, config, Logical { next: 1 }, Arc::default(), "squall lamport 1")?;
-        Ok(OneMode::new(engine, Mode::BestEffort))
+        Ok(Lamport { engine: Engine::create(fabric, config, Logical { next: 1 }, "squall lamport 1")? })
     }
 }
 
+total_order_by!(Lamport, engine);
+
 /// Timestamps of a logical clock.
 #[derive(Debug)]
-pub struct Logical {
+struct Logical {
     next: u64,
 }
 

@@ -42,3 +42,39 @@ pub trait TotalOrder {
     /// Closes all connections.
     fn disconnect(&mut self, fabric: &mut impl Fabric);
 }
+
+/// Implements [`TotalOrder`] for a struct by its field that is an engine.
+macro_rules! total_order_by {
+    ($order:ty, $engine:ident) => {
+        impl TotalOrder for $order {
+            fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+                self.$engine.scatter(now, Mode::BestEffort, messages)
+            }
+
+            fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+                self.$engine.step(fabric, now)
+            }
+
+            fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+                self.$engine.on_completion(fabric, now, completion)
+            }
+
+            fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+                self.$engine.deliver(Mode::BestEffort, max, sink)
+            }
+
+            fn deadline(&self) -> Time {
+                self.$engine.deadline()
+            }
+
+            fn is_connected(&self) -> bool {
+                self.$engine.is_connected()
+            }
+
+            fn disconnect(&mut self, fabric: &mut impl Fabric) {
+                self.$engine.disconnect(fabric);
+            }
+        }
+    };
+}
+use total_order_by;

@@ -1,50 +1,50 @@
-//! One mode of a rank, as one of the orders that are compared.
+//! 1Pipe itself, as one of the orders that are compared.
 
 use squall_fabric::{Completion, Fabric, Time};
 
 use super::TotalOrder;
-use crate::{Delivery, Message, Mode, ScatterError, ScatteringId, engine::Engine, stamps::Stamps};
+use crate::{Clock, Delivery, Message, Mode, OnePipe, ScatterError, ScatteringId};
 
-/// One of the two orders of a [`OnePipe`](crate::OnePipe) alone, or of a rank with timestamps of another source.
+/// One of the two orders of a [`OnePipe`] alone.
 #[derive(Debug)]
-pub struct OneMode<S> {
-    engine: Engine<S>,
+pub struct OneMode<C> {
+    pipe: OnePipe<C>,
     mode: Mode,
 }
 
-impl<S> OneMode<S> {
+impl<C> OneMode<C> {
     /// The order of a rank's messages in a mode.
-    pub fn new(engine: Engine<S>, mode: Mode) -> OneMode<S> {
-        OneMode { engine, mode }
+    pub fn new(pipe: OnePipe<C>, mode: Mode) -> OneMode<C> {
+        OneMode { pipe, mode }
     }
 }
 
-impl<S: Stamps> TotalOrder for OneMode<S> {
+impl<C: Clock> TotalOrder for OneMode<C> {
     fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
-        self.engine.scatter(now, self.mode, messages)
+        self.pipe.scatter(now, self.mode, messages)
     }
 
     fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
-        self.engine.step(fabric, now)
+        self.pipe.step(fabric, now)
     }
 
     fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
-        self.engine.on_completion(fabric, now, completion)
+        self.pipe.on_completion(fabric, now, completion)
     }
 
     fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
-        self.engine.deliver(self.mode, max, sink)
+        self.pipe.deliver(self.mode, max, sink)
     }
 
     fn deadline(&self) -> Time {
-        self.engine.deadline()
+        self.pipe.deadline()
     }
 
     fn is_connected(&self) -> bool {
-        self.engine.is_connected()
+        self.pipe.is_connected()
     }
 
     fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        self.engine.disconnect(fabric);
+        self.pipe.disconnect(fabric);
     }
 }

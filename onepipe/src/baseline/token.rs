@@ -1,17 +1,21 @@
 //! A token ring: one rank after another may send.
 
-use std::sync::Arc;
+use squall_fabric::{Completion, Fabric, Time};
 
-use squall_fabric::{Fabric, Time};
-
-use super::OneMode;
-use crate::{CreateError, Mode, OnePipeConfig, Topology, engine::Engine, stamps::Stamps};
+use super::{TotalOrder, total_order_by};
+use crate::{
+    CreateError, Delivery, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology, engine::Engine,
+    stamps::Stamps,
+};
 
 /// A rank of a token ring: rank k sends in the turns that are k modulo the number of ranks.
 ///
 /// It is the flat order of timestamps that stand for turns. A rank promises its next turn when one is over; a rank that
 /// sees that promise of its predecessor has the token. All waiting scatterings go out in a turn, up to a bound.
-pub type TokenRing = OneMode<Turns>;
+#[derive(Debug)]
+pub struct TokenRing {
+    engine: Engine<Turns>,
+}
 
 impl TokenRing {
     /// Registers the memory, and starts to connect this node to all others. The topology is flat, whatever the
@@ -20,10 +24,11 @@ impl TokenRing {
         let me = config.check(fabric.node())?;
         let turns = Turns::new(me, config.nodes.len());
         let config = OnePipeConfig { topology: Topology::Flat, ..config };
-        let engine = Engine::new(fabric, config, turns, Arc::default(), "squall token ring 1")?;
-        Ok(OneMode::new(engine, Mode::BestEffort))
+        Ok(TokenRing { engine: Engine::create(fabric, config, turns, "squall token ring 1")? })
     }
 }
+
+total_order_by!(TokenRing, engine);
 
 /// The number of low bits of a timestamp that count the scatterings of a turn, from 1 on.
 const INDEX_BITS: u32 = 16;
@@ -33,7 +38,7 @@ const PER_TURN: u64 = 1 << 12;
 
 /// Timestamps of a rank that sends in its turns.
 #[derive(Debug)]
-pub struct Turns {
+struct Turns {
     me: usize,
     ranks: usize,
     /// The turn that this rank has, or has next.

@@ -144,13 +144,7 @@ impl<S: Stamps> Engine<S> {
 
     /// The rank that must act first, so that the messages that this rank knows of can be delivered, or waiting
     /// scatterings be sent.
-    /// The rank that must act next for this one to get any further in a mode, if it waits for one. That rank is to tell
-    /// its barrier, to acknowledge, or to take messages so that there is room (then it may be this rank itself).
-    ///
-    /// While messages flow, it changes all the time. If it is the same for seconds and nothing is delivered, that rank
-    /// hangs, though its process is alive: no rank suspects it for that, and the application decides what to do. In a
-    /// [hierarchy](crate::Topology::Hierarchy) it is a neighbour in the tree, which may wait for another in turn.
-    pub fn waits_for(&self, mode: Mode) -> Option<usize> {
+    pub(crate) fn waits_for(&self, mode: Mode) -> Option<usize> {
         let want = self.beacon.want[mode.index()];
         // A new group waits for nothing.
         let is_behind = want > 0 && self.orders[mode.index()].barrier() <= want;

@@ -25,13 +25,7 @@ impl<S: Stamps> Engine<S> {
         self.events.push_back(PipeEvent::Broken { rank, reason });
     }
 
-    /// Tells the controller which ranks this one suspects, and carries out its directives. Returns whether there were
-    /// any.
-    ///
-    /// # Panics
-    ///
-    /// If the controller closes a [gate](Controller::gate), but not [this rank's](crate::OnePipe::with_gate).
-    pub fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
+    pub(crate) fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
         let is_mine = controller.gate().is_none_or(|gate| Arc::ptr_eq(gate, &self.gate));
         assert!(
             is_mine,

@@ -25,11 +25,10 @@ use crate::{
 };
 use beacon::Beacon;
 
-/// One rank's part in a group, as [`OnePipe`](crate::OnePipe) describes it, with timestamps of this source.
 #[derive(Debug)]
-pub struct Engine<S> {
-    config: OnePipeConfig,
-    stamps: S,
+pub(crate) struct Engine<S> {
+    pub(crate) config: OnePipeConfig,
+    pub(crate) stamps: S,
     links: Links,
     /// The received messages, by mode.
     orders: [DeliveryOrder; 2],
@@ -55,11 +54,10 @@ pub struct Engine<S> {
 }
 
 impl<S: Stamps> Engine<S> {
-    pub(crate) fn new(
+    pub(crate) fn create(
         fabric: &mut impl Fabric,
         config: OnePipeConfig,
         stamps: S,
-        gate: Arc<Gate>,
         protocol: &str,
     ) -> Result<Engine<S>, CreateError> {
         let me = config.check(fabric.node())?;
@@ -75,7 +73,7 @@ impl<S: Stamps> Engine<S> {
             recalls: Recalls::new(ranks),
             recalled: vec![0; ranks],
             epoch: config.epoch,
-            gate,
+            gate: Arc::default(),
             has_ended: false,
             next: ScatteringId(0),
             lists: 0,
@@ -88,73 +86,59 @@ impl<S: Stamps> Engine<S> {
         })
     }
 
-    /// The rank's configuration.
-    pub fn config(&self) -> &OnePipeConfig {
-        &self.config
+    /// Replaces the gate, before anything has come.
+    pub(crate) fn with_gate(self, gate: Arc<Gate>) -> Engine<S> {
+        Engine { gate, ..self }
     }
 
-    /// The number of ranks in the beginning.
-    pub fn ranks(&self) -> usize {
-        self.config.nodes.len()
-    }
-
-    /// This node's rank.
     #[inline]
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.links.me
     }
 
-    /// The epoch that the next settlement ends.
-    pub fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The barrier of a mode: all messages with lower wide timestamps may be delivered, and none is yet to come.
-    pub fn barrier(&self, mode: Mode) -> u64 {
+    pub(crate) fn barrier(&self, mode: Mode) -> u64 {
         self.orders[mode.index()].barrier()
     }
 
-    /// The longest message that fits, in bytes.
-    pub fn max_message(&self) -> usize {
+    pub(crate) fn max_message(&self) -> usize {
         max_payload(self.config.ring_bytes)
     }
 
-    /// Whether a settlement has removed this rank, or it has left.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// A rank with which this one can't work together, and the reason: another configuration, for example. It was never
-    /// reached, and [`is_connected`](Engine::is_connected) waits for it in vain; the controller does not hear of it.
-    pub fn refused(&self) -> Option<(usize, &str)> {
+    pub(crate) fn refused(&self) -> Option<(usize, &str)> {
         let refused = |(rank, peer)| Some((rank, RankPeer::refused(peer)?));
         self.links.peers.iter().enumerate().find_map(refused)
     }
 
-    /// Whether all other ranks that were not removed were reached, and none is lost.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         !self.has_ended && self.links.is_connected()
     }
 
-    /// Whether a rank was reached, and is neither lost nor removed.
-    pub fn is_reached(&self, rank: usize) -> bool {
+    pub(crate) fn is_reached(&self, rank: usize) -> bool {
         !self.has_ended && self.links.is_reached(rank)
     }
 
-    /// The time by which [`step`](Engine::step) has something to do, even if nothing arrives: [`Time::MAX`] in a group
-    /// that is idle.
-    pub fn deadline(&self) -> Time {
+    pub(crate) fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// The next event that was not returned yet.
-    pub fn next_event(&mut self) -> Option<PipeEvent> {
+    pub(crate) fn next_event(&mut self) -> Option<PipeEvent> {
         self.events.pop_front()
     }
 
-    /// Takes a scattering. It gets its timestamp, and is sent, as soon as there is room for it at all its receivers;
-    /// until then it waits, and keeps the room that it has got.
-    pub fn scatter(&mut self, now: Time, mode: Mode, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+    pub(crate) fn scatter(
+        &mut self,
+        now: Time,
+        mode: Mode,
+        messages: &[Message<'_>],
+    ) -> Result<ScatteringId, ScatterError> {
         let has_room = self.has_room(mode, messages);
         if !has_room {
             self.check(mode, messages)?;
@@ -237,9 +221,7 @@ impl<S: Stamps> Engine<S> {
         Ok(())
     }
 
-    /// Reads what has arrived, sends what waits, acknowledges, and tells its barrier if it is time to. Returns whether
-    /// there was anything to do.
-    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+    pub(crate) fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
         if self.has_ended {
             return false;
         }
@@ -306,8 +288,7 @@ impl<S: Stamps> Engine<S> {
         progress
     }
 
-    /// Takes note of a completion, if it is of this group's endpoints. Returns whether it is.
-    pub fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
         let is_mine = self.links.is_mine(completion);
         if is_mine && !self.has_ended {
             match self.links.on_completion(fabric, completion) {
@@ -320,8 +301,7 @@ impl<S: Stamps> Engine<S> {
         is_mine
     }
 
-    /// Hands out messages of a mode whose turn has come, in their order, at most `max`. Returns how many.
-    pub fn deliver(&mut self, mode: Mode, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+    pub(crate) fn deliver(&mut self, mode: Mode, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
         if self.has_ended {
             return 0;
         }
@@ -332,8 +312,7 @@ impl<S: Stamps> Engine<S> {
         delivered
     }
 
-    /// Closes all connections: to others, this rank has failed.
-    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
+    pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
         self.links.disconnect(fabric);
         self.has_ended = true;
         self.deadline = Time::MAX;

@@ -31,8 +31,7 @@ fn ranks(net: &SimNet, n: u32) -> Vec<(SimFabric, Pipe)> {
     let rank = |node| {
         let mut fabric = net.fabric(node);
         let stamps = Clocked::new(HostClock::default());
-        let engine =
-            Engine::new(&mut fabric, config.clone(), stamps, Arc::default(), "a test").expect("a sound configuration");
+        let engine = Engine::create(&mut fabric, config.clone(), stamps, "a test").expect("a sound configuration");
         (fabric, engine)
     };
     nodes.into_iter().map(rank).collect()
