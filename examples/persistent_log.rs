@@ -120,7 +120,7 @@ fn append_input(cluster: &str) -> Done {
 fn read(cluster: &str, mut each: impl FnMut(&LogRecord) -> Done) -> Done {
     let mut log = LogClient::new(&cluster_of(cluster), GROUP);
     let mut page = log.read(Consistency::Linearizable, ..)?;
-    let end = page.safe;
+    let end = page.globally_persisted;
     loop {
         page.records.iter().try_for_each(&mut each)?;
         if page.next > end {

@@ -75,9 +75,6 @@
 //! and a state of its own. The view and the configuration (`shards`, `min_replicas`, `max_replicas`, racks) decide
 //! which nodes hold which shard. The placement changes as little as possible when the view does.
 
-// Much is there for the simulator too, and is found to be unused in builds that have it.
-#![cfg_attr(not(feature = "sim"), allow(dead_code, unused_imports))]
-
 mod calls;
 mod capture;
 mod clients;

@@ -60,7 +60,7 @@ pub(crate) fn hint(cause: Errno) -> &'static str {
         Errno::NOTDIR => ": what is not a directory is in the way; remove it",
         Errno::ISDIR | Errno::NOTEMPTY => ": a directory is in the way; remove it",
         Errno::XDEV => ": another filesystem is mounted there; serve that directory by itself",
-        Errno::ACCESS | Errno::PERM => ": the user who serves may not write there",
+        Errno::ACCESS | Errno::PERM => ": the user of the serving process may not write there",
         Errno::MFILE => ": too many open files; raise `ulimit -n`",
         _ => "",
     }

@@ -60,7 +60,7 @@ pub enum PostError {
         region_bytes: usize,
     },
     /// The token is one of the fabric's own.
-    #[error("work can't be posted with the token {token:#x}: those from 2^63 up are the fabric's, take a lower one")]
+    #[error("work can't be posted with the token {token:#x}: tokens from 2^63 up are the fabric's, take a lower one")]
     ReservedToken {
         /// The token that was given.
         token: u64,

@@ -9,10 +9,10 @@ use std::{
 use squall_fabric::{BreakReason, NodeId, Time};
 
 use crate::{
-    back::{Back, HeldCopy},
     end::EndReason,
     layout::Layout,
-    stall::{Patience, Stall, Waits},
+    return_report::{HeldCopy, ReturnReport},
+    stall::{Stall, StallLimits, Waits},
     view::{Member, OrderEnd, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
@@ -36,7 +36,7 @@ pub struct Settings {
     /// lease can last on any clock: [`read_lease`](Settings::read_lease) and a fifth of it.
     pub restart_wait: Duration,
     /// The time for which a member that has something to do may stand still.
-    pub patience: Patience,
+    pub stall_limits: StallLimits,
 }
 
 /// An event. Whatever it says of shards and endpoints is of the view that was installed last.
@@ -46,7 +46,7 @@ pub enum Input {
     Broken(NodeId, BreakReason),
     /// A member sent something that no correct member sends; the sentence names it.
     Faulty(NodeId, String),
-    /// A member has stood still for longer than others have patience.
+    /// A member has stood still for longer than its limit.
     Late {
         /// The member, and the disk or application for which it waits.
         stall: Stall,
@@ -160,7 +160,7 @@ pub enum Effect {
     /// with [`Input::Held`].
     Gather,
     /// A report for the view log, of this node's copies.
-    Back(Back),
+    Return(ReturnReport),
     /// More than half of the last view's members, or less, are back after it ended, and these are missing. After
     /// [`Settings::restart_wait`] more than half go on without the others.
     WaitsFor(Vec<NodeId>),

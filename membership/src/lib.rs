@@ -14,16 +14,14 @@
 //! 4. *Decide*: the leader of the members that stay proposes the next view and the trims, once all of them are wedged.
 //! 5. *Clean up* to the committed trims, once no dropped member can read any more; then install the next.
 //!
-//! If less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their
+//! If less than half of a view goes on, as when all nodes lose power, its members come [back](ReturnReport) with their
 //! disks. Each says what it has, and a [`restart`] follows from that.
 //!
 //! Safety is the view log's: [`check`] holds for every successor, whichever member proposed it, and the final counts of
 //! a wedged member do not change. The proposer and the time of the proposal only decide how soon there is a successor.
 
 mod active_view;
-mod appear;
-mod ask;
-mod back;
+mod appearance;
 mod clocks;
 mod detector;
 mod end;
@@ -35,20 +33,21 @@ mod machine;
 mod membership_table;
 mod parameters;
 mod placement;
+mod planned_change;
 mod propose;
 mod ranks;
-mod register;
 mod rejoin_backoff;
 mod reopen;
 mod restart;
+mod return_report;
 mod returning;
 mod rules;
 mod stall;
 mod tables;
 mod view;
 mod view_log;
+mod view_log_state;
 
-pub use back::{Back, HeldCopy, Skipped};
 pub use detector::Detector;
 pub use end::{Cause, EndReason};
 pub use input::{Effect, Input, MemberEvidence, Settings};
@@ -56,13 +55,14 @@ pub use layout::{Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::Membership;
 pub use parameters::Parameters;
-pub use register::{Applied, Began, Entry, Register};
 pub use reopen::reopening;
 pub use restart::{alone_from_disk, check_restart, restart};
+pub use return_report::{HeldCopy, ReturnReport, Skipped};
 pub use rules::{alone, check, successor};
-pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, WatchedMembers};
+pub use stall::{Progress, Stall, StallLimits, StallWatch, Waits, WaitsFor, WatchedMembers};
 pub use view::{
     ClusterId, Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, OrderEnd, Rank, Seq, ShardId, ShardState,
     ShardView, View, VoterId,
 };
 pub use view_log::{Ends, Final, Finals, Proposal, Refused, Report, Trims, ViewEvent, ViewLog};
+pub use view_log_state::{Applied, Began, Entry, ViewLogState};

@@ -6,11 +6,11 @@ use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
     active_view::ActiveView,
-    ask::may_leave,
     end::{Cause, EndReason},
     input::{Effect, Input, MemberEvidence, Settings},
     lead::staying,
     membership_table::MembershipTable,
+    planned_change::may_leave,
     propose::leaves_after,
     rejoin_backoff::RejoinBackoff,
     returning::Returning,
@@ -170,7 +170,7 @@ impl Membership {
         if let Some(before) = &mut before {
             before.disconnect_previous(fabric);
         }
-        let backs = self.returning.backs(view.epoch);
+        let backs = self.returning.returns(view.epoch);
         let table = match MembershipTable::connect(fabric, view, rank as usize, self.settings.fingerprint) {
             Ok(table) => table,
             Err(error) => return self.end(error.into(), out),
@@ -212,10 +212,10 @@ impl Membership {
                 self.returning.decided(&next);
                 self.on_committed(next, out);
             }
-            (Input::ViewLog(ViewEvent::Backs(backs)), active) => {
-                self.returning.on_backs(backs);
+            (Input::ViewLog(ViewEvent::Returns(backs)), active) => {
+                self.returning.on_returns(backs);
                 if let Some(active) = active {
-                    active.on_backs(self.returning.backs(active.view().epoch));
+                    active.on_returns(self.returning.returns(active.view().epoch));
                 }
             }
             (Input::ViewLog(ViewEvent::Candidates(candidates)), active) => {

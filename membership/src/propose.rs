@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    ask::may_go,
-    back::Back,
     input::{Effect, Settings},
     lead::{Accusations, staying, staying_with},
     membership_table::MembershipTable,
+    planned_change::may_go,
     reopen::reopening,
+    return_report::ReturnReport,
     rules,
     view::{MAX_MEMBERS, Member, ShardId, ShardView},
     view_log::{Final, Finals, Proposal, Report},
@@ -63,7 +63,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) table: &'a MembershipTable,
     pub(crate) candidates: &'a [Member],
-    pub(crate) backs: &'a [Back],
+    pub(crate) backs: &'a [ReturnReport],
 }
 
 impl Proposer {

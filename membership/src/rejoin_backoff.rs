@@ -92,7 +92,7 @@ impl RejoinBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{layout::Layout, stall::Patience};
+    use crate::{layout::Layout, stall::StallLimits};
 
     const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -104,7 +104,7 @@ mod tests {
             connect_timeout: TIMEOUT,
             read_lease: TIMEOUT,
             restart_wait: Duration::ZERO,
-            patience: Patience { disk: Duration::MAX, application: Duration::MAX },
+            stall_limits: StallLimits { disk: Duration::MAX, application: Duration::MAX },
         }
     }
 

@@ -4,18 +4,18 @@
 use squall_fabric::NodeId;
 
 use crate::{
-    back::{Back, HeldCopy, acknowledged, learn, reach, skipped},
     layout::Layout,
+    return_report::{HeldCopy, ReturnReport, acknowledged, learn, reach, skipped},
     rules,
     view::{Holder, Member, Seq, ShardId, ShardState, View},
     view_log::{Ends, Final, Finals, Proposal, Refused},
 };
 
-impl Back {
+impl ReturnReport {
     /// Checks that this member may report on a suspended shard: its copy is one of those with which the shard may go
     /// on.
     pub(crate) fn may_tell(&self, view: &View, shard: ShardId) -> Result<(), Refused> {
-        let Back { member, epoch, held, .. } = self;
+        let ReturnReport { member, epoch, held, .. } = self;
         let refuse = |why: String| Err(Refused::Rule(why));
         let node = member.node;
         let Some(held) = held.get(&shard) else {
@@ -45,7 +45,7 @@ impl Back {
 
     /// The reason why a suspended shard does not go on with this member's copy, as far as is known from the nodes that
     /// are back. None if it goes on.
-    pub fn falls_short(&self, view: &View, shard: ShardId, backs: &[Back]) -> Option<String> {
+    pub fn falls_short(&self, view: &View, shard: ShardId, backs: &[ReturnReport]) -> Option<String> {
         if let Err(why) = self.may_tell(view, shard) {
             return Some(why.to_string());
         }
@@ -83,19 +83,19 @@ impl Back {
 /// In it those shards are not suspended of which members that stay have a copy that counts: each goes on at the end of
 /// the longest. A member that has the shard up to there, and skips the same commands as most that do, is complete. The
 /// other shards stay suspended, with what is known from all nodes that are back.
-pub(crate) fn reopened(view: &View, backs: &[Back], stays: impl Fn(&Member) -> bool) -> (View, Ends) {
+pub(crate) fn reopened(view: &View, backs: &[ReturnReport], stays: impl Fn(&Member) -> bool) -> (View, Ends) {
     let (mut next, mut ends) = (view.clone(), Ends::new());
     let nodes = view.nodes();
-    let stays = |back: &&Back| view.members.contains(&back.member) && stays(&back.member);
-    let staying: Vec<&Back> = backs.iter().filter(stays).collect();
+    let stays = |back: &&ReturnReport| view.members.contains(&back.member) && stays(&back.member);
+    let staying: Vec<&ReturnReport> = backs.iter().filter(stays).collect();
     for open in next.shards.iter_mut().filter(|shard| shard.is_suspended()) {
         learn(open, backs);
         let shard = &open.clone();
-        let reach = |back: &&Back| reach(view, shard, backs, back);
+        let reach = |back: &&ReturnReport| reach(view, shard, backs, back);
         let Some(end) = staying.iter().filter_map(reach).max() else { continue };
-        let reaching: Vec<&Back> = staying.iter().copied().filter(|back| reach(back) == Some(end)).collect();
+        let reaching: Vec<&ReturnReport> = staying.iter().copied().filter(|back| reach(back) == Some(end)).collect();
         let skipped = skipped(view, shard, reaching.iter().copied());
-        let is_same = |back: &Back| Some(back.skipped(shard.shard)) == skipped;
+        let is_same = |back: &ReturnReport| Some(back.skipped(shard.shard)) == skipped;
         let has_it = |node: &NodeId| reaching.iter().any(|back| back.member.node == *node && is_same(back));
         open.complete = nodes.iter().copied().filter(has_it).collect();
         open.since = open.complete.iter().map(|&node| (node, end)).collect();
@@ -115,7 +115,7 @@ pub fn reopening(
     stay: &[NodeId],
     join: &[Member],
     finals: &Finals,
-    backs: &[Back],
+    backs: &[ReturnReport],
 ) -> Proposal {
     let (view, ends) = reopened(current, backs, |member| stay.contains(&member.node));
     let mut finals = finals.clone();
@@ -137,7 +137,7 @@ pub(crate) fn check(
     current: &View,
     layout: &Layout,
     candidates: &[Member],
-    backs: &[Back],
+    backs: &[ReturnReport],
     proposal: &Proposal,
 ) -> Result<(), Refused> {
     let (view, ends) = reopened(current, backs, |member| proposal.view.members.contains(member));

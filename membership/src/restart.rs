@@ -6,15 +6,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use squall_fabric::NodeId;
 
 use crate::{
-    back::{Back, learn, reach, skipped},
     layout::{Counts, Layout},
     reopen::reopened,
+    return_report::{ReturnReport, learn, reach, skipped},
     rules,
     view::{Epoch, Member, OrderEnd, Seq, ShardId, ShardView, View},
     view_log::{Final, Finals, Proposal, Refused, Trims},
 };
 
-impl Back {
+impl ReturnReport {
     /// Checks that it may be reported of a view, which is the current one.
     pub(crate) fn check(&self, view: &View) -> Result<(), Refused> {
         let refuse = |why: String| Err(Refused::Rule(why));
@@ -73,7 +73,7 @@ impl Back {
 ///
 /// [`check_restart`] accepts this view of all members that are back, if they are more than half. Members that go on in
 /// the last view don't count.
-pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
+pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[ReturnReport]) -> Proposal {
     let current = &*last.view;
     let backs = &out_of(backs)[..];
     let back = |node: &NodeId| backs.iter().find(|back| back.member.node == *node);
@@ -86,27 +86,27 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     let (before, mut ends) = reopened(&before, backs, |_| true);
     let (mut finals, mut trims, mut holders) = (Finals::new(), Trims::new(), Finals::new());
     for shard in &before.shards {
-        let members: Vec<&Back> = shard.members.iter().filter_map(back).collect();
+        let members: Vec<&ReturnReport> = shard.members.iter().filter_map(back).collect();
         let reopened = ends.get(&shard.shard).copied();
         let end = match layout.counts(shard.shard) {
             Counts::Received => reopened.or_else(|| end(current, shard, backs, &members)),
             // A missing member may have gone further, and it is not known which members go on together.
             Counts::Passed => None,
         };
-        let reaches = |back: &Back| end.is_some_and(|end| reach(current, shard, backs, back) >= Some(end));
+        let reaches = |back: &ReturnReport| end.is_some_and(|end| reach(current, shard, backs, back) >= Some(end));
         let skipped = skipped(current, shard, members.iter().copied().filter(|back| reaches(back)));
-        let holds = |back: &Back| match reopened {
+        let holds = |back: &ReturnReport| match reopened {
             Some(_) => shard.is_complete(back.member.node),
             None => reaches(back) && Some(back.skipped(shard.shard)) == skipped,
         };
-        let is_log = |back: &Back| back.held.get(&shard.shard).is_some_and(|held| held.version.is_some());
-        let holder = |back: &&Back| {
+        let is_log = |back: &ReturnReport| back.held.get(&shard.shard).is_some_and(|held| held.version.is_some());
+        let holder = |back: &&ReturnReport| {
             let (node, complete) = (back.member.node, holds(back));
             Final { node, count: Seq(0), complete, on_disk: complete && (reopened.is_some() || is_log(back)) }
         };
         holders.insert(shard.shard, members.iter().map(holder).collect());
         let runs = members.iter().filter(|back| back.still_runs(current));
-        let count = |back: &&Back| {
+        let count = |back: &&ReturnReport| {
             let held = back.held.get(&shard.shard).filter(|held| held.end.epoch == current.epoch)?;
             Some(Final { node: back.member.node, count: held.end.seq, complete: held.complete, on_disk: false })
         };
@@ -133,7 +133,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
 ///
 /// [`check_restart`] would refuse it. The disk's copies count as they are, if the member was complete. Shards of which
 /// it was not complete start anew.
-pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: Back) -> (Proposal, Vec<ShardId>) {
+pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: ReturnReport) -> (Proposal, Vec<ShardId>) {
     back.held.values_mut().for_each(|held| held.trusted = true);
     // The view log's part on that disk may be behind: the log of a shard may have records of later views than the view
     // log knows of.
@@ -145,21 +145,27 @@ pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: Back) -> (Pro
 }
 
 /// The reports of nodes that do no more in the current view.
-fn out_of(backs: &[Back]) -> Vec<Back> {
+fn out_of(backs: &[ReturnReport]) -> Vec<ReturnReport> {
     backs.iter().filter(|back| !back.goes_on).cloned().collect()
 }
 
 /// The place where a shard that is not suspended goes on, if any of these members has come back with its state.
-fn end(view: &View, shard: &ShardView, backs: &[Back], members: &[&Back]) -> Option<OrderEnd> {
-    let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(view));
-    let reach = |back: &Back| reach(view, shard, backs, back);
+fn end(view: &View, shard: &ShardView, backs: &[ReturnReport], members: &[&ReturnReport]) -> Option<OrderEnd> {
+    let (runs, restarted): (Vec<&ReturnReport>, Vec<&ReturnReport>) =
+        members.iter().partition(|back| back.still_runs(view));
+    let reach = |back: &ReturnReport| reach(view, shard, backs, back);
     let longest = restarted.into_iter().filter_map(reach).max();
     longest.max(runs.into_iter().filter_map(reach).min())
 }
 
 /// Checks that a proposal may follow a view as its restart. It names the current epoch, a node that is back proposes
 /// it, more than half of the members are back, and it is what [`restart`] makes of them all.
-pub fn check_restart(last: &Proposal, layout: &Layout, backs: &[Back], proposal: &Proposal) -> Result<(), Refused> {
+pub fn check_restart(
+    last: &Proposal,
+    layout: &Layout,
+    backs: &[ReturnReport],
+    proposal: &Proposal,
+) -> Result<(), Refused> {
     let current = &last.view;
     if proposal.view.epoch.0 != current.epoch.0 + 1 {
         return Err(Refused::NotCurrent { current: current.epoch });
@@ -176,7 +182,7 @@ pub fn check_restart(last: &Proposal, layout: &Layout, backs: &[Back], proposal:
         |these: &[Member]| these.iter().map(|member| (member.node, member.incarnation)).collect::<BTreeSet<_>>();
     let expected = restart(last, layout, proposal.by, &backs);
     if nodes(&proposal.view.members) != nodes(&expected.view.members) {
-        return refuse("its members are not those who are back".into());
+        return refuse("its members are not the nodes that are back".into());
     }
     if proposal.ends != expected.ends {
         return refuse(format!("its shards end at {:?}, and what is back makes {:?}", proposal.ends, expected.ends));

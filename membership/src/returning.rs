@@ -7,10 +7,10 @@ use squall_fabric::{NodeId, Time};
 
 use crate::{
     active_view::ActiveView,
-    back::{Back, HeldCopy, Skipped},
     input::{Effect, Settings},
     leases,
     restart::{alone_from_disk, restart},
+    return_report::{HeldCopy, ReturnReport, Skipped},
     view::{Epoch, Incarnation, Member, OrderEnd, ShardId, ShardView, View},
     view_log::Proposal,
 };
@@ -28,7 +28,7 @@ pub(crate) struct Returning {
     /// The last decision, as far as this node knows.
     last: Option<Proposal>,
     /// The reports of nodes that are back, in the order of ranks.
-    backs: Vec<Back>,
+    backs: Vec<ReturnReport>,
     said: Option<LastReport>,
     /// The view of which this node has logged why its copies don't count.
     logged: Option<Epoch>,
@@ -36,7 +36,7 @@ pub(crate) struct Returning {
     /// The time since which more than half are back, and that since which all are.
     enough_since: Option<Time>,
     all_since: Option<Time>,
-    proposed: Option<(Vec<Back>, Time)>,
+    proposed: Option<(Vec<ReturnReport>, Time)>,
     /// The time of the next look, if nothing changes.
     wake: Time,
 }
@@ -76,11 +76,11 @@ impl Returning {
         let Returning { held, mut kept, kept_from, backs, said, .. } = std::mem::take(self);
         kept.retain(|shard, _| is_suspended(&next.view, *shard));
         *self = Returning { held, kept, kept_from, last: Some(next.clone()), said, ..Returning::default() };
-        self.on_backs(backs);
+        self.on_returns(backs);
     }
 
     /// Takes note of the nodes that are back, of the current view.
-    pub(crate) fn on_backs(&mut self, mut backs: Vec<Back>) {
+    pub(crate) fn on_returns(&mut self, mut backs: Vec<ReturnReport>) {
         let Some(last) = &self.last else { return self.backs = backs };
         backs.retain(|back| back.epoch >= last.view.epoch);
         backs.sort_by_key(|back| last.view.rank_of(back.member.node));
@@ -89,7 +89,7 @@ impl Returning {
     }
 
     /// The reports of nodes that are back, of a view.
-    pub(crate) fn backs(&self, epoch: Epoch) -> Vec<Back> {
+    pub(crate) fn returns(&self, epoch: Epoch) -> Vec<ReturnReport> {
         self.backs.iter().filter(|back| back.epoch == epoch).cloned().collect()
     }
 
@@ -154,7 +154,7 @@ impl Returning {
         {
             tracing::info!(epoch = epoch.0, goes_on, held = ?back.held, "this node is back");
             self.said = says;
-            out.push(Effect::Back(back));
+            out.push(Effect::Return(back));
         }
         if now >= self.wake {
             self.wake = Time::MAX;
@@ -167,7 +167,7 @@ impl Returning {
 
     /// This node's report on the current view, if it is a member that is out of it for good, or has the state of a
     /// suspended shard. The state is from a disk, or, once that may be said, `kept` in memory.
-    fn back(&self, kept: bool, me: &Member, active: Option<&ActiveView>) -> Option<Back> {
+    fn back(&self, kept: bool, me: &Member, active: Option<&ActiveView>) -> Option<ReturnReport> {
         if let Some(active) = active {
             if active.is_open() {
                 return self.reopens(kept, active).filter(|back| !back.held.is_empty());
@@ -180,12 +180,12 @@ impl Returning {
     }
 
     /// The report of this node's disk, if an earlier life of the node was a member of a view.
-    fn back_from_disk(&self, me: &Member, view: &View) -> Option<Back> {
+    fn back_from_disk(&self, me: &Member, view: &View) -> Option<ReturnReport> {
         let held = self.held.clone()?;
         let is_earlier =
             |member: &Member| member.node == me.node && member.voter == me.voter && member.incarnation < me.incarnation;
         let was_member = view.members.iter().any(is_earlier);
-        was_member.then(|| Back { member: me.clone(), epoch: view.epoch, goes_on: false, held })
+        was_member.then(|| ReturnReport { member: me.clone(), epoch: view.epoch, goes_on: false, held })
     }
 
     /// The view in which this node goes on alone from its disk. `last` is the last view, if this node heard of no
@@ -209,8 +209,8 @@ impl Returning {
         }
         let mut held = held.clone();
         held.retain(|shard, _| is_suspended(active.view(), *shard));
-        let back = Back { member: active.table().member().clone(), epoch, goes_on: true, held };
-        let backs = [active.backs(), std::slice::from_ref(&back)].concat();
+        let back = ReturnReport { member: active.table().member().clone(), epoch, goes_on: true, held };
+        let backs = [active.returns(), std::slice::from_ref(&back)].concat();
         for why in back.held.keys().filter_map(|&shard| back.falls_short(active.view(), shard, &backs)) {
             tracing::warn!(epoch = epoch.0, why, "a suspended shard does not go on with this node's copy");
         }
@@ -227,7 +227,7 @@ impl Returning {
     }
 
     /// This node's report on suspended shards, if it has any.
-    fn reopens(&self, kept: bool, active: &ActiveView) -> Option<Back> {
+    fn reopens(&self, kept: bool, active: &ActiveView) -> Option<ReturnReport> {
         let view = active.view();
         let kept = self.kept.iter().filter(|_| kept);
         let held =
@@ -235,7 +235,7 @@ impl Returning {
         if held.is_empty() {
             return None;
         }
-        let mut back = Back { member: active.table().member().clone(), epoch: view.epoch, goes_on: true, held };
+        let mut back = ReturnReport { member: active.table().member().clone(), epoch: view.epoch, goes_on: true, held };
         let counts: Vec<ShardId> =
             back.held.keys().copied().filter(|&shard| back.may_tell(view, shard).is_ok()).collect();
         back.held.retain(|shard, _| counts.contains(shard));
@@ -244,7 +244,7 @@ impl Returning {
 
     fn propose(&mut self, now: Time, settings: &Settings, me: &Member, out: &mut Vec<Effect>) {
         let Some(last) = &self.last else { return };
-        let backs: Vec<&Back> = self.backs.iter().filter(|back| !back.goes_on).collect();
+        let backs: Vec<&ReturnReport> = self.backs.iter().filter(|back| !back.goes_on).collect();
         let Some(place) = backs.iter().position(|back| back.member == *me) else { return };
         let is_back = |node: &NodeId| backs.iter().any(|back| back.member.node == *node);
         let missing: Vec<NodeId> = last.view.nodes().into_iter().filter(|node| !is_back(node)).collect();
@@ -279,7 +279,7 @@ impl Returning {
 }
 
 /// A member's report, if it is wedged and nothing can be decided.
-fn back_of_stuck(active: &ActiveView) -> Option<Back> {
+fn back_of_stuck(active: &ActiveView) -> Option<ReturnReport> {
     let (table, epoch) = (active.table(), active.view().epoch);
     let held = |(index, shard)| {
         let (end, complete) = (OrderEnd { epoch, seq: table.count(shard)? }, table.holds(table.me(), index));
@@ -287,7 +287,7 @@ fn back_of_stuck(active: &ActiveView) -> Option<Back> {
         Some((shard, HeldCopy { end, complete, version, acknowledged: 0, trusted: false, skipped }))
     };
     let held = active.is_stuck().then(|| table.own_shards().filter_map(held).collect())?;
-    Some(Back { member: table.member().clone(), epoch, goes_on: false, held })
+    Some(ReturnReport { member: table.member().clone(), epoch, goes_on: false, held })
 }
 
 fn is_suspended(view: &View, shard: ShardId) -> bool {

@@ -226,11 +226,14 @@ pub(crate) fn check_ending(
         return refuse(format!("of {} members only {stay} stay, less than half", current.members.len()));
     }
     if joining.len() > stay || next.members.len() > MAX_MEMBERS {
-        return refuse(format!("{} join {stay} who stay: more than these, or than a view has room for", joining.len()));
+        return refuse(format!(
+            "{} nodes join {stay} members that stay: more than these, or than a view has room for",
+            joining.len()
+        ));
     }
     let ranks: Vec<_> = staying.iter().filter_map(|member| current.rank_of(member.node)).collect();
     if !ranks.is_sorted_by(|a, b| a < b) {
-        return refuse("those who stay are not in the order of their ranks, each once".into());
+        return refuse("the members that stay are not in the order of their ranks, each once".into());
     }
     if let Some(stranger) = joining.iter().find(|member| !candidates.contains(member)) {
         return refuse(format!("{} joins and did not ask to, as it is said to be", stranger.node));
@@ -247,7 +250,9 @@ pub(crate) fn check_ending(
         return refuse(format!("its trims are {:?}, and its final counts make {:?}", proposal.trims, expected.trims));
     }
     if *proposal != expected {
-        return refuse("its shards, or its lists of who joined and left, are not what follows from its members".into());
+        return refuse(
+            "its shards, or its lists of nodes that joined and left, are not what follows from its members".into(),
+        );
     }
     Ok(())
 }

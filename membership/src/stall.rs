@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     time::Duration,
 };
 
@@ -21,14 +20,14 @@ const REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// The time for which others wait for a member that stands still, until they give it up; [`Duration::MAX`] to wait for
 /// ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct StallLimits {
     /// For its disk.
     pub disk: Duration,
     /// For its application.
     pub application: Duration,
 }
 
-impl Patience {
+impl StallLimits {
     fn with(&self, what: WaitsFor) -> Duration {
         match what {
             WaitsFor::Disk => self.disk,
@@ -42,22 +41,14 @@ impl Patience {
 }
 
 /// The thing that keeps a member from going on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "snake_case")]
+#[display(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// A write or a sync of its log.
     Disk,
     /// A call of its application.
     Application,
-}
-
-impl fmt::Display for WaitsFor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WaitsFor::Disk => "disk",
-            WaitsFor::Application => "application",
-        })
-    }
 }
 
 /// A member's progress in a shard, as its row says.
@@ -126,25 +117,25 @@ struct StandstillObservation {
 
 /// A watch over the progress of members in shards, in one view, or at the end of the one before.
 ///
-/// A member is late that has something to do and stands still for as long as others have patience. It is given up only
-/// while at most half of the members that are watched together stand still. Where most do, as when they share a disk,
-/// none of them is at fault. Time in which this node did not look does not count.
+/// A member is late that has something to do and stands still until its limit. It is given up only while at most
+/// half of the members that are watched together stand still. Where most do, as when they share a disk, none of them is
+/// at fault. Time in which this node did not look does not count.
 #[derive(Clone, Debug)]
 pub struct StallWatch {
-    patience: Patience,
+    limits: StallLimits,
     looked: Option<Time>,
     seen: BTreeMap<(ShardId, NodeId), StandstillObservation>,
 }
 
 impl StallWatch {
-    /// A watch with this patience.
-    pub fn new(patience: Patience) -> StallWatch {
-        StallWatch { patience, looked: None, seen: BTreeMap::new() }
+    /// A watch with these limits.
+    pub fn new(limits: StallLimits) -> StallWatch {
+        StallWatch { limits, looked: None, seen: BTreeMap::new() }
     }
 
     /// The time from one look to the next.
     fn interval(&self) -> Duration {
-        let shortest = self.patience.reports(WaitsFor::Disk).min(self.patience.reports(WaitsFor::Application));
+        let shortest = self.limits.reports(WaitsFor::Disk).min(self.limits.reports(WaitsFor::Application));
         (shortest / 2).max(Duration::from_millis(1))
     }
 
@@ -160,8 +151,7 @@ impl StallWatch {
 
     /// The members that stand still, each for long enough to be told.
     pub fn stalls(&self, now: Time) -> impl Iterator<Item = Stall> + '_ {
-        let stands =
-            move |seen: &&StandstillObservation| now.since(seen.since) >= self.patience.reports(seen.waits_for);
+        let stands = move |seen: &&StandstillObservation| now.since(seen.since) >= self.limits.reports(seen.waits_for);
         let stall = |&(shard, node): &(ShardId, NodeId), seen: &StandstillObservation| Stall {
             shard,
             node,
@@ -196,7 +186,7 @@ impl StallWatch {
         let mut late: Vec<Stall> = stands.iter().copied().filter(is_watched).collect();
         let standing = late.iter().map(|stall| stall.node).collect::<BTreeSet<_>>().len();
         let most_stand = 2 * standing > watched.members;
-        late.retain(|stall| now.since(stall.since) >= self.patience.with(stall.waits_for) && !most_stand);
+        late.retain(|stall| now.since(stall.since) >= self.limits.with(stall.waits_for) && !most_stand);
         late
     }
 
@@ -236,7 +226,7 @@ mod tests {
     }
 
     fn watch() -> StallWatch {
-        StallWatch::new(Patience { disk: PATIENCE, application: PATIENCE * 2 })
+        StallWatch::new(StallLimits { disk: PATIENCE, application: PATIENCE * 2 })
     }
 
     fn hung() -> Progress {
@@ -260,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_whose_disk_hangs_is_given_up_after_the_patience_and_told_before() {
+    fn a_member_whose_disk_hangs_is_given_up_after_its_limit_and_told_before() {
         let mut watch = watch();
         assert_eq!(looks(&mut watch, 0, 375, |_| vec![Progress::default(), hung(), Progress::default()]), []);
         let told: Vec<_> = watch.stalls(at(375)).map(|stall| (stall.node.0, stall.waits_for)).collect();
@@ -270,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_has_its_own_patience() {
+    fn an_application_has_its_own_limit() {
         assert_eq!(looks(&mut watch(), 0, 800, |_| vec![Progress::default(), applies()]), [(2, 800)]);
     }
 
@@ -304,7 +294,7 @@ mod tests {
 
     #[test]
     fn who_is_never_given_up_is_told() {
-        let mut watch = StallWatch::new(Patience { disk: Duration::MAX, application: Duration::MAX });
+        let mut watch = StallWatch::new(StallLimits { disk: Duration::MAX, application: Duration::MAX });
         assert_eq!(looks(&mut watch, 0, 5000, |_| vec![hung(), Progress::default()]), []);
         assert_eq!(watch.stalls(at(5000)).count(), 1);
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    back::Back,
+    return_report::ReturnReport,
     view::{Epoch, Member, OrderEnd, Seq, ShardId, View},
 };
 
@@ -97,7 +97,7 @@ pub enum ViewEvent {
     /// A wedged member's final counts.
     Reported(Report),
     /// The members of the current view that are back. It replaces an earlier list. A later view discards it.
-    Backs(Vec<Back>),
+    Returns(Vec<ReturnReport>),
     /// Nothing could be decided for so long that callers should not wait: too few voters can be reached. That may end
     /// at any time; then whatever is decided comes as usual.
     NoQuorum,
@@ -108,8 +108,8 @@ pub enum ViewEvent {
 /// # To ensure correctness
 ///
 /// Each epoch has at most one committed successor, the same at every member, whichever member proposed it: one that
-/// [`Register`](crate::Register) accepts. A committed entry is reported to every member that can be reached, also to
-/// members that did not propose.
+/// [`ViewLogState`](crate::ViewLogState) accepts. A committed entry is reported to every member that can be reached,
+/// also to members that did not propose.
 pub trait ViewLog: Send {
     /// Asks for a successor. The answer comes through [`poll`](ViewLog::poll): it may be another member's proposal. A
     /// proposal that is refused is not answered; propose again, if nothing comes for a while.
@@ -124,7 +124,7 @@ pub trait ViewLog: Send {
     /// Reports the copies of this node, which comes back, until a later view is decided or another call takes its
     /// place. It holds beside a call of [`join`](ViewLog::join): the node becomes a member in whichever way is decided
     /// first.
-    fn back(&mut self, back: Back);
+    fn report_return(&mut self, back: ReturnReport);
 
     /// Tells the log that a member can't be reached, or that its process has ended: if it leads the log, others need
     /// not wait for it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, Began, ClusterId, Counts, Entry, Epoch, Final, Finals, Former, GroupLayout, Holder, Incarnation, Layout,
-    MAX_MEMBERS, Member, OrderEnd, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone,
+    MAX_MEMBERS, Member, OrderEnd, Proposal, Refused, Seq, ShardId, ShardState, ShardView, View, ViewLogState, alone,
     check, successor,
 };
 
@@ -216,71 +216,71 @@ fn nobody_recreates_the_state_of_a_suspended_shard() {
     assert!(refused.contains("suspended"), "{refused}");
 }
 
-fn register() -> Register {
-    let mut register = Register::default();
+fn log_state() -> ViewLogState {
+    let mut log_state = ViewLogState::default();
     let members = (1..=3).map(member).collect();
-    register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
-    register
+    log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    log_state
 }
 
-fn follow(register: &Register, stay: &[u32], join: &[Member]) -> Proposal {
-    let view = register.view().unwrap();
+fn follow(log_state: &ViewLogState, stay: &[u32], join: &[Member]) -> Proposal {
+    let view = log_state.view().unwrap();
     let by = NodeId(stay[0]);
-    successor(view, register.layout(), by, &nodes(stay), join, &finals(view, stay))
+    successor(view, log_state.layout(), by, &nodes(stay), join, &finals(view, stay))
 }
 
 #[test]
 fn an_epoch_has_one_successor() {
-    let mut register = register();
-    let [first, rival] = [follow(&register, &[1, 2], &[]), follow(&register, &[2, 3], &[])];
-    assert_eq!(register.apply(Entry::Successor(first.clone())), Applied::View(first.clone()));
+    let mut log_state = log_state();
+    let [first, rival] = [follow(&log_state, &[1, 2], &[]), follow(&log_state, &[2, 3], &[])];
+    assert_eq!(log_state.apply(Entry::Successor(first.clone())), Applied::View(first.clone()));
     let refused = Applied::Refused(Refused::NotCurrent { current: Epoch(2) });
-    assert_eq!(register.apply(Entry::Successor(rival)), refused);
-    assert_eq!(register.last(), Some(&first));
+    assert_eq!(log_state.apply(Entry::Successor(rival)), refused);
+    assert_eq!(log_state.last(), Some(&first));
 }
 
 #[test]
 fn who_was_a_member_comes_back_in_a_later_life_only() {
-    let mut register = register();
-    let dropped = follow(&register, &[1, 2], &[]);
-    register.apply(Entry::Successor(dropped));
-    assert_eq!(register.newest(NodeId(3)), Some(Incarnation(1)));
-    assert!(matches!(register.apply(Entry::Candidate(member(3))), Applied::Refused(Refused::Rule(_))));
+    let mut log_state = log_state();
+    let dropped = follow(&log_state, &[1, 2], &[]);
+    log_state.apply(Entry::Successor(dropped));
+    assert_eq!(log_state.newest(NodeId(3)), Some(Incarnation(1)));
+    assert!(matches!(log_state.apply(Entry::Candidate(member(3))), Applied::Refused(Refused::Rule(_))));
     let later = Member::new(NodeId(3), Incarnation(2));
-    assert_eq!(register.apply(Entry::Candidate(later.clone())), Applied::Candidates);
-    let taken_in = follow(&register, &[1, 2], std::slice::from_ref(&later));
-    assert!(matches!(register.apply(Entry::Successor(taken_in)), Applied::View(_)));
-    assert_eq!(register.candidates(), []);
+    assert_eq!(log_state.apply(Entry::Candidate(later.clone())), Applied::Candidates);
+    let taken_in = follow(&log_state, &[1, 2], std::slice::from_ref(&later));
+    assert!(matches!(log_state.apply(Entry::Successor(taken_in)), Applied::View(_)));
+    assert_eq!(log_state.candidates(), []);
 }
 
 #[test]
 fn a_member_may_come_back_in_the_view_that_its_earlier_life_leaves() {
-    let mut register = register();
+    let mut log_state = log_state();
     let later = Member::new(NodeId(2), Incarnation(2));
-    register.apply(Entry::Candidate(later.clone()));
-    let next = follow(&register, &[1, 3], &[later]);
+    log_state.apply(Entry::Candidate(later.clone()));
+    let next = follow(&log_state, &[1, 3], &[later]);
     assert_eq!((&next.view.joined, &next.view.left), (&nodes(&[2]), &nodes(&[2])));
-    assert!(matches!(register.apply(Entry::Successor(next)), Applied::View(_)));
+    assert!(matches!(log_state.apply(Entry::Successor(next)), Applied::View(_)));
 }
 
 #[test]
 fn who_withdraws_is_no_candidate_and_may_ask_again() {
-    let mut register = register();
-    register.apply(Entry::Candidate(member(4)));
-    assert_eq!(register.apply(Entry::Withdraw(NodeId(4), Incarnation(1))), Applied::Candidates);
-    assert!(matches!(register.apply(Entry::Withdraw(NodeId(4), Incarnation(1))), Applied::Refused(_)));
-    assert_eq!(register.apply(Entry::Candidate(member(4))), Applied::Candidates);
+    let mut log_state = log_state();
+    log_state.apply(Entry::Candidate(member(4)));
+    assert_eq!(log_state.apply(Entry::Withdraw(NodeId(4), Incarnation(1))), Applied::Candidates);
+    assert!(matches!(log_state.apply(Entry::Withdraw(NodeId(4), Incarnation(1))), Applied::Refused(_)));
+    assert_eq!(log_state.apply(Entry::Candidate(member(4))), Applied::Candidates);
 }
 
 #[test]
 fn a_cluster_begins_once_with_members_that_differ() {
     let first = |members| Entry::First { cluster: ClusterId(2), layout: layout(), members };
-    assert_eq!(register().apply(first(vec![member(1)])), Applied::Refused(Refused::OutOfPlace));
+    assert_eq!(log_state().apply(first(vec![member(1)])), Applied::Refused(Refused::OutOfPlace));
     for members in [vec![], vec![member(1), member(1)], (0..65).map(member).collect()] {
-        assert!(matches!(Register::default().apply(first(members)), Applied::Refused(Refused::Rule(_))));
+        assert!(matches!(ViewLogState::default().apply(first(members)), Applied::Refused(Refused::Rule(_))));
     }
     let early = Entry::Candidate(member(1));
-    assert_eq!(Register::default().apply(early), Applied::Refused(Refused::OutOfPlace));
+    assert_eq!(ViewLogState::default().apply(early), Applied::Refused(Refused::OutOfPlace));
 }
 
 #[test]
@@ -296,10 +296,10 @@ fn who_goes_on_alone_keeps_what_it_holds_and_starts_the_rest_anew() {
         assert_eq!(forced.view.shards[1].state, ShardState::Active);
         assert_eq!(forced.view.shards[0].senders, if survivor == 1 { nodes(&[1]) } else { vec![] });
         let (cluster, after, reason) = (ClusterId(7), ClusterId(6), "fire".into());
-        let mut register = Register::default();
+        let mut log_state = ViewLogState::default();
         let entry = Entry::Force { cluster, after, earlier: Vec::new(), layout: layout(), proposal: forced, reason };
-        assert!(matches!(register.apply(entry), Applied::View(_)));
-        assert_eq!(register.began(), Some(&Began { after, epoch: Epoch(2), earlier: Vec::new() }));
+        assert!(matches!(log_state.apply(entry), Applied::View(_)));
+        assert_eq!(log_state.began(), Some(&Began { after, epoch: Epoch(2), earlier: Vec::new() }));
     }
 }
 

@@ -73,6 +73,7 @@
 //! ```
 
 mod barrier;
+#[cfg(feature = "model")]
 pub mod baseline;
 mod clock;
 mod config;
@@ -109,4 +110,4 @@ pub use error::{CreateError, ScatterError};
 pub use event::PipeEvent;
 pub use gate::Gate;
 pub use message::{Delivery, Message, Mode, ScatteringId};
-pub use pipe::{OneMode, OnePipe};
+pub use pipe::OnePipe;

@@ -6,7 +6,7 @@ use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{
     Clock, Controller, CreateError, Delivery, Gate, Message, Mode, OnePipeConfig, PipeEvent, ScatterError,
-    ScatteringId, baseline::TotalOrder, engine::Engine, stamps::Clocked,
+    ScatteringId, engine::Engine, stamps::Clocked,
 };
 
 /// One rank's part in a group whose scatterings all ranks deliver in the order of their timestamps.
@@ -145,47 +145,5 @@ impl<C: Clock> OnePipe<C> {
     /// Closes all connections: to others, this rank has failed.
     pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
         self.engine.disconnect(fabric);
-    }
-
-    /// The order of one mode alone, for comparison with others.
-    pub fn only(self, mode: Mode) -> OneMode<C> {
-        OneMode { pipe: self, mode }
-    }
-}
-
-/// One of the two orders of a [`OnePipe`], as a [`TotalOrder`].
-#[derive(Debug)]
-pub struct OneMode<C> {
-    pipe: OnePipe<C>,
-    mode: Mode,
-}
-
-impl<C: Clock> TotalOrder for OneMode<C> {
-    fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
-        self.pipe.scatter(now, self.mode, messages)
-    }
-
-    fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
-        self.pipe.step(fabric, now)
-    }
-
-    fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
-        self.pipe.on_completion(fabric, now, completion)
-    }
-
-    fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
-        self.pipe.deliver(self.mode, max, sink)
-    }
-
-    fn deadline(&self) -> Time {
-        self.pipe.deadline()
-    }
-
-    fn is_connected(&self) -> bool {
-        self.pipe.is_connected()
-    }
-
-    fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        self.pipe.disconnect(fabric);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Recalls {
     /// The scatterings whose recall was carried out, until they are taken.
     done: VecDeque<(u64, ScatteringId)>,
     /// The recalls to each rank.
-    to: Vec<Outgoing>,
+    to: Vec<RecallQueue>,
 }
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Open {
 
 /// The recalls to one receiver.
 #[derive(Debug, Default)]
-struct Outgoing {
+struct RecallQueue {
     later: VecDeque<u64>,
     /// The batch that is on its way.
     batch: Vec<u64>,
@@ -51,7 +51,7 @@ struct Outgoing {
 
 impl Recalls {
     pub(crate) fn new(ranks: usize) -> Recalls {
-        let to = (0..ranks).map(|_| Outgoing::default()).collect();
+        let to = (0..ranks).map(|_| RecallQueue::default()).collect();
         Recalls { open: BTreeMap::new(), known: BTreeSet::new(), done: VecDeque::new(), to }
     }
 
@@ -116,7 +116,7 @@ impl Recalls {
 
     /// Gives up a rank, from which nothing is awaited any more.
     pub(crate) fn abandon(&mut self, rank: usize) {
-        let Outgoing { later, batch, .. } = std::mem::take(&mut self.to[rank]);
+        let RecallQueue { later, batch, .. } = std::mem::take(&mut self.to[rank]);
         batch.into_iter().chain(later).for_each(|stamp| self.carried_out(stamp));
     }
 
@@ -130,7 +130,7 @@ impl Recalls {
     }
 }
 
-impl Outgoing {
+impl RecallQueue {
     #[cold]
     fn post(&mut self, fabric: &mut impl Fabric, link: &PeerLink) {
         if self.batch.is_empty() {
@@ -204,7 +204,7 @@ mod tests {
         recalls.add(7, ScatteringId(1), &[0, 2]);
         recalls.add(5, ScatteringId(0), &[2]);
         recalls.add(9, ScatteringId(2), &[]);
-        assert_eq!(done(&mut recalls), [9], "nobody else is to receive it");
+        assert_eq!(done(&mut recalls), [9], "no other node is to receive it");
         assert_eq!(recalls.hold(), Some(5));
         assert_eq!((batch(&mut recalls, 0), batch(&mut recalls, 2)), (vec![7], vec![7, 5]));
         assert_eq!(recalls.acknowledged(0, 2), Err(Misbehaved), "there is no such batch");

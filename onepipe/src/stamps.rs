@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn stamps_increase_and_keep_promises() {
         let mut stamps = Clocked::new(HostClock::default());
-        assert_eq!([stamps.stamp(), stamps.stamp()], [Some(1), Some(2)], "nobody waits for 0");
+        assert_eq!([stamps.stamp(), stamps.stamp()], [Some(1), Some(2)], "no caller waits for 0");
         stamps.advance(Time::from_nanos(5));
         assert_eq!([stamps.stamp(), stamps.stamp()], [Some(5), Some(6)], "also while the clock stands");
         assert_eq!(stamps.promise(), 7);

@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn without_a_lease_a_read_waits_for_its_own_round_and_for_the_state() {
         let mut reads = Reads::new(Duration::ZERO);
-        assert_eq!(reads.take(at(1), 0, 0, false, 7), None, "nobody reads");
+        assert_eq!(reads.take(at(1), 0, 0, false, 7), None, "no reader waits");
         assert_eq!(reads.take(at(1), 0, 2, false, 7), Some(stamp(1)));
         assert_eq!(reads.take(at(2), 2, 3, false, 9), None, "the third read waits for the next round");
         reads.echo(Some(0));
@@ -188,7 +188,7 @@ mod tests {
         reads.take(at(100), 0, 1, false, 7);
         reads.echo(Some(stamp(100)));
         assert_eq!(reads.take(at(104), 1, 1, true, 7), None, "it is young");
-        assert_eq!(reads.take(at(106), 1, 1, false, 7), None, "nobody reads");
+        assert_eq!(reads.take(at(106), 1, 1, false, 7), None, "no reader waits");
         assert_eq!(reads.take(at(106), 1, 1, true, 7), Some(stamp(106)));
         assert_eq!(reads.take(at(107), 1, 1, true, 7), None, "it is under way");
         assert_eq!(reads.lease_until(), at(110));

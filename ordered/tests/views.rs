@@ -104,7 +104,7 @@ impl Deliver for Count {
 }
 
 /// A node's part in a view: a table among all members, as membership has one, and a shard.
-struct Part {
+struct InstalledView {
     mesh: Mesh,
     _table: Table,
     submitter: Submitter,
@@ -113,8 +113,8 @@ struct Part {
     delivered: Count,
 }
 
-impl Part {
-    fn install(fabric: &mut impl Fabric, epoch: u64, config: &ShardConfig) -> Part {
+impl InstalledView {
+    fn install(fabric: &mut impl Fabric, epoch: u64, config: &ShardConfig) -> InstalledView {
         let nodes = nodes();
         let me = nodes.iter().position(|&node| node == fabric.node()).expect("a member");
         let mut layout = Layout::builder();
@@ -126,7 +126,7 @@ impl Part {
         let mesh = Mesh::connect(fabric, &nodes, me, tag, &[], |_| vec![table.region().clone()]);
         let (submitter, shard, deliverer) =
             squall_ordered::create(fabric, &view(epoch), SHARD, config).expect("a valid shard");
-        Part { mesh, _table: table, submitter, shard, deliverer, delivered: Count::default() }
+        InstalledView { mesh, _table: table, submitter, shard, deliverer, delivered: Count::default() }
     }
 
     fn is_complete(&self) -> bool {
@@ -152,7 +152,12 @@ impl Part {
     }
 
     /// Steps as an engine does where nodes share cores: it yields a few times, then sleeps.
-    fn run_until(&mut self, fabric: &mut (impl Fabric + Wait), what: &str, mut done: impl FnMut(&Part) -> bool) {
+    fn run_until(
+        &mut self,
+        fabric: &mut (impl Fabric + Wait),
+        what: &str,
+        mut done: impl FnMut(&InstalledView) -> bool,
+    ) {
         let deadline = Instant::now() + PATIENCE;
         let (mut completions, mut idle) = (Vec::new(), 0);
         while !done(self) {
@@ -201,19 +206,19 @@ fn install<F: Fabric + Wait + Send>(
         for number in 0..views {
             barrier.wait();
             let began = Instant::now();
-            let mut part = Part::install(fabric, first + number as u64, config);
-            part.run_until(fabric, "the connections", Part::is_complete);
+            let mut view = InstalledView::install(fabric, first + number as u64, config);
+            view.run_until(fabric, "the connections", InstalledView::is_complete);
             took.push(began.elapsed());
             connected.fetch_add(1, Ordering::AcqRel);
             let all = (number + 1) * MEMBERS as usize;
-            part.run_until(fabric, "all to be connected", |_| connected.load(Ordering::Acquire) == all);
-            part.submitter.submit(&[1; 100], Tag::default()).expect("there is room");
-            part.submitter.submit(&[2; 100_000], Tag::default()).expect("there is room");
-            part.run_until(fabric, "all messages", |part| part.delivered.0 == 2 * MEMBERS as usize);
+            view.run_until(fabric, "all to be connected", |_| connected.load(Ordering::Acquire) == all);
+            view.submitter.submit(&[1; 100], Tag::default()).expect("there is room");
+            view.submitter.submit(&[2; 100_000], Tag::default()).expect("there is room");
+            view.run_until(fabric, "all messages", |view| view.delivered.0 == 2 * MEMBERS as usize);
             delivered.fetch_add(1, Ordering::AcqRel);
-            part.run_until(fabric, "all to deliver", |_| delivered.load(Ordering::Acquire) == all);
+            view.run_until(fabric, "all to deliver", |_| delivered.load(Ordering::Acquire) == all);
             barrier.wait();
-            part.end(fabric);
+            view.end(fabric);
         }
         took
     };
@@ -269,19 +274,19 @@ fn leaves_nothing<F: Fabric + Wait + Send>(mut fabrics: Vec<F>, mut views: impl 
     }
 }
 
-/// Steps all parts that there are until `done` holds.
+/// Steps all views that there are until `done` holds.
 fn run_all<F: Fabric>(
     fabrics: &mut [F],
-    parts: &mut [Option<Part>],
+    installed: &mut [Option<InstalledView>],
     what: &str,
-    mut done: impl FnMut(&[Option<Part>]) -> bool,
+    mut done: impl FnMut(&[Option<InstalledView>]) -> bool,
 ) {
     let (deadline, mut completions) = (Instant::now() + PATIENCE, Vec::new());
-    while !done(parts) {
+    while !done(installed) {
         assert!(Instant::now() < deadline, "in vain waited for {what}");
-        for (fabric, part) in fabrics.iter_mut().zip(parts.iter_mut()) {
-            match part {
-                Some(part) => drop(part.step(fabric, &mut completions)),
+        for (fabric, view) in fabrics.iter_mut().zip(installed.iter_mut()) {
+            match view {
+                Some(view) => drop(view.step(fabric, &mut completions)),
                 None => fabric.poll(Time::boot_clock(), &mut Vec::new()),
             }
         }
@@ -295,33 +300,35 @@ fn uneven<F: Fabric>(fabrics: &mut [F], first: u64, views: usize) {
     let config = small_reserve();
     for epoch in first..first + views as u64 {
         let (late, comes) = (epoch as usize % fabrics.len(), epoch % 2 == 0);
-        let mut parts: Vec<Option<Part>> = fabrics
+        let mut installed: Vec<Option<InstalledView>> = fabrics
             .iter_mut()
             .enumerate()
-            .map(|(i, fabric)| (i != late).then(|| Part::install(fabric, epoch, &config)))
+            .map(|(i, fabric)| (i != late).then(|| InstalledView::install(fabric, epoch, &config)))
             .collect();
-        let meets = |parts: &[Option<Part>], i: usize| {
-            parts[i].as_ref().is_none_or(|part| {
-                (0..parts.len()).all(|other| other == i || other == late || part.mesh.link(other).is_some())
+        let meets = |installed: &[Option<InstalledView>], i: usize| {
+            installed[i].as_ref().is_none_or(|view| {
+                (0..installed.len()).all(|other| other == i || other == late || view.mesh.link(other).is_some())
             })
         };
-        run_all(fabrics, &mut parts, "the others", |parts| (0..parts.len()).all(|i| meets(parts, i)));
+        run_all(fabrics, &mut installed, "the others", |installed| (0..installed.len()).all(|i| meets(installed, i)));
         if comes {
-            parts[late] = Some(Part::install(&mut fabrics[late], epoch, &config));
-            run_all(fabrics, &mut parts, "who is late", |parts| parts.iter().flatten().all(Part::is_complete));
+            installed[late] = Some(InstalledView::install(&mut fabrics[late], epoch, &config));
+            run_all(fabrics, &mut installed, "who is late", |installed| {
+                installed.iter().flatten().all(InstalledView::is_complete)
+            });
         }
-        for part in parts.iter().flatten() {
-            part.submitter.submit(&[1; 100], Tag::default()).expect("there is room");
-            part.submitter.submit(&[2; 300_000], Tag::default()).expect("there is room");
+        for view in installed.iter().flatten() {
+            view.submitter.submit(&[1; 100], Tag::default()).expect("there is room");
+            view.submitter.submit(&[2; 300_000], Tag::default()).expect("there is room");
         }
         let mut steps = epoch % 8;
-        run_all(fabrics, &mut parts, "a few steps", |_| {
+        run_all(fabrics, &mut installed, "a few steps", |_| {
             steps = steps.wrapping_sub(1);
             steps > 8
         });
-        for (fabric, part) in fabrics.iter_mut().zip(parts) {
-            if let Some(part) = part {
-                part.end(fabric);
+        for (fabric, view) in fabrics.iter_mut().zip(installed) {
+            if let Some(view) = view {
+                view.end(fabric);
             }
         }
     }

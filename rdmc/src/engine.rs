@@ -19,10 +19,10 @@ use squall_fabric::{Fabric, Op, PostError, RegionKey, Source, Token};
 use crate::{
     buffer::Buffer,
     control::Control,
-    course::Course,
     events::{Event, Interrupted, Progress},
     link::{Awaited, BlockLink, link_to},
     message::{InFlight, Parked, is_block_len},
+    step_source::StepSource,
 };
 
 /// The sends of one part of the schedule, in its order.
@@ -64,7 +64,7 @@ pub(crate) struct Limits {
 /// A peer sent what the schedule does not say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Breach {
-    #[error("it sent a block that nobody asked for")]
+    #[error("it sent a block that this member did not ask for")]
     Unasked,
     #[error("it sent a block without saying how many the message has")]
     NoCount,
@@ -102,7 +102,7 @@ const SEARCH_STEPS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Engine {
     limits: Limits,
-    course: Course,
+    source: StepSource,
     links: Vec<BlockLink>,
     lanes: Vec<Lane>,
     /// The messages that this member knows of and is not done with; the number of the first is `base`.
@@ -124,12 +124,12 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine for messages from number 0 on. A receiver has `scratch`, of a block's size, or waits for memory that
     /// is provided.
-    pub(crate) fn new(limits: Limits, course: Course, links: Vec<BlockLink>, scratch: Option<Buffer>) -> Engine {
-        let lanes = (0..course.parts()).map(|_| Lane::default()).collect();
-        let reports = course.receiving().is_some();
+    pub(crate) fn new(limits: Limits, source: StepSource, links: Vec<BlockLink>, scratch: Option<Buffer>) -> Engine {
+        let lanes = (0..source.parts()).map(|_| Lane::default()).collect();
+        let reports = source.receiving().is_some();
         Engine {
             limits,
-            course,
+            source,
             links,
             lanes,
             messages: VecDeque::new(),
@@ -146,8 +146,8 @@ impl Engine {
     }
 
     /// An engine that completes one message.
-    pub(crate) fn completing(limits: Limits, course: Course, links: Vec<BlockLink>, what: Interrupted) -> Engine {
-        let mut engine = Engine::new(limits, course, links, None);
+    pub(crate) fn completing(limits: Limits, source: StepSource, links: Vec<BlockLink>, what: Interrupted) -> Engine {
+        let mut engine = Engine::new(limits, source, links, None);
         let message = InFlight { len: what.len, held: what.held, buffer: what.buffer, ..InFlight::new(what.blocks, 1) };
         (engine.base, engine.reported, engine.receiving) = (what.message, what.message, (what.message, 0));
         engine.lanes[0].message = what.message;
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Whether the engine can have more messages than it was made with.
     pub(crate) fn takes_more(&self) -> bool {
-        matches!(self.course, Course::Schedule(_))
+        matches!(self.source, StepSource::Schedule(_))
     }
 
     /// The number of the next message that this member will know of.
@@ -186,7 +186,7 @@ impl Engine {
 
     /// Whether the engine waits for nothing but a completion or a message.
     pub(crate) fn is_idle(&self) -> bool {
-        let cannot = self.course.first_block().is_none() || self.scratch.is_none() && self.provided.is_empty();
+        let cannot = self.source.first_block().is_none() || self.scratch.is_none() && self.provided.is_empty();
         let waits = self.first.is_some() || cannot;
         let told = |link: &BlockLink| link.published == link.posted || link.control.is_none();
         self.messages.is_empty() && waits && self.links.iter().all(told)
@@ -246,7 +246,7 @@ impl Engine {
 
     /// Posts receives in the order of steps.
     fn post_receives(&mut self, fabric: &mut impl Fabric) -> Result<bool, PostError> {
-        let Some(part) = self.course.receiving() else { return Ok(false) };
+        let Some(part) = self.source.receiving() else { return Ok(false) };
         let block_bytes = self.limits.block_bytes;
         let mut busy = false;
         for _ in 0..SEARCH_STEPS {
@@ -258,11 +258,11 @@ impl Engine {
                 return Ok(busy | self.post_first(fabric)?);
             };
             let Some(buffer) = &message.buffer else { return Ok(busy) };
-            if step >= self.course.steps(part, message.blocks) {
+            if step >= self.source.steps(part, message.blocks) {
                 self.receiving = (number + 1, 0);
                 continue;
             }
-            let receive = self.course.at(part, message.blocks, step).receive;
+            let receive = self.source.at(part, message.blocks, step).receive;
             // The first block came before its message was known.
             if let Some(receive) = receive.filter(|receive| !message.held.contains(receive.block)) {
                 let len = message.room_for(receive.block, block_bytes, buffer.capacity());
@@ -285,7 +285,7 @@ impl Engine {
 
     /// Posts the receive for the next message's first block.
     fn post_first(&mut self, fabric: &mut impl Fabric) -> Result<bool, PostError> {
-        let (Some(from), None) = (self.course.first_block(), &self.first) else { return Ok(false) };
+        let (Some(from), None) = (self.source.first_block(), &self.first) else { return Ok(false) };
         let block_bytes = self.limits.block_bytes;
         let blocks = |buffer: &Buffer| u32::try_from(buffer.capacity() / block_bytes).unwrap_or(u32::MAX);
         // The block's final place, if the message has that many blocks.
@@ -343,12 +343,12 @@ impl Engine {
             let Some(message) = message.filter(|message| message.buffer.is_some() && at.pending.len() < window) else {
                 return false;
             };
-            if at.step >= self.course.steps(lane, message.blocks) {
+            if at.step >= self.source.steps(lane, message.blocks) {
                 message.lanes -= 1;
                 (at.message, at.step) = (at.message + 1, 0);
                 continue;
             }
-            if let Some(send) = self.course.at(lane, message.blocks, at.step).send {
+            if let Some(send) = self.source.at(lane, message.blocks, at.step).send {
                 let link = link_to(&self.links, send.peer);
                 at.pending.push_back(PendingSend { message: at.message, step: at.step, link, block: send.block });
                 message.queued += 1;
@@ -361,7 +361,7 @@ impl Engine {
     /// Posts the sends whose block is here and whose target is ready.
     fn post_sends(&mut self, fabric: &mut impl Fabric, control: &Control) -> Result<bool, PostError> {
         let block_bytes = self.limits.block_bytes;
-        let paced = self.course.receiving().filter(|_| self.limits.steps_ahead < u64::MAX);
+        let paced = self.source.receiving().filter(|_| self.limits.steps_ahead < u64::MAX);
         let mut busy = false;
         for lane in 0..self.lanes.len() {
             busy |= self.search(lane);
@@ -412,7 +412,7 @@ impl Engine {
     fn may_send(&mut self, part: usize, send: PendingSend) -> bool {
         let message = &mut self.messages[(send.message - self.base) as usize];
         while message.arrived < send.step {
-            let receive = self.course.at(part, message.blocks, message.arrived).receive;
+            let receive = self.source.at(part, message.blocks, message.arrived).receive;
             if receive.is_some_and(|receive| !message.held.contains(receive.block)) {
                 break;
             }
@@ -455,7 +455,7 @@ impl Engine {
         let block_bytes = self.limits.block_bytes;
         match awaited {
             Awaited::First => {
-                let first = self.course.first_block().expect("a receive was posted for it");
+                let first = self.source.first_block().expect("a receive was posted for it");
                 let block = first.of(said);
                 let First { holder, offset, provided } = self.first.take().expect("its memory");
                 if !is_block_len(block, said, len, block_bytes) {

@@ -100,7 +100,6 @@ mod buffer;
 pub mod bulk;
 mod config;
 mod control;
-mod course;
 mod engine;
 mod events;
 pub mod graph;
@@ -112,6 +111,7 @@ mod message;
 mod plan;
 mod rdmc;
 pub mod schedule;
+mod step_source;
 
 pub use block_set::BlockSet;
 pub use buffer::Buffer;

@@ -67,7 +67,7 @@ impl BlockLink {
     }
 }
 
-/// Links are in order of ranks, and the course names no others.
+/// Links are in order of ranks, and the step source names no others.
 pub(crate) fn link_to(links: &[BlockLink], rank: Rank) -> usize {
     links.binary_search_by_key(&rank, |link| link.rank).expect("a peer of the schedule has a link")
 }

@@ -65,7 +65,7 @@ impl Plan {
             lack.sort_by_key(|&member| free[member].receive);
             for to in lack {
                 let start = |&(from, since): &(usize, u64)| free[from].send.max(since).max(free[to].receive);
-                let &source = have.iter().min_by_key(|source| (start(source), source.0)).expect("somebody has it");
+                let &source = have.iter().min_by_key(|source| (start(source), source.0)).expect("a member has it");
                 let (step, from) = (start(&source), source.0);
                 free[from].send = step + 1;
                 free[to].receive = step + 1;
@@ -158,7 +158,7 @@ mod tests {
                     break;
                 }
             }
-            assert!(held.iter().all(BlockSet::is_full), "seed {seed}: somebody lacks a block");
+            assert!(held.iter().all(BlockSet::is_full), "seed {seed}: a member lacks a block");
             assert_eq!(moved, missing, "seed {seed}");
         }
     }

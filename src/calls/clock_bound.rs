@@ -276,7 +276,7 @@ mod tests {
             assert!(allows(&bound, allowed), "{others:?}");
             assert!(!allows(&bound, allowed + 1), "{others:?}");
         }
-        assert!(allows(&bound(&[]), 1_000_000), "there is nobody to compare with");
+        assert!(allows(&bound(&[]), 1_000_000), "there is no member to compare with");
     }
 
     #[test]

@@ -111,9 +111,8 @@ impl SubmitError {
 pub enum Unavailable {
     /// Too few members can be reached to decide which go on, so this one must not.
     #[error(
-        "too few of the group's members can be reached to decide who goes on, so this one waits: it goes on by itself once more \
-         of them are back; if they are lost for ever, `squall recover --force --reason TEXT` lets it go on \
-         without them"
+        "too few of the group's members can be reached to decide which of them go on, so this one waits: it goes on by itself once \
+         more of them are back; if they are lost for ever, `squall recover --force --reason TEXT` lets it go on without them"
     )]
     NoQuorum,
     /// The others went on without this node, because it was stopped or cut off. It joins again by itself.
@@ -125,7 +124,7 @@ pub enum Unavailable {
         epoch: Epoch,
     },
     /// This node is a member of the group, but not of this shard.
-    #[error("this node is no member of the shard: ask one of those who are, {}", list(members))]
+    #[error("this node is no member of the shard: ask one of its members, {}", list(members))]
     Elsewhere {
         /// The shard's members, by rank.
         members: Vec<NodeId>,
@@ -154,11 +153,23 @@ pub enum Unavailable {
     )]
     Inadequate,
     /// No member holds the group's state.
-    #[error("no member holds the group's state: it goes on when one of {} returns with it", list(last_holders))]
+    #[error("no member holds the group's state: {}", suspended(last_holders, *all_back))]
     Suspended {
         /// The nodes that held it last.
         last_holders: Vec<NodeId>,
+        /// Whether all of them have returned, so that the state is lost unless one of them says soon that it has it.
+        all_back: bool,
     },
+}
+
+fn suspended(last_holders: &[NodeId], all_back: bool) -> String {
+    let nodes = list(last_holders);
+    match all_back {
+        false => format!("it goes on when one of {nodes} returns with it"),
+        true => {
+            format!("{nodes} are back, and if none of them says soon that it has it, it is lost: see `squall status`")
+        }
+    }
 }
 
 /// Names nodes, with commas between.

@@ -20,7 +20,7 @@
 //! 32..40   the epoch of the last view of which it had a record; 0 for none
 //! 40..44   v, the length of that record
 //! 44..     v bytes: the record, as the log has it
-//! then     the list of commands that nobody applies, as the log has it
+//! then     the list of commands that no member applies, as the log has it
 //! ```
 //!
 //! The transport must make sure that it arrives whole.
@@ -193,7 +193,7 @@ pub(crate) enum CaptureError {
     #[error("this node does not hold the group's state: ask another member")]
     NotComplete,
     #[error(
-        "the group's state can't be transferred, so nobody can join it: implement `Replicated::snapshot` and \
+        "the group's state can't be transferred, so no node can join it: implement `Replicated::snapshot` and \
          `Replicated::restore`"
     )]
     Unsupported,

@@ -88,8 +88,8 @@ impl Draft {
             |lease| {
                 let (is, most) = (lease.as_millis(), failure_timeout.as_millis());
                 format!(
-                    "is {is} ms, longer than the failure timeout of {most} ms: give less, since whoever drops a member waits \
-                     so long"
+                    "is {is} ms, longer than the failure timeout of {most} ms: give less, since a view that drops a member \
+                     waits so long"
                 )
             },
         )?;
@@ -173,7 +173,7 @@ impl GroupSettings {
             },
         )?;
         let senders = self.senders.node_ids()?;
-        let problem = "lists nobody: name at least one member, or leave it out if all may send";
+        let problem = "lists no member: name at least one, or leave it out if all may send";
         self.senders.check(|senders| !senders.is_empty(), |_| problem)?;
         if let Some(stranger) = senders.iter().flatten().find(|sender| !is_open && !members.contains(sender)) {
             let problem = format!("lists {}, which is not among the members: add it there or remove it", stranger.0);

@@ -9,8 +9,8 @@
 //! failure_timeout_ms = 1000    # the time of silence after which a member is suspected
 //! clock_limit_ms = 5000        # a node whose wall clock is further ahead of most others' submits nothing
 //! # read_lease_ms = 15         # the time for which members that all vouch for read alone, and the wait when one is
-//!                              # dropped; 0: never. Left out, it is 15, and a virtual machine with members on other
-//!                              # hosts does not read alone: see "Leases"
+//!                              # dropped; 0: never. Left out, it is 15, and a virtual machine whose group does not use
+//!                              # shared memory alone does not read alone: see "Leases"
 //! restart_wait_ms = 10000      # the time for which members that are back after a total failure, once more than half,
 //!                              # wait for the others
 //! disk_timeout_ms = 3000       # the time after which a member is given up whose disk finishes nothing while the disks
@@ -134,9 +134,10 @@
 //! A member reads alone for `read_lease_ms`, by its own clock, after the others have vouched for it. A virtual machine
 //! that is paused or moved may resume with a clock that did not advance, after the others continued without it. A read
 //! under its lease would then miss what they have applied since. So if `read_lease_ms` is left out, and the host shows
-//! signs of a hypervisor, a member confirms each read with the others. That is not needed if all members are on this
-//! host, and so are paused together. If the machine is never paused, `read_lease_ms = 15` makes reads local. Members
-//! may differ in this; only the length must be the same. `squall doctor` says which holds.
+//! signs of a hypervisor, a member confirms each read with the others. That is not needed if the group uses shared
+//! memory alone, since then all members are on this host, and so are paused together. A member of a cluster with
+//! addresses confirms also where all of these are of one host. If the machine is never paused, `read_lease_ms = 15`
+//! makes reads local. Members may differ in this; only the length must be the same. `squall doctor` says which holds.
 //!
 //! # The environment
 //!

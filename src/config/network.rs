@@ -93,13 +93,13 @@ impl Draft {
             let list = parse_all(listed)?.unwrap_or_default();
             if list.is_empty() || list.len() > MAX_ADDRESSES {
                 return Err(listed.error(format!(
-                    "lists {} addresses: give 1 to {MAX_ADDRESSES}, or leave it out if nobody can dial this node",
+                    "lists {} addresses: give 1 to {MAX_ADDRESSES}, or leave it out if no node can dial this one",
                     list.len()
                 )));
             }
             if let Some(wildcard) = list.iter().find(|address| address.is_wildcard()) {
                 return Err(listed.error(format!(
-                    "is {wildcard}, which nobody can dial: give an address of its host here, and `listen = \"{wildcard}\"`"
+                    "is {wildcard}, which no node can dial: give an address of its host here, and `listen = \"{wildcard}\"`"
                 )));
             }
             for (other, theirs) in &addresses {
@@ -156,8 +156,8 @@ impl Draft {
         let own = self.addresses.value.as_ref().and_then(|table| table.get(&me.0));
         let setting = own.filter(|_| self.node.listen.value.is_none()).unwrap_or(&self.node.listen);
         Err(setting.error(format!(
-            "is {open}, which others can reach, and nothing protects it: make keys with `squall keys` and name them in \
-             `[security]`, or write `security = \"none\"` if nobody else is on that network"
+            "is {open}, which other hosts can reach, and nothing protects it: make keys with `squall keys` and name them in \
+             `[security]`, or write `security = \"none\"` if only this cluster is on that network"
         )))
     }
 

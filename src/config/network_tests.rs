@@ -77,8 +77,8 @@ fn one_member_may_have_no_address_and_others_may_listen_elsewhere() {
 
 #[test]
 fn an_error_names_the_place_the_key_and_the_remedy() {
-    let open = "which others can reach, and nothing protects it: make keys with `squall keys` and name them in `[security]`, or \
-                write `security = \"none\"` if nobody else is on that network";
+    let open = "which other hosts can reach, and nothing protects it: make keys with `squall keys` and name them in `[security]`, or \
+                write `security = \"none\"` if only this cluster is on that network";
     let address = "give a host and a port, such as \"10.0.0.1:7700\", \"[fd00::1]:7700\" or \"host.example:7700\"";
     for (text, said) in [
         (HOSTS.to_owned(), format!("line 5: `addresses.2` is 10.0.0.2:7700, {open}")),
@@ -90,7 +90,7 @@ fn an_error_names_the_place_the_key_and_the_remedy() {
         ),
         (
             format!("{HOSTS}4 = \"0.0.0.0:7700\"\n"),
-            "line 7: `addresses.4` is 0.0.0.0:7700, which nobody can dial: give an address of its host here, and `listen = \
+            "line 7: `addresses.4` is 0.0.0.0:7700, which no node can dial: give an address of its host here, and `listen = \
              \"0.0.0.0:7700\"`"
                 .into(),
         ),
@@ -100,7 +100,7 @@ fn an_error_names_the_place_the_key_and_the_remedy() {
         ),
         (
             format!("{HOSTS}4 = []\n"),
-            "line 7: `addresses.4` lists 0 addresses: give 1 to 8, or leave it out if nobody can dial this node".into(),
+            "line 7: `addresses.4` lists 0 addresses: give 1 to 8, or leave it out if no node can dial this one".into(),
         ),
         (
             format!("members = [1, 2]\n{HOSTS}"),
@@ -141,7 +141,7 @@ fn an_error_names_the_place_the_key_and_the_remedy() {
         (
             format!("security = \"off\"\n{HOSTS}"),
             "line 1: `security` is \"off\": give \"tls\" with `ca`, `certificate` and `key` (`squall keys` makes them), or \
-             \"none\" if nobody else is on the network"
+             \"none\" if only this cluster is on the network"
                 .into(),
         ),
         (

@@ -154,8 +154,8 @@ pub(super) fn protection(written: &Written) -> Result<Protection, ConfigError> {
         "none" => Ok(Protection::None),
         "tls" => Ok(Protection::Tls),
         _ => Err(written.error(format!(
-            "is {text:?}: give \"tls\" with `ca`, `certificate` and `key` (`squall keys` makes them), or \"none\" if nobody \
-             else is on the network"
+            "is {text:?}: give \"tls\" with `ca`, `certificate` and `key` (`squall keys` makes them), or \"none\" if only this \
+             cluster is on the network"
         ))),
     }
 }

@@ -163,7 +163,7 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
         ),
         (
             "[groups.a]\nsenders = []",
-            "configuration, line 5: `groups.a.senders` lists nobody: name at least one member, or leave it out if all may send",
+            "configuration, line 5: `groups.a.senders` lists no member: name at least one, or leave it out if all may send",
         ),
         ("[groups.a]\nmax_waiting = 0", "configuration, line 5: `groups.a.max_waiting` is 0: give 1 to 16777216"),
         (

@@ -4,9 +4,9 @@
 mod apply;
 pub(crate) mod backlog;
 pub(crate) mod delivery_thread;
-mod kept;
 mod pending_durable;
 pub(crate) mod shard_change;
+mod suspended_copy;
 mod transfer_requests;
 mod view_part;
 
@@ -26,9 +26,9 @@ use squall_runtime::blocking::Applying;
 
 use self::{
     apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
-    kept::SuspendedCopy,
     pending_durable::{PendingDurable, fail_read},
     shard_change::{Fate, Installed, ShardChange},
+    suspended_copy::SuspendedCopy,
     transfer_requests::{TransferRequests, capture},
     view_part::{ReplicaPhase, ViewPart, is_within, outcomes},
 };
@@ -353,11 +353,12 @@ impl<S: Service> Delivery<S> {
             }
         };
         self.kept = kept.filter(|_| members.is_suspended());
-        let mut part = ViewPart { epoch: view.epoch, members, submitter, deliverer, phase, stalled: false };
+        let (epoch, all_back) = (view.epoch, members.are_all_back(&view.members));
+        let mut part = ViewPart { epoch, members, all_back, submitter, deliverer, phase, stalled: false };
         match &part.phase {
             ReplicaPhase::Complete { .. } => part.begin(&self.context, is_listed),
             ReplicaPhase::Incomplete { .. } => {
-                self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
+                self.context.durable.iter().for_each(|durable| durable.log_writer.stop_publishing());
             }
         }
         self.context.exchange.set_replica_status(part.replica_status(&self.requests));
@@ -382,7 +383,7 @@ impl<S: Service> Delivery<S> {
         shared.replies.go_on();
         exchange.forget();
         exchange.set_replica_status(ReplicaStatus::Outside);
-        self.context.durable.iter().for_each(|durable| durable.log_writer.tell_nobody());
+        self.context.durable.iter().for_each(|durable| durable.log_writer.stop_publishing());
         self.context.fail_pending_replies(&why);
         if matches!(why, Unavailable::Elsewhere { .. }) {
             self.kept = None;

@@ -8,7 +8,7 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, S
 use super::{
     Fate,
     apply::{Apply, ApplyContext},
-    kept::SuspendedCopy,
+    suspended_copy::SuspendedCopy,
     transfer_requests::TransferRequests,
 };
 use crate::{
@@ -24,6 +24,8 @@ use crate::{
 pub(super) struct ViewPart {
     pub(super) epoch: Epoch,
     pub(super) members: ShardView,
+    /// Whether the shard is suspended, and all who may have its state are members.
+    pub(super) all_back: bool,
     pub(super) submitter: Submitter,
     pub(super) deliverer: Deliverer,
     pub(super) phase: ReplicaPhase,
@@ -61,7 +63,7 @@ impl ViewPart {
         match (&self.members.state, &self.phase) {
             _ if self.stalled => Some(Unavailable::NoQuorum),
             (ShardState::Suspended { .. }, _) => {
-                Some(Unavailable::Suspended { last_holders: self.members.waits_for() })
+                Some(Unavailable::Suspended { last_holders: self.members.waits_for(), all_back: self.all_back })
             }
             (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
             (ShardState::Active, ReplicaPhase::Incomplete { .. }) => Some(Unavailable::Joining),
@@ -150,7 +152,7 @@ impl ViewPart {
         if let Some(durable) = &context.durable {
             self.deliverer.begin(durable.log_writer.end().version);
             let from = if is_listed { Position::START } else { Position { epoch: self.epoch, seq: Seq(0) } };
-            durable.log_writer.tell(self.deliverer.persisted(), from);
+            durable.log_writer.publish(self.deliverer.persisted(), from);
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum LogKeysError {
         cause: io::Error,
     },
     /// Other users can read a private key.
-    #[error("{} can be read by others (mode {mode:03o}), who could sign with it: chmod 600 it, or make another", path.display())]
+    #[error("{} can be read by other users (mode {mode:03o}), who could sign with it: chmod 600 it, or make another", path.display())]
     IsOpen {
         /// The file.
         path: PathBuf,

@@ -178,6 +178,7 @@ impl LogWriter {
     }
 
     /// Sets a pump, for a log without a writing thread: each caller that waits calls it, and it writes all that is due.
+    #[cfg(feature = "sim")]
     pub(crate) fn pump(&self, pump: Pump) {
         // It is set once.
         let _ = self.pump.set(pump);
@@ -416,7 +417,7 @@ impl LogWriter {
     /// A view may begin behind the last record of the one before, since an entry of the order that is no message leaves
     /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
     /// acknowledged nothing in the view (docs/src/internals/restart.md).
-    pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
+    pub(crate) fn publish(&self, persisted: Persisted, from: Position) {
         let mut buffer = self.buffer.lock();
         let record = Position::new(persisted.epoch(), Seq(0));
         let from = buffer.appender.end().position.max(from).max(record);
@@ -433,7 +434,7 @@ impl LogWriter {
     }
 
     /// Stops publishing how far the log persists.
-    pub(crate) fn tell_nobody(&self) {
+    pub(crate) fn stop_publishing(&self) {
         self.buffer.lock().persisted = None;
     }
 

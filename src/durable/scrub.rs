@@ -14,7 +14,7 @@ use crate::durable::{disk::Disk, log_writer::LogWriter, recovery};
 
 /// The rate at which a log is read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ScrubRate {
     /// The average rate while it reads. With 0 it does not read.
     pub(crate) bytes_per_second: u64,
     /// The number of bytes that are read at once.
@@ -26,11 +26,11 @@ pub(crate) struct Pace {
     pub(crate) again: Duration,
 }
 
-impl Pace {
-    /// The pace of a running node.
-    pub(crate) fn of_node(bytes_per_second: u64) -> Pace {
+impl ScrubRate {
+    /// The rate of a running node.
+    pub(crate) fn of_node(bytes_per_second: u64) -> ScrubRate {
         let (rest, again) = (Duration::from_secs(600), Duration::from_secs(5));
-        Pace { bytes_per_second, slice: 256 << 10, rest, again }
+        ScrubRate { bytes_per_second, slice: 256 << 10, rest, again }
     }
 }
 
@@ -71,15 +71,15 @@ struct FoundDamage {
 /// Decides the order of reads and repairs of a log.
 #[derive(Debug)]
 pub(crate) struct Scrub {
-    pace: Pace,
+    rate: ScrubRate,
     next_read: Time,
     found: Vec<FoundDamage>,
     repaired: u64,
 }
 
 impl Scrub {
-    pub(crate) fn new(pace: Pace, now: Time) -> Scrub {
-        Scrub { pace, next_read: now, found: Vec::new(), repaired: 0 }
+    pub(crate) fn new(rate: ScrubRate, now: Time) -> Scrub {
+        Scrub { rate, next_read: now, found: Vec::new(), repaired: 0 }
     }
 
     /// Returns the next thing to do. `others` have the log, too.
@@ -90,25 +90,25 @@ impl Scrub {
                 return ScrubStep::Repair(found.damage.clone(), other);
             }
             found.asked.clear();
-            found.next = now + self.pace.again * (1 << found.rounds.min(6));
+            found.next = now + self.rate.again * (1 << found.rounds.min(6));
             found.rounds += 1;
             if found.rounds == 1 {
                 return ScrubStep::Alone(found.damage.clone());
             }
         }
         let retry = self.found.iter().map(|found| found.next).min().unwrap_or(Time::MAX);
-        match self.pace.bytes_per_second {
+        match self.rate.bytes_per_second {
             0 => ScrubStep::Wait(retry),
-            _ if self.next_read <= now => ScrubStep::Read(self.pace.slice),
+            _ if self.next_read <= now => ScrubStep::Read(self.rate.slice),
             _ => ScrubStep::Wait(retry.min(self.next_read)),
         }
     }
 
     /// Notes that so many bytes were read. A log that could not be read to its end is begun anew, too.
     pub(crate) fn has_read(&mut self, now: Time, bytes: u64, ended: bool) {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.pace.bytes_per_second.max(1));
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.bytes_per_second.max(1));
         let pause = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.next_read = now + pause + if ended { self.pace.rest } else { Duration::ZERO };
+        self.next_read = now + pause + if ended { self.rate.rest } else { Duration::ZERO };
     }
 
     /// Notes a damage. Returns whether it was not known.
@@ -143,8 +143,8 @@ pub(crate) struct Scrubbing {
 }
 
 impl Scrubbing {
-    pub(crate) fn new(group: String, log_writer: Arc<LogWriter>, pace: Pace, now: Time) -> Scrubbing {
-        Scrubbing { group, scrub: Scrub::new(pace, now), log_writer, reader: None, is_told: false }
+    pub(crate) fn new(group: String, log_writer: Arc<LogWriter>, rate: ScrubRate, now: Time) -> Scrubbing {
+        Scrubbing { group, scrub: Scrub::new(rate, now), log_writer, reader: None, is_told: false }
     }
 
     /// Does what is due, and returns the time of the next call; `now` if there is more. `others` are the members whose
@@ -226,8 +226,8 @@ mod tests {
     }
 
     fn scrub() -> Scrub {
-        let pace = Pace { bytes_per_second: 1000, slice: 500, rest: 60 * SECOND, again: 10 * SECOND };
-        Scrub::new(pace, Time::ZERO)
+        let rate = ScrubRate { bytes_per_second: 1000, slice: 500, rest: 60 * SECOND, again: 10 * SECOND };
+        Scrub::new(rate, Time::ZERO)
     }
 
     #[test]
@@ -245,8 +245,8 @@ mod tests {
 
     #[test]
     fn a_rate_of_0_reads_nothing_and_repairs_what_is_known() {
-        let pace = Pace { bytes_per_second: 0, ..Pace::of_node(0) };
-        let mut scrub = Scrub::new(pace, Time::ZERO);
+        let rate = ScrubRate { bytes_per_second: 0, ..ScrubRate::of_node(0) };
+        let mut scrub = Scrub::new(rate, Time::ZERO);
         assert_eq!(scrub.next(Time::ZERO, &[NodeId(2)]), ScrubStep::Wait(Time::MAX));
         assert!(scrub.finds(Time::ZERO, &damage(1)));
         assert_eq!(scrub.next(Time::ZERO, &[NodeId(2)]), ScrubStep::Repair(damage(1), NodeId(2)));

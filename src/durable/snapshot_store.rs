@@ -52,13 +52,13 @@ pub(crate) enum SnapshotStoreError {
     Write(io::Error),
     #[error("the application panicked while it wrote its state")]
     Panicked,
-    #[error("an image of the group's state can't be read: {0}")]
+    #[error("a snapshot of the group's state can't be read: {0}")]
     Read(#[from] io::Error),
-    #[error("an image of the group's state is not of this format: {0}")]
+    #[error("a snapshot of the group's state is not of this format: {0}")]
     Foreign(&'static str),
-    #[error("an image of the group's state is of the schema {written:?}, and the log of {log:?}")]
+    #[error("a snapshot of the group's state is of the schema {written:?}, and the log of {log:?}")]
     Schema { written: String, log: String },
-    #[error("an image of the group's state at {at} is not of this log, which is at {log} there")]
+    #[error("a snapshot of the group's state at {at} is not of this log, which is at {log} there")]
     Other { at: End, log: End },
 }
 

@@ -14,17 +14,17 @@ pub struct LogStatus {
     /// The time of the last version.
     pub ends_at_ns: u64,
     /// The last globally persisted version: all members have it on disk, as far as this node knows.
-    pub safe: u64,
+    pub globally_persisted: u64,
     /// The approximate size of its segments' contents, in bytes.
     pub bytes: u64,
     /// The version of the newest snapshot of the state.
-    pub image: Option<u64>,
+    pub snapshot: Option<u64>,
     /// The size of all snapshots, in bytes.
-    pub image_bytes: u64,
+    pub snapshots_bytes: u64,
     /// Whether a snapshot was due while the one before was still being taken. If taking it hangs, no log is trimmed
     /// until that goes on.
     #[serde(default)]
-    pub image_late: bool,
+    pub snapshot_late: bool,
     /// Records that were written since the node's start: messages, and few views.
     pub records: u64,
     /// Their size on disk, in bytes.

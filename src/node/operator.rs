@@ -12,7 +12,7 @@ use squall_membership::{EndReason, Input};
 use squall_view_log::Monitor;
 
 use crate::{
-    clients::admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
+    clients::admin::{Admin, EmptiedShard, Farewell, Farewells, NodeCondition, StatusReport},
     node::{engine::EngineRequest, watch::NodeWatch},
 };
 
@@ -73,7 +73,7 @@ impl Admin for Operator {
         seen.unwrap_or_else(|| {
             let why =
                 self.watch.end_reason().map_or_else(|| "its engine does not answer".into(), |end| end.to_string());
-            StatusReport { standing: Standing::Ended(why), ..known }
+            StatusReport { condition: NodeCondition::Ended(why), ..known }
         })
     }
 

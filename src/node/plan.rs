@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Patience, Settings, ShardId};
+use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Settings, ShardId, StallLimits};
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use crate::{
@@ -130,7 +130,7 @@ impl Plan {
             read_lease: config.read_lease(),
             // A missing member must not be able to read any more when the others go on.
             restart_wait: config.restart_wait().max(config.read_lease() * 2),
-            patience: Patience { disk: config.disk_timeout(), application: config.apply_timeout() },
+            stall_limits: StallLimits { disk: config.disk_timeout(), application: config.apply_timeout() },
         };
         Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
     }

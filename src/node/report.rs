@@ -11,8 +11,8 @@ use super::{
 use crate::{
     calls::{clock::Now, error::list},
     clients::admin::{
-        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
-        StatusReport,
+        CandidateReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport,
+        StallReport, StatusReport,
     },
 };
 
@@ -23,7 +23,7 @@ impl Engine {
     /// Adds the engine's knowledge to a report about the view log.
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();
-        report.standing = self.standing(report.node, now);
+        report.condition = self.condition(report.node, now);
         report.candidates = membership.candidates().iter().map(candidate).collect();
         let Some(view) = self.core.view() else { return report };
         report.epoch = Some(view.epoch.0);
@@ -43,14 +43,14 @@ impl Engine {
         StallReport { node: stall.node, shard: stall.shard.0, group, waits_for: stall.waits_for, for_ms }
     }
 
-    fn standing(&self, me: NodeId, now: Time) -> Standing {
+    fn condition(&self, me: NodeId, now: Time) -> NodeCondition {
         if let Some(reason) = self.watch.end_reason() {
-            return Standing::Ended(reason.to_string());
+            return NodeCondition::Ended(reason.to_string());
         }
         let log = self.monitor.status();
         // A member whose view needs no decision goes on.
         if let Some(why) = log.stuck.filter(|_| self.stalled.is_some() || self.core.view().is_none()) {
-            return Standing::Stalled(why);
+            return NodeCondition::Stalled(why);
         }
         if let Some(why) = &self.stalled {
             let elsewhere = log.other_life.map_or_else(String::new, |node| {
@@ -59,20 +59,20 @@ impl Engine {
                      what it has delivered since, and join, start it again"
                 )
             });
-            return Standing::Stalled(format!("{why}{elsewhere}"));
+            return NodeCondition::Stalled(format!("{why}{elsewhere}"));
         }
         if let Some(at) = self.core.membership().rejoins_at() {
-            return Standing::Waiting { rejoins_in_ms: at.since(now).as_millis() as u64 };
+            return NodeCondition::Waiting { rejoins_in_ms: at.since(now).as_millis() as u64 };
         }
         if self.core.view().is_none() && !log.waits_for.is_empty() {
-            return Standing::Stalled(waits_for(&log.waits_for));
+            return NodeCondition::Stalled(waits_for(&log.waits_for));
         }
         let is_wedged = |view: &View| view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank));
         match self.core.view() {
-            Some(view) if is_wedged(view) => Standing::Wedged,
-            Some(_) => Standing::Member,
-            None if self.founds && log.cluster.is_none() => Standing::Forming,
-            None => Standing::Joining,
+            Some(view) if is_wedged(view) => NodeCondition::Wedged,
+            Some(_) => NodeCondition::Member,
+            None if self.founds && log.cluster.is_none() => NodeCondition::Forming,
+            None => NodeCondition::Joining,
         }
     }
 
@@ -154,7 +154,7 @@ impl Engine {
                  held: end this node, and start it together with new ones"
             ),
             Some(view) if view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank)) => format!(
-                "it waits for those who decide ({others}), which may still answer: try again once `squall status` says that it \
+                "it waits for the nodes that decide ({others}), which may still answer: try again once `squall status` says that it \
                  can't go on, which takes a few seconds"
             ),
             Some(view) => format!(
@@ -169,8 +169,8 @@ impl Engine {
     fn not_forced_from_disk(&self, last: Option<&Proposal>) -> String {
         match last {
             Some(last) if last.view.rank_of(self.monitor.me().node).is_none() => self.not_forced(),
-            _ => "it was started again, and its disk has nothing of the last view that it knows of: start those for whom it waits, or \
-                  force one that was a member of that view"
+            _ => "it was started again, and its disk has nothing of the last view that it knows of: start the nodes for which it waits, \
+                  or force one that was a member of that view"
                 .into(),
         }
     }

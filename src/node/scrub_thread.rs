@@ -18,7 +18,7 @@ use squall_services::Caller;
 
 use crate::{
     durable::{
-        scrub::{Pace, Scrubbing},
+        scrub::{ScrubRate, Scrubbing},
         status::AsideStatus,
     },
     group::control::GroupControl,
@@ -57,11 +57,11 @@ impl ScrubThread {
         groups: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)>,
         bytes_per_second: u64,
     ) -> io::Result<ScrubThread> {
-        let pace = Pace::of_node(bytes_per_second);
+        let rate = ScrubRate::of_node(bytes_per_second);
         let now = Time::boot_clock();
         let kept = |(shard, control): (ShardId, Arc<dyn GroupControl>)| {
             let log_writer = Arc::clone(control.log_writer()?);
-            let scrubbing = Scrubbing::new(control.name().to_owned(), log_writer, pace, now);
+            let scrubbing = Scrubbing::new(control.name().to_owned(), log_writer, rate, now);
             Some(ScrubbedLog { shard, control, scrubbing, next: now, changes: None })
         };
         let mut logs: Vec<ScrubbedLog> = groups.filter_map(kept).collect();

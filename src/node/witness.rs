@@ -11,7 +11,7 @@ use squall_services::{ControlStream, Handler, Server, Service};
 use squall_view_log::{Log, Monitor};
 
 use crate::{
-    clients::admin::{self, Admin, EmptiedShard, Farewell, Standing, StatusReport},
+    clients::admin::{self, Admin, EmptiedShard, Farewell, NodeCondition, StatusReport},
     config::Config,
     config::carrier::Carrier,
     node::{builder::StartError, view_log},
@@ -107,7 +107,7 @@ impl Admin for WitnessOperator {
     fn status(&self) -> StatusReport {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
         let epoch = self.monitor.status().epoch.map(|epoch| epoch.0);
-        StatusReport { standing: Standing::Witness, epoch, ..known }
+        StatusReport { condition: NodeCondition::Witness, epoch, ..known }
     }
 
     fn suspect(&self, _: NodeId) -> Result<(), String> {

@@ -292,7 +292,7 @@ impl Cluster {
             }
             Some(None) => {
                 *link = ClientLink::Down;
-                core.broken(now, "nobody answers".to_owned(), &mut effects);
+                core.broken(now, "no member answers".to_owned(), &mut effects);
             }
             None => {}
         }

@@ -19,9 +19,9 @@ use super::{
     clock::Clock,
     disks::{DiskCopy, Disks},
     node::{Act, Launch, RunState, SimNode, true_time},
-    options::{Decider, Options},
+    options::{Options, ViewLogKind},
     raft::Raft,
-    view_log::{Pace, Script},
+    view_log::{Script, ScriptTiming},
 };
 use crate::{
     Group, Sharded,
@@ -200,7 +200,7 @@ impl Cluster {
         for node in self.config.members().to_vec() {
             self.launch(node)?;
         }
-        if self.options.view_log != Decider::Scripted {
+        if self.options.view_log != ViewLogKind::Scripted {
             self.config.witnesses().to_vec().into_iter().for_each(|witness| self.launch_witness(witness));
         }
         Ok(())
@@ -248,9 +248,9 @@ impl Cluster {
         let layout = plan.settings.layout.clone();
         let no_disk = |why: String| NotStarted::Disk { node: id, why };
         let (me, view_log) = match self.options.view_log {
-            Decider::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
-            decider => {
-                let started = self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng);
+            ViewLogKind::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
+            kind => {
+                let started = self.raft.start(&self.config, layout, me, (kind, clock, now), &mut self.rng);
                 started.inspect_err(|_| self.net.crash(id)).map_err(|error| no_disk(error.to_string()))?
             }
         };
@@ -296,9 +296,9 @@ impl Cluster {
         let now = self.net.now();
         let clock = Clock::random(self.options.clock_drift, &mut self.rng);
         let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
-        let decider = (self.options.view_log, clock, now);
+        let timed = (self.options.view_log, clock, now);
         // It has no engine, so nothing needs its side of the log.
-        drop(self.raft.start(&self.config, Layout::default(), me, decider, &mut self.rng));
+        drop(self.raft.start(&self.config, Layout::default(), me, timed, &mut self.rng));
         self.schedule_log(id);
     }
 
@@ -311,8 +311,8 @@ impl Cluster {
         let (config, options, rng) = (&self.config, &self.options, &mut self.rng);
         self.script.get_or_insert_with(|| {
             let delay = options.log_delay;
-            let pace = Pace { delay, election: 20 * delay, patience: 2 * config.failure_timeout() };
-            Script::new(config.members().to_vec(), layout, pace, rng.fork())
+            let timing = ScriptTiming { delay, election: 20 * delay, patience: 2 * config.failure_timeout() };
+            Script::new(config.members().to_vec(), layout, timing, rng.fork())
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{Member, Proposal, View};
-use squall_view_log::Standing;
+use squall_view_log::Eligibility;
 
 use super::{cluster::Cluster, node::SimNode, view_log::Script};
 
@@ -45,11 +45,11 @@ impl Cluster {
         self.nodes.iter().filter_map(known).find(|leader| self.nodes.contains_key(leader))
     }
 
-    /// The standing of the node that knows most, of the nodes that could lead the log. None if no node could, or if a
-    /// script decides.
-    pub(super) fn log_leader(&self) -> Option<Standing> {
+    /// The eligibility of the node that knows most, of the nodes that could lead the log. None if no node could, or
+    /// if a script decides.
+    pub(super) fn log_leader(&self) -> Option<Eligibility> {
         let leaders = self.raft.leaders(|a, b| self.reach(a, b));
-        leaders.into_iter().map(|(_, standing)| standing).max_by_key(Standing::last)
+        leaders.into_iter().map(|(_, eligibility)| eligibility).max_by_key(Eligibility::last)
     }
 
     /// The number of voters in the first view.

@@ -21,7 +21,7 @@ use crate::{
         disk::Disk,
         log_writer::{DiskLog, LogWriter},
         recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
-        scrub::{Pace, Scrubbing},
+        scrub::{ScrubRate, Scrubbing},
     },
     group::control::GroupSpec,
     node::plan::Plan,
@@ -353,7 +353,7 @@ impl Cluster {
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
         // A start reads only what is behind the newest snapshot. Scrubbing has to find what is damaged before that.
         let status = self.nodes[&node].groups[&shard].control.history().status();
-        let (image, mut read) = (status.and_then(|status| status.image).unwrap_or(0), log.begin().version);
+        let (snapshot, mut read) = (status.and_then(|status| status.snapshot).unwrap_or(0), log.begin().version);
         loop {
             match reader.next_record() {
                 Ok(Some(record)) => {
@@ -363,7 +363,7 @@ impl Cluster {
                     }
                 }
                 Ok(None) => break,
-                Err(ReadError::Damaged(_)) if read < image => {}
+                Err(ReadError::Damaged(_)) if read < snapshot => {}
                 Err(error) => return Err(format!("{node}: {error}")),
             }
         }
@@ -381,7 +381,7 @@ impl Cluster {
                 group.writes = true;
                 puts.push((now + random(&mut self.rng, self.disks.pace(id)), Act::Write(shard)));
             }
-            if group.control.history().wants_step() && !std::mem::replace(&mut group.images, true) {
+            if group.control.history().wants_step() && !std::mem::replace(&mut group.snapshots, true) {
                 puts.push((now + random(&mut self.rng, SNAPSHOT_PACE), Act::Snapshot(shard)));
             }
         }
@@ -421,7 +421,7 @@ impl Cluster {
     /// Goes on with a snapshot of the state, as the thread that takes it would.
     pub(super) fn take_snapshot(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
-        group.images = false;
+        group.snapshots = false;
         group.control.history().step_snapshot();
         self.schedule_deliveries(id);
         self.step_within(id, self.options.step_delay);
@@ -433,13 +433,13 @@ impl Cluster {
         if bytes_per_second == 0 {
             return;
         }
-        let pace = Pace { bytes_per_second, slice: 8 << 10, rest: REST, again: REST };
+        let rate = ScrubRate { bytes_per_second, slice: 8 << 10, rest: REST, again: REST };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let mut shards = Vec::new();
         for (&shard, group) in &mut node.groups {
             let Some(logging) = &group.logging else { continue };
             let (name, log_writer) = (group.control.name().to_owned(), Arc::clone(&logging.log_writer));
-            group.scrubbing = Some(Scrubbing::new(name, log_writer, pace, now));
+            group.scrubbing = Some(Scrubbing::new(name, log_writer, rate, now));
             shards.push(shard);
         }
         shards.into_iter().for_each(|shard| self.put(now, id, Act::Scrub(shard)));

@@ -33,8 +33,8 @@
 //! ```
 //!
 //! Views are decided by a script, or by Raft as in a real cluster: [`Options::view_log`]. Durable groups need
-//! [`Decider::RaftOnDisks`]. As a test asks for, the disks lose what was not synced, tear what was being written, fill
-//! up, fail and rot. Nodes start again with what is left.
+//! [`ViewLogKind::RaftOnDisks`]. As a test asks for, the disks lose what was not synced, tear what was being written,
+//! fill up, fail and rot. Nodes start again with what is left.
 //!
 //! Squall itself is tested with [`scenario`]: random clusters, loads and faults, and what must hold after each.
 
@@ -56,5 +56,5 @@ mod view_log;
 pub use client::Client;
 pub use cluster::{Cluster, NotStarted};
 pub use disks::DiskCopy;
-pub use options::{Decider, Options};
+pub use options::{Options, ViewLogKind};
 pub use squall_fabric::sim::{SimConfig, SimNet};

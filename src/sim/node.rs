@@ -17,8 +17,8 @@ use super::{
     clock::Clock,
     cluster::{Cluster, random},
     disks::Logging,
-    options::Decider,
-    transfer::Cargo,
+    options::ViewLogKind,
+    transfer::StateTransfer,
 };
 use crate::{
     calls::{clock::Now, clock_bound::ClockBound, error::Unavailable},
@@ -117,7 +117,7 @@ pub(super) struct Home {
     /// Whether it has ended, or goes no further.
     over: bool,
     /// State that is on its way to it.
-    pub(super) cargo: Option<Cargo>,
+    pub(super) transfer: Option<StateTransfer>,
     /// Whether a fetch is on the agenda.
     pub(super) fetches: bool,
     /// Whether its log differs from its last source's.
@@ -129,7 +129,7 @@ pub(super) struct Home {
     /// Whether it is on the agenda to note how far the log was acknowledged.
     pub(super) notes: bool,
     /// Whether a step of a snapshot is on the agenda.
-    pub(super) images: bool,
+    pub(super) snapshots: bool,
     /// The scrubber that looks after its log.
     pub(super) scrubbing: Option<Scrubbing>,
     /// The place at which its log is to be cut, and whether its replica must then be rebuilt from what is left.
@@ -147,7 +147,7 @@ impl Home {
         }
         self.over |= is_end;
         if matches!(change, ShardChange::Outside { .. }) {
-            self.cargo = None;
+            self.transfer = None;
         }
         self.task.change(change);
     }
@@ -185,7 +185,7 @@ pub(super) fn true_time(now: Time) -> u64 {
 impl SimNode {
     pub(super) fn launch(cluster: &Cluster, launch: Launch) -> SimNode {
         let Launch { fabric, clock, me, plan, view_log, specs, pipe_slots, mut logs, server } = launch;
-        let has_disk = cluster.options.view_log == Decider::RaftOnDisks;
+        let has_disk = cluster.options.view_log == ViewLogKind::RaftOnDisks;
         let (now, wall_ahead) = (cluster.net.now(), cluster.walls.get(&me.node).copied().unwrap_or(0));
         let reads = Arc::new(AtomicU64::new(clock.at(now).as_nanos()));
         let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
@@ -209,13 +209,13 @@ impl SimNode {
                 control,
                 due_at: None,
                 over: false,
-                cargo: None,
+                transfer: None,
                 fetches: false,
                 differs: false,
                 logging,
                 writes: false,
                 notes: false,
-                images: false,
+                snapshots: false,
                 scrubbing: None,
                 cut: None,
                 cuts: false,
@@ -436,7 +436,7 @@ impl Cluster {
                 puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Cut(shard)));
             }
             let is_lacking = matches!(group.control.replica_status(), ReplicaStatus::Incomplete { .. });
-            if is_lacking && group.cargo.is_none() && !std::mem::replace(&mut group.fetches, true) {
+            if is_lacking && group.transfer.is_none() && !std::mem::replace(&mut group.fetches, true) {
                 puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Fetch(shard)));
             }
             let at = if node.hung.contains(&shard) {

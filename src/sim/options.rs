@@ -22,7 +22,7 @@ pub struct Options {
     /// The longest time that the view log takes for a question or an answer; the time is random.
     pub log_delay: Duration,
     /// The mechanism that decides on views.
-    pub view_log: Decider,
+    pub view_log: ViewLogKind,
     /// The size of a segment of a durable group's log, in bytes: as in [`squall_ordered::log::Options`].
     pub segment_bytes: u64,
     /// The number of bytes of such a log that are written at once.
@@ -34,7 +34,7 @@ pub struct Options {
 
 /// The mechanism that decides on views in a simulated cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Decider {
+pub enum ViewLogKind {
     /// A script, which decides as long as a majority of voters reach each other. It is cheap, and harsher than Raft in
     /// what it tells to which node, and at which time.
     #[default]
@@ -55,7 +55,7 @@ impl Default for Options {
             transfer_delay: Duration::from_micros(500),
             clock_drift: 83_000,
             log_delay: Duration::from_micros(100),
-            view_log: Decider::Scripted,
+            view_log: ViewLogKind::Scripted,
             segment_bytes: 64 << 10,
             batch_bytes: 16 << 10,
             scrub_bytes_per_second: 0,

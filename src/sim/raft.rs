@@ -6,13 +6,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
-    Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
+    ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ReturnReport, ShardId, View, ViewEvent, ViewLog,
 };
 use squall_view_log::{
-    Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing, ViewLogStatus,
+    Contact, Eligibility, NotForced, Settings, SimDisk, SimLog, Start, StartError, Timing, ViewLogStatus,
 };
 
-use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
+use super::{clock::Clock, cluster::Cluster, node::Act, options::ViewLogKind};
 use crate::{config::Config, node::view_log::end_reason};
 
 /// The parts of a cluster's view log.
@@ -61,11 +61,11 @@ impl Raft {
         config: &Config,
         layout: Layout,
         me: Member,
-        (decider, clock, now): (Decider, Clock, Time),
+        (kind, clock, now): (ViewLogKind, Clock, Time),
         rng: &mut Rng,
     ) -> Result<(Member, Box<dyn ViewLog>), StartError> {
         let node = me.node;
-        let disk = (decider == Decider::RaftOnDisks)
+        let disk = (kind == ViewLogKind::RaftOnDisks)
             .then(|| self.disks.entry(node).or_insert_with(|| SimDisk::new(rng.u64(..))).clone());
         let log = SimLog::new(settings(config, layout, me), rng.u64(..), disk, clock.at(now))?;
         let me = log.me();
@@ -134,8 +134,8 @@ impl Raft {
 
     /// Whether a node that runs has anything of the log.
     pub(super) fn has_part(&self, node: NodeId) -> bool {
-        let standing = self.log_nodes.get(&node).and_then(|log_node| log_node.log.lock().standing());
-        standing.is_some_and(|standing| !standing.voters().is_empty())
+        let eligibility = self.log_nodes.get(&node).and_then(|log_node| log_node.log.lock().eligibility());
+        eligibility.is_some_and(|eligibility| !eligibility.voters().is_empty())
     }
 
     /// The decisions, in order.
@@ -148,18 +148,18 @@ impl Raft {
         self.decided.lock().contradiction.clone()
     }
 
-    /// The nodes that could lead the log, of those that run and reach each other, with their standings.
-    pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Standing)> {
-        let standing = |(&node, log_node): (&NodeId, &LogNode)| {
+    /// The nodes that could lead the log, of those that run and reach each other, with their eligibility.
+    pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Eligibility)> {
+        let eligibility = |(&node, log_node): (&NodeId, &LogNode)| {
             let log = log_node.log.lock();
-            log.standing().filter(|_| log.failure().is_none()).map(|standing| (node, standing))
+            log.eligibility().filter(|_| log.failure().is_none()).map(|eligibility| (node, eligibility))
         };
-        let standings: Vec<(NodeId, Standing)> = self.log_nodes.iter().filter_map(standing).collect();
-        let can_lead = |(node, standing): &&(NodeId, Standing)| {
-            let reached = standings.iter().filter(|(other, _)| other == node || reach(*node, *other));
-            reach(*node, *node) && standing.can_lead(reached.map(|(_, standing)| standing))
+        let eligible: Vec<(NodeId, Eligibility)> = self.log_nodes.iter().filter_map(eligibility).collect();
+        let can_lead = |(node, eligibility): &&(NodeId, Eligibility)| {
+            let reached = eligible.iter().filter(|(other, _)| other == node || reach(*node, *other));
+            reach(*node, *node) && eligibility.can_lead(reached.map(|(_, eligibility)| eligibility))
         };
-        standings.iter().filter(can_lead).cloned().collect()
+        eligible.iter().filter(can_lead).cloned().collect()
     }
 }
 
@@ -213,8 +213,8 @@ impl ViewLog for Side {
         self.log.lock().report(to, report);
     }
 
-    fn back(&mut self, back: Back) {
-        self.log.lock().back(back);
+    fn report_return(&mut self, back: ReturnReport) {
+        self.log.lock().report_return(back);
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -25,7 +25,7 @@ use crate::{
 type Answer = Arc<Lock<Option<Result<PreparedOffer, String>>>>;
 
 /// State that is on its way.
-pub(super) struct Cargo {
+pub(super) struct StateTransfer {
     source: NodeId,
     /// The source's replica, in that life of its node.
     from: Arc<dyn GroupControl>,
@@ -86,7 +86,7 @@ impl Cluster {
         self.step_within(source, self.options.step_delay);
         let at = self.net.now() + self.random(self.options.transfer_delay);
         let group = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)).expect("it asks");
-        group.cargo = Some(Cargo { source, from, fetch, way: FetchStage::Asked(answer, 0) });
+        group.transfer = Some(StateTransfer { source, from, fetch, way: FetchStage::Asked(answer, 0) });
         self.put(at, id, Act::Restore(shard));
     }
 
@@ -112,21 +112,21 @@ impl Cluster {
     /// Goes on with a state that is on its way, unless its source was lost or the state is not wanted any more.
     pub(super) fn restore(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
-        let Some(cargo) = group.cargo.take() else { return };
-        let is_wanted = group.control.replica_status() == ReplicaStatus::Incomplete { fetch: cargo.fetch };
-        if !is_wanted || !self.comes_from(id, shard, &cargo) {
-            drop(cargo);
+        let Some(transfer) = group.transfer.take() else { return };
+        let is_wanted = group.control.replica_status() == ReplicaStatus::Incomplete { fetch: transfer.fetch };
+        if !is_wanted || !self.comes_from(id, shard, &transfer) {
+            drop(transfer);
             return self.fetch_again(id, shard);
         }
         self.let_deliver(id, shard);
-        let Cargo { source, from, fetch, way } = cargo;
+        let StateTransfer { source, from, fetch, way } = transfer;
         let way = match way {
             FetchStage::Asked(answer, late) => self.begin(id, shard, answer, late),
             FetchStage::Flows(flow) => self.flow(id, shard, flow),
         };
         let Some((way, wait)) = way else { return };
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
-        group.cargo = Some(Cargo { source, from, fetch, way });
+        group.transfer = Some(StateTransfer { source, from, fetch, way });
         self.put(self.net.now() + wait, id, Act::Restore(shard));
     }
 
@@ -140,9 +140,9 @@ impl Cluster {
     }
 
     /// Whether the source runs in the same life, and can be reached.
-    fn comes_from(&self, id: NodeId, shard: ShardId, cargo: &Cargo) -> bool {
-        let source = self.nodes.get(&cargo.source).and_then(|node| node.groups.get(&shard));
-        source.is_some_and(|group| Arc::ptr_eq(&group.control, &cargo.from)) && self.reach(id, cargo.source)
+    fn comes_from(&self, id: NodeId, shard: ShardId, transfer: &StateTransfer) -> bool {
+        let source = self.nodes.get(&transfer.source).and_then(|node| node.groups.get(&shard));
+        source.is_some_and(|group| Arc::ptr_eq(&group.control, &transfer.from)) && self.reach(id, transfer.source)
     }
 
     /// Checks whether a source has captured its state. Returns the next thing to do, and the time until then; None if

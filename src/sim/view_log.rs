@@ -1,5 +1,5 @@
-//! A view log that is scripted: one [`Register`] for all nodes, which changes while a majority of voters can reach each
-//! other.
+//! A view log that is scripted: one [`ViewLogState`] for all nodes, which changes while a majority of voters can reach
+//! each other.
 //!
 //! It does at random what the real view log may do. Questions and news take their time. A node that is out of reach
 //! hears of nothing; later it is told a part of what it missed, or only the last of it. Leaders change. Without a
@@ -14,8 +14,8 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{
-    Applied, Back, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Report, View,
-    ViewEvent, ViewLog, VoterId,
+    Applied, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Report, ReturnReport, View,
+    ViewEvent, ViewLog, ViewLogState, VoterId,
 };
 
 use super::clock::Clock;
@@ -31,7 +31,7 @@ const MAX_VOTERS: usize = 5;
 
 /// The times that the script takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct ScriptTiming {
     /// The longest time that a message takes.
     pub(super) delay: Duration,
     /// The longest time that the choice of a new leader takes.
@@ -49,10 +49,10 @@ pub(super) struct Script {
 #[derive(Debug)]
 struct SimLogShared {
     rng: Rng,
-    pace: Pace,
+    timing: ScriptTiming,
     layout: Layout,
     founders: Vec<NodeId>,
-    register: Register,
+    log_state: ViewLogState,
     history: BTreeMap<Epoch, Proposal>,
     voters: Vec<(NodeId, VoterId)>,
     /// The leader, and the time from which it leads.
@@ -93,13 +93,13 @@ struct LogClient {
 
 impl Script {
     /// A script for a cluster that these nodes begin.
-    pub(super) fn new(founders: Vec<NodeId>, layout: Layout, pace: Pace, rng: Rng) -> Script {
+    pub(super) fn new(founders: Vec<NodeId>, layout: Layout, timing: ScriptTiming, rng: Rng) -> Script {
         let shared = SimLogShared {
             rng,
-            pace,
+            timing,
             layout,
             founders,
-            register: Register::default(),
+            log_state: ViewLogState::default(),
             history: BTreeMap::new(),
             voters: Vec::new(),
             leader: None,
@@ -176,7 +176,7 @@ impl Script {
     /// Whether the voters that decide can reach each other. True before the first view.
     pub(super) fn has_quorum(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> bool {
         let shared = self.shared.lock();
-        shared.register.view().is_none() || shared.voters.iter().any(|&(node, _)| shared.can_lead(node, &reach))
+        shared.log_state.view().is_none() || shared.voters.iter().any(|&(node, _)| shared.can_lead(node, &reach))
     }
 }
 
@@ -212,7 +212,7 @@ impl SimLogShared {
 
     /// Decides the first view, once all founders are there and ask.
     fn begin(&mut self, reach: &dyn Fn(NodeId, NodeId) -> bool) {
-        if self.register.view().is_some() {
+        if self.log_state.view().is_some() {
             return;
         }
         let founder = self.founders[0];
@@ -228,14 +228,14 @@ impl SimLogShared {
     }
 
     fn apply(&mut self, entry: Entry) -> Applied {
-        let applied = self.register.apply(entry);
+        let applied = self.log_state.apply(entry);
         if let Applied::View(proposal) = &applied {
             self.history.insert(proposal.view.epoch, proposal.clone());
         }
         if matches!(applied, Applied::View(_) | Applied::Candidates) {
             self.candidacies += 1;
         }
-        if matches!(applied, Applied::Backs) {
+        if matches!(applied, Applied::Returns) {
             self.returns += 1;
         }
         applied
@@ -260,14 +260,14 @@ impl SimLogShared {
             0 => None,
             some => {
                 let leader = able[self.rng.usize(0..some)];
-                Some((leader, now + self.random(self.pace.election)))
+                Some((leader, now + self.random(self.timing.election)))
             }
         };
     }
 
     /// Sets the times at which the leader gets what a node has just asked for.
     fn schedule(&mut self, now: Time, node: NodeId) {
-        let delays = [(); 3].map(|()| self.random(self.pace.delay));
+        let delays = [(); 3].map(|()| self.random(self.timing.delay));
         let Some(client) = self.clients.get_mut(&node) else { return };
         for (at, _) in client.returns.iter_mut().filter(|(at, _)| at.is_none()) {
             *at = Some(now + delays[2]);
@@ -305,13 +305,13 @@ impl SimLogShared {
     fn take_candidate(&mut self, me: Member) {
         let node = me.node;
         // It goes on asking until it has been told that it is a member: it may be dropped again before.
-        let members = self.register.view().map_or(&[][..], |view| &view.members);
-        if members.contains(&me) || self.register.candidates().contains(&me) {
+        let members = self.log_state.view().map_or(&[][..], |view| &view.members);
+        if members.contains(&me) || self.log_state.candidates().contains(&me) {
             return;
         }
         if let Applied::Refused(Refused::Rule(_)) = self.apply(Entry::Candidate(me)) {
             // It has been known in a later life: an incarnation beyond that one asks in its place.
-            let beyond = self.register.known(node).map_or(1, |last| last.0 + 1);
+            let beyond = self.log_state.known(node).map_or(1, |last| last.0 + 1);
             let client = self.clients.get_mut(&node).expect("it asks");
             client.me.incarnation = Incarnation(beyond.max(client.me.incarnation.0));
             client.joins = Some((None, client.me.clone()));
@@ -319,7 +319,7 @@ impl SimLogShared {
     }
 
     fn withdraw(&mut self, now: Time, leader: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) {
-        for candidate in self.register.candidates().to_vec() {
+        for candidate in self.log_state.candidates().to_vec() {
             let gone = match self.clients.get(&candidate.node) {
                 None => true,
                 Some(client) => !reach(leader, candidate.node) && now.since(client.reached) > WITHDRAWN_AFTER,
@@ -333,7 +333,7 @@ impl SimLogShared {
     /// Gives the place of a voter that is no member any more to a member that is no voter. If every voter is a member,
     /// it adds two voters where the view has room for them.
     fn reconcile(&mut self, reach: &dyn Fn(NodeId, NodeId) -> bool, leader: NodeId) {
-        let Some(view) = self.register.view().cloned() else { return };
+        let Some(view) = self.log_state.view().cloned() else { return };
         let fresh = |voters: &[(NodeId, VoterId)]| {
             let new = |member: &&Member| !voters.contains(&(member.node, member.voter)) && reach(leader, member.node);
             view.members.iter().filter(new).map(|member| (member.node, member.voter)).collect::<Vec<_>>()
@@ -360,7 +360,7 @@ impl SimLogShared {
         reach: &dyn Fn(NodeId, NodeId) -> bool,
         wakes: &mut Vec<(Time, NodeId)>,
     ) {
-        let Some(view) = self.register.view().cloned() else { return };
+        let Some(view) = self.log_state.view().cloned() else { return };
         let (current, is_in) = (view.epoch, |me: &Member| view.members.contains(me));
         for node in self.clients.keys().copied().filter(|&node| reach(leader, node)).collect::<Vec<_>>() {
             // A snapshot says nothing of what came before it.
@@ -375,13 +375,13 @@ impl SimLogShared {
                 events.extend(self.history.range(first..).map(|(_, next)| ViewEvent::Committed(next.clone())));
             }
             if self.clients[&node].told_candidacies < self.candidacies {
-                events.push(ViewEvent::Candidates(self.register.candidates().to_vec()));
+                events.push(ViewEvent::Candidates(self.log_state.candidates().to_vec()));
             }
             if self.clients[&node].told_returns < self.returns {
-                events.push(ViewEvent::Backs(self.register.backs()));
+                events.push(ViewEvent::Returns(self.log_state.returns()));
             }
             for event in events {
-                let delay = self.random(self.pace.delay);
+                let delay = self.random(self.timing.delay);
                 self.send(now + delay, node, event, wakes);
             }
             let (candidacies, returns) = (self.candidacies, self.returns);
@@ -408,7 +408,7 @@ impl SimLogShared {
         for (from, to, report) in std::mem::take(&mut self.reports) {
             for node in to {
                 if node != from && reach(from, node) {
-                    let delay = self.random(self.pace.delay);
+                    let delay = self.random(self.timing.delay);
                     self.send(now + delay, node, ViewEvent::Reported(report.clone()), wakes);
                 }
             }
@@ -417,7 +417,7 @@ impl SimLogShared {
 
     /// Tells the nodes whose proposals wait for too long.
     fn complain(&mut self, now: Time, wakes: &mut Vec<(Time, NodeId)>) {
-        let patience = self.pace.patience;
+        let patience = self.timing.patience;
         for node in self.clients.keys().copied().collect::<Vec<_>>() {
             let client = self.clients.get_mut(&node).expect("it was just there");
             if client.proposes.is_none() {
@@ -430,7 +430,7 @@ impl SimLogShared {
     }
 
     fn next_look(&self, now: Time) -> Option<Time> {
-        let current = self.register.view().map(|view| view.epoch);
+        let current = self.log_state.view().map(|view| view.epoch);
         let waits = |client: &LogClient| {
             client.proposes.is_some()
                 || client.joins.is_some()
@@ -439,7 +439,7 @@ impl SimLogShared {
                 || client.told_returns < self.returns
                 || client.told_candidacies < self.candidacies
         };
-        let pending = self.clients.values().any(waits) || !self.register.candidates().is_empty();
+        let pending = self.clients.values().any(waits) || !self.log_state.candidates().is_empty();
         if !pending {
             return None;
         }
@@ -486,10 +486,10 @@ impl ViewLog for ScriptedLog {
         shared.is_fresh = true;
     }
 
-    fn back(&mut self, back: Back) {
+    fn report_return(&mut self, back: ReturnReport) {
         self.ask(|client| {
-            client.returns.retain(|(_, entry)| !matches!(entry, Entry::Back(_)));
-            client.returns.push((None, Entry::Back(back)));
+            client.returns.retain(|(_, entry)| !matches!(entry, Entry::Return(_)));
+            client.returns.push((None, Entry::Return(back)));
         });
     }
 

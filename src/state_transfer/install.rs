@@ -186,7 +186,7 @@ impl<S: Service> Installer<'_, S> {
         self.exchange.forget();
         self.cut_log(to)?;
         if rebuilds && self.log_writer.is_stale() {
-            self.rebuild_borrowed(guard, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
+            self.rebuild_borrowed(guard, &mut |_| Err("no member can be asked for its records yet".to_owned()))?;
             if self.log_writer.is_stale() {
                 let why = "the replica could not be taken back to where the log ends";
                 return Err(RestoreError::NotKept(why.to_owned()));

@@ -168,7 +168,7 @@ fn common(log_writer: &Arc<LogWriter>, have: LogEnd) -> Result<Option<Common>, S
     let (common, end) = answer.ok_or("its log can't be read any more")?;
     let asks = position(have.end);
     if have.life == own && asks.epoch >= end.position.epoch && asks > end.position {
-        return Err(format!("its log ends at {}, and who asks has more: {asks}", end.position));
+        return Err(format!("its log ends at {}, and the node that asks has more: {asks}", end.position));
     }
     Ok(common.unwrap_or_else(|error| {
         tracing::warn!(%error, "a member gets a state, since the log can't be read");

@@ -230,7 +230,7 @@ fn who_is_dropped_does_not_know_whether_what_others_deliver_is_on_any_disk() {
 }
 
 #[test]
-fn what_was_safe_in_a_log_is_not_in_the_one_that_takes_its_place() {
+fn what_was_globally_persisted_in_a_log_is_not_in_the_one_that_takes_its_place() {
     let mut solo = solo();
     let (log_writer, ..) = solo.log.as_ref().unwrap();
     let log_writer = Arc::clone(log_writer);

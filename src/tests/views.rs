@@ -252,8 +252,16 @@ fn a_shard_that_is_inadequate_or_suspended_refuses_new_work_by_name() {
             ShardState::Suspended { after: Epoch(2), last_holders: holders.collect(), acknowledged: 0 };
     });
     let error = solo.group.submit(&Entry::Add(1)).wait().unwrap_err();
-    assert_eq!(error, refused(Unavailable::Suspended { last_holders }));
+    assert!(error.to_string().contains("when one of node 4, node 5 returns"), "{error}");
+    assert_eq!(error, refused(Unavailable::Suspended { last_holders, all_back: false }));
     assert!(error.is_not_applied());
+    let undelivered = solo.end_view();
+    solo.install_next(undelivered, |view| {
+        let own = Holder { node: view.members[0].node, voter: view.members[0].voter, since: OrderEnd::START };
+        view.shards[0].state = ShardState::Suspended { after: Epoch(3), last_holders: vec![own], acknowledged: 0 };
+    });
+    let error = solo.group.submit(&Entry::Add(1)).wait().unwrap_err();
+    assert!(error.to_string().contains("it is lost"), "{error}");
     let undelivered = solo.end_view();
     solo.install_next(undelivered, |view| view.shards[0].state = ShardState::Active);
     let mut again = solo.group.submit(&Entry::Add(1));

@@ -81,7 +81,7 @@ fn check(log: &LogClient, member: u32, end: u64) -> Vec<Checked> {
     while checked(&parts) < end {
         assert!(Instant::now() < deadline, "member {member} has {} of {end}", checked(&parts));
         let part = log.check(checked(&parts) + 1, end).expect("it can be read");
-        // It may learn a little later than others which version is safe.
+        // It may learn a little later than others which version is globally persisted.
         if part.to > checked(&parts) {
             parts.push(part);
         }
@@ -120,7 +120,7 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
-    let cluster = Cluster::durable("full", "shm", 3);
+    let cluster = Cluster::durable("full", "shm", 3).with_own_node();
     let Some(disk) = Tmpfs::mount(&cluster.directory(3), SMALL) else { return };
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].ask("append"), RECORDS.to_string(), "the others go on");
@@ -136,7 +136,8 @@ fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
     third.ready();
     nodes[0].wait_view(&[1, 2, 3]);
     let log = LogClient::new(&cluster.clients(), GROUP);
-    let end = log.at_member(NodeId(1)).read(Consistency::Linearizable, u64::MAX..).expect("it serves").safe;
+    let end =
+        log.at_member(NodeId(1)).read(Consistency::Linearizable, u64::MAX..).expect("it serves").globally_persisted;
     let (one, other) = (check(&log, 1, end), check(&log, 3, end));
     assert!(one.iter().all(|part| part.digest.is_some()), "{one:?}");
     assert_eq!(one, other, "it lacks something");

@@ -80,7 +80,10 @@ fn what_was_acknowledged_can_be_read_everywhere_and_again_after_a_restart_of_all
     assert_eq!(version, 500);
     let status = nodes[1].0.status().expect("it runs");
     let log_status = status.groups[0].log.as_ref().expect("it is durable");
-    assert_eq!((log_status.first, log_status.last, log_status.safe, log_status.image), (1, 500, 500, Some(500)));
+    assert_eq!(
+        (log_status.first, log_status.last, log_status.globally_persisted, log_status.snapshot),
+        (1, 500, 500, Some(500))
+    );
     assert!(status.groups[0].members.iter().all(|member| member.persisted == 500));
     // All at once, so that no node goes on without the others.
     thread::scope(|scope| nodes.into_iter().for_each(|(node, _)| _ = scope.spawn(move || node.shutdown())));
@@ -92,7 +95,7 @@ fn what_was_acknowledged_can_be_read_everywhere_and_again_after_a_restart_of_all
         let at = |version| group.at_version(version, Sum::default(), |sum, _| sum.0).wait().expect("it is there");
         assert_eq!((at(1), at(250), at(500), at(520)), (sums[0], sums[249], sums[499], more[19]));
         let beyond = group.at_version(521, Sum::default(), |_, _| ()).wait();
-        assert!(matches!(beyond, Err(HistoryError::NotYet { asked: 521, safe: 520, .. })));
+        assert!(matches!(beyond, Err(HistoryError::NotYet { asked: 521, globally_persisted: 520, .. })));
     }
 }
 

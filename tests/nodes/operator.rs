@@ -7,26 +7,20 @@ use std::{
     net::TcpListener,
     process::{Child, Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use squall::{
     Config, ConfigBuilder, EndReason, Group, Node, NodeId, StartError, Witness,
-    admin::{AdminClient, Standing, StatusReport, Target},
+    admin::{AdminClient, NodeCondition, StatusReport, Target},
     config::{Backend, KeyFiles, Security},
     keys::{Authority, Files},
 };
 
 use crate::{
-    process::{self, PATIENCE},
+    process::{self, PATIENCE, until},
     sum::Sum,
 };
-
-#[test]
-#[ignore = "it is what other tests start as processes"]
-fn node() {
-    process::node();
-}
 
 fn cluster(test: &str) -> String {
     format!("operator-{test}-{}", std::process::id())
@@ -51,16 +45,8 @@ fn start_all(configs: Vec<ConfigBuilder>) -> Vec<Started> {
     })
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn ask(test: &str, node: u32) -> AdminClient {
-    AdminClient::connect(&Target::on_host(cluster(test), node), PATIENCE).expect("it runs")
+    process::ask(&cluster(test), node)
 }
 
 fn squall(arguments: &str) -> Output {
@@ -82,7 +68,7 @@ fn a_node_says_how_it_sees_its_cluster() {
     let started = start_all((1..=3).map(|id| config("status", id, 3)).collect());
     started[0].1.submit(&5).wait().expect("it is applied");
     let report = ask("status", 2).status().expect("it answers");
-    assert_eq!((&report.standing, report.epoch, nodes(&report)), (&Standing::Member, Some(1), vec![1, 2, 3]));
+    assert_eq!((&report.condition, report.epoch, nodes(&report)), (&NodeCondition::Member, Some(1), vec![1, 2, 3]));
     assert_eq!(report.leader, Some(NodeId(1)));
     let ages: Vec<bool> = report.members.iter().map(|member| member.heartbeat_age_ms.is_some()).collect();
     assert_eq!(ages, [true, false, true], "it does not wait for its own heartbeat");
@@ -130,8 +116,9 @@ fn a_survivor_goes_on_if_an_operator_forces_it() {
     assert!(refusal.contains("can go on"), "{refusal}");
     let mut survivor = started.pop().expect("three");
     process::kill_all(started);
-    let report = cluster.wait_report(3, "it can't go on", |report| matches!(report.standing, Standing::Stalled(_)));
-    let Standing::Stalled(why) = report.standing else { panic!("it was waited for") };
+    let report =
+        cluster.wait_report(3, "it can't go on", |report| matches!(report.condition, NodeCondition::Stalled(_)));
+    let NodeCondition::Stalled(why) = report.condition else { panic!("it was waited for") };
     assert!(why.contains("squall recover --force"), "{why}");
     let error = survivor.add(1).expect_err("nobody can decide");
     assert!(error.contains("squall recover --force"), "{error}");
@@ -210,8 +197,8 @@ fn who_is_dropped_again_soon_waits_and_says_how_long() {
     assert!(started[0].0.wait_view(PATIENCE, back(2)).expect("it goes on").is_some());
     client.suspect(NodeId(3)).expect("it is a member");
     let mut watched = ask("again", 3);
-    until("it waits", || match watched.status().expect("it answers").standing {
-        Standing::Waiting { rejoins_in_ms } => {
+    until("it waits", || match watched.status().expect("it answers").condition {
+        NodeCondition::Waiting { rejoins_in_ms } => {
             assert!(rejoins_in_ms <= 1000, "twice the failure timeout: {rejoins_in_ms}");
             true
         }
@@ -261,6 +248,7 @@ fn the_fields_of_a_status_are_these() {
         "candidates",
         "clock",
         "cluster",
+        "condition",
         "epoch",
         "forced",
         "joined",
@@ -270,13 +258,12 @@ fn the_fields_of_a_status_are_these() {
         "node",
         "shards",
         "stalls",
-        "standing",
         "version",
         "view_log",
         "went_back",
     ];
     assert_eq!(fields(&page), top);
-    assert_eq!((&page["node"], &page["epoch"], &page["standing"]), (&1.into(), &1.into(), &"member".into()));
+    assert_eq!((&page["node"], &page["epoch"], &page["condition"]), (&1.into(), &1.into(), &"member".into()));
     let member = [
         "addresses",
         "clock_ahead_ms",
@@ -305,7 +292,7 @@ fn two_members_and_a_witness_survive_the_loss_of_either_member() {
         let mut started = start_all((1..=2).map(config).collect());
         assert_eq!(started[0].1.submit(&5).wait(), Ok(5));
         let report = ask(&test, 3).status().expect("it answers");
-        assert_eq!((report.standing, report.view_log.map(|log| log.voters.len())), (Standing::Witness, Some(3)));
+        assert_eq!((report.condition, report.view_log.map(|log| log.voters.len())), (NodeCondition::Witness, Some(3)));
         started.remove(victim).0.shutdown();
         let (node, group) = &started[0];
         assert!(node.wait_view(PATIENCE, |view| view.members.len() == 1).expect("it goes on").is_some());

@@ -5,24 +5,18 @@ use std::{
     fs,
     process::{Command, Output},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use squall::{
     Config, ConfigBuilder, Node, NodeId, Sharded,
-    admin::{AdminClient, ShardCondition, Standing, Target},
+    admin::{AdminClient, NodeCondition, ShardCondition, Target},
 };
 
 use crate::{
-    process::{self, PATIENCE},
+    process::{self, PATIENCE, until},
     sum::Sum,
 };
-
-#[test]
-#[ignore = "it is what other tests start as processes"]
-fn node() {
-    process::node();
-}
 
 fn cluster(test: &str) -> String {
     format!("recover-{test}-{}", std::process::id())
@@ -43,16 +37,8 @@ fn start_all(test: &str) -> Vec<(Node, Sharded<Sum>)> {
     })
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn ask(test: &str, node: u32) -> AdminClient {
-    AdminClient::connect(&Target::on_host(cluster(test), node), PATIENCE).expect("it runs")
+    process::ask(&cluster(test), node)
 }
 
 fn recover(cluster: &str, node: u32) -> Output {
@@ -74,7 +60,7 @@ fn the_command_names_the_shards_that_start_empty_and_who_held_them() {
     let holders = cluster.wait_whole(1);
     let mut survivor = nodes.pop().expect("four");
     process::kill_all(nodes);
-    cluster.wait_report(4, "it can't go on", |report| matches!(report.standing, Standing::Stalled(_)));
+    cluster.wait_report(4, "it can't go on", |report| matches!(report.condition, NodeCondition::Stalled(_)));
     let output = recover(&cluster.name, 4);
     let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("node 4 goes on"), "{said}{warned}");
@@ -106,8 +92,8 @@ fn a_node_that_was_dropped_before_its_group_was_lost_is_refused_with_a_reason_an
     until("it waits", || {
         // The request is refused while the node is no member.
         let _ = others.suspect(NodeId(3));
-        let standing = client.status().expect("it answers").standing;
-        matches!(standing, Standing::Waiting { rejoins_in_ms } if rejoins_in_ms > 1500)
+        let condition = client.status().expect("it answers").condition;
+        matches!(condition, NodeCondition::Waiting { rejoins_in_ms } if rejoins_in_ms > 1500)
     });
     end(started);
     for _ in 0..3 {
@@ -133,8 +119,10 @@ fn a_node_that_was_started_again_goes_on_with_its_disk_when_the_others_are_lost(
     let target = Target::on_host(&cluster.name, 1);
     until("it says for whom it waits, and what to do if they are lost", || {
         let status = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
-        match status.map(|report| report.standing) {
-            Ok(Standing::Stalled(why)) => why.contains("waits for node 2, node 3") && why.contains("recover --force"),
+        match status.map(|report| report.condition) {
+            Ok(NodeCondition::Stalled(why)) => {
+                why.contains("waits for node 2, node 3") && why.contains("recover --force")
+            }
             _ => false,
         }
     });
@@ -181,7 +169,7 @@ fn a_shard_in_memory_that_no_process_has_any_more_is_said_to_be_lost_and_begins_
         let target = Target::on_host(cluster("lost"), 1);
         until("it waits for the others", || {
             let status = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
-            matches!(status.map(|report| report.standing), Ok(Standing::Stalled(_)))
+            matches!(status.map(|report| report.condition), Ok(NodeCondition::Stalled(_)))
         });
         let output = recover(&cluster("lost"), 1);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

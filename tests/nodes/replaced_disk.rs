@@ -11,17 +11,11 @@ use crate::process::{self, Cluster, Process, holders};
 /// The time within which a shard that is active at once is reported so: several failure timeouts.
 const WATCHED: Duration = Duration::from_secs(3);
 
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
-
 /// Watches a shard that is suspended, in the reports of two members.
 fn stays_suspended(cluster: &Cluster, shard: usize, members: [u32; 2]) {
     for id in members {
         let is_member = |report: &squall::admin::StatusReport| {
-            report.standing == squall::admin::Standing::Member
+            report.condition == squall::admin::NodeCondition::Member
                 && members.iter().all(|id| report.members.iter().any(|member| member.node.0 == *id))
         };
         cluster.wait_report(id, "both are members", is_member);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rkyv::Archived;
-use squall::{Applied, Config, Mode, Node, NodeId, Replicated, Schema, Snapshot, StartError, admin::Standing};
+use squall::{Applied, Config, Mode, Node, NodeId, Replicated, Schema, Snapshot, StartError, admin::NodeCondition};
 use squall_fabric::Fingerprint;
 use squall_membership::{ClusterId, ShardId};
 use squall_ordered::{
@@ -22,12 +22,6 @@ use crate::{
     process::{self, Cluster, PATIENCE, Process, RESTART_WAIT},
     sum::Sum,
 };
-
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
 
 /// Starts nodes in this order, none waiting for the others, until all are ready.
 fn launch(cluster: &Cluster, ids: &[u32]) -> Vec<Process> {
@@ -85,16 +79,16 @@ fn who_has_lost_its_disk_joins_empty() {
     all_serve(&mut nodes, 7, &[1, 2, 3]);
 }
 
-/// A node's standing, as it reports it to operators.
-fn standing(cluster: &Cluster, id: u32) -> Standing {
-    cluster.wait_report(id, "it answers", |_| true).standing
+/// A node's condition, as it reports it to operators.
+fn condition(cluster: &Cluster, id: u32) -> NodeCondition {
+    cluster.wait_report(id, "it answers", |_| true).condition
 }
 
 fn waits_for(cluster: &Cluster, id: u32, who: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match standing(cluster, id) {
-            Standing::Stalled(why) if why.contains(&format!("waits for {who} to come back")) => return,
+        match condition(cluster, id) {
+            NodeCondition::Stalled(why) if why.contains(&format!("waits for {who} to come back")) => return,
             other => assert!(Instant::now() < deadline, "node {id} does not wait for {who}: {other:?}"),
         }
         thread::sleep(Duration::from_millis(20));

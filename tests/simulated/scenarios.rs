@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use squall::{
     Config, Group, Mode, NodeId, Outcome, SubmitError,
-    sim::{Cluster, Decider, Options, scenario},
+    sim::{Cluster, Options, ViewLogKind, scenario},
 };
 
 use crate::{seeds, sum::Sum};
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 fn durable_sums() -> (Cluster, Vec<Group<Sum>>) {
     let config = Config::builder("demo", 1).members([1, 2, 3]).storage("simulated");
     let config = config.group("sum", |group| _ = group.mode(Mode::Durable)).build().unwrap();
-    let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+    let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
     let mut cluster = Cluster::new(config, options, 42);
     let sums = cluster.group("sum", |_| Sum::default());
     cluster.start().unwrap();
@@ -79,7 +79,7 @@ fn what_may_be_on_no_disk_is_not_said_to_be_delivered() {
         let config = Config::builder("demo", 1).members([1, 2, 3]).storage("simulated");
         let config = config.failure_timeout(Duration::from_millis(20));
         let config = config.group("sum", |group| _ = group.mode(Mode::Durable)).build().unwrap();
-        let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, seed);
         let sums = cluster.group("sum", |_| Sum::default());
         cluster.start().unwrap();
@@ -112,7 +112,7 @@ fn nothing_is_said_to_be_delivered_while_another_who_is_dropped_may_read() {
         let config = Config::builder("demo", 1).members([1, 2, 3, 4, 5]);
         let config = config.failure_timeout(Duration::from_millis(20)).read_lease(Duration::from_millis(15));
         let config = config.group("sum", |group| _ = group.senders([4])).build().unwrap();
-        let options = Options { view_log: Decider::Raft, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::Raft, ..Options::default() };
         let mut cluster = Cluster::new(config, options, seed);
         let sums = cluster.group("sum", |_| Sum::default());
         cluster.start().unwrap();

@@ -9,10 +9,10 @@ use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
-use crate::seeds;
+use crate::{seeds, sum::Sum};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 50;
@@ -21,26 +21,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The count of commands.
 #[derive(Debug, Default)]
-struct Count(u64);
+struct Count(Sum);
 
 impl Replicated for Count {
     type Command = Vec<u8>;
     type Reply = u64;
 
     fn apply(&mut self, _command: &Archived<Vec<u8>>, _at: &Applied) -> u64 {
-        self.0 += 1;
-        self.0
+        self.0.0 += 1;
+        self.0.0
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes().to_vec())
+        Replicated::snapshot(&self.0)
     }
 
     fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
+        Replicated::restore(&mut self.0, from)
     }
 }
 
@@ -50,13 +47,13 @@ fn cluster(members: u32, seed: u64) -> (Cluster, Vec<Group<Count>>) {
         .failure_timeout(Duration::from_millis(20))
         .storage("simulated")
         .group("count", |group| {
-            // Small enough that there are images, and records before the newest one.
+            // Small enough that there are snapshots, and records before the newest one.
             group.mode(Mode::Durable).snapshot_bytes(64 << 10);
         })
         .build()
         .expect("the configuration is valid");
     let options = Options {
-        view_log: Decider::RaftOnDisks,
+        view_log: ViewLogKind::RaftOnDisks,
         segment_bytes: 32 << 10,
         scrub_bytes_per_second: 4 << 20,
         ..Options::default()

@@ -16,7 +16,7 @@ use std::{
 use fastrand::Rng;
 use squall::{
     Config, EndReason, Group, Mode, NodeId, Outcome, SubmitError,
-    sim::{Cluster, Decider, NotStarted, Options},
+    sim::{Cluster, NotStarted, Options, ViewLogKind},
 };
 
 use crate::{numbers::Numbers, seeds};
@@ -79,7 +79,7 @@ impl Run {
             config = config.voters([1].into_iter().chain(others));
         }
         let config = config.build().expect("the configuration is valid");
-        let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.group("numbers", |_| Numbers::default());
         Run {

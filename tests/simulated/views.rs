@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use squall::{
     Config, Group, NodeId,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
 use crate::sum::Sum;
 
 const LIMIT: Duration = Duration::from_secs(1);
 
-const DECIDERS: [Decider; 3] = [Decider::Scripted, Decider::Raft, Decider::RaftOnDisks];
+const KINDS: [ViewLogKind; 3] = [ViewLogKind::Scripted, ViewLogKind::Raft, ViewLogKind::RaftOnDisks];
 
-fn cluster(members: u32, view_log: Decider, seed: u64) -> (Cluster, Vec<Group<Sum>>) {
+fn cluster(members: u32, view_log: ViewLogKind, seed: u64) -> (Cluster, Vec<Group<Sum>>) {
     let config = Config::builder("views", 1)
         .members(1..=members)
         .failure_timeout(Duration::from_millis(20))
@@ -27,8 +27,8 @@ fn cluster(members: u32, view_log: Decider, seed: u64) -> (Cluster, Vec<Group<Su
 
 #[test]
 fn a_group_outlives_a_member() {
-    for (victim, decider) in [1, 2, 3].into_iter().flat_map(|victim| DECIDERS.map(|decider| (victim, decider))) {
-        let (mut cluster, groups) = cluster(3, decider, u64::from(victim));
+    for (victim, kind) in [1, 2, 3].into_iter().flat_map(|victim| KINDS.map(|kind| (victim, kind))) {
+        let (mut cluster, groups) = cluster(3, kind, u64::from(victim));
         assert_eq!(cluster.wait(LIMIT, groups[0].submit(&1)), Some(Ok(1)));
         let under_way: Vec<_> = groups.iter().map(|group| group.submit(&1)).collect();
         cluster.crash(NodeId(victim));
@@ -51,8 +51,8 @@ fn a_group_outlives_a_member() {
 
 #[test]
 fn who_joins_gets_the_state_and_serves() {
-    for decider in DECIDERS {
-        let (mut cluster, groups) = cluster(2, decider, 1);
+    for kind in KINDS {
+        let (mut cluster, groups) = cluster(2, kind, 1);
         assert_eq!(cluster.wait(LIMIT, groups[0].submit(&5)), Some(Ok(5)));
         let third = cluster.declare(NodeId(3), "sum", Sum::default());
         cluster.launch(NodeId(3)).expect("it starts");
@@ -66,8 +66,8 @@ fn who_joins_gets_the_state_and_serves() {
 
 #[test]
 fn who_was_cut_off_comes_back_by_itself() {
-    for decider in DECIDERS {
-        let (mut cluster, groups) = cluster(3, decider, 1);
+    for kind in KINDS {
+        let (mut cluster, groups) = cluster(3, kind, 1);
         assert_eq!(cluster.wait(LIMIT, groups[2].submit(&5)), Some(Ok(5)));
         for other in [1, 2] {
             cluster.net().cut(NodeId(other), NodeId(3));
@@ -88,8 +88,8 @@ fn who_was_cut_off_comes_back_by_itself() {
 
 #[test]
 fn who_leaves_is_gone_without_a_timeout() {
-    for decider in DECIDERS {
-        let (mut cluster, groups) = cluster(3, decider, 1);
+    for kind in KINDS {
+        let (mut cluster, groups) = cluster(3, kind, 1);
         assert_eq!(cluster.wait(LIMIT, groups[0].submit(&5)), Some(Ok(5)));
         cluster.leave(NodeId(1));
         assert!(cluster.run_until(Duration::from_millis(10), |cluster| cluster.end_reason(NodeId(1)).is_some()));
@@ -99,8 +99,10 @@ fn who_leaves_is_gone_without_a_timeout() {
 
 #[test]
 fn who_comes_back_with_a_disk_or_without_is_a_member_again() {
-    for (decider, wiped) in [(Decider::Raft, false), (Decider::RaftOnDisks, false), (Decider::RaftOnDisks, true)] {
-        let (mut cluster, groups) = cluster(3, decider, 1);
+    for (kind, wiped) in
+        [(ViewLogKind::Raft, false), (ViewLogKind::RaftOnDisks, false), (ViewLogKind::RaftOnDisks, true)]
+    {
+        let (mut cluster, groups) = cluster(3, kind, 1);
         let before = cluster.view(NodeId(1)).expect("it has a view").members[2].voter;
         cluster.crash(NodeId(3));
         if wiped {
@@ -115,13 +117,13 @@ fn who_comes_back_with_a_disk_or_without_is_a_member_again() {
         assert_eq!(cluster.wait(LIMIT, third.submit(&2)), Some(Ok(7)));
         let view = cluster.view(NodeId(3)).expect("it has a view");
         let keeps_its_part = view.members.iter().any(|member| member.node == NodeId(3) && member.voter == before);
-        assert_eq!(keeps_its_part, decider == Decider::RaftOnDisks && !wiped);
+        assert_eq!(keeps_its_part, kind == ViewLogKind::RaftOnDisks && !wiped);
     }
 }
 
 #[test]
 fn whoever_loses_a_majority_of_its_deciders_decides_nothing() {
-    let (mut cluster, _groups) = cluster(3, Decider::Raft, 1);
+    let (mut cluster, _groups) = cluster(3, ViewLogKind::Raft, 1);
     assert!(cluster.has_quorum());
     cluster.crash(NodeId(1));
     cluster.crash(NodeId(2));

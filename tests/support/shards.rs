@@ -10,7 +10,7 @@ use std::{
 use fastrand::Rng;
 use squall::{
     Config, Group, Mode, NodeId, Outcome, ReadError, ShardView, Sharded, SubmitError, View,
-    sim::{Cluster, Decider, NotStarted, Options},
+    sim::{Cluster, NotStarted, Options, ViewLogKind},
 };
 
 use crate::numbers::Numbers;
@@ -79,7 +79,7 @@ impl World {
             })
             .build()
             .expect("the configuration is valid");
-        let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         if rng.bool() {
             let racks = rng.u32(2..=3);

@@ -132,7 +132,7 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
         outcome.lateness = latency::recorded(&lateness?);
     }
     if tally.is_garbled() {
-        return Err(Stopped::Failed("a message was delivered that nobody sent so: this is a bug of Squall".into()));
+        return Err(Stopped::Failed("a message was delivered that no node sent so: this is a bug of Squall".into()));
     }
     outcome.latencies = latency::recorded(&tally.latencies());
     if job.calls.is_some() {

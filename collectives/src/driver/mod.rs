@@ -70,7 +70,7 @@ pub struct CommunicatorId(usize);
 
 /// An operation that was [started](Collectives::start); its result is a vector of `T`, or nothing.
 #[derive(Debug)]
-#[must_use = "an operation makes progress only while somebody waits for one, or tests"]
+#[must_use = "an operation makes progress only while a thread waits for one, or tests it"]
 pub struct Started<T = ()> {
     on: CommunicatorId,
     operation: Operation<T>,

@@ -86,7 +86,7 @@ impl<'o> Peers<'o> {
     ) -> Result<Peers<'o>, PushError> {
         let usage = |text: String| Err(PushError::Usage(text));
         if options.to.is_empty() {
-            return usage("there is nobody to copy to: name at least one receiver".to_owned());
+            return usage("there is no receiver to copy to: name at least one".to_owned());
         }
         let mut names = HashSet::new();
         let mut nodes = HashSet::from([me]);

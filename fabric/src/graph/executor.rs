@@ -44,12 +44,12 @@ struct Run {
 struct Running {
     work: Work,
     lane: usize,
-    stage: Stage,
+    stage: RequestStage,
     followers_end: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RequestStage {
     /// The request waits for so many others.
     Waits(u32),
     Outstanding,
@@ -97,7 +97,7 @@ impl Executor {
         }
         let run = Run::new(graph, token);
         for lane in run.lanes.iter().filter(|lane| lane.queue == Queue::Recv) {
-            let waits_for_nothing = |request: &&u32| run.requests[**request as usize].stage == Stage::Waits(0);
+            let waits_for_nothing = |request: &&u32| run.requests[**request as usize].stage == RequestStage::Waits(0);
             let (receives, room) = (lane.requests.iter().take_while(waits_for_nothing).count(), room(lane.endpoint));
             if receives > room {
                 return Err(GraphError::Receives { receives, room });
@@ -137,7 +137,7 @@ impl Executor {
             lane.next += 1;
             run.outstanding += 1;
             let running = &mut run.requests[request];
-            running.stage = Stage::Outstanding;
+            running.stage = RequestStage::Outstanding;
             return Some(Next::Post(lane.endpoint, running.work.clone(), token_of(id.slot, request)));
         }
     }
@@ -205,7 +205,7 @@ impl Executor {
                 outstanding += lane.next - lane.complete;
                 lane.complete = lane.next;
                 for &request in &lane.requests[..lane.next] {
-                    run.requests[request as usize].stage = Stage::Complete;
+                    run.requests[request as usize].stage = RequestStage::Complete;
                 }
             }
             run.outstanding -= outstanding;
@@ -231,7 +231,7 @@ impl Executor {
         let (slot, request) = place_of(token);
         let run = self.slots.get_mut(slot)?.as_mut()?;
         let running = run.requests.get_mut(request)?;
-        if mem::replace(&mut running.stage, Stage::Complete) != Stage::Outstanding {
+        if mem::replace(&mut running.stage, RequestStage::Complete) != RequestStage::Outstanding {
             return None;
         }
         run.lanes[running.lane].complete += 1;
@@ -246,7 +246,7 @@ impl Executor {
             let begin = request.checked_sub(1).map_or(0, |before| run.requests[before].followers_end);
             for at in begin..run.requests[request].followers_end {
                 let follower = run.followers[at] as usize;
-                let Stage::Waits(others) = &mut run.requests[follower].stage else { continue };
+                let RequestStage::Waits(others) = &mut run.requests[follower].stage else { continue };
                 *others -= 1;
                 let lane = run.requests[follower].lane;
                 if run.waits_for_nothing(follower) && run.lanes[lane].first() == Some(follower) {
@@ -310,14 +310,14 @@ impl Run {
             graph.requests.into_iter().zip(waits).zip(ends).enumerate().map(|(id, ((request, waits), end))| {
                 let lane = lane_of[&(request.work.queue(), request.endpoint)];
                 lanes[lane].requests.push(id as u32);
-                Running { work: request.work, lane, stage: Stage::Waits(waits), followers_end: end }
+                Running { work: request.work, lane, stage: RequestStage::Waits(waits), followers_end: end }
             });
         let requests: Vec<Running> = requests.collect();
         Run { token, left: requests.len(), requests, followers, lanes, outstanding: 0, failed: false }
     }
 
     fn waits_for_nothing(&self, request: usize) -> bool {
-        self.requests[request].stage == Stage::Waits(0)
+        self.requests[request].stage == RequestStage::Waits(0)
     }
 }
 

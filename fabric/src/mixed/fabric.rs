@@ -1,12 +1,12 @@
 //! The fabric made of others, and its routes.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use crossbeam::channel::Receiver;
 
 use super::{
     choice::{Choice, News},
-    held::HeldEndpoints,
+    held_endpoints::HeldEndpoints,
     host::shares_host,
     parts::{Fabrics, Parts},
 };
@@ -61,6 +61,8 @@ impl Transport {
 ///
 /// At least one must have been added before it is used. The first in the order of [`Transport`] registers memory, which
 /// the others use by its address.
+#[derive(derive_more::Debug)]
+#[debug("MixedFabric {{ node: {node:?}, routes: {routes:?} }}")]
 pub struct MixedFabric {
     node: NodeId,
     pub(super) parts: Parts,
@@ -212,7 +214,7 @@ impl Fabric for MixedFabric {
             return part.connect(peer, tag, expose, hello);
         }
         let text = format!("it is to be reached by {known}, which this node does not use");
-        self.parts.held.refuse(peer, BreakReason::Failed(text))
+        self.parts.held.refuse((peer, tag), BreakReason::Failed(text))
     }
 
     fn disconnect(&mut self, on: EndpointId) {
@@ -272,11 +274,5 @@ impl MixedFabric {
                 News::Failed(peer, reason) => self.parts.abandon(peer, &reason, out),
             }
         }
-    }
-}
-
-impl fmt::Debug for MixedFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MixedFabric").field("node", &self.node).field("routes", &self.routes).finish_non_exhaustive()
     }
 }

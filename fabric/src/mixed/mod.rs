@@ -8,7 +8,7 @@
 
 mod choice;
 mod fabric;
-mod held;
+mod held_endpoints;
 mod host;
 mod parts;
 mod wait;

@@ -1,11 +1,11 @@
 //! The fabrics of a node, and the assignment of endpoints to them.
 
-use super::held::{HELD, HeldEndpoints};
+use super::held_endpoints::{HELD, HeldEndpoints};
 use crate::{
     EndpointId, Op, PostError, Token,
     endpoints::{SHM, TCP, space_of},
     graph::{Host, Queue, Work},
-    part::MixedPart,
+    mixed_part::MixedPart,
     shm::ShmFabric,
     tcp::TcpFabric,
 };

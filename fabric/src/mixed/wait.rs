@@ -4,7 +4,7 @@ use rustix::event::{PollFd, PollFlags};
 use smallvec::SmallVec;
 
 use super::MixedFabric;
-use crate::{Time, Wait, Waker, part::MixedPart, wait::wait_for};
+use crate::{Time, Wait, Waker, mixed_part::MixedPart, wait::wait_for};
 
 impl Wait for MixedFabric {
     fn arm(&mut self) {

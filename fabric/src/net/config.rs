@@ -34,7 +34,7 @@ impl Security {
 }
 
 /// The reason for which an address is not dialed that the node's protection does not permit.
-pub(super) const UNPROTECTED: &str = "it is not dialed without protection: configure a CA, or write `security = \"none\"` if nobody else is on that network";
+pub(super) const UNPROTECTED: &str = "it is not dialed without protection: configure a CA, or write `security = \"none\"` if only this cluster is on that network";
 
 /// The settings of a node's port.
 #[derive(Clone, Debug)]
@@ -161,8 +161,8 @@ pub enum NetError {
     },
     /// Without protection, a node listens at loopback addresses only.
     #[error(
-        "listening at {address} without protection is refused, for whoever reaches it could join, read and write: \
-         configure a CA (`squall keys init` makes one), or write `security = \"none\"` if nobody else is on that network"
+        "listening at {address} without protection is refused, for every program that reaches it could join, read and write: \
+         configure a CA (`squall keys init` makes one), or write `security = \"none\"` if only this cluster is on that network"
     )]
     NotLoopback {
         /// The address.

@@ -17,7 +17,7 @@ use super::{
     plane::DataStream,
     service::{ServiceId, ServiceStream},
     socket::{Channel, ChannelError},
-    stats::Stranger,
+    stats::RefusalKind,
     thread::Thread,
     tls::TlsError,
     wire::{GREETING_BYTES, Greeting, Hello, Nonce, Refusal, Service},
@@ -44,12 +44,12 @@ pub(super) struct PendingPeer {
 }
 
 /// The kind under which a connection with an error is counted.
-fn stranger_of(error: &ChannelError) -> Stranger {
+fn refusal_kind(error: &ChannelError) -> RefusalKind {
     match error {
-        ChannelError::End | ChannelError::System(_) => Stranger::Left,
-        ChannelError::Pipe(PipeError::Malformed(_)) => Stranger::Malformed,
-        ChannelError::Pipe(PipeError::Tls(TlsError::PeerCertificate(_))) => Stranger::Certificate,
-        ChannelError::Pipe(PipeError::Tls(_)) => Stranger::Tls,
+        ChannelError::End | ChannelError::System(_) => RefusalKind::Left,
+        ChannelError::Pipe(PipeError::Malformed(_)) => RefusalKind::Malformed,
+        ChannelError::Pipe(PipeError::Tls(TlsError::PeerCertificate(_))) => RefusalKind::Certificate,
+        ChannelError::Pipe(PipeError::Tls(_)) => RefusalKind::Tls,
     }
 }
 
@@ -83,22 +83,26 @@ impl Thread {
     fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
         if self.pending_peers.len() >= self.config.max_strangers.max(1) {
             let pending = self.pending_peers.remove(self.least_welcome());
-            self.refuse_stranger(pending.from, Stranger::TooMany, "too many others have not said who they are");
+            self.refuse_stranger(
+                pending.from,
+                RefusalKind::TooMany,
+                "too many connections have not said which node they are of",
+            );
         }
         let pipe = match &self.config.security {
             Security::Tls(identity) => match Handshake::accept(identity) {
                 Ok(handshake) => Pipe::shaking(handshake, Vec::new()),
-                Err(error) => return self.refuse_stranger(from, Stranger::Tls, &error.to_string()),
+                Err(error) => return self.refuse_stranger(from, RefusalKind::Tls, &error.to_string()),
             },
             Security::LoopbackOnly | Security::None => Pipe::plain(),
         };
         let (Ok(challenge), Ok(())) = (random::bytes(), socket.set_nonblocking(true)) else {
-            return self.refuse_stranger(from, Stranger::Left, "the system has no numbers for it");
+            return self.refuse_stranger(from, RefusalKind::Left, "the system has no numbers for it");
         };
         let mut channel = Channel::new(socket, pipe);
         let greeting = Greeting::Challenge { version: self.config.protocol, challenge };
         if let Err(error) = channel.send(&greeting.encode()) {
-            return self.refuse_stranger(from, Stranger::Left, &error.to_string());
+            return self.refuse_stranger(from, RefusalKind::Left, &error.to_string());
         }
         let id = self.new_id();
         self.pending_peers.push(PendingPeer {
@@ -121,7 +125,7 @@ impl Thread {
     }
 
     /// Counts and logs a connection that was closed.
-    pub(super) fn refuse_stranger(&mut self, from: SocketAddr, kind: Stranger, why: &str) {
+    pub(super) fn refuse_stranger(&mut self, from: SocketAddr, kind: RefusalKind, why: &str) {
         self.counters.stranger(kind);
         if let Some(more) = self.log.permits(Instant::now()) {
             tracing::warn!(%from, "a connection was refused: {why}{}", and_more(more));
@@ -132,7 +136,7 @@ impl Thread {
     pub(super) fn expire_pending_peers(&mut self, now: Instant) {
         while let Some(late) = self.pending_peers.iter().position(|pending| pending.deadline <= now) {
             let pending = self.pending_peers.remove(late);
-            self.refuse_stranger(pending.from, Stranger::TooSlow, "it did not say in time who it is");
+            self.refuse_stranger(pending.from, RefusalKind::TooSlow, "it did not say in time which node it is of");
         }
     }
 
@@ -155,23 +159,23 @@ impl Thread {
             Ok(Some(frame)) => frame,
             Ok(None) => {
                 let from = self.pending_peers.remove(index).from;
-                return self.refuse_stranger(from, Stranger::Left, "it left");
+                return self.refuse_stranger(from, RefusalKind::Left, "it left");
             }
             Err(error) => {
                 let from = self.pending_peers.remove(index).from;
-                return self.refuse_stranger(from, stranger_of(&error), &error.to_string());
+                return self.refuse_stranger(from, refusal_kind(&error), &error.to_string());
             }
         };
         let pending = self.pending_peers.remove(index);
         match Greeting::decode(&frame, self.config.protocol) {
             Ok(Greeting::Hello(hello)) => self.judge(pending, hello),
-            Ok(_) => self.refuse_stranger(pending.from, Stranger::Malformed, "its first frame is not a greeting"),
-            Err(error) => self.refuse_stranger(pending.from, Stranger::Malformed, &error.to_string()),
+            Ok(_) => self.refuse_stranger(pending.from, RefusalKind::Malformed, "its first frame is not a greeting"),
+            Err(error) => self.refuse_stranger(pending.from, RefusalKind::Malformed, &error.to_string()),
         }
     }
 
     /// Says no to a node that can't be admitted.
-    fn refuse(&mut self, pending: PendingPeer, kind: Stranger, why: Refusal, sentence: &str) {
+    fn refuse(&mut self, pending: PendingPeer, kind: RefusalKind, why: Refusal, sentence: &str) {
         self.refuse_stranger(pending.from, kind, sentence);
         self.say_no(pending, why);
     }
@@ -191,16 +195,16 @@ impl Thread {
         if let Some(session) = pending.channel.pipe.session()
             && let Err(error) = session.verify_peer(&self.config.cluster, peer)
         {
-            return self.refuse_stranger(from, Stranger::Certificate, &error.to_string());
+            return self.refuse_stranger(from, RefusalKind::Certificate, &error.to_string());
         }
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
         if let Some(sentence) =
             mismatch((self.config.protocol, &self.config.cluster), &peer.to_string(), hello.version, cluster)
         {
             let (kind, why) = if hello.version == self.config.protocol {
-                (Stranger::OtherCluster, Refusal::Cluster)
+                (RefusalKind::OtherCluster, Refusal::Cluster)
             } else {
-                (Stranger::OtherVersion, Refusal::Version)
+                (RefusalKind::OtherVersion, Refusal::Version)
             };
             let authenticated = pending.channel.pipe.session().is_some();
             self.refuse(pending, kind, why, &sentence);
@@ -213,24 +217,24 @@ impl Thread {
         }
         let Some(rest) = hello.rest else { return };
         if rest.challenge != pending.challenge {
-            return self.refuse_stranger(from, Stranger::Replayed, "its greeting was made for another connection");
+            return self.refuse_stranger(from, RefusalKind::Replayed, "its greeting was made for another connection");
         }
         let anyone = rest.to.is_none() && matches!(rest.service, Service::Application(_));
         if rest.to != Some(self.config.node) && !anyone {
-            return self.refuse(pending, Stranger::OtherNode, Refusal::Node, "it looks for another node");
+            return self.refuse(pending, RefusalKind::OtherNode, Refusal::Node, "it looks for another node");
         }
         match rest.service {
             Service::Link { dialer_listens } => {
                 if peer == self.config.node || peer > self.config.node && dialer_listens {
                     let why = format!("{peer} should not dial");
-                    return self.refuse(pending, Stranger::OtherNode, Refusal::Order, &why);
+                    return self.refuse(pending, RefusalKind::OtherNode, Refusal::Order, &why);
                 }
                 self.answer_link(pending, peer, rest.incarnation, rest.nonce);
             }
             Service::Data { link, mine, yours } => {
                 let Some(endpoint) = self.awaits_data(peer, link, mine, yours) else {
                     let why = format!("{peer} has data for an endpoint that does not wait for them");
-                    return self.refuse(pending, Stranger::NoService, Refusal::NoEndpoint, &why);
+                    return self.refuse(pending, RefusalKind::NoService, Refusal::NoEndpoint, &why);
                 };
                 let Some(channel) = self.admit(pending, peer, rest.incarnation, rest.nonce) else { return };
                 if let Some(stream) = self.hand_over(channel, from) {
@@ -240,15 +244,15 @@ impl Thread {
             Service::Application(service) => {
                 let taker = self.services.get(&ServiceId(service)).filter(|taker| !taker.is_full()).cloned();
                 let Some(taker) = taker else {
-                    let why = format!("{peer} asks for service {service}, which nobody takes now");
-                    return self.refuse(pending, Stranger::NoService, Refusal::NoService, &why);
+                    let why = format!("{peer} asks for service {service}, which this node does not take now");
+                    return self.refuse(pending, RefusalKind::NoService, Refusal::NoService, &why);
                 };
                 let Some(channel) = self.admit(pending, peer, self.incarnation, rest.nonce) else { return };
                 let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
                 match ServiceStream::new(peer, socket, tls, early) {
                     // Only this thread fills it. If the receiver is gone, the peer reads an end.
                     Ok(stream) => drop(taker.try_send(stream)),
-                    Err(error) => self.refuse_stranger(from, Stranger::Left, &error.to_string()),
+                    Err(error) => self.refuse_stranger(from, RefusalKind::Left, &error.to_string()),
                 }
             }
         }
@@ -283,11 +287,11 @@ impl Thread {
                 Some(pending.channel)
             }
             Ok(()) => {
-                self.refuse_stranger(pending.from, Stranger::TooSlow, "it does not read");
+                self.refuse_stranger(pending.from, RefusalKind::TooSlow, "it does not read");
                 None
             }
             Err(error) => {
-                self.refuse_stranger(pending.from, stranger_of(&error), &error.to_string());
+                self.refuse_stranger(pending.from, refusal_kind(&error), &error.to_string());
                 None
             }
         }
@@ -299,7 +303,7 @@ impl Thread {
         match pipe.into_parts() {
             Ok((tls, early)) => Some(DataStream { socket, tls, early }),
             Err(error) => {
-                self.refuse_stranger(from, Stranger::Malformed, &error.to_string());
+                self.refuse_stranger(from, RefusalKind::Malformed, &error.to_string());
                 None
             }
         }

@@ -34,6 +34,8 @@ pub struct ServiceStream {
     writer: ServiceWriter,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("{socket:?}")]
 struct Shared {
     socket: TcpStream,
     tls: Option<Mutex<Session>>,
@@ -44,12 +46,6 @@ impl Shared {
     /// so.
     fn session(&self) -> Option<MutexGuard<'_, Session>> {
         self.tls.as_ref().map(|session| session.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.socket.fmt(f)
     }
 }
 
@@ -386,14 +382,18 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                 }
                 Greeting::Refuse { version, why, cluster } => {
                     let whom = format!("the node at {address}");
+                    let other =
+                        || format!("{whom} refuses the connection, for a reason that does not apply to this call");
                     return Err(match why {
                         Refusal::NoService => Failure::NoService,
                         Refusal::Version | Refusal::Cluster => Failure::Refused(
                             mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
-                                .unwrap_or_else(|| format!("{whom} says no")),
+                                .unwrap_or_else(other),
                         ),
-                        Refusal::Node => Failure::Refused(format!("{whom} is another one than was looked for")),
-                        _ => Failure::Refused(format!("{whom} says no")),
+                        Refusal::Node => {
+                            Failure::Refused(format!("{whom} is not the node that was called: correct the address"))
+                        }
+                        _ => Failure::Refused(other()),
                     });
                 }
                 _ => return Err(Failure::Other("it does not answer as a node does".into())),

@@ -4,7 +4,7 @@ use crate::sync::Lock;
 
 /// The reason for which a connection was refused before it was known to be a node's, or a node's request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum RefusalKind {
     TooMany,
     TooSlow,
     Left,
@@ -88,20 +88,20 @@ impl Counters {
         change(&mut self.0.lock());
     }
 
-    pub(super) fn stranger(&self, why: Stranger) {
+    pub(super) fn stranger(&self, why: RefusalKind) {
         let strangers = &mut self.0.lock().strangers;
         *match why {
-            Stranger::TooMany => &mut strangers.too_many,
-            Stranger::TooSlow => &mut strangers.too_slow,
-            Stranger::Left => &mut strangers.left,
-            Stranger::Malformed => &mut strangers.malformed,
-            Stranger::Tls => &mut strangers.tls,
-            Stranger::Certificate => &mut strangers.certificate,
-            Stranger::Replayed => &mut strangers.replayed,
-            Stranger::OtherCluster => &mut strangers.other_cluster,
-            Stranger::OtherVersion => &mut strangers.other_version,
-            Stranger::OtherNode => &mut strangers.other_node,
-            Stranger::NoService => &mut strangers.no_service,
+            RefusalKind::TooMany => &mut strangers.too_many,
+            RefusalKind::TooSlow => &mut strangers.too_slow,
+            RefusalKind::Left => &mut strangers.left,
+            RefusalKind::Malformed => &mut strangers.malformed,
+            RefusalKind::Tls => &mut strangers.tls,
+            RefusalKind::Certificate => &mut strangers.certificate,
+            RefusalKind::Replayed => &mut strangers.replayed,
+            RefusalKind::OtherCluster => &mut strangers.other_cluster,
+            RefusalKind::OtherVersion => &mut strangers.other_version,
+            RefusalKind::OtherNode => &mut strangers.other_node,
+            RefusalKind::NoService => &mut strangers.no_service,
         } += 1;
     }
 

@@ -257,7 +257,7 @@ mod tests {
         }
         bell.tell(NodeId(u32::MAX));
         bell.tell(NODE);
-        assert!(mapped(&bell).has_news(), "whoever comes later looks once");
+        assert!(mapped(&bell).has_news(), "a thread that comes later looks once");
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::{collections::VecDeque, os::fd::OwnedFd, time::Duration};
 use rustix::io::Errno;
 
 use super::{
-    alarm::Alarm,
     config::TcpConfig,
     endpoint::{Endpoint, Listed, Up},
     receive::{Local, Receiver},
     socket::{Came, Socket},
     stats::TcpStats,
+    timer_fd::TimerFd,
 };
 use crate::{BreakReason, Completion, EndpointId, RemoteRegion, Time};
 
@@ -39,11 +39,11 @@ pub(super) struct Core {
     pub(super) stuck: Vec<EndpointId>,
     pub(super) look_at_stuck: Time,
     /// The timer that ends a wait when the clock is to be looked at.
-    pub(super) alarm: Alarm,
+    pub(super) timer: TimerFd,
 }
 
 impl Core {
-    pub(super) fn new(config: TcpConfig, alarm: Alarm) -> Core {
+    pub(super) fn new(config: TcpConfig, timer: TimerFd) -> Core {
         Core {
             depth: config.queue_depth,
             staging: vec![0; config.staging_bytes],
@@ -55,7 +55,7 @@ impl Core {
             ended: Vec::new(),
             stuck: Vec::new(),
             look_at_stuck: Time::ZERO,
-            alarm,
+            timer,
         }
     }
 
@@ -116,7 +116,7 @@ impl Core {
             return;
         }
         let mut budget = self.config.poll_bytes;
-        let result = up.socket.send(&mut up.outgoing, &mut budget, &mut self.stats);
+        let result = up.socket.send(&mut up.send_queue, &mut budget, &mut self.stats);
         self.touch(id, up);
         self.list(id, up);
         if !up.socket.writable && up.stuck_since.is_none() {
@@ -155,17 +155,17 @@ impl Core {
         self.set_alarm();
     }
 
-    /// Sets the alarm to the time at which the clock is to be looked at next.
+    /// Sets the timer to the time at which the clock is to be looked at next.
     pub(super) fn set_alarm(&mut self) {
         let ends = self.ended.iter().map(|(_, until)| *until);
         let stuck = (!self.stuck.is_empty()).then_some(self.look_at_stuck);
-        self.alarm.set(ends.chain(stuck).min());
+        self.timer.set(ends.chain(stuck).min());
     }
 
     pub(super) fn close(&mut self, mut up: Up) {
         if up.ended.is_none() {
             let mut budget = self.config.poll_bytes;
-            let _ = up.socket.send(&mut up.outgoing, &mut budget, &mut self.stats);
+            let _ = up.socket.send(&mut up.send_queue, &mut budget, &mut self.stats);
         }
         up.socket.close(&mut self.staging, LAST_BYTES);
     }
@@ -184,7 +184,7 @@ impl Up {
             remote,
             peer_depth,
             receiver: Default::default(),
-            outgoing: Default::default(),
+            send_queue: Default::default(),
             pending: VecDeque::new(),
             was_full: false,
             reads: VecDeque::new(),
@@ -242,7 +242,7 @@ impl Endpoint {
         up.listed.readable = false;
         // The peer may know of an answer that has left, though the answer is not reported, nor known to be with the
         // socket.
-        while up.answers.pop_front_if(|end| *end <= up.outgoing.taken()).is_some() {}
+        while up.answers.pop_front_if(|end| *end <= up.send_queue.taken()).is_some() {}
         let mut local = Local {
             endpoint: self.id,
             exposed: &self.exposed,

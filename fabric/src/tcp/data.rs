@@ -12,12 +12,12 @@ use rustix::{
 };
 
 use super::{
-    alarm::Alarm,
     config::TcpConfig,
     core::{Core, LAST_BYTES},
     endpoint::{Endpoint, Up},
     set_up::{self, MAX_EXPOSED},
     socket::{Came, Socket},
+    timer_fd::TimerFd,
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, RegionKind, Time, Token,
@@ -35,8 +35,8 @@ const TURN_BYTES: usize = 256 << 10;
 /// The doorbell's name among sockets, which are named by their endpoints.
 const BELL: u64 = u64::MAX;
 
-/// The alarm's name among sockets.
-const ALARM: u64 = u64::MAX - 1;
+/// The timer's name among sockets.
+const TIMER: u64 = u64::MAX - 1;
 
 pub(super) struct Data {
     pub(super) core: Core,
@@ -56,10 +56,10 @@ impl Data {
         // It is watched for edges, so that it never has to be read.
         let edges = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &**bell, EventData::new_u64(BELL), edges)?;
-        let alarm = Alarm::new()?;
-        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), edges)?;
+        let timer = TimerFd::new()?;
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), edges)?;
         Ok(Data {
-            core: Core::new(config, alarm),
+            core: Core::new(config, timer),
             endpoints: Endpoints::new(TCP),
             commands: Vec::new(),
             epoll,
@@ -79,7 +79,7 @@ impl Data {
             recvs: RecvQueue::default(),
             up: None,
         });
-        self.endpoints.put(id, peer, endpoint)
+        self.endpoints.put(id, (peer, tag), endpoint)
     }
 
     fn check_connect(&self, peer: NodeId, tag: GroupTag, expose: &[Region]) -> Result<(), BreakReason> {

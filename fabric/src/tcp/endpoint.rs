@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::{receive::Receiver, send::Outgoing, socket::Socket};
+use super::{receive::Receiver, send::SendQueue, socket::Socket};
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, RemoteRegion, Time, Token,
-    endpoints::{Identified, report_end},
-    graph::OwnedSlice,
-    recvs::RecvQueue,
+    endpoints::report_end, graph::OwnedSlice, recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -34,7 +32,7 @@ pub(super) struct Up {
     /// The number of reads that the peer may have outstanding.
     pub(super) peer_depth: usize,
     pub(super) receiver: Receiver,
-    pub(super) outgoing: Outgoing,
+    pub(super) send_queue: SendQueue,
     /// Work that is not reported yet, in the order of posts.
     pub(super) pending: VecDeque<Pending>,
     /// Whether a post found the queue full, so that `Room` is owed.
@@ -84,17 +82,6 @@ pub(super) enum Until {
     Never,
 }
 
-impl Identified for Endpoint {
-    #[inline]
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, self.tag)
-    }
-}
-
 impl Up {
     /// The peer's region of that key. (There are few, so a search costs less than a map.)
     #[inline]
@@ -105,12 +92,12 @@ impl Up {
     /// Whether there is something that the socket could take.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
-        self.ended.is_none() && self.socket.writable && !self.outgoing.is_empty()
+        self.ended.is_none() && self.socket.writable && !self.send_queue.is_empty()
     }
 
     /// The first work that is pending, if it is complete.
     fn next_complete(&mut self) -> Option<Pending> {
-        let sent = self.outgoing.sent();
+        let sent = self.send_queue.sent();
         let complete = match self.pending.front()?.until {
             Until::Sent(end) => end <= sent,
             Until::Answered => self.answered > 0,
@@ -150,6 +137,6 @@ impl Endpoint {
         // With a depth of 0, room that can't be used any more is not reported.
         self.retire(0, out);
         let pending = self.up.iter().flat_map(|up| &up.pending).map(|pending| pending.token);
-        report_end(self.id, self.name(), pending, &self.recvs, reason, out);
+        report_end(self.id, (self.peer, self.tag), pending, &self.recvs, reason, out);
     }
 }

@@ -32,7 +32,6 @@
 //! system's buffers are full and work waits here, until the queue is full. Each endpoint takes a socket. Linux 5.1 or
 //! later.
 
-mod alarm;
 mod config;
 mod core;
 mod data;
@@ -50,6 +49,7 @@ mod send;
 mod set_up;
 mod socket;
 mod stats;
+mod timer_fd;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,10 @@ use super::{
     frame::{Header, Kind},
     stats::TcpStats,
 };
-use crate::{BreakReason, Op, PostError, RegionKind, RemoteRegion, Source, Target, Token, check::check_op};
+use crate::{
+    BreakReason, Op, PostError, RegionKind, RemoteRegion, Source, Target, Token,
+    check::{check_op, check_slice},
+};
 
 impl Endpoint {
     /// Posts work: nothing is sent before the next poll.
@@ -21,7 +24,7 @@ impl Endpoint {
             return self.recvs.post(depth, into, token);
         }
         let up = self.up.as_mut().ok_or(PostError::NotConnected)?;
-        check_op(op, |key| up.remote(key).map(|region| region.kind))?;
+        check_op(op, check_slice, |key| up.remote(key).map(|region| region.kind))?;
         if up.pending.len() >= depth {
             up.was_full = true;
             return Err(PostError::Full);
@@ -70,28 +73,28 @@ impl Up {
             Op::WriteWithImm { source, target, imm } => (Kind::WriteWithImm(target, imm), source),
             Op::Send { source, imm } => (imm.map_or(Kind::Send, Kind::SendWithImm), source),
             Op::Read { from, into } => {
-                self.outgoing.push(&Header { kind: Kind::Read(from), len: into.len }, Source::Inline(&[]));
+                self.send_queue.push(&Header { kind: Kind::Read(from), len: into.len }, Source::Inline(&[]));
                 self.reads.push_back(into.into());
                 return Until::Answered;
             }
             Op::Recv { .. } => unreachable!("a receive goes nowhere"),
         };
-        self.outgoing.push(&Header { kind, len: source.len() }, source);
+        self.send_queue.push(&Header { kind, len: source.len() }, source);
         if let Op::WriteThenWord { word, word_target, .. } = op {
             stats.frames_sent += 1;
             // A word has its poster's byte order, as all words of a region.
             let word = word.to_ne_bytes();
-            self.outgoing.push(&Header { kind: Kind::Write(word_target), len: 8 }, Source::Inline(&word));
+            self.send_queue.push(&Header { kind: Kind::Write(word_target), len: 8 }, Source::Inline(&word));
         }
-        Until::Sent(self.outgoing.queued())
+        Until::Sent(self.send_queue.queued())
     }
 
     /// Queues the answers that the peer asked for.
     pub(super) fn answer(&mut self, stats: &mut TcpStats) {
         for from in self.asked.drain(..) {
             let source = from.as_ref().map_or(Source::Inline(&[]), |from| Source::Region(from.slice()));
-            self.outgoing.push(&Header { kind: Kind::Answer, len: source.len() }, source);
-            self.answers.push_back(self.outgoing.queued());
+            self.send_queue.push(&Header { kind: Kind::Answer, len: source.len() }, source);
+            self.answers.push_back(self.send_queue.queued());
             stats.frames_sent += 1;
         }
     }

@@ -29,7 +29,7 @@ const KEPT_BYTES: usize = 1 << 20;
 
 /// The stream to the peer, from the first byte on that the socket has not taken.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(super) struct SendQueue {
     parts: VecDeque<PendingStretch>,
     /// The bytes of all `Copied` parts, from `head` on.
     copied: Vec<u8>,
@@ -60,7 +60,7 @@ enum PendingStretch {
     },
 }
 
-impl Outgoing {
+impl SendQueue {
     /// Appends a frame. Inline bytes are captured now.
     #[inline]
     pub(super) fn push(&mut self, header: &Header, payload: Source<'_>) {
@@ -232,27 +232,27 @@ mod tests {
     use crate::{RegionKey, Target};
 
     /// Lets `most` bytes leave at a time, and returns them all.
-    fn drain(outgoing: &mut Outgoing, most: usize) -> Vec<u8> {
+    fn drain(send_queue: &mut SendQueue, most: usize) -> Vec<u8> {
         let mut stream = Vec::new();
         loop {
             let mut ranges = [IoSlice::new(&[]); RANGES];
-            let (count, bytes) = outgoing.next(most, &mut ranges);
+            let (count, bytes) = send_queue.next(most, &mut ranges);
             let joined: Vec<u8> = ranges[..count].iter().flat_map(|range| range.iter().copied()).collect();
             assert_eq!(joined.len(), bytes);
             if bytes == 0 {
-                outgoing.all_sent();
+                send_queue.all_sent();
                 return stream;
             }
             let now = bytes.min(most);
             stream.extend_from_slice(&joined[..now]);
-            outgoing.take(now);
+            send_queue.take(now);
         }
     }
 
     #[test]
     fn all_kinds_of_payloads_leave_in_the_order_of_posts() {
         for most in [1, 7, 4096, 1 << 20] {
-            let mut outgoing = Outgoing::default();
+            let mut send_queue = SendQueue::default();
             let mut expected = Vec::new();
             for (i, kind) in [RegionKind::Polled, RegionKind::Bulk, RegionKind::Polled].into_iter().enumerate() {
                 for bytes in [8, 1000, COPY_BULK_BYTES + 8, PIECE_BYTES, 2 * PIECE_BYTES + 16] {
@@ -261,18 +261,18 @@ mod tests {
                     region.write(0, &pattern);
                     let target = Target { region: RegionKey(1), offset: 8 };
                     let header = Header { kind: Kind::Write(target), len: bytes };
-                    outgoing.push(&header, Source::Region(Slice { region: &region, offset: 8, len: bytes }));
+                    send_queue.push(&header, Source::Region(Slice { region: &region, offset: 8, len: bytes }));
                     expected.extend_from_slice(&header.encode());
                     expected.extend_from_slice(&pattern[8..]);
                     let header = Header { kind: Kind::Send, len: 3 };
-                    outgoing.push(&header, Source::Inline(&[1, 2, 3]));
+                    send_queue.push(&header, Source::Inline(&[1, 2, 3]));
                     expected.extend_from_slice(&header.encode());
                     expected.extend_from_slice(&[1, 2, 3]);
                 }
             }
-            assert_eq!(outgoing.queued(), expected.len() as u64);
-            assert!(drain(&mut outgoing, most) == expected, "{most} bytes at a time");
-            assert!(outgoing.is_empty() && outgoing.copied.is_empty() && outgoing.parts.is_empty());
+            assert_eq!(send_queue.queued(), expected.len() as u64);
+            assert!(drain(&mut send_queue, most) == expected, "{most} bytes at a time");
+            assert!(send_queue.is_empty() && send_queue.copied.is_empty() && send_queue.parts.is_empty());
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::{
 use super::{
     memory,
     receive::{Local, Receiver},
-    send::{Outgoing, RANGES},
+    send::{RANGES, SendQueue},
     stats::TcpStats,
 };
 use crate::{BreakReason, net::Session};
@@ -70,30 +70,30 @@ impl Socket {
     /// Gives the socket the bytes that it takes, up to `budget`. An error says why it is of no more use.
     pub(super) fn send(
         &mut self,
-        outgoing: &mut Outgoing,
+        send_queue: &mut SendQueue,
         budget: &mut usize,
         stats: &mut TcpStats,
     ) -> Result<(), String> {
-        while *budget > 0 && self.writable && !outgoing.is_empty() {
+        while *budget > 0 && self.writable && !send_queue.is_empty() {
             let Socket { socket, writable, tls, .. } = self;
             let taken = match tls {
                 None => {
                     let mut ranges = [IoSlice::new(&[]); RANGES];
-                    let (count, bytes) = outgoing.next(*budget, &mut ranges);
+                    let (count, bytes) = send_queue.next(*budget, &mut ranges);
                     let sent = give(socket.as_fd(), &ranges[..count], bytes, writable, stats)?;
-                    outgoing.take(sent);
-                    outgoing.all_sent();
+                    send_queue.take(sent);
+                    send_queue.all_sent();
                     sent
                 }
                 Some(tls) => {
                     if tls.head == tls.sealed.len() {
-                        tls.seal(outgoing)?;
+                        tls.seal(send_queue)?;
                     }
                     let rest = &tls.sealed[tls.head..];
                     let sent = give(socket.as_fd(), &[IoSlice::new(rest)], rest.len(), writable, stats)?;
                     tls.head += sent;
                     if tls.head == tls.sealed.len() {
-                        outgoing.all_sent();
+                        send_queue.all_sent();
                     }
                     sent
                 }
@@ -257,19 +257,19 @@ fn receive_plain(
 
 impl Tls {
     /// Seals the bytes that come next.
-    fn seal(&mut self, outgoing: &mut Outgoing) -> Result<(), String> {
+    fn seal(&mut self, send_queue: &mut SendQueue) -> Result<(), String> {
         self.sealed.clear();
         self.head = 0;
         while self.sealed.len() < SEALED_BYTES {
             let mut ranges = [IoSlice::new(&[]); RANGES];
-            let (count, bytes) = outgoing.next(SEALED_BYTES - self.sealed.len(), &mut ranges);
+            let (count, bytes) = send_queue.next(SEALED_BYTES - self.sealed.len(), &mut ranges);
             if bytes == 0 {
                 break;
             }
             for range in &ranges[..count] {
                 self.session.seal(range, &mut self.sealed).map_err(|error| error.to_string())?;
             }
-            outgoing.take(bytes);
+            send_queue.take(bytes);
         }
         Ok(())
     }

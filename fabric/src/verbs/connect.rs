@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{
     config::Attachment,
-    endpoint::{Ending, Endpoint, READY, Stage, WAKE},
+    endpoint::{ConnectionStage, Ending, Endpoint, READY, WAKE},
     fabric::VerbsFabric,
     memory, post,
     queue::{Cq, Path, Qp, Room},
@@ -87,7 +87,7 @@ impl VerbsFabric {
             exposed: expose.to_vec(),
             recvs: RecvQueue::default(),
             sending: Sending::default(),
-            stage: Stage::New,
+            stage: ConnectionStage::New,
             watch,
             announcement: Announcement::default(),
             ending: None,
@@ -98,7 +98,7 @@ impl VerbsFabric {
     pub(super) fn announce(&mut self) {
         for id in self.endpoints.take_new() {
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
-            endpoint.stage = Stage::Waiting;
+            endpoint.stage = ConnectionStage::Waiting;
             let set_up = endpoint.set_up.encode();
             let connect = Connect { endpoint: id, peer: endpoint.peer, tag: endpoint.tag, set_up };
             self.core.commands.push(Command::Connect(connect));
@@ -167,7 +167,7 @@ impl VerbsFabric {
         });
         match connected {
             Ok(theirs) => {
-                endpoint.stage = Stage::Ready(theirs);
+                endpoint.stage = ConnectionStage::Ready(theirs);
                 self.core.commands.push(Command::Tell { endpoint: id, bytes: vec![READY] });
             }
             Err(sentence) => {

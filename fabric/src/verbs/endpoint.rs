@@ -13,9 +13,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, RegionKind, Slice, Time,
-    endpoints::{Identified, report_end},
-    net::Command,
-    recvs::RecvQueue,
+    endpoints::report_end, net::Command, recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -33,7 +31,7 @@ pub(super) struct Endpoint {
     /// Their memory is held until they are complete.
     pub(super) recvs: RecvQueue,
     pub(super) sending: Sending,
-    pub(super) stage: Stage,
+    pub(super) stage: ConnectionStage,
     pub(super) watch: Watch,
     pub(super) announcement: Announcement,
     /// The end that it is about to come to.
@@ -41,7 +39,7 @@ pub(super) struct Endpoint {
 }
 
 /// The stage of a connection.
-pub(super) enum Stage {
+pub(super) enum ConnectionStage {
     /// The next poll announces it.
     New,
     /// The two sides have not both asked for it yet.
@@ -58,17 +56,6 @@ pub(super) enum Ending {
     Known(BreakReason),
     /// The peer or the control plane may give a better reason, until that time.
     Suspected(BreakReason, Time),
-}
-
-impl Identified for Endpoint {
-    #[inline]
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, self.tag)
-    }
 }
 
 /// The mark of receives in the ids of work requests: the highest bit, which this fabric's number leaves free in the ids
@@ -90,20 +77,20 @@ impl Endpoint {
     #[inline]
     pub(super) fn up(&self) -> Option<&SetUp> {
         match &self.stage {
-            Stage::Up(theirs) => Some(theirs),
+            ConnectionStage::Up(theirs) => Some(theirs),
             _ => None,
         }
     }
 
     /// Reports the connection, if the peer can be reached and that was not reported yet.
     pub(super) fn connected(&mut self, out: &mut Vec<Completion>) {
-        match std::mem::replace(&mut self.stage, Stage::Waiting) {
-            Stage::Ready(mut theirs) => {
+        match std::mem::replace(&mut self.stage, ConnectionStage::Waiting) {
+            ConnectionStage::Ready(mut theirs) => {
                 tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "connected");
                 let remote = theirs.regions.iter().map(|exposed| exposed.describe).collect();
                 let hello = std::mem::take(&mut theirs.hello);
                 out.push(Completion::Connected { endpoint: self.id, remote, hello });
-                self.stage = Stage::Up(theirs);
+                self.stage = ConnectionStage::Up(theirs);
             }
             other => self.stage = other,
         }
@@ -131,7 +118,7 @@ impl Endpoint {
         }
         if recv {
             // The peer's first message may overtake its `READY`.
-            core.look_again |= matches!(self.stage, Stage::Ready(_));
+            core.look_again |= matches!(self.stage, ConnectionStage::Ready(_));
             self.connected(out);
             let Some(recv) = self.recvs.queue.pop_front() else { return };
             let Completed { bytes, imm, .. } = completed;

@@ -19,7 +19,7 @@ use super::{
     completions::Completions,
     config::{Attachment, VerbsConfig, VerbsError},
     connect,
-    endpoint::{Ending, Endpoint, Stage, endpoint_of},
+    endpoint::{ConnectionStage, Ending, Endpoint, endpoint_of},
     memory::{self, Memories},
     post,
     queue::{Completed, Piece, Room},
@@ -40,6 +40,11 @@ use crate::{
 /// A [`Fabric`] over an RDMA device. See the [module](super).
 ///
 /// Dropping it tells the peers. Regions may outlive it.
+#[derive(derive_more::Debug)]
+#[debug(
+    "VerbsFabric {{ node: {node:?}, device: {:?}, port: {}, stats: {:?} }}",
+    self.device(), attachment.port, self.stats()
+)]
 pub struct VerbsFabric {
     pub(super) node: NodeId,
     // They stand before the queues that their queue pairs complete on, and the memory that these read from.
@@ -307,7 +312,7 @@ impl Fabric for VerbsFabric {
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
         let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
-        self.endpoints.put(id, peer, endpoint)
+        self.endpoints.put(id, (peer, tag), endpoint)
     }
 
     fn disconnect(&mut self, on: EndpointId) {
@@ -315,7 +320,7 @@ impl Fabric for VerbsFabric {
         self.graphs.endpoint_gone(on);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
         // Of an endpoint that was not announced yet, the control thread knows nothing.
-        let announced = !matches!(endpoint.stage, Stage::New);
+        let announced = !matches!(endpoint.stage, ConnectionStage::New);
         self.core.watches.give_back(endpoint.finish(BreakReason::PeerClosed, &mut Vec::new()));
         self.core.memories.forget_unused();
         if announced {
@@ -370,16 +375,5 @@ impl Fabric for VerbsFabric {
         if !self.core.commands.is_empty() {
             self.control.send(self.core.commands.drain(..));
         }
-    }
-}
-
-impl fmt::Debug for VerbsFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VerbsFabric")
-            .field("node", &self.node)
-            .field("device", &self.device())
-            .field("port", &self.attachment.port)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

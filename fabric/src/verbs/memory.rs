@@ -55,7 +55,7 @@ struct Block {
 
 /// Unused blocks, by their size.
 #[derive(Default)]
-struct Shelf {
+struct FreeBlocks {
     blocks: BTreeMap<usize, Vec<Block>>,
     bytes: usize,
 }
@@ -64,7 +64,7 @@ struct Shelf {
 struct Pool {
     pd: Arc<Pd>,
     limit: usize,
-    shelf: Lock<Shelf>,
+    free: Lock<FreeBlocks>,
 }
 
 /// The size up to which blocks are powers of two, and beyond which they are multiples of it.
@@ -80,9 +80,9 @@ impl Pool {
     fn take(&self, bytes: usize) -> io::Result<Block> {
         let block_bytes = block_bytes(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let kept = {
-            let mut shelf = self.shelf.lock();
-            let block = shelf.blocks.get_mut(&block_bytes).and_then(Vec::pop);
-            shelf.bytes -= if block.is_some() { block_bytes } else { 0 };
+            let mut free = self.free.lock();
+            let block = free.blocks.get_mut(&block_bytes).and_then(Vec::pop);
+            free.bytes -= if block.is_some() { block_bytes } else { 0 };
             block
         };
         if let Some(block) = kept {
@@ -96,9 +96,9 @@ impl Pool {
         match registered {
             Ok(mr) => Ok(Block { mr, mapping }),
             // Kept memory counts against the limit of locked memory, too.
-            Err(error) if self.shelf.lock().bytes == 0 => Err(error),
+            Err(error) if self.free.lock().bytes == 0 => Err(error),
             Err(_) => {
-                *self.shelf.lock() = Shelf::default();
+                *self.free.lock() = FreeBlocks::default();
                 // SAFETY: as above.
                 let mr = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes, false) }?;
                 Ok(Block { mr, mapping })
@@ -108,10 +108,10 @@ impl Pool {
 
     fn give_back(&self, block: Block) {
         let bytes = block.mapping.bytes();
-        let mut shelf = self.shelf.lock();
-        if shelf.bytes + bytes <= self.limit {
-            shelf.bytes += bytes;
-            shelf.blocks.entry(bytes).or_default().push(block);
+        let mut free = self.free.lock();
+        if free.bytes + bytes <= self.limit {
+            free.bytes += bytes;
+            free.blocks.entry(bytes).or_default().push(block);
         }
     }
 }
@@ -151,7 +151,7 @@ struct Foreign {
 impl Memories {
     /// No memory yet; at most `limit` bytes are kept for later.
     pub(super) fn new(pd: &Arc<Pd>, limit: usize) -> Memories {
-        let pool = Pool { pd: Arc::clone(pd), limit, shelf: Lock::default() };
+        let pool = Pool { pd: Arc::clone(pd), limit, free: Lock::default() };
         Memories { pool: Arc::new(pool), foreign: HashMap::new() }
     }
 

@@ -11,11 +11,11 @@ use rustix::{
 };
 
 use super::{
-    endpoint::{Ending, Endpoint, Stage},
+    endpoint::{ConnectionStage, Ending, Endpoint},
     fabric::VerbsFabric,
     queue::Remote,
 };
-use crate::{BreakReason, Time, Wait, Waker, part::MixedPart, shm::doorbell, wait::wait_for};
+use crate::{BreakReason, Time, Wait, Waker, mixed_part::MixedPart, shm::doorbell, wait::wait_for};
 
 impl Wait for VerbsFabric {
     /// Announces a sleep; the `watch` module shows that no wake-up is lost.
@@ -27,7 +27,7 @@ impl Wait for VerbsFabric {
             if endpoint.ending.is_some() || !endpoint.announcement.is_due() || !endpoint.exposes_polled() {
                 continue;
             }
-            let Stage::Up(theirs) = &endpoint.stage else { continue };
+            let ConnectionStage::Up(theirs) = &endpoint.stage else { continue };
             let to = Remote { addr: theirs.watch_addr, key: theirs.watch_key };
             if endpoint.announcement.end > endpoint.sending.completed {
                 // The last announcement is still on its way, and there is room for one.

@@ -4,6 +4,7 @@ mod basics;
 mod child;
 mod figures;
 mod leaks;
+mod nodes;
 mod processes;
 mod sharing;
 mod strangers;

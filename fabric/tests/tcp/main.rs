@@ -4,6 +4,8 @@ mod basics;
 #[path = "../shm/child.rs"]
 mod child;
 mod figures;
+#[path = "../shm/nodes.rs"]
+mod nodes;
 mod processes;
 mod waking;
 mod world;

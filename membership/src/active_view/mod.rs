@@ -11,8 +11,7 @@ use std::{
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    appear::{Coming, has_departed},
-    back::Back,
+    appearance::{Appearance, has_departed},
     clocks::Clocks,
     detector::Detector,
     end::Cause,
@@ -20,6 +19,7 @@ use crate::{
     leases::Leases,
     membership_table::{MembershipTable, TableEvent},
     propose::{Proposer, alone},
+    return_report::ReturnReport,
     stall::{Stall, Waits, WatchedMembers},
     tables::Tables,
     view::{Seq, ShardId, View},
@@ -49,7 +49,7 @@ pub(crate) struct ActiveView {
     phase: Phase,
     /// Whether it has taken a step.
     has_begun: bool,
-    coming: Coming,
+    appearance: Appearance,
     detector: Detector,
     next_beat: Time,
     clocks: Clocks,
@@ -71,7 +71,7 @@ pub(crate) struct ActiveView {
     /// Members whose endpoints broke after the next view was decided.
     lost: Vec<(NodeId, BreakReason)>,
     /// The reports of nodes that come back.
-    backs: Vec<Back>,
+    backs: Vec<ReturnReport>,
     /// The time since which there is a reason to ask for another view.
     wanted: Option<Time>,
     /// Whether something came in since the last step.
@@ -82,21 +82,21 @@ impl ActiveView {
     pub(crate) fn new(
         table: MembershipTable,
         before: Option<ActiveView>,
-        backs: Vec<Back>,
+        backs: Vec<ReturnReport>,
         settings: &Settings,
     ) -> ActiveView {
         let members = table.len();
         let (previous, lost, mut to_suspect) =
             before.map(|before| (Some(before.table), before.lost, before.to_suspect)).unwrap_or_default();
         to_suspect.retain(|&node| table.rank_of(node).is_some() && !table.view().joined.contains(&node));
-        let mut coming = Coming::default();
-        lost.into_iter().for_each(|(node, reason)| coming.note_break(&table, node, reason));
+        let mut appearance = Appearance::default();
+        lost.into_iter().for_each(|(node, reason)| appearance.note_break(&table, node, reason));
         ActiveView {
             table,
             previous,
             phase: Phase::Connecting,
             has_begun: false,
-            coming,
+            appearance,
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
@@ -128,12 +128,12 @@ impl ActiveView {
         Tables { table: &self.table, previous: self.previous.as_ref() }
     }
 
-    pub(crate) fn backs(&self) -> &[Back] {
+    pub(crate) fn returns(&self) -> &[ReturnReport] {
         &self.backs
     }
 
     /// Takes the reports of nodes that come back.
-    pub(crate) fn on_backs(&mut self, backs: Vec<Back>) {
+    pub(crate) fn on_returns(&mut self, backs: Vec<ReturnReport>) {
         self.backs = backs;
         self.touched = true;
     }
@@ -202,7 +202,7 @@ impl ActiveView {
         let Some(previous) = &mut self.previous else { return };
         if let Some(TableEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
             let node = previous.node(member);
-            self.coming.note_break(&self.table, node, reason);
+            self.appearance.note_break(&self.table, node, reason);
         }
     }
 
@@ -236,7 +236,7 @@ impl ActiveView {
         // A member that has closed its endpoints has ended, or gone on to the next view, which may need this one.
         let has_departed = |member| {
             self.departed.contains(&member)
-                || !self.table.was_reached(member) && self.coming.is_suspicion_pending(member)
+                || !self.table.was_reached(member) && self.appearance.is_suspicion_pending(member)
         };
         let has_ended = |member| has_departed(member) && (leaves(member) || !self.table.has_decided(member));
         let ends = |member| leaves(member) && (has_departed(member) || !self.table.has_decided(member));
@@ -368,7 +368,7 @@ impl ActiveView {
 
     /// Counts an endpoint of a shard that has come about.
     pub(crate) fn on_endpoint(&mut self) {
-        self.coming.endpoint();
+        self.appearance.endpoint();
     }
 
     pub(crate) fn on_connected(&mut self) {

@@ -6,9 +6,9 @@ use squall_fabric::{Fabric, Time};
 
 use super::{ActiveView, Phase};
 use crate::{
-    ask,
     end::Cause,
     input::{Effect, Settings},
+    planned_change,
     propose::Facts,
     tables::Tables,
     view::Member,
@@ -50,7 +50,7 @@ impl ActiveView {
         }
         if signal && self.is_open() {
             self.look_whether_others_end(out);
-            for node in ask::restarted(self.view(), candidates) {
+            for node in planned_change::restarted(self.view(), candidates) {
                 self.suspect(node, Cause::Restarted { node }, out);
             }
         }
@@ -75,8 +75,10 @@ impl ActiveView {
             return Time::ZERO;
         }
         let due = match self.phase {
-            Phase::Connecting => self.coming.deadline(self.tables(), settings),
-            Phase::Running => self.wanted.map_or(Time::MAX, |since| ask::may_ask_at(&self.table, since, settings)),
+            Phase::Connecting => self.appearance.deadline(self.tables(), settings),
+            Phase::Running => {
+                self.wanted.map_or(Time::MAX, |since| planned_change::may_ask_at(&self.table, since, settings))
+            }
             Phase::Wedged => self.proposer.deadline(),
             Phase::Waiting => self.leases_over(),
             Phase::CleaningUp | Phase::Over => Time::MAX,
@@ -95,10 +97,10 @@ impl ActiveView {
             return;
         }
         let tables = Tables { table: &self.table, previous: self.previous.as_ref() };
-        for (node, cause) in self.coming.look(now, tables, settings) {
+        for (node, cause) in self.appearance.look(now, tables, settings) {
             self.suspect(node, cause, out);
         }
-        if let Some(waited) = self.coming.waited_in_vain(now, &self.table, settings)
+        if let Some(waited) = self.appearance.waited_in_vain(now, &self.table, settings)
             && self.table.is_connected()
             && self.is_open()
         {
@@ -109,13 +111,13 @@ impl ActiveView {
 
     /// Asks for another view if a node can join, a shard is reopened, or this node's part in its shards has changed.
     fn look_whether_to_ask(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
-        if !ask::has_become_complete(&self.table) {
-            if !ask::can_change(&self.table, candidates, &self.backs) {
+        if !planned_change::has_become_complete(&self.table) {
+            if !planned_change::can_change(&self.table, candidates, &self.backs) {
                 self.wanted = None;
                 return;
             }
             let since = *self.wanted.get_or_insert(now);
-            if now < ask::may_ask_at(&self.table, since, settings) {
+            if now < planned_change::may_ask_at(&self.table, since, settings) {
                 return;
             }
         }
@@ -138,13 +140,13 @@ impl ActiveView {
             previous.beat();
         }
         let tables = Tables { table: &self.table, previous: self.previous.as_ref() };
-        let endpoints = self.coming.endpoints_here(tables);
+        let endpoints = self.appearance.endpoints_here(tables);
         let mut silent = self.detector.look(now, |member| tables.signs_of_life(member));
         // No clock runs against a member that has never been heard.
         silent.retain(|&member| tables.was_heard(member));
         self.table.tell_endpoints(endpoints);
         if self.detector.has_stalled() {
-            self.coming.wait_anew(now);
+            self.appearance.wait_anew(now);
             self.proposer.wait_anew(now);
         }
         for member in silent {

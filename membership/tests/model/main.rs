@@ -2,8 +2,8 @@
 //!
 //! Messages, rows and proposals take as long as they like; any step may be the one after which a node crashes or a link
 //! breaks. The pure parts of the crate are not modelled but called: the lead rule, the making of a successor, and the
-//! view log's [`Register`](squall_membership::Register). Time is not modelled: a member that may act after a while may
-//! act at any time. The log itself is taken to be reachable.
+//! view log's [`ViewLogState`](squall_membership::ViewLogState). Time is not modelled: a member that may act
+//! after a while may act at any time. The log itself is taken to be reachable.
 
 mod properties;
 mod steps;

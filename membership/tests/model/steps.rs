@@ -99,7 +99,7 @@ impl Group {
                 steps.push(Step::Learn(n));
             }
             let Some(view) = node.view.as_ref().filter(|_| node.life == Life::Member) else {
-                if !world.log.register.candidates().contains(&member(n)) && !world.log.last().has(n) {
+                if !world.log.log_state.candidates().contains(&member(n)) && !world.log.last().has(n) {
                     steps.push(Step::Join(n));
                 }
                 continue;
@@ -130,7 +130,7 @@ impl Group {
                 if world.order(view).any(|sent| sent == (n, None)) {
                     steps.push(Step::Send(n));
                 }
-                if world.log.register.candidates().iter().any(|_| world.log.view(node.epoch() + 1).is_none()) {
+                if world.log.log_state.candidates().iter().any(|_| world.log.view(node.epoch() + 1).is_none()) {
                     steps.push(Step::Ask(n));
                 }
                 let has_it = |&from: &usize| {
@@ -196,7 +196,7 @@ impl Group {
         };
         let finals = Finals::from([(SHARD, stay.iter().map(end).collect())]);
         let stay: Vec<_> = stay.into_iter().map(id).collect();
-        let candidates = world.log.register.candidates();
+        let candidates = world.log.log_state.candidates();
         let join = &candidates[..candidates.len().min(stay.len())];
         let mut proposal: Proposal = successor(view.view(), &layout(), id(n), &stay, join, &finals);
         if self.has(Bug::TrimIsTheMaximum)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Entry, Layout, Member, Proposal, Register, ShardId, ShardView, View};
+use squall_membership::{ClusterId, Entry, Layout, Member, Proposal, ShardId, ShardView, View, ViewLogState};
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 
@@ -58,7 +58,7 @@ impl Hash for Decision {
 /// The view log, alike everywhere.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Log {
-    pub(crate) register: Register,
+    pub(crate) log_state: ViewLogState,
     /// The views, by epoch; there is none of epoch 0.
     pub(crate) decided: Vec<Decision>,
 }
@@ -66,20 +66,20 @@ pub(crate) struct Log {
 impl Hash for Log {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.decided.hash(state);
-        self.register.candidates().len().hash(state);
+        self.log_state.candidates().len().hash(state);
     }
 }
 
 impl Log {
     pub(crate) fn new(members: usize) -> Log {
         let members = (0..members).map(member).collect();
-        let mut log = Log { register: Register::default(), decided: Vec::new() };
+        let mut log = Log { log_state: ViewLogState::default(), decided: Vec::new() };
         log.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
         log
     }
 
     pub(crate) fn apply(&mut self, entry: Entry) {
-        self.register.apply(entry);
+        self.log_state.apply(entry);
         self.take_note();
     }
 
@@ -88,13 +88,13 @@ impl Log {
         let (cluster, layout, reason) = (ClusterId(1), layout(), String::new());
         let proposal = proposal.clone();
         if proposal.view.epoch.0 as usize == self.decided.len() + 1 {
-            self.register = Register::default();
+            self.log_state = ViewLogState::default();
             self.apply(Entry::Force { cluster, after: ClusterId(1), earlier: Vec::new(), layout, proposal, reason });
         }
     }
 
     fn take_note(&mut self) {
-        let last = self.register.last().expect("it has begun");
+        let last = self.log_state.last().expect("it has begun");
         if last.view.epoch.0 as usize > self.decided.len() {
             self.decided.push(Decision(Arc::new(last.clone())));
         }

@@ -2,10 +2,10 @@
 //! view that follows.
 //!
 //! Any node may die at any step, and comes back with its disk. Tables and networks are not modelled: all know which
-//! members are wedged, and any half of a view may be proposed. The pure parts are called: [`Register`], [`restart`] and
-//! [`successor`].
+//! members are wedged, and any half of a view may be proposed. The pure parts are called: [`ViewLogState`], [`restart`]
+//! and [`successor`].
 //!
-//! [`Register`]: squall_membership::Register
+//! [`ViewLogState`]: squall_membership::ViewLogState
 //! [`restart`]: squall_membership::restart
 //! [`successor`]: squall_membership::successor
 

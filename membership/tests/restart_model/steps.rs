@@ -1,8 +1,8 @@
 //! The steps of the model, one at a time, and the properties that must hold.
 
 use squall_membership::{
-    Applied, Back, Entry, Epoch, Final, Finals, HeldCopy, Member, OrderEnd, Seq, ShardState, Skipped, View, reopening,
-    restart,
+    Applied, Entry, Epoch, Final, Finals, HeldCopy, Member, OrderEnd, ReturnReport, Seq, ShardState, Skipped, View,
+    reopening, restart,
 };
 use stateright::{Model, Property};
 
@@ -102,7 +102,7 @@ impl Group {
             let halves = (1..1u32 << self.members).filter(|set| set & !members == 0);
             let is_half = |set: &u32| 2 * set.count_ones() as usize >= last.view.members.len();
             steps.extend(halves.filter(is_half).map(Step::Succeed));
-            if 2 * world.register.backs().iter().filter(|back| !back.goes_on).count() > last.view.members.len() {
+            if 2 * world.log_state.returns().iter().filter(|back| !back.goes_on).count() > last.view.members.len() {
                 steps.push(Step::Restart);
             }
         }
@@ -135,7 +135,7 @@ impl Group {
             steps.push(Step::Receive(n));
         }
         if node.wedged {
-            let said = world.register.backs().iter().any(|back| back.member.node == id(n) && !back.goes_on);
+            let said = world.log_state.returns().iter().any(|back| back.member.node == id(n) && !back.goes_on);
             match is_over {
                 true => {
                     steps.push(Step::Install(n));
@@ -156,16 +156,16 @@ impl Group {
         }
         let says = reopen(world, n);
         let has_any = !says.held.is_empty();
-        let says = Entry::Back(says);
-        if !is_over && has_any && !matches!(world.register.clone().apply(says), Applied::Refused(_)) {
+        let says = Entry::Return(says);
+        if !is_over && has_any && !matches!(world.log_state.clone().apply(says), Applied::Refused(_)) {
             steps.push(Step::SayReopen(n));
         }
         let view = &world.proposal(node.epoch).view;
         let is_whole = view.members.iter().all(|m| world.is_in(m.node.0 as usize, view));
         let is_wedged = world.nodes.iter().any(|other| other.epoch == node.epoch && other.wedged);
         let changes = node.complete != world.shard(node.epoch).is_complete(id(n))
-            || !world.register.candidates().is_empty()
-            || world.shard(node.epoch).is_suspended() && goes_on(&world.last().view, &world.register.backs());
+            || !world.log_state.candidates().is_empty()
+            || world.shard(node.epoch).is_suspended() && goes_on(&world.last().view, &world.log_state.returns());
         if self.goes_on(world) && (!is_whole || is_wedged || changes) || is_over {
             steps.push(Step::Wedge(n));
         }
@@ -253,15 +253,15 @@ impl Group {
                 };
                 let kept = || node.kept.filter(|_| world.shard(node.epoch).is_suspended()).map(in_memory);
                 let held = if node.epoch > 0 { kept().unwrap_or_else(runs) } else { held(node) };
-                let back = Back { member: world.me(n), epoch, goes_on: false, held: [(SHARD, held)].into() };
-                world.apply(Entry::Back(back)).then_some(())?;
+                let back = ReturnReport { member: world.me(n), epoch, goes_on: false, held: [(SHARD, held)].into() };
+                world.apply(Entry::Return(back)).then_some(())?;
             }
             Step::SayReopen(n) => {
                 let reopen = reopen(world, n);
-                world.apply(Entry::Back(reopen)).then_some(())?;
+                world.apply(Entry::Return(reopen)).then_some(())?;
             }
             Step::Restart => {
-                let backs = world.register.backs();
+                let backs = world.log_state.returns();
                 let by = backs.iter().find(|back| !back.goes_on)?.member.node;
                 let proposal = restart(world.last(), &layout(), by, &backs);
                 world.apply(Entry::Successor(proposal)).then_some(())?;
@@ -285,9 +285,9 @@ impl Group {
         };
         let finals: Finals = [(SHARD, order.map(end).collect())].into();
         let nodes: Vec<_> = stay.iter().map(|&n| id(n)).collect();
-        let joins = world.register.candidates().iter().filter(|asks| !nodes.contains(&asks.node));
+        let joins = world.log_state.candidates().iter().filter(|asks| !nodes.contains(&asks.node));
         let join: Vec<_> = joins.take(stay.len()).cloned().collect();
-        let backs = world.register.backs();
+        let backs = world.log_state.returns();
         let proposal = reopening(&last.view, &layout(), nodes[0], &nodes, &join, &finals, &backs);
         world.apply(Entry::Successor(proposal)).then_some(())
     }
@@ -299,20 +299,20 @@ fn outside(world: &World, n: usize) -> Option<Step> {
     if view.members.contains(&me) {
         return Some(Step::Enter(n));
     }
-    if world.register.newest(id(n)).is_some_and(|newest| newest.0 >= node.life) {
+    if world.log_state.newest(id(n)).is_some_and(|newest| newest.0 >= node.life) {
         return Some(Step::Return(n));
     }
     let was_member = view.members.iter().any(|member| (member.node, member.voter) == (me.node, me.voter));
-    let said = world.register.backs().iter().any(|back| back.member == me);
+    let said = world.log_state.returns().iter().any(|back| back.member == me);
     (was_member && !said).then_some(Step::SayBack(n))
 }
 
 /// A node's report that it has the shard.
-fn reopen(world: &World, n: usize) -> Back {
+fn reopen(world: &World, n: usize) -> ReturnReport {
     let (member, epoch) = (world.me(n), world.last().view.epoch);
     let node = &world.nodes[n];
     let held = if world.in_memory { node.kept.map(in_memory) } else { Some(held(node)) };
-    Back { member, epoch, goes_on: true, held: held.map(|held| (SHARD, held)).into_iter().collect() }
+    ReturnReport { member, epoch, goes_on: true, held: held.map(|held| (SHARD, held)).into_iter().collect() }
 }
 
 impl Group {
@@ -408,14 +408,14 @@ fn can_reopen(world: &World) -> bool {
     let members: Vec<_> = (0..world.nodes.len()).map(|n| world.me(n)).collect();
     let back = |(member, node): (&Member, &Node)| {
         let held = [(SHARD, held(node))].into();
-        Back { member: member.clone(), epoch: last.epoch, goes_on: true, held }
+        ReturnReport { member: member.clone(), epoch: last.epoch, goes_on: true, held }
     };
-    let backs: Vec<Back> = members.iter().zip(&world.nodes).map(back).collect();
+    let backs: Vec<ReturnReport> = members.iter().zip(&world.nodes).map(back).collect();
     goes_on(&View { members, ..(**last).clone() }, &backs)
 }
 
 /// Whether the shard, which is suspended, goes on with these copies if all members stay.
-fn goes_on(view: &View, backs: &[Back]) -> bool {
+fn goes_on(view: &View, backs: &[ReturnReport]) -> bool {
     let nodes = view.nodes();
     let finals = [(SHARD, Vec::new())].into();
     reopening(view, &layout(), nodes[0], &nodes, &[], &finals, backs).ends.contains_key(&SHARD)

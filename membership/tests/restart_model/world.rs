@@ -8,7 +8,7 @@ use std::{
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, ClusterId, Entry, Epoch, Final, Finals, Former, HeldCopy, Incarnation, Layout, Member, OrderEnd, Proposal,
-    Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
+    Seq, ShardId, ShardState, ShardView, Skipped, View, ViewLogState, VoterId, successor,
 };
 
 use crate::steps::Group;
@@ -76,7 +76,7 @@ pub(crate) struct Node {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct World {
-    pub(crate) register: Register,
+    pub(crate) log_state: ViewLogState,
     pub(crate) history: Vec<Arc<Proposal>>,
     pub(crate) nodes: Vec<Node>,
     /// By epoch and node, the number of places of the order that it has received, and that it has told to be on its
@@ -107,11 +107,11 @@ impl Hash for World {
                 last_holders.iter().for_each(|holder| (holder.node, holder.voter, holder.since).hash(state));
             }
         }
-        for back in self.register.backs() {
+        for back in self.log_state.returns() {
             (back.member.node, back.member.incarnation, back.goes_on).hash(state);
             back.held.get(&SHARD).map(|held| (held.end, held.complete, held.version)).hash(state);
         }
-        self.register.candidates().iter().for_each(|member| (member.node, member.incarnation).hash(state));
+        self.log_state.candidates().iter().for_each(|member| (member.node, member.incarnation).hash(state));
         (&self.nodes, &self.received, &self.told, &self.acknowledged, self.crashes, self.wipes).hash(state);
     }
 }
@@ -120,11 +120,11 @@ impl World {
     /// All are members; the last ones have joined, one in each view, and have not got the state.
     pub(crate) fn new(group: &Group) -> World {
         let &Group { members, joiners, crashes, wipes, in_memory, .. } = group;
-        let mut register = Register::default();
+        let mut log_state = ViewLogState::default();
         let founders = members - joiners;
         let all = (0..founders).map(|n| member(n, 1, 1)).collect();
-        register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members: all });
-        let first = Arc::new(register.last().expect("it has begun").clone());
+        log_state.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members: all });
+        let first = Arc::new(log_state.last().expect("it has begun").clone());
         let node = |n: usize| {
             let (epoch, is_founder) = (1 + joiners as u64, n < founders);
             let written = if is_founder { epoch } else { 0 };
@@ -145,7 +145,7 @@ impl World {
             }
         };
         let mut world = World {
-            register,
+            log_state,
             history: vec![first],
             nodes: (0..members).map(node).collect(),
             received: vec![vec![0; members]],
@@ -170,7 +170,7 @@ impl World {
     }
 
     pub(crate) fn apply(&mut self, entry: Entry) -> bool {
-        match self.register.apply(entry) {
+        match self.log_state.apply(entry) {
             Applied::View(next) => {
                 self.history.push(Arc::new(next));
                 self.received.push(vec![0; self.nodes.len()]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use squall_fabric::{BreakReason, NodeId};
-use squall_membership::{Epoch, Input, Patience, WaitsFor};
+use squall_membership::{Epoch, Input, StallLimits, WaitsFor};
 
 use crate::world::{CONNECT_TIMEOUT, FAILURE_TIMEOUT, READ_LEASE, World, ms};
 
@@ -167,7 +167,7 @@ fn when_the_leader_cannot_reach_the_view_log_the_next_in_rank_proposes() {
         world.reach(NodeId(1), false);
         world.crash(5);
         world.run_until("it is decided", ms(200), |world| world.log.view().epoch == Epoch(2));
-        let by = world.log.register.last().map(|last| last.by);
+        let by = world.log.log_state.last().map(|last| last.by);
         assert_eq!((by, world.log.reports), (Some(NodeId(2)), 0));
         assert_eq!(world.log.view().left, [NodeId(5)], "node 1 stays, whoever proposes");
         world.check();
@@ -230,21 +230,21 @@ fn who_takes_long_to_deliver_the_rest_of_a_view_is_waited_for() {
     }
 }
 
-/// The given patience with a disk or an application, and endless patience with the other.
-fn patience(waits_for: WaitsFor, limit: Duration) -> Patience {
+/// The given limit for a disk or an application, and none for the other.
+fn limits(waits_for: WaitsFor, limit: Duration) -> StallLimits {
     match waits_for {
-        WaitsFor::Disk => Patience { disk: limit, application: Duration::MAX },
-        WaitsFor::Application => Patience { disk: Duration::MAX, application: limit },
+        WaitsFor::Disk => StallLimits { disk: limit, application: Duration::MAX },
+        WaitsFor::Application => StallLimits { disk: Duration::MAX, application: limit },
     }
 }
 
 #[test]
-fn who_hangs_while_it_delivers_the_rest_of_a_view_is_given_up_by_the_patience_with_what_it_waits_for() {
+fn who_hangs_while_it_delivers_the_rest_of_a_view_is_given_up_by_the_limit_of_what_it_waits_for() {
     const LIMIT: Duration = ms(60);
     for seed in 0..20 {
         for waits_for in [WaitsFor::Disk, WaitsFor::Application] {
             for hung in [&[2][..], &[2, 3]] {
-                let mut world = World::impatient(seed, 5, patience(waits_for, LIMIT));
+                let mut world = World::impatient(seed, 5, limits(waits_for, LIMIT));
                 for &node in hung {
                     (world.process(node).slow_ms, world.process(node).slow_for) = (1e12, waits_for);
                 }
@@ -262,9 +262,9 @@ fn who_hangs_while_it_delivers_the_rest_of_a_view_is_given_up_by_the_patience_wi
 }
 
 #[test]
-fn who_takes_long_is_waited_for_by_the_patience_with_what_it_waits_for() {
+fn who_takes_long_is_waited_for_by_the_limit_of_what_it_waits_for() {
     for seed in 0..20 {
-        let mut world = World::impatient(seed, 4, patience(WaitsFor::Disk, ms(60)));
+        let mut world = World::impatient(seed, 4, limits(WaitsFor::Disk, ms(60)));
         world.process(3).slow_ms = 500.0;
         world.crash(4);
         world.run_until("the others go on", ms(1000), World::is_settled);
@@ -276,7 +276,7 @@ fn who_takes_long_is_waited_for_by_the_patience_with_what_it_waits_for() {
 #[test]
 fn where_most_hang_while_they_deliver_the_rest_of_a_view_nobody_is_given_up() {
     for seed in 0..20 {
-        let mut world = World::impatient(seed, 5, patience(WaitsFor::Disk, ms(60)));
+        let mut world = World::impatient(seed, 5, limits(WaitsFor::Disk, ms(60)));
         for node in 2..5 {
             (world.process(node).slow_ms, world.process(node).slow_for) = (1e12, WaitsFor::Disk);
         }

@@ -13,7 +13,7 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, VoterId};
 
-use crate::store::{Disk, Image, Key, LogStore, Opened, StoreChange, decode, encode, random};
+use crate::store::{Disk, DiskImage, Key, LogStore, Opened, StoreChange, decode, encode, random};
 
 /// The file's name, in the node's directory.
 const FILE: &str = "view-log.redb";
@@ -221,9 +221,9 @@ fn name(key: Key) -> &'static str {
     }
 }
 
-fn read(database: &Database) -> Result<(Image, Option<Identity>), Box<dyn std::error::Error + Send + Sync>> {
+fn read(database: &Database) -> Result<(DiskImage, Option<Identity>), Box<dyn std::error::Error + Send + Sync>> {
     let transaction = database.begin_read()?;
-    let mut image = Image::default();
+    let mut image = DiskImage::default();
     let values = match transaction.open_table(VALUES) {
         Err(redb::TableError::TableDoesNotExist(_)) => return Ok((image, None)),
         other => other?,

@@ -1,8 +1,8 @@
 //! The view log: a Raft log (openraft) in which the successors of views are decided.
 //!
 //! Every node runs a [`Log`], with messages of its own between nodes ([`Transport`]). Its entries are those of
-//! [`Register`](squall_membership::Register), which alone says what a valid one is. Whatever this crate does about
-//! leaders, voters and messages, at most one successor of a view is ever decided.
+//! [`ViewLogState`](squall_membership::ViewLogState), which alone says what a valid one is. Whatever this crate
+//! does about leaders, voters and messages, at most one successor of a view is ever decided.
 //!
 //! - *Formation.* The nodes of a configured list tell each other that they are there. When the first of the list has
 //!   heard of all, it begins the log; the log's leader then writes the first view.
@@ -42,5 +42,5 @@ pub use log::{Inlet, Log, Monitor};
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
 pub use shared::ViewLogStatus;
 #[cfg(feature = "sim")]
-pub use sim::{SimDisk, SimLog, Standing};
+pub use sim::{Eligibility, SimDisk, SimLog};
 pub use wire::{Contact, MAX_MESSAGE, Transport};

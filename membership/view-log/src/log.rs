@@ -4,7 +4,7 @@ use std::{sync::Arc, thread};
 
 use openraft::{Config, Raft, SnapshotPolicy};
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Member, Proposal, Report, ReturnReport, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
@@ -171,8 +171,8 @@ impl ViewLog for Log {
         self.tell(Input::Report(to.members.clone(), report));
     }
 
-    fn back(&mut self, back: Back) {
-        self.tell(Input::Back(back));
+    fn report_return(&mut self, back: ReturnReport) {
+        self.tell(Input::Return(back));
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -1,4 +1,4 @@
-//! Raft's state machine: the register of views.
+//! Raft's state machine: the view log's state.
 
 use std::{
     io,
@@ -12,17 +12,17 @@ use openraft::{
 };
 use serde::{Deserialize, Serialize};
 use squall_fabric::sync::Lock;
-use squall_membership::{Applied, ClusterId, Entry, Register};
+use squall_membership::{Applied, ClusterId, Entry, ViewLogState};
 
 use crate::{
     store::{LogStore, decode, encode},
     types::{AppResponse, LogId, Snapshot, SnapshotMeta, StoredMembership, Types},
 };
 
-/// A register, and the last entry of the log that it has.
+/// The view log's state, and the last entry that it has.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct MachineState {
-    register: Register,
+    log_state: ViewLogState,
     applied: Option<LogId>,
     membership: StoredMembership,
 }
@@ -58,8 +58,8 @@ impl Machine {
     }
 
     /// Reads the decisions that this node knows.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&Register) -> T) -> T {
-        read(&self.lock().register)
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&ViewLogState) -> T) -> T {
+        read(&self.lock().log_state)
     }
 
     /// The voters and learners of the last applied change.
@@ -106,7 +106,7 @@ impl<C: Types> RaftStateMachine<C> for Machine {
                 match entry.payload {
                     EntryPayload::Blank => (AppResponse::Taken, None),
                     EntryPayload::Normal(request) => {
-                        let applied = state.register.apply(request.0);
+                        let applied = state.log_state.apply(request.0);
                         (AppResponse::from(&applied), Some(applied))
                     }
                     EntryPayload::Membership(membership) => {
@@ -132,7 +132,7 @@ impl<C: Types> RaftStateMachine<C> for Machine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Vec<u8>) -> io::Result<()> {
         let mut state: MachineState = decode(&snapshot)?;
         (state.applied, state.membership) = (meta.last_log_id, meta.last_membership.clone());
-        let last = state.register.last().cloned();
+        let last = state.log_state.last().cloned();
         self.store.set_snapshot(encode(&state)?)?;
         *self.lock() = state;
         if let Some(last) = last {

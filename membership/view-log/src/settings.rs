@@ -247,7 +247,7 @@ fn undecided(silent: &[NodeId]) -> String {
     match silent {
         [] => "its members answer, and decide nothing (does it have room for another, and do their clocks and disks work?)".into(),
         _ => format!(
-            "nothing is heard of its members {}; if too few of those who vote are left, start them, or force one that is left to go on \
+            "nothing is heard of its members {}; if too few voters are left, start them, or force one that is left to go on \
              (`squall recover --force --reason TEXT`)",
             listed(silent)
         ),
@@ -257,7 +257,7 @@ fn undecided(silent: &[NodeId]) -> String {
 /// A sentence for a group of which too many voters have forgotten their votes: the case, and what to do.
 pub(crate) fn forgotten(nodes: &[NodeId]) -> String {
     format!(
-        "what {} voted is lost with the process, so too few are left who decide, for good: `squall recover \
+        "what {} voted is lost with the process, so too few voters are left to decide, for good: `squall recover \
          --force --reason TEXT` at a member that still runs lets it go on alone, and the others join it; with `storage`, votes outlive a process",
         listed(nodes)
     )

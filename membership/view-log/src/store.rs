@@ -69,7 +69,7 @@ pub(crate) enum StoreChange {
 
 /// All that a disk holds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Image {
+pub(crate) struct DiskImage {
     pub(crate) values: BTreeMap<Key, Vec<u8>>,
     pub(crate) log: BTreeMap<u64, Vec<u8>>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct Image {
 /// When [`write`](Disk::write) returns, all of the changes are there for good, whatever fails next; if it fails, none
 /// of them is.
 pub(crate) trait Disk: Send + Debug {
-    /// Writes changes, all or none, and waits until they are safe.
+    /// Writes changes, all or none, and waits until they are durable.
     fn write(&mut self, changes: &[StoreChange]) -> io::Result<()>;
 }
 
@@ -137,8 +137,8 @@ impl LogStore {
     }
 
     /// A store that goes on with a disk's contents.
-    pub(crate) fn on_disk(image: &Image, disk: Box<dyn Disk>) -> io::Result<LogStore> {
-        fn value<T: DeserializeOwned>(image: &Image, key: Key) -> io::Result<Option<T>> {
+    pub(crate) fn on_disk(image: &DiskImage, disk: Box<dyn Disk>) -> io::Result<LogStore> {
+        fn value<T: DeserializeOwned>(image: &DiskImage, key: Key) -> io::Result<Option<T>> {
             image.values.get(&key).map(|bytes| decode(bytes)).transpose()
         }
         let log = image.log.iter().map(|(&index, bytes)| Ok((index, decode(bytes)?))).collect::<io::Result<_>>()?;

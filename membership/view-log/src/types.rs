@@ -72,7 +72,7 @@ impl fmt::Display for AppRequest {
             Entry::Candidate(member) => write!(f, "{} asks to join", member.node),
             Entry::Withdraw(node, _) => write!(f, "{node} asks no more"),
             Entry::Successor(proposal) => write!(f, "{}, by {}", proposal.view.epoch, proposal.by),
-            Entry::Back(back) => write!(f, "{} is back, of {}", back.member.node, back.epoch),
+            Entry::Return(back) => write!(f, "{} is back, of {}", back.member.node, back.epoch),
             Entry::Force { proposal, .. } => write!(f, "{}, forced", proposal.view.epoch),
         }
     }
@@ -81,7 +81,7 @@ impl fmt::Display for AppRequest {
 /// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum AppResponse {
-    /// The entry counts, or has no effect on the register.
+    /// The entry counts, or has no effect on the view log's state.
     Taken,
     Refused(Refused),
 }
@@ -89,7 +89,7 @@ pub(crate) enum AppResponse {
 impl From<&Applied> for AppResponse {
     fn from(applied: &Applied) -> AppResponse {
         match applied {
-            Applied::View(_) | Applied::Candidates | Applied::Backs => AppResponse::Taken,
+            Applied::View(_) | Applied::Candidates | Applied::Returns => AppResponse::Taken,
             Applied::Refused(refused) => AppResponse::Refused(refused.clone()),
         }
     }

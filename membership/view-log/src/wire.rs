@@ -6,7 +6,7 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotRespon
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::{
-    Back, Began, ClusterId, Epoch, Incarnation, Layout, Member, Parameters, Proposal, Report, VoterId,
+    Began, ClusterId, Epoch, Incarnation, Layout, Member, Parameters, Proposal, Report, ReturnReport, VoterId,
 };
 
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
@@ -36,7 +36,7 @@ pub(crate) enum Body {
     /// A proposal for the leader to write.
     Propose(Box<Proposal>),
     /// A report for the leader to write: the copies of a node that comes back.
-    Say(Box<Back>),
+    Say(Box<ReturnReport>),
     /// The leader's answer, if a proposal was not taken.
     Refused {
         epoch: Epoch,

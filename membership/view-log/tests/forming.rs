@@ -74,7 +74,7 @@ fn a_node_that_has_the_log_and_no_first_view_waits_no_longer_than_it_was_told() 
     }
     world.start(9);
     // The founder gives out the log, and no other node is left to decide with node 2.
-    while world.log(2).standing().is_none_or(|standing| standing.voters().is_empty()) {
+    while world.log(2).eligibility().is_none_or(|eligibility| eligibility.voters().is_empty()) {
         world.run(Duration::from_micros(50));
     }
     assert_eq!(world.epoch(2), None);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Back, Epoch, HeldCopy, Layout, OrderEnd, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
+    Epoch, HeldCopy, Layout, OrderEnd, ReturnReport, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
 };
 use world::{MS, Trouble, World};
 
@@ -32,7 +32,7 @@ fn come_back(list: &[u32], seed: u64) -> World {
 }
 
 /// Lets a node report that it has this many messages of the first view.
-fn say_back(world: &mut World, id: u32, messages: u64) {
+fn report_return(world: &mut World, id: u32, messages: u64) {
     let member = world.log(id).me();
     let end = OrderEnd { epoch: Epoch::FIRST, seq: Seq(messages) };
     let held = BTreeMap::from([(
@@ -46,13 +46,13 @@ fn say_back(world: &mut World, id: u32, messages: u64) {
             skipped: Skipped::default(),
         },
     )]);
-    world.log(id).back(Back { member, epoch: Epoch::FIRST, goes_on: false, held });
+    world.log(id).report_return(ReturnReport { member, epoch: Epoch::FIRST, goes_on: false, held });
 }
 
 /// The nodes that are back, as a node was told.
-fn backs(world: &World, id: u32) -> Vec<Back> {
+fn backs(world: &World, id: u32) -> Vec<ReturnReport> {
     let told = world.nodes[&id].events.iter().rev().find_map(|event| match event {
-        ViewEvent::Backs(backs) => Some(backs.clone()),
+        ViewEvent::Returns(backs) => Some(backs.clone()),
         _ => None,
     });
     told.unwrap_or_default()
@@ -70,7 +70,7 @@ fn whoever_is_back_is_known_to_all_and_one_restart_follows_though_all_propose_it
     for seed in 0..20 {
         let list = [1, 2, 3];
         let mut world = come_back(&list, seed);
-        list.iter().for_each(|&id| say_back(&mut world, id, 10 * u64::from(id)));
+        list.iter().for_each(|&id| report_return(&mut world, id, 10 * u64::from(id)));
         world.run_until(3000 * MS, "all hear of all", |world| list.iter().all(|&id| backs(world, id).len() == 3));
         list.iter().for_each(|&id| propose_restart(&mut world, id));
         world.run_until(3000 * MS, "a restart", |world| list.iter().all(|&id| world.epoch(id) == Some(2)));
@@ -92,7 +92,12 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         let mut world = come_back(&list, seed);
         for id in [1, 2] {
             let member = world.log(id).me();
-            world.log(id).back(Back { member, epoch: Epoch::FIRST, goes_on: false, held: BTreeMap::new() });
+            world.log(id).report_return(ReturnReport {
+                member,
+                epoch: Epoch::FIRST,
+                goes_on: false,
+                held: BTreeMap::new(),
+            });
         }
         world.run_until(3000 * MS, "both hear of both", |world| backs(world, 1).len() == 2);
         propose_restart(&mut world, 1);
@@ -115,9 +120,9 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
             trusted: false,
             skipped: Skipped::default(),
         };
-        let reopen = Back { member, epoch: Epoch(3), goes_on: true, held: [(SHARD, held)].into() };
-        world.log(3).back(reopen.clone());
-        let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Backs(vec![reopen.clone()]));
+        let reopen = ReturnReport { member, epoch: Epoch(3), goes_on: true, held: [(SHARD, held)].into() };
+        world.log(3).report_return(reopen.clone());
+        let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Returns(vec![reopen.clone()]));
         world.run_until(3000 * MS, "all hear of it", |world| list.iter().all(|&id| told(world, id)));
     }
 }

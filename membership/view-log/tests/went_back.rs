@@ -8,7 +8,7 @@ mod world;
 use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
-use squall_membership::{Back, Epoch, Layout, ViewEvent, ViewLog, restart};
+use squall_membership::{Epoch, Layout, ReturnReport, ViewEvent, ViewLog, restart};
 use squall_view_log::{Failure, SimDisk};
 use world::{MS, World};
 
@@ -154,7 +154,7 @@ fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
     let epoch = Epoch(world.epoch(ids[0]).expect("a view"));
     for &id in &ids {
         let member = world.log(id).me();
-        world.log(id).back(Back { member, epoch, goes_on: false, held: BTreeMap::new() });
+        world.log(id).report_return(ReturnReport { member, epoch, goes_on: false, held: BTreeMap::new() });
     }
     world.run_until(3000 * MS, "those who are back", |world| backs(world, ids[0]).len() == 2);
     let last = world.last(ids[0]).expect("a view to follow");
@@ -172,9 +172,9 @@ fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
 }
 
 /// The nodes that are back, as a node was told.
-fn backs(world: &World, id: u32) -> Vec<Back> {
+fn backs(world: &World, id: u32) -> Vec<ReturnReport> {
     let told = world.nodes[&id].events.iter().rev().find_map(|event| match event {
-        ViewEvent::Backs(backs) => Some(backs.clone()),
+        ViewEvent::Returns(backs) => Some(backs.clone()),
         _ => None,
     });
     told.unwrap_or_default()

@@ -1,10 +1,12 @@
 //! Other total orders for comparison (the paper's Figure 8), with the same batching and the same rings.
 
 mod lamport;
+mod one_mode;
 mod sequencer;
 mod token;
 
 pub use lamport::Lamport;
+pub use one_mode::OneMode;
 pub use sequencer::Sequencer;
 pub use token::TokenRing;
 

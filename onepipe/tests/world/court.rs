@@ -34,7 +34,7 @@ pub(crate) struct Court {
 }
 
 /// A rank's side of the court.
-pub(crate) struct Seat<'a> {
+pub(crate) struct CourtSide<'a> {
     court: &'a mut Court,
     rank: usize,
     is_prompt: bool,
@@ -60,8 +60,8 @@ impl Court {
         }
     }
 
-    pub(crate) fn seat(&mut self, rank: usize, is_prompt: bool) -> Seat<'_> {
-        Seat { court: self, rank, is_prompt }
+    pub(crate) fn side(&mut self, rank: usize, is_prompt: bool) -> CourtSide<'_> {
+        CourtSide { court: self, rank, is_prompt }
     }
 
     /// Whether a rank is to be told something.
@@ -140,7 +140,7 @@ impl Court {
     }
 }
 
-impl Controller for Seat<'_> {
+impl Controller for CourtSide<'_> {
     fn suspect(&mut self, epoch: u64, rank: usize) {
         self.court.suspect(self.rank, epoch, rank);
     }

@@ -199,7 +199,7 @@ impl World {
         self.deliver(rank);
         self.court.close_gates(self.is_draining);
         let Some(Rank { fabric, pipe, .. }) = &mut self.ranks[rank] else { return };
-        pipe.attend(fabric, now, &mut self.court.seat(rank, self.is_draining));
+        pipe.attend(fabric, now, &mut self.court.side(rank, self.is_draining));
         self.take_events(rank);
     }
 

@@ -10,7 +10,8 @@ use super::{
     queue::{BulkQueue, Queued},
 };
 
-/// A sender's messages on their way from the queue into the ring.
+/// A sender's messages on their way from the queue into the ring. The receivers' side is
+/// [`Incoming`](super::incoming::Incoming).
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Arc<BulkQueue>,

@@ -25,18 +25,18 @@ pub enum OfflineError {
     /// It can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The images of its state can't be listed.
+    /// The snapshots of its state can't be listed.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// No image of the state would be left that lies within the log, so the log could not be used.
+    /// No snapshot of the state would be left that lies within the log, so the log could not be used.
     #[error(
-        "a log that begins later than its group and ends at version {version} is of no use without an image of the state, and the \
+        "a log that begins later than its group and ends at version {version} is of no use without a snapshot of the state, and the \
          oldest is that of {oldest}: cut behind that, or remove the log, and the node gets it from another member"
     )]
-    NoImage {
+    NoSnapshot {
         /// The version at which the log would end.
         version: u64,
-        /// The oldest image's place.
+        /// The oldest snapshot's place.
         oldest: Position,
     },
     /// The log does not reach the version at which it should end.
@@ -70,16 +70,16 @@ pub enum OfflineError {
         /// The reason that was given then.
         reason: String,
     },
-    /// An image of the state on the disk has the command's effect.
+    /// A snapshot of the state on the disk has the command's effect.
     #[error(
-        "the state at {image}, which lies beside the log, includes version {version}, so this node has applied it: it can't be skipped \
+        "the state at {snapshot}, which lies beside the log, includes version {version}, so this node has applied it: it can't be skipped \
          here. Where other members skip it, remove the log, and the node gets their state"
     )]
     IsApplied {
         /// The version.
         version: u64,
         /// The state's place.
-        image: Position,
+        snapshot: Position,
     },
     /// The reason is empty, or too long.
     #[error("the reason has {0} bytes: give one of 1 to {max} bytes", max = MAX_REASON_BYTES)]
@@ -151,8 +151,8 @@ fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Re
     let Some(index) = (log.first..log.next).find(|&index| storage.path(&name(index)) == *path) else {
         return Ok(false);
     };
-    let images = snapshots(storage).map_err(|error| failed(io::Error::other(error)))?;
-    if index == log.first && images.iter().any(|&image| image > Position::START) {
+    let snapshots = snapshots(storage).map_err(|error| failed(io::Error::other(error)))?;
+    if index == log.first && snapshots.iter().any(|&snapshot| snapshot > Position::START) {
         // No log would be left that these segments belong to.
         return Ok(false);
     }
@@ -197,9 +197,10 @@ pub fn cut<S: Storage + Clone>(
         CutAt::Version(version) => version,
         CutAt::Damage => u64::MAX,
     };
-    let images = snapshots(&log.storage)?;
-    // Damaged records before an image are not needed to go on.
-    let newest = images.iter().rfind(|&&image| image <= log.persisted().position).copied().unwrap_or(Position::START);
+    let snapshots = snapshots(&log.storage)?;
+    // Damaged records before a snapshot are not needed to go on.
+    let newest =
+        snapshots.iter().rfind(|&&snapshot| snapshot <= log.persisted().position).copied().unwrap_or(Position::START);
     let mut end = begin;
     let start = RecordStart { segment: log.manifest.first, offset: RECORDS_AT, end: begin, record: 0 };
     let mut walk = log.extent().map(|extent| Walk::new(extent, start));
@@ -218,9 +219,9 @@ pub fn cut<S: Storage + Clone>(
         return Err(OfflineError::NotThere { version: to, first: begin.version, last: end.version });
     }
     let usable = begin.position..=end.position;
-    let oldest = images.iter().find(|&&image| image >= begin.position);
-    if let Some(&oldest) = oldest.filter(|image| begin != End::START && !usable.contains(image)) {
-        return Err(OfflineError::NoImage { version: end.version, oldest });
+    let oldest = snapshots.iter().find(|&&snapshot| snapshot >= begin.position);
+    if let Some(&oldest) = oldest.filter(|snapshot| begin != End::START && !usable.contains(snapshot)) {
+        return Err(OfflineError::NoSnapshot { version: end.version, oldest });
     }
     let cut = log.cut_by(end.position, if accepts_loss { CutBy::Trust } else { CutBy::Operator })?;
     Ok((cut, log.missing()))
@@ -255,8 +256,8 @@ pub fn repair<S: Storage + Clone, T: Storage + Clone>(
 /// Makes all members skip a command from now on, on an operator's word, durably: the record stays as it is. All
 /// members' logs that hold it need the same word, while no node has them.
 ///
-/// Refused where an image of the state includes the command. Without an image behind the command, a member that takes
-/// up the state applies all that follows, so the command is skipped from the beginning.
+/// Refused where a snapshot of the state includes the command. Without a snapshot behind the command, a member that
+/// takes up the state applies all that follows, so the command is skipped from the beginning.
 pub fn skip<S: Storage + Clone>(
     storage: S,
     version: u64,
@@ -287,8 +288,8 @@ pub fn skip<S: Storage + Clone>(
         }
     };
     let skip = skip.ok_or(OfflineError::NoSuchVersion { version, first, last })?;
-    if let Some(image) = snapshots(&log.storage)?.into_iter().find(|&image| image > skip.position) {
-        return Err(OfflineError::IsApplied { version, image });
+    if let Some(snapshot) = snapshots(&log.storage)?.into_iter().find(|&snapshot| snapshot > skip.position) {
+        return Err(OfflineError::IsApplied { version, snapshot });
     }
     let skips = log.skips().with(skip.clone()).ok_or(OfflineError::TooManySkips)?;
     log.set_skips(skips)?;

@@ -85,8 +85,8 @@ pub enum OpenError {
              .0.display())]
     Lost(PathBuf),
     /// The list of commands that no member applies can't be read.
-    #[error("{} is missing or damaged, so nobody knows which commands are not to be applied: put it back, or remove the log, and the \
-             node gets it from another member", .0.display())]
+    #[error("{} is missing or damaged, so it is not known which commands are not to be applied: put it back, or remove the log, \
+             and the node gets it from another member", .0.display())]
     Skips(PathBuf),
     /// A segment is missing.
     #[error("{} is missing: put it back, or cut the log before it; the node gets the rest from another member", .0.display())]

@@ -146,7 +146,7 @@ impl SimStorage {
         }
     }
 
-    /// Returns the contents of all files: for comparing, and for going back.
+    /// Returns a disk image, the contents of all files: for comparing, and for going back.
     pub fn image(&self) -> BTreeMap<String, Vec<u8>> {
         let disk = self.0.lock();
         disk.names.iter().map(|(name, &file)| (name.clone(), disk.files[file].now.clone())).collect()

@@ -134,7 +134,7 @@ impl Shard {
             .map(|&node| members.rank_of(node).expect("a sender is a member").index())
             .collect::<Vec<_>>();
         let own = own.map(|ring| Own {
-            rank: senders.iter().position(|&member| member == me.index()).expect("who has a ring is a sender"),
+            rank: senders.iter().position(|&member| member == me.index()).expect("a member with a ring is a sender"),
             outbox: Outbox::new(ring, rows),
         });
         Ok(Shard {

@@ -191,22 +191,22 @@ fn a_log_that_was_cut_is_doubtful_or_trusted_until_something_is_appended() {
 }
 
 #[test]
-fn a_log_is_not_cut_below_all_images_of_a_state_that_it_begins_with() {
+fn a_log_is_not_cut_below_all_snapshots_of_a_state_that_it_begins_with() {
     let (storage, options, all) = damaged(19);
     let mut log = open(&storage, options).log;
     log.cut_to(all[2].end()).expect("the disk is well");
     let begin = all[9].reached();
     log.begin_anew(begin).expect("the disk is well");
     write(&mut log, &all[10..18], 1);
-    let image = all[14].reached();
+    let snapshot = all[14].reached();
     let mut writer =
-        SnapshotWriter::new(storage.clone(), options.cluster, options.shard, image).expect("there is room");
+        SnapshotWriter::new(storage.clone(), options.cluster, options.shard, snapshot).expect("there is room");
     writer.write(b"a state").and_then(|()| writer.finish()).expect("there is room");
     drop(log);
     let cut_at = |at: usize| cut(storage.clone(), CutAt::Version(all[at].version), true, &mut Rng::with_seed(1));
     let refused = cut_at(12).expect_err("no state would be left");
-    assert!(refused.to_string().contains("of no use without an image"), "{refused}");
-    assert_eq!(cut_at(15).expect("the image is behind its beginning").0.end, all[15].reached());
+    assert!(refused.to_string().contains("of no use without a snapshot"), "{refused}");
+    assert_eq!(cut_at(15).expect("the snapshot is behind its beginning").0.end, all[15].reached());
 }
 
 #[test]

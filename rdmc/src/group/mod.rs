@@ -11,11 +11,11 @@ use crate::{
     buffer::Buffer,
     config::{CreateError, GroupConfig, GroupId},
     control::{Control, Notice, Suspect},
-    course::Course,
     engine::{AcceptError, Engine, Limits},
     events::{Event, Failure, Interrupted, Progress},
     link::BlockLink,
     schedule::Rank,
+    step_source::StepSource,
 };
 
 /// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, of those on which receivers announce that
@@ -116,9 +116,9 @@ impl Group {
         let scratch = schedule.receiving().filter(|_| config.first_block_memory);
         let scratch = scratch.map(|_| register(fabric, config.block_bytes)).transpose()?;
         let mut group = Group::new(fabric, config, me, control, None);
-        let course = Course::Schedule(schedule);
-        let links = group.connect_links(fabric, &course);
-        group.engine = Some(Engine::new(group.limits(), course, links, scratch));
+        let source = StepSource::Schedule(schedule);
+        let links = group.connect_links(fabric, &source);
+        group.engine = Some(Engine::new(group.limits(), source, links, scratch));
         Ok(group)
     }
 
@@ -157,14 +157,14 @@ impl Group {
         group
     }
 
-    fn connect_links(&self, fabric: &mut impl Fabric, course: &Course) -> Vec<BlockLink> {
+    fn connect_links(&self, fabric: &mut impl Fabric, source: &StepSource) -> Vec<BlockLink> {
         let control = [self.control.region().clone()];
         let connect = |rank| {
             let mut to = |layer, expose| fabric.connect(self.node(rank), self.tag(layer), expose, &self.hello);
             let blocks = to(BLOCKS, &[]);
             BlockLink::new(rank, blocks, to(READY, &control))
         };
-        course.peers().into_iter().map(connect).collect()
+        source.peers().into_iter().map(connect).collect()
     }
 
     fn limits(&self) -> Limits {

@@ -22,11 +22,11 @@ use crate::{
     block_set::BlockSet,
     config::{CreateError, GroupConfig},
     control::Control,
-    course::Course,
     engine::Engine,
     events::Interrupted,
     plan::Plan,
     schedule::Rank,
+    step_source::StepSource,
 };
 
 impl Group {
@@ -71,9 +71,9 @@ impl Group {
         let Some(Exchange { what, .. }) = self.exchange.take_if(|_| complete) else { return busy };
         match plan {
             Ok(plan) => {
-                let course = Course::Plan(plan);
-                let links = self.connect_links(fabric, &course);
-                self.engine = Some(Engine::completing(self.limits(), course, links, what));
+                let source = StepSource::Plan(plan);
+                let links = self.connect_links(fabric, &source);
+                self.engine = Some(Engine::completing(self.limits(), source, links, what));
             }
             // Every member finds the same; each is told that this one has.
             Err(lost) => {

@@ -111,7 +111,7 @@ fn another_node_than_was_called_is_told_apart() {
     let node = Node::start(Way::Port, &cluster, 1, vec![(Service::State, echo())]);
     let contact = DialTarget { node: Some(NodeId(2)), ..node.contact };
     let error = caller(Way::Port, &cluster, 9).dial(&contact, Service::State, PATIENCE).unwrap_err();
-    assert!(error.to_string().contains("another one than was looked for"), "{error}");
+    assert!(error.to_string().contains("not the node that was called"), "{error}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ const VERSION: u8 = 1;
 
 /// A reason for which a copy of the table can't be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ImageError {
+pub(crate) enum SessionsError {
     #[error("the sessions in a copy of the state could not be read: {0}")]
     Read(#[from] io::Error),
     #[error(
@@ -59,10 +59,10 @@ impl Sessions {
         Ok(())
     }
 
-    pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, ImageError> {
+    pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, SessionsError> {
         let [version] = take(from)?;
         if version != VERSION {
-            return Err(ImageError::Version(version));
+            return Err(SessionsError::Version(version));
         }
         let opened = u64::from_le_bytes(take(from)?);
         let count = u32::from_le_bytes(take(from)?);
@@ -71,7 +71,7 @@ impl Sessions {
         for _ in 0..count {
             let number = u64::from_le_bytes(take(from)?);
             if number <= last || number > opened {
-                return Err(ImageError::Damaged("the numbers of sessions do not ascend"));
+                return Err(SessionsError::Damaged("the numbers of sessions do not ascend"));
             }
             last = number;
             open.insert(number, read_session(from)?);
@@ -80,7 +80,7 @@ impl Sessions {
     }
 }
 
-fn read_session(from: &mut dyn Read) -> Result<Session, ImageError> {
+fn read_session(from: &mut dyn Read) -> Result<Session, SessionsError> {
     let key = u64::from_le_bytes(take(from)?);
     let window = u32::from_le_bytes(take(from)?);
     let reply_bytes = u32::from_le_bytes(take(from)?);
@@ -88,15 +88,15 @@ fn read_session(from: &mut dyn Read) -> Result<Session, ImageError> {
     let acts = u64::from_le_bytes(take(from)?);
     let count = u32::from_le_bytes(take(from)?);
     if !(1..=MAX_WINDOW).contains(&window) || count > window {
-        return Err(ImageError::Damaged("a window is impossible"));
+        return Err(SessionsError::Damaged("a window is impossible"));
     }
     let mut session = Session { key, window, reply_bytes, acknowledged, answers: VecDeque::new(), kept_bytes: 0, acts };
     for _ in 0..count {
         let number = u64::from_le_bytes(take(from)?);
         let index = number.checked_sub(acknowledged).filter(|&index| index < u64::from(window));
-        let index = index.ok_or(ImageError::Damaged("an answer lies outside the window"))? as usize;
+        let index = index.ok_or(SessionsError::Damaged("an answer lies outside the window"))? as usize;
         if index < session.answers.len() {
-            return Err(ImageError::Damaged("the numbers of answers do not ascend"));
+            return Err(SessionsError::Damaged("the numbers of answers do not ascend"));
         }
         let [kind] = take(from)?;
         let len = u32::from_le_bytes(take(from)?);
@@ -112,7 +112,7 @@ fn read_session(from: &mut dyn Read) -> Result<Session, ImageError> {
             1 if len == 0 => RequestOutcome::NoCommand,
             2 if len == 0 => RequestOutcome::NoReply,
             3 if len == 0 => RequestOutcome::Skipped,
-            _ => return Err(ImageError::Damaged("an answer is of no known kind")),
+            _ => return Err(SessionsError::Damaged("an answer is of no known kind")),
         };
         session.kept_bytes += u64::from(len);
         session.answers.resize(index, None);

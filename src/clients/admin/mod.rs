@@ -29,8 +29,8 @@ pub(crate) use self::serve::{Admin, Farewell, Farewells, serve};
 pub use self::{
     client::{AdminClient, AdminError, Target},
     report::{
-        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
-        StatusReport, ViewLogReport,
+        CandidateReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport,
+        StallReport, StatusReport, ViewLogReport,
     },
 };
 pub use squall_membership::WaitsFor;

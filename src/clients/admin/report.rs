@@ -18,8 +18,8 @@ pub struct StatusReport {
     pub node: NodeId,
     /// The node's version of Squall.
     pub version: String,
-    /// The node's standing in its group.
-    pub standing: Standing,
+    /// The condition of the node in its group.
+    pub condition: NodeCondition,
     /// A sentence if the node's wall clock differs from those of most other members by more than its `clock_limit_ms`.
     pub clock: Option<String>,
     /// The number of the node's view, from 1; None before its first.
@@ -46,10 +46,10 @@ pub struct StatusReport {
     pub went_back: Vec<String>,
 }
 
-/// The standing of a node in its group.
+/// The condition of a node in its group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum NodeCondition {
     /// The node waits for the other members of the first view.
     Forming,
     /// The node asks to join, for the first time or after it was dropped.
@@ -243,7 +243,7 @@ impl StatusReport {
             cluster: cluster.to_owned(),
             node,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            standing: Standing::Forming,
+            condition: NodeCondition::Forming,
             clock: None,
             epoch: None,
             leader: None,

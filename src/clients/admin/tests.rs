@@ -52,7 +52,7 @@ impl Admin for Noted {
             cluster: "bank".into(),
             node: NodeId(1),
             version: "0".into(),
-            standing: Standing::Stalled("nobody is there".into()),
+            condition: NodeCondition::Stalled("nobody is there".into()),
             clock: None,
             epoch: Some(3),
             leader: Some(NodeId(1)),

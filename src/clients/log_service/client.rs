@@ -130,7 +130,7 @@ impl LogClient {
         // The range is empty, so that the answer is only the log's end.
         let end = match upto {
             Some(upto) => upto,
-            None => self.read(Consistency::Linearizable, u64::MAX..)?.safe,
+            None => self.read(Consistency::Linearizable, u64::MAX..)?.globally_persisted,
         };
         let mut first_there = 1;
         let mut span = count as u64;

@@ -1,7 +1,5 @@
 //! The records that readers get.
 
-use std::fmt;
-
 use rkyv::{Archived, rancor, util::AlignedVec};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
@@ -21,7 +19,7 @@ use crate::{
 struct WireTime(u64);
 
 /// A command in a durable group's log.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Debug)]
 pub struct LogRecord {
     /// Its number.
     pub version: u64,
@@ -35,6 +33,7 @@ pub struct LogRecord {
     /// Whether no member applies it, by an operator's decision.
     pub is_skipped: bool,
     /// The command, as rkyv encoded it.
+    #[debug("{} bytes", command.len())]
     pub command: Vec<u8>,
 }
 
@@ -62,15 +61,6 @@ impl LogRecord {
     }
 }
 
-impl fmt::Debug for LogRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogRecord { version, time, epoch, sender, is_skipped, command } = self;
-        let mut shown = f.debug_struct("LogRecord");
-        shown.field("version", version).field("time", time).field("epoch", epoch).field("sender", sender);
-        shown.field("is_skipped", is_skipped).field("bytes", &command.len()).finish_non_exhaustive()
-    }
-}
-
 /// A part of a log, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
@@ -79,7 +69,7 @@ pub struct Page {
     /// The version at which the next page begins.
     pub next: u64,
     /// The last version that may be shown so far, as the member knows that was asked.
-    pub safe: u64,
+    pub globally_persisted: u64,
 }
 
 /// The findings of a member's check of a part of its log.

@@ -200,6 +200,10 @@ impl LogConversation {
     }
 
     fn shown(&self, records: Vec<LogRecord>, next: u64) -> Page {
-        Page { records, next, safe: self.control.history().status().map_or(0, |log| log.safe) }
+        Page {
+            records,
+            next,
+            globally_persisted: self.control.history().status().map_or(0, |log| log.globally_persisted),
+        }
     }
 }

@@ -83,7 +83,7 @@ fn records(count: u32) -> impl Iterator<Item = Vec<u8>> {
 /// Reads all records from a version on, page by page.
 fn read_all(log: &mut LogClient, from: u64) -> Vec<(u64, Vec<u8>)> {
     let mut page = log.read(Consistency::Linearizable, from..).unwrap();
-    let end = page.safe;
+    let end = page.globally_persisted;
     let mut all = Vec::new();
     loop {
         all.extend(page.records.iter().map(|record| (record.version, record.record().unwrap())));

@@ -69,7 +69,7 @@ mod tests {
         let (sender, command) = (NodeId(10), vec![1, 2, 3]);
         let record = LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender, is_skipped: true, command };
         let mut bytes = Vec::new();
-        let page = LogServiceReply::Page(Page { records: vec![record], next: 8, safe: 9 });
+        let page = LogServiceReply::Page(Page { records: vec![record], next: 8, globally_persisted: 9 });
         frame::write(&mut bytes, &page, REPLY_BYTES).unwrap();
         assert_eq!(bytes[4..], [1, 1, 7, 8, 9, 10, 1, 3, 1, 2, 3, 8, 9], "fields in their order, nothing else");
         assert_eq!(frame::read::<LogServiceReply>(&mut &bytes[..], REPLY_BYTES).unwrap(), page);

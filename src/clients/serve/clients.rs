@@ -85,7 +85,7 @@ mod tests {
         clients.attach(7, &new);
         clients.detach(7, &old);
         clients.tell(7, || ToClient::Pong);
-        clients.tell(8, || unreachable!("nobody has it"));
+        clients.tell(8, || unreachable!("no client has it"));
         new.close();
         assert_eq!(new.take().map(|messages| messages.len()), Some(1));
     }

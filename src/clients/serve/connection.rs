@@ -23,7 +23,6 @@ use super::{
 use crate::calls::{
     error::SubmitError,
     session::{Opening, SessionId, Trailer},
-    submit::Sending,
 };
 
 /// The number of a client's queries that may wait for answers; further ones are refused at once.
@@ -194,6 +193,7 @@ impl ConnectedClient {
     }
 
     /// Sends a message to the group. The result is for [`ConnectedClient::was_sent`].
+    #[cfg(feature = "sim")]
     pub(crate) fn send(&self, message: ForGroup) -> Passing {
         let ForGroup { command, trailer, number, permit } = message;
         Passing { sending: self.entry.backend.sending(&command, trailer), number, _permit: permit }
@@ -209,8 +209,9 @@ impl Drop for ConnectedClient {
 }
 
 /// A message on its way into a group; it may wait for room.
+#[cfg(feature = "sim")]
 pub(crate) struct Passing {
-    pub(crate) sending: Sending,
+    pub(crate) sending: crate::calls::submit::Sending,
     pub(crate) number: Option<u64>,
     _permit: Permit,
 }

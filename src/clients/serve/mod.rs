@@ -30,9 +30,12 @@ pub(crate) mod wire;
 pub(crate) use self::{
     backend::ask,
     clients::Clients,
+    server::{ServedEntry, Server},
+};
+#[cfg(feature = "sim")]
+pub(crate) use self::{
     connection::{ConnectedClient, Passing},
     outbox::Outbox,
-    server::{ServedEntry, Server},
 };
 pub use self::{
     options::ServeOptions,

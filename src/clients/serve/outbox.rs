@@ -154,6 +154,7 @@ impl Outbox {
     }
 
     /// Takes the queued messages without waiting. Returns None once it is closed and empty.
+    #[cfg(feature = "sim")]
     pub(crate) fn take_now(&self) -> Option<VecDeque<ToClient>> {
         let mut state = self.state.lock();
         self.budget.sub_unread(std::mem::take(&mut state.bytes));

@@ -19,7 +19,7 @@ pub enum HistoryError {
     #[error("the node of this group was not started")]
     NotStarted,
     /// The call would make the delivery thread wait for other threads.
-    #[error("the log can't be used inside `apply` or a read's closure, where nobody may wait: do so on another thread")]
+    #[error("the log can't be used inside `apply` or a read's closure, which must not wait: use it on another thread")]
     InsideApply,
     /// The requested version is no longer on this node's disk, or never was.
     #[error(
@@ -43,14 +43,16 @@ pub enum HistoryError {
         first: u64,
     },
     /// The version is not globally persisted yet, or does not exist.
-    #[error("version {asked} of group {group:?} is not on all members' disks yet, {safe} is: ask again later")]
+    #[error(
+        "version {asked} of group {group:?} is not on all members' disks yet, {globally_persisted} is: ask again later"
+    )]
     NotYet {
         /// The group.
         group: String,
         /// The version that was asked for.
         asked: u64,
         /// The last version that is globally persisted.
-        safe: u64,
+        globally_persisted: u64,
     },
     /// Records are damaged. A reader continues behind them when it is asked for the next one.
     #[error("{0}. Other members have it: have this node repair its log from them")]
@@ -65,13 +67,13 @@ pub enum HistoryError {
     #[error("an earlier state can't be built: {0}")]
     Replay(Box<dyn Error + Send + Sync>),
     /// This node still receives the group's state from another member.
-    #[error("no image of the state can be taken while this node joins the group: try again, or ask another member")]
+    #[error("no snapshot of the state can be taken while this node joins the group: try again, or ask another member")]
     Joining,
     /// The service can't write its state.
-    #[error("no image of the state can be taken: {0}")]
+    #[error("no snapshot of the state can be taken: {0}")]
     Capture(String),
     /// The log's end was cut, or the log was begun anew from another member's state, before the snapshot was complete.
-    #[error("the log was changed while an image of the state was taken: take another one")]
+    #[error("the log was changed while a snapshot of the state was taken: take another one")]
     Overtaken,
     /// The service panicked while an earlier state was built or looked at. The live replica is unchanged.
     #[error("the service panicked in an earlier state of the group")]

@@ -60,9 +60,9 @@ impl Policy {
     }
 }
 
-/// The keeper's state.
+/// The state of the keeper.
 #[derive(Default)]
-pub(super) struct Keeping {
+pub(super) struct KeeperState {
     /// The newest snapshot, and the size of all snapshots, in bytes.
     pub(super) newest: Option<Logged>,
     pub(super) bytes: u64,
@@ -106,14 +106,14 @@ impl History {
     /// Begins a snapshot that is due. It runs on the thread that writes, which must not wait.
     fn begin_snapshot(self: &Arc<History>) {
         let (was_busy, was_late) = {
-            let mut keeping = self.keeping.lock();
-            let was_busy = std::mem::replace(&mut keeping.is_busy, true);
-            (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
+            let mut keeper = self.keeper.lock();
+            let was_busy = std::mem::replace(&mut keeper.is_busy, true);
+            (was_busy, std::mem::replace(&mut keeper.is_late, was_busy))
         };
         // If the snapshot is done by then, that has set the time of the next one.
         self.schedule(self.policy.snapshot_bytes);
         if was_busy && !was_late {
-            let why = "an image of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
+            let why = "a snapshot of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
                        log is trimmed until that goes on";
             tracing::warn!(group = self.group, "{why}");
         }
@@ -121,13 +121,13 @@ impl History {
             return;
         }
         if self.log_writer().is_ok_and(|log_writer| log_writer.is_pumped()) {
-            self.keeping.lock().taking = Some(Taking::Due);
+            self.keeper.lock().taking = Some(Taking::Due);
             return;
         }
         let history = Arc::clone(self);
         let body = move || history.snapshot_taken(history.snapshot());
-        if let Err(error) = thread::Builder::new().name("squall-image".to_owned()).spawn(body) {
-            tracing::warn!(group = self.group, %error, "there is no thread to take an image of the state");
+        if let Err(error) = thread::Builder::new().name("squall-snapshot".to_owned()).spawn(body) {
+            tracing::warn!(group = self.group, %error, "there is no thread to take a snapshot of the state");
             self.is_done();
             self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
         }
@@ -137,7 +137,7 @@ impl History {
     fn snapshot_taken(&self, taken: Result<Logged, HistoryError>) {
         match taken {
             Ok(at) => {
-                tracing::info!(group = self.group, version = at.version, "an image of the state was taken");
+                tracing::info!(group = self.group, version = at.version, "a snapshot of the state was taken");
             }
             // The node has ended.
             Err(HistoryError::Ended { .. }) => {}
@@ -145,7 +145,7 @@ impl History {
                 // A snapshot is due as soon as a node starts with a long log and no snapshot; such a node must join the
                 // group first.
                 if !matches!(error, HistoryError::Joining) {
-                    tracing::warn!(group = self.group, %error, "no image of the state was taken, so no log is trimmed");
+                    tracing::warn!(group = self.group, %error, "no snapshot of the state was taken, so no log is trimmed");
                 }
                 self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
             }
@@ -155,23 +155,25 @@ impl History {
 
     /// Tells whether a snapshot is due or under way that no thread takes: the caller must call
     /// [`step_snapshot`](History::step_snapshot).
+    #[cfg(feature = "sim")]
     pub(crate) fn wants_step(&self) -> bool {
-        self.keeping.lock().taking.is_some()
+        self.keeper.lock().taking.is_some()
     }
 
     /// Continues that snapshot, as far as it goes without waiting.
+    #[cfg(feature = "sim")]
     pub(crate) fn step_snapshot(&self) {
-        let Some(taking) = self.keeping.lock().taking.take() else { return };
+        let Some(taking) = self.keeper.lock().taking.take() else { return };
         match taking.go_on(self) {
-            Ok(ControlFlow::Continue(taking)) => self.keeping.lock().taking = Some(taking),
+            Ok(ControlFlow::Continue(taking)) => self.keeper.lock().taking = Some(taking),
             Ok(ControlFlow::Break(at)) => self.snapshot_taken(Ok(at)),
             Err(error) => self.snapshot_taken(Err(error)),
         }
     }
 
     fn is_done(&self) {
-        let mut keeping = self.keeping.lock();
-        (keeping.is_busy, keeping.is_late) = (false, false);
+        let mut keeper = self.keeper.lock();
+        (keeper.is_busy, keeper.is_late) = (false, false);
     }
 
     fn schedule(&self, bytes: u64) {
@@ -181,9 +183,9 @@ impl History {
     }
 
     fn note(&self, snapshots: &[KeptSnapshot]) {
-        let mut keeping = self.keeping.lock();
-        keeping.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
-        keeping.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
+        let mut keeper = self.keeper.lock();
+        keeper.newest = snapshots.last().map(|snapshot| logged(snapshot.at));
+        keeper.bytes = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     }
 
     /// Takes a snapshot: see [`Group::snapshot_now`](crate::Group::snapshot_now).
@@ -244,7 +246,7 @@ impl History {
             else {
                 break;
             };
-            tracing::warn!(group = self.group, %error, "an image of the state is of no use, and is removed");
+            tracing::warn!(group = self.group, %error, "a snapshot of the state is of no use, and is removed");
             damaged.push(bad);
             snapshots.retain(|snapshot| snapshot.at.position != bad);
             plan = super::snapshots::plan(&snapshots, keep);
@@ -376,7 +378,7 @@ fn kept_snapshots(log: &mut DiskLog) -> Result<Vec<KeptSnapshot>, HistoryError> 
                 let behind = log.bytes_behind(position).map_err(HistoryError::Unreadable)?;
                 kept.push(KeptSnapshot { at, bytes, behind });
             }
-            Err(error) => tracing::warn!(%error, "an image of the state can't be used"),
+            Err(error) => tracing::warn!(%error, "a snapshot of the state can't be used"),
         }
     }
     Ok(kept)

@@ -26,7 +26,7 @@ use squall_fabric::{Waker, sync::Lock};
 use squall_ordered::log::End;
 use squall_runtime::blocking;
 
-use self::{keeper::Keeping, past::RebuildPool};
+use self::{keeper::KeeperState, past::RebuildPool};
 use crate::{
     capture::exchange::StateExchange,
     durable::{
@@ -56,7 +56,7 @@ pub(crate) struct History {
     /// None if the group is not durable; empty before the node has started.
     sources: Option<OnceLock<Sources>>,
     past: Arc<RebuildPool>,
-    keeping: Lock<Keeping>,
+    keeper: Lock<KeeperState>,
     /// Held by the thread that takes a snapshot, which may wait for long until its version is globally persisted.
     taking: Lock<()>,
     /// Held by the thread that works out what is needed, and removes the rest.
@@ -78,7 +78,7 @@ impl History {
             sources: policy.as_ref().map(|_| OnceLock::new()),
             policy: policy.unwrap_or_default(),
             past: Arc::default(),
-            keeping: Lock::default(),
+            keeper: Lock::default(),
             taking: Lock::default(),
             settling: Lock::default(),
         })
@@ -100,18 +100,18 @@ impl History {
     pub(crate) fn status(&self) -> Option<LogStatus> {
         let log_writer = self.log_writer().ok()?;
         let (begin, end, counts) = (log_writer.begin(), log_writer.on_disk(), log_writer.counts());
-        let keeping = self.keeping.lock();
+        let keeper = self.keeper.lock();
         let ScrubReport { damaged, repaired } = log_writer.scrubbed.lock().clone();
         Some(LogStatus {
             first: begin.version + 1,
             begins_at_ns: begin.time.0,
             last: end.version,
             ends_at_ns: end.time.0,
-            safe: log_writer.globally_persisted(),
+            globally_persisted: log_writer.globally_persisted(),
             bytes: log_writer.bytes(),
-            image: keeping.newest.map(|newest| newest.version),
-            image_bytes: keeping.bytes,
-            image_late: keeping.is_late,
+            snapshot: keeper.newest.map(|newest| newest.version),
+            snapshots_bytes: keeper.bytes,
+            snapshot_late: keeper.is_late,
             records: counts.records,
             written_bytes: counts.bytes,
             syncs: counts.syncs,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
@@ -96,7 +95,9 @@ impl RebuildPool {
 ///
 /// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
 /// state is built.
-#[must_use = "an earlier state that nobody waits for is not built"]
+#[derive(derive_more::Debug)]
+#[must_use = "an earlier state that no caller waits for is not built"]
+#[debug("Past")]
 pub struct Past<T>(Arc<Lock<PastState<T>>>);
 
 enum PastState<T> {
@@ -135,12 +136,6 @@ impl<T> Future for Past<T> {
             PastState::Answered(result) => Poll::Ready(result),
             PastState::Taken => panic!("a Past was polled after it had resolved"),
         }
-    }
-}
-
-impl<T> fmt::Debug for Past<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Past").finish_non_exhaustive()
     }
 }
 
@@ -204,13 +199,13 @@ fn build_version<S: Service>(
 ) -> Result<Logged, HistoryError> {
     let globally_persisted = log_writer.globally_persisted().min(log_writer.on_disk().version);
     if version > globally_persisted {
-        return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe: globally_persisted });
+        return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, globally_persisted });
     }
     let to = position_behind(group, log_writer, version)?;
     let (store, begin) = ask(log_writer, |log| (SnapshotStore::of(log), log.begin().position))?;
     let found = store.newest(begin, to).map_err(HistoryError::snapshot)?;
     for error in found.refused {
-        tracing::warn!(group, %error, "an image of the state can't be used, so an older one is");
+        tracing::warn!(group, %error, "a snapshot of the state can't be used, so an older one is");
     }
     let Some(mut snapshot) = found.snapshot else {
         let first = first_state(&store, begin).unwrap_or(log_writer.end().version);
@@ -241,7 +236,7 @@ fn position_behind(group: &str, log_writer: &LogWriter, version: u64) -> Result<
             Some(_) => {}
             None => {
                 let globally_persisted = log_writer.globally_persisted();
-                return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, safe: globally_persisted });
+                return Err(HistoryError::NotYet { group: group.to_owned(), asked: version, globally_persisted });
             }
         }
     }

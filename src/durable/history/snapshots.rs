@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_retained_can_be_built_from_an_image_that_stays() {
+    fn what_is_retained_can_be_built_from_a_snapshot_that_stays() {
         let snapshots = snapshots(1, &[0, 300, 600, 900]);
         let trimmed = |bytes| plan(&snapshots, Keep::Bytes(bytes)).trim;
         assert_eq!(trimmed(300), Some(position(600)));
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn images_take_no_more_room_than_the_log_if_they_need_not() {
+    fn snapshots_take_no_more_room_than_the_log_if_they_need_not() {
         let snapshots = snapshots(300, &[0, 100, 400, 500, 800, 900]);
         let RetentionPlan { remove, trim } = plan(&snapshots, Keep::All);
         assert_eq!((remove, trim), (removed(&[100, 500, 400]), None));
     }
 
     #[test]
-    fn with_one_image_nothing_goes() {
+    fn with_one_snapshot_nothing_goes() {
         assert_eq!(plan(&snapshots(1, &[700]), Keep::Bytes(0)), RetentionPlan::default());
         assert_eq!(plan(&[], Keep::Bytes(0)), RetentionPlan::default());
     }

@@ -34,8 +34,10 @@ use squall_ordered::log::{Position, Skips};
 use crate::durable::log_writer::DiskLog;
 
 pub use self::open::RecoverError;
+#[cfg(feature = "sim")]
+pub(crate) use self::open::{Remembered, open};
 pub(crate) use self::{
-    open::{OpenedLog, Remembered, claim, open, open_all},
+    open::{OpenedLog, claim, open_all},
     rebuild::{Rebuilt, begin},
     repair::repair,
     replay::{ReplayError, replay},

@@ -115,7 +115,7 @@ pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuil
         return Ok(rebuilt);
     }
     tracing::warn!(
-        "the image of the group's first state is lost: it is taken for the one that this program begins with"
+        "the snapshot of the group's first state is lost: it is taken for the one that this program begins with"
     );
     go_on(service, &source, End::START, None)
 }
@@ -130,7 +130,9 @@ pub(crate) fn rebuild<S: Service>(service: &mut S, source: &impl Source) -> Resu
                 restore(service, &mut snapshot)?;
                 return go_on(service, source, snapshot.at, snapshot.view);
             }
-            Err(error) => tracing::warn!(%error, "an image is passed over: an older one, and more of the log, will do"),
+            Err(error) => {
+                tracing::warn!(%error, "a snapshot is passed over: an older one, and more of the log, will do")
+            }
         }
     }
     Ok(Rebuilt { end: None, view: None, damage: None })

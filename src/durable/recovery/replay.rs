@@ -34,11 +34,11 @@ pub(crate) enum ReplayError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The records do not continue from the state's place.
-    #[error("the log has version {found} behind the state of version {version}: its image is of another log")]
+    #[error("the log has version {found} behind the state of version {version}: its snapshot is of another log")]
     Gap { version: u64, found: u64 },
     /// The list of skipped commands is of another log.
     #[error(
-        "version {0} is not the command that is listed as one that nobody applies: the list is of another log. Remove the log, and the \
+        "version {0} is not the command that is listed as one that no member applies: the list is of another log. Remove the log, and the \
          node gets it from another member"
     )]
     OtherSkip(u64),

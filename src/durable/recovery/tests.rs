@@ -232,7 +232,7 @@ fn no_repair() -> impl FnMut(&Damage) -> Result<(), String> {
 }
 
 #[test]
-fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
+fn a_replica_is_rebuilt_from_the_newest_snapshot_and_the_log_behind_it() {
     let disk = SimStorage::new(1);
     let before = history(&disk);
     let back = start(&disk);
@@ -288,7 +288,7 @@ fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
 }
 
 #[test]
-fn an_image_that_is_damaged_is_passed_over() {
+fn a_snapshot_that_is_damaged_is_passed_over() {
     let disk = SimStorage::new(1);
     let before = history(&disk);
     disk.flip("snapshot-1-30", 4096 + 50, 3);
@@ -298,7 +298,7 @@ fn an_image_that_is_damaged_is_passed_over() {
 }
 
 #[test]
-fn an_image_of_another_history_is_passed_over() {
+fn a_snapshot_of_another_history_is_passed_over() {
     let disk = SimStorage::new(1);
     let before = history(&disk);
     let store = crate::durable::snapshot_store::SnapshotStore::of(&before.log.lock().unwrap());
@@ -501,7 +501,7 @@ fn a_source_that_is_behind_says_so() {
     let (node, peer) = (history(&disk), history(&other));
     node.messages(2, 40..50);
     let refused = node.join(&peer).unwrap_err().to_string();
-    assert!(refused.contains("who asks has more"), "{refused}");
+    assert!(refused.contains("the node that asks has more"), "{refused}");
 }
 
 /// Checks the contents of a disk after a crash at each change that `act` makes, until `act` makes no more.

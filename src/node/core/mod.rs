@@ -146,7 +146,7 @@ impl<F: NodeFabric> NodeCore<F> {
     ) -> NodeCore<F> {
         NodeCore {
             fabric,
-            watch: StallWatch::new(settings.patience),
+            watch: StallWatch::new(settings.stall_limits),
             failure_timeout: settings.failure_timeout,
             halts_at: Time::MAX,
             joins: None,
@@ -281,7 +281,7 @@ impl<F: NodeFabric> NodeCore<F> {
             self.on_completion(&completion);
         }
         self.completions = completions;
-        busy |= self.hear_desks();
+        busy |= self.report_pipe_suspects();
         busy |= self.shards.step(&mut self.fabric, now, out);
         let connecting = self.shards.connecting.drain(..);
         self.owners.extend(connecting.map(|(endpoint, shard)| (endpoint, Owner::Shard(shard))));
@@ -353,7 +353,7 @@ impl<F: NodeFabric> NodeCore<F> {
     }
 
     /// Passes on the nodes that 1Pipe groups have lost. Returns whether there is any.
-    fn hear_desks(&mut self) -> bool {
+    fn report_pipe_suspects(&mut self) -> bool {
         let mut any = false;
         for slot in self.pipe_slots.values() {
             for node in slot.take_suspects() {
@@ -440,7 +440,7 @@ impl<F: NodeFabric> NodeCore<F> {
             // A node that can't let go of its part can't take another, and the others would wait for it.
             Effect::Join(me) if self.turns.iter().any(|turn| matches!(turn, Turn::Drop(..))) => self.joins = Some(me),
             Effect::Join(me) => self.view_log.join(me),
-            Effect::Back(back) => self.view_log.back(back),
+            Effect::Return(back) => self.view_log.report_return(back),
             Effect::WaitsFor(nodes) => out.push(CoreEffect::WaitsFor(nodes)),
             Effect::CutTo { shard, end } => {
                 // A shard that only memories hold goes on no earlier than from what all have received.
@@ -609,7 +609,10 @@ impl<F: NodeFabric> NodeCore<F> {
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
             let shard = other.shard;
             let why = match &other.state {
-                ShardState::Suspended { .. } => Unavailable::Suspended { last_holders: other.waits_for() },
+                ShardState::Suspended { .. } => {
+                    let all_back = other.are_all_back(&view.members);
+                    Unavailable::Suspended { last_holders: other.waits_for(), all_back }
+                }
                 _ => Unavailable::Elsewhere { members: other.members.clone() },
             };
             // The members that stay have delivered as much as this node, before it gave the shard up.

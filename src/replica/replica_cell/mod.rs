@@ -161,7 +161,7 @@ mod tests {
         assert!(cell.look((), |(), _| (), || ()).is_err(), "it is the delivering thread's turn");
         assert!(cell.is_left() && cell.is_takeable());
         *cell.take().expect("it was left") += 1;
-        assert_eq!(cell.look((), |(), value| *value, || panic!("nobody waits")).ok(), Some(2));
+        assert_eq!(cell.look((), |(), value| *value, || panic!("no thread waits")).ok(), Some(2));
     }
 
     #[test]

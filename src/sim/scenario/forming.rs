@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Scenario, WITNESS, faults::Fault};
-use crate::sim::{cluster::random, options::Decider};
+use crate::sim::{cluster::random, options::ViewLogKind};
 
 /// The time that a first view takes, roughly.
 const FORMATION: Duration = Duration::from_millis(120);
@@ -43,9 +43,9 @@ impl Scenario<'_> {
         let count = self.cluster.count_of_voters();
         match self.cluster.options.view_log {
             _ if self.calm => false,
-            Decider::Scripted => false,
-            Decider::Raft => count >= 3,
-            Decider::RaftOnDisks => true,
+            ViewLogKind::Scripted => false,
+            ViewLogKind::Raft => count >= 3,
+            ViewLogKind::RaftOnDisks => true,
         }
     }
 

@@ -46,7 +46,7 @@ use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sync::Lock};
 use squall_membership::{ShardId, ShardState, ShardView, View};
 use squall_ordered::Mode;
-use squall_view_log::Standing;
+use squall_view_log::Eligibility;
 
 use self::{
     client::{Later, WaitingOperation},
@@ -56,7 +56,7 @@ use self::{
 use super::{
     check::Applied,
     cluster::Cluster,
-    options::{Decider, Options},
+    options::{Options, ViewLogKind},
 };
 use crate::{config::Config, group::handle::Group, sim::SimConfig};
 
@@ -241,11 +241,12 @@ impl<'a> Scenario<'a> {
         // None, one that is often renewed, and two that outlast most of the run.
         let lease = [0, 200, 15_000, 20_000][rng.usize(0..4)];
         // The script tells nodes things in ways that Raft hardly would.
-        let view_log = [Decider::Scripted, Decider::Raft, Decider::Raft, Decider::RaftOnDisks][rng.usize(0..4)];
+        let view_log =
+            [ViewLogKind::Scripted, ViewLogKind::Raft, ViewLogKind::Raft, ViewLogKind::RaftOnDisks][rng.usize(0..4)];
         // Drawn apart, so that the other scenarios don't depend on it.
         let mut apart = Rng::with_seed(seed ^ DURABLE);
         let durable = ordered && apart.bool();
-        let view_log = if durable { Decider::RaftOnDisks } else { view_log };
+        let view_log = if durable { ViewLogKind::RaftOnDisks } else { view_log };
         // Even the smallest batch takes all views of a run.
         let (segment_bytes, batch_bytes) = (8192 << apart.u32(0..4), 4096 << apart.u32(0..5));
         let mut forming = Rng::with_seed(seed ^ FORMING);
@@ -253,11 +254,11 @@ impl<'a> Scenario<'a> {
             net.connect_time = Duration::from_micros(forming.u64(0..=10_000));
         }
         let options = Options { net, view_log, segment_bytes, batch_bytes, ..Options::default() };
-        // Images are taken as often as possible, or never. They take all of the log before them along, most of it, or
-        // none.
-        let images = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
+        // Snapshots are taken as often as possible, or never. They take all of the log before them along, most of it,
+        // or none.
+        let snapshot_bytes = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
         let retain = [None, Some(0), Some(64 << 10)][apart.usize(0..3)];
-        let has_log = view_log != Decider::Scripted;
+        let has_log = view_log != ViewLogKind::Scripted;
         let (with_witness, with_voters) = (has_log && forming.u8(0..4) == 0, has_log && forming.u8(0..4) == 0);
         let mut config = Config::builder("scenario", 1).members(ids.iter().copied());
         if with_witness {
@@ -286,7 +287,7 @@ impl<'a> Scenario<'a> {
                     false => Mode::Unordered,
                 };
                 group.mode(mode).ring_bytes(ring_bytes).bulk_threshold(threshold).bulk_reserve(reserve);
-                group.max_waiting(64).snapshot_bytes(images);
+                group.max_waiting(64).snapshot_bytes(snapshot_bytes);
                 if let Some(bytes) = retain {
                     group.retain(bytes);
                 }
@@ -413,14 +414,14 @@ impl<'a> Scenario<'a> {
         match self.waiting.first() {
             Some(w) => {
                 let (node, what) = (w.node, w.what);
-                Err(format!("{node}: {what:?} has no answer after {PATIENCE:?}: {}", self.standings()))
+                Err(format!("{node}: {what:?} has no answer after {PATIENCE:?}: {}", self.member_states()))
             }
-            None => Err(format!("the members have not come to the same after {PATIENCE:?}: {}", self.standings())),
+            None => Err(format!("the members have not come to the same after {PATIENCE:?}: {}", self.member_states())),
         }
     }
 
     /// A description of how far each node is.
-    fn standings(&self) -> String {
+    fn member_states(&self) -> String {
         let one = |peer: &SimPeer| {
             let view = self.cluster.view(peer.node).map(|view| view.epoch.0);
             let end = self.cluster.end_reason(peer.node).map(ToString::to_string);
@@ -489,7 +490,7 @@ impl<'a> Scenario<'a> {
         let (mut asked, mut answered) = (0, 0);
         for _ in 0..ATTEMPTS {
             if self.is_lost() {
-                self.tell(|| "too few have come back to go on, or nobody with the state".to_owned());
+                self.tell(|| "too few nodes have come back to go on, or none with the state".to_owned());
                 return Ok(());
             }
             let before = self.acknowledged.len() + self.reads;
@@ -510,7 +511,7 @@ impl<'a> Scenario<'a> {
             // A node may just have come back to a group that did not notice that it was away.
             self.cluster.run_for(PATIENCE / ATTEMPTS);
         }
-        Err(format!("after the faults, {answered} of {asked} operations were served: {}", self.standings()))
+        Err(format!("after the faults, {answered} of {asked} operations were served: {}", self.member_states()))
     }
 }
 
@@ -521,7 +522,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 
 /// Whether the right members vote: as many as make an odd number up to five. Two members keep the third voter that
 /// there was.
-fn voters_follow(leader: &Standing, view: &View) -> bool {
+fn voters_follow(leader: &Eligibility, view: &View) -> bool {
     let voters = leader.voters();
     let are_members = voters.iter().all(|voter| view.members.iter().any(|member| member.voter == *voter));
     let members = view.members.len().min(5);

@@ -23,8 +23,8 @@ pub(crate) const VOTER: NodeId = NodeId(1);
 pub(crate) enum Schedule {
     /// Faults as they come.
     Chance,
-    /// A member that goes over to the forced life knows of more safe versions of a shard than that life has. It
-    /// acknowledges messages of that life, and all lose power before any disk has them.
+    /// A member that goes over to the forced life knows of more globally persisted versions of a shard than that life
+    /// has. It acknowledges messages of that life, and all lose power before any disk has them.
     MoreVersions,
     /// Both lives have an epoch of the same number, with other messages at the same places, of the same versions and
     /// times: a clock was ahead. A node whose log ends there gets the messages behind.

@@ -11,7 +11,7 @@ use std::{
 use fastrand::Rng;
 use squall::{
     Config, Group, Mode, NodeId, ReadError, SubmitError, View,
-    sim::{Cluster, Decider, Options},
+    sim::{Cluster, Options, ViewLogKind},
 };
 
 use super::{
@@ -89,7 +89,7 @@ impl World {
             })
             .build()
             .expect("the configuration is valid");
-        let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.sharded("numbers", |_, _| Numbers::default());
         let handles = |group: &squall::Sharded<Numbers>| (0..shards as usize).map(|n| group[n].clone()).collect();

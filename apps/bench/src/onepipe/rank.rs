@@ -9,12 +9,10 @@ use std::{
 use hdrhistogram::Histogram;
 use squall::{
     Time,
-    onepipe::{
-        self, CreateError, Delivery, HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError,
-        baseline::{Lamport, Sequencer, TokenRing, TotalOrder},
-    },
+    onepipe::{self, CreateError, Delivery, HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError},
 };
 use squall_fabric::{Completion, Fabric, NodeId, mixed::MixedFabric};
+use squall_onepipe::baseline::{Lamport, OneMode, Sequencer, TokenRing, TotalOrder};
 
 use crate::{
     job::{Go, OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder, WorkerReport},
@@ -87,8 +85,8 @@ pub(crate) fn scatter(job: &OnePipeJob, mut fabric: MixedFabric, told: &Receiver
     match job.order {
         ScatteringOrder::Be | ScatteringOrder::R => {
             let mode = if job.order == ScatteringOrder::R { Mode::Reliable } else { Mode::BestEffort };
-            let order = OnePipe::create(&mut fabric, config, clock).map_err(failed)?.only(mode);
-            run(job, fabric, order, told)
+            let order = OnePipe::create(&mut fabric, config, clock).map_err(failed)?;
+            run(job, fabric, OneMode::new(order, mode), told)
         }
         ScatteringOrder::Sequencer => {
             let order = Sequencer::create(&mut fabric, config).map_err(failed)?;

@@ -81,7 +81,7 @@ pub(super) fn run(jobs: &[TransactionsJob], lasts: Duration) -> Result<String, S
 fn settled(transacted: &[Transacted], victim: usize) -> Result<u64, String> {
     let removed = || transacted.iter().flat_map(|of_node| &of_node.removed);
     if let Some((gone, _)) = removed().find(|(gone, _)| *gone != victim) {
-        return Err(format!("rank {gone} was taken for failed, and nobody has killed it"));
+        return Err(format!("rank {gone} was taken for failed, and was not killed"));
     }
     if removed().count() < transacted.len() {
         return Err("the others did not notice that a node is gone".to_owned());

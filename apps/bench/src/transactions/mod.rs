@@ -7,7 +7,6 @@ mod member;
 use std::time::Duration;
 
 use clap::Args;
-use hdrhistogram::Histogram;
 use squall_command::{CommandError, say};
 use squall_fabric::Time;
 
@@ -16,7 +15,7 @@ use super::{
     cluster::{PATIENCE, RunError, WARM_UP, Workers},
     job::{Go, StoreCommand, StoreShape, Transacted, TransactionsJob, WorkerJob, WorkerReport},
     latency,
-    places::{Places, fresh_cluster},
+    places::Places,
     printing::Printing,
     report::TransactionsRow,
 };
@@ -30,7 +29,7 @@ Examples:
 
 Every node is a process of its own. It has copies of some shards, and a client that moves money between random accounts of all
 shards and now and then reads all of them. Each such transaction is one reliable scattering of 1Pipe: its parts are delivered to
-all replicas of all its shards at one logical time, so nobody takes a lock or votes.
+all replicas of all its shards at one logical time, so no node takes a lock or votes.
 
 What the figures mean:
   transactions/s  those that were over per second, of all nodes together
@@ -46,7 +45,7 @@ What the figures mean:
 
 A node that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction that
 the lost node had not received is recalled: it did nothing anywhere, and its client tries again. The nodes' own views decide
-who has failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all replicas of a shard fail, its
+which nodes have failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all replicas of a shard fail, its
 accounts are lost, and nodes that are not more than half can decide nothing.";
 
 /// Measures transactions over several shards, each a reliable scattering of 1Pipe; or checks that they are strictly
@@ -72,9 +71,9 @@ pub(crate) struct TransactionsArgs {
 impl TransactionsArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.usable().map_err(CommandError::Usage)?;
-        let (cluster, seed) = (fresh_cluster(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
+        let (places, seed) = (Places::on_this_host(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
         let (shape, record) = (&self.shape, self.check);
-        let job = |node| TransactionsJob { cluster: cluster.clone(), node, shape: shape.clone(), seed, record };
+        let job = |node| TransactionsJob { cluster: places.cluster.clone(), node, shape: shape.clone(), seed, record };
         let jobs: Vec<_> = (0..shape.nodes).map(job).collect();
         let lasts = Duration::from_secs_f64(self.seconds);
         if self.check {
@@ -85,8 +84,7 @@ impl TransactionsArgs {
             return Ok(());
         }
         let mut report = self.printing.begin()?;
-        let transacted = start(&jobs, lasts).and_then(|mut workers| transacted(&mut workers, lasts));
-        let transacted = transacted.map_err(|error| CommandError::Failed(error.to_string()))?;
+        let transacted = transacted(&mut start(&jobs, lasts)?, lasts)?;
         report.transactions(&self.row(&transacted))?;
         sums(&transacted).map(drop).map_err(CommandError::Failed)
     }
@@ -100,8 +98,8 @@ impl TransactionsArgs {
         }
         if self.check && self.shape.nodes < 3 {
             return Err(format!(
-                "--check takes a node out, and who is left of {} can't decide that it has failed, not being more than half: \
-                 give --nodes 3 or more",
+                "--check takes a node out, and the nodes left of {} can't decide that it has failed, since they are not more than \
+                 half: give --nodes 3 or more",
                 self.shape.nodes
             ));
         }
@@ -111,15 +109,12 @@ impl TransactionsArgs {
     /// Combines what the nodes measured.
     fn row(&self, transacted: &[Transacted]) -> TransactionsRow {
         let latencies = latency::merged(transacted.iter().map(|of_node| &of_node.latencies));
-        let micros = |quantile| {
-            (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0)
-        };
         TransactionsRow {
             bench: "transactions",
             shape: StoreShape { shards: Some(self.shape.shards()), ..self.shape.clone() },
             transactions_per_second: latencies.len() as f64 / self.seconds,
-            latency_p50_us: micros(0.5),
-            latency_p99_us: micros(0.99),
+            latency_p50_us: latency::micros(&latencies, 0.5),
+            latency_p99_us: latency::micros(&latencies, 0.99),
         }
     }
 }
@@ -135,10 +130,7 @@ fn start(jobs: &[TransactionsJob], lasts: Duration) -> Result<Workers, RunError>
 
 /// Waits until the transactions of all nodes are over.
 fn transacted(workers: &mut Workers, lasts: Duration) -> Result<Vec<Transacted>, RunError> {
-    workers.until_all(WARM_UP + lasts + PATIENCE, |said| match said {
-        WorkerReport::Transacted(transacted) => Some(transacted),
-        _ => None,
-    })
+    workers.results(WARM_UP + lasts + PATIENCE)
 }
 
 /// The number of readings of all accounts. It is an error if one found another sum.

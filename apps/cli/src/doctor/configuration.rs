@@ -90,8 +90,8 @@ fn look_at_keys(area: &mut Area, config: &Config) {
     match config.security() {
         Security::LoopbackOnly => area.good("without keys, only processes of this host can reach the node"),
         Security::None => area.warn(
-            "security = \"none\": whoever reaches the node's port can join, read and write",
-            "unless nobody else is on that network, make keys with `squall keys`",
+            "security = \"none\": every program that reaches the node's port can join, read and write",
+            "unless only this cluster is on that network, make keys with `squall keys`",
         ),
         Security::Tls(files) => match config.check_keys() {
             Ok(()) => {
@@ -141,7 +141,7 @@ fn look_at_port(area: &mut Area, config: &Config) {
             Err(error) => match error.kind() {
                 ErrorKind::AddrInUse => area.warn(
                     format!("{address} is in use"),
-                    format!("perhaps the node runs already; `ss -ltnp sport = :{}` says who has it", address.port()),
+                    format!("perhaps the node runs already; `ss -ltnp sport = :{}` names the program", address.port()),
                 ),
                 ErrorKind::AddrNotAvailable => area.bad(
                     format!("{address} is no address of this machine"),
@@ -175,8 +175,10 @@ fn look_at_members(area: &mut Area, config: &Config) {
             continue;
         };
         match error.kind() {
-            ErrorKind::ConnectionRefused => area
-                .warn(format!("nobody listens at {address}, of {member}"), "it does not run now, or listens elsewhere"),
+            ErrorKind::ConnectionRefused => area.warn(
+                format!("no program listens at {address}, of {member}"),
+                "it does not run now, or listens elsewhere",
+            ),
             ErrorKind::TimedOut => area.warn(
                 format!("{member} does not answer at {address} within {PATIENCE:?}"),
                 "its host is down, or a firewall on the way drops what goes to this port",
@@ -265,7 +267,7 @@ mod tests {
         assert!(found(&area, Level::Good, &format!("{at}, of node 2, can be reached")));
         let area = look(Ok(config(&at, &own, Security::LoopbackOnly)));
         assert!(found(&area, Level::Warning, "is in use"), "{:?}", area.findings);
-        assert!(found(&area, Level::Warning, "nobody listens at"));
+        assert!(found(&area, Level::Warning, "no program listens at"));
         assert!(area.usable(), "others may start later");
     }
 
@@ -288,7 +290,7 @@ mod tests {
         };
         let (own, other) = (look_with(files.log_key(NodeId(1))), look_with(files.log_public_key(NodeId(1))));
         assert!(found(&own, Level::Good, "signs its logs"), "{:?}", own.findings);
-        assert!(!other.usable() && found(&other, Level::Bad, "can be read by others"), "{:?}", other.findings);
+        assert!(!other.usable() && found(&other, Level::Bad, "can be read by other users"), "{:?}", other.findings);
     }
 
     #[test]

@@ -15,14 +15,14 @@ use squall_command::{CommandError, say};
 use crate::target::name;
 
 const HELP: &str = "\
-With keys, nodes on a network talk TLS 1.3, and each proves who it is. They are made in one place, and copied to the nodes:
+With keys, nodes on a network talk TLS 1.3, and each proves its identity. They are made in one place, and copied to the nodes:
 
   squall keys init --cluster bank --dir keys      once: the cluster's CA
   squall keys add --dir keys --node 1,2,3         a certificate and a key for each node
-  squall keys show keys/*.pem                     whose each is, and until when
+  squall keys show keys/*.pem                     the owner of each, and when it expires
   squall keys log --dir keys --node 1,2,3         where nodes sign their logs: another key for each
 
-A node needs ca.pem and its own node-N.pem and node-N.key. It never needs ca.key: whoever has that can make nodes, so keep it
+A node needs ca.pem and its own node-N.pem and node-N.key. It never needs ca.key: with that, nodes can be made, so keep it
 where keys are made, or offline. Certificates name a node and its cluster, and no host.
 
 A certificate that ends soon is renewed with `add --force`: copy the two files to the node and restart it. The others need
@@ -78,12 +78,11 @@ struct AddArgs {
 
 impl KeysCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let failed = |error: KeysError| CommandError::Failed(error.to_string());
         match self.keys {
-            KeysAction::Init(args) => args.run().map_err(failed),
-            KeysAction::Add(args) => args.run().map_err(failed),
+            KeysAction::Init(args) => args.run().map_err(CommandError::failed),
+            KeysAction::Add(args) => args.run().map_err(CommandError::failed),
             KeysAction::Show(args) => args.run(),
-            KeysAction::Log(args) => args.run().map_err(failed),
+            KeysAction::Log(args) => args.run().map_err(CommandError::failed),
         }
     }
 }
@@ -97,7 +96,7 @@ impl InitArgs {
         let width = certificate.display().to_string().len();
         say(format_args!("made the CA of cluster {:?}, good until {}", self.cluster, until(authority.certificate())));
         say(format_args!("  {}  its certificate, for every node", certificate.display()));
-        say(format_args!("  {:width$}  its key, for no node: whoever has it can make nodes", key.display()));
+        say(format_args!("  {:width$}  its key, for no node: with it, nodes can be made", key.display()));
         say(format_args!(
             "\nNow make the nodes' keys, such as: squall keys add --dir {} --node 1,2,3",
             self.dir.display()

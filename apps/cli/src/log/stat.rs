@@ -9,12 +9,11 @@ use squall::{Hlc, LogStatus, NodeId, log_service::LogError};
 use squall_command::CommandError;
 
 use super::{
-    failed,
     reach::{MEMBER_PATIENCE, ReachArgs},
     shown, time,
 };
 
-/// Shows the log at each member: where it begins and ends, what is safe, and what it takes of the disk.
+/// Shows the log at each member: where it begins and ends, what all members have, and what it takes of the disk.
 #[derive(Debug, Args)]
 pub(super) struct StatArgs {
     #[command(flatten)]
@@ -27,7 +26,7 @@ pub(super) struct StatArgs {
 impl StatArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let mut log = self.reach.log()?;
-        let members = log.members().map_err(failed)?;
+        let members = log.members().map_err(CommandError::failed)?;
         let ask = |node: NodeId| {
             let mut log = log.at_member(node);
             log.set_timeout(self.reach.timeout_or(MEMBER_PATIENCE));
@@ -65,17 +64,27 @@ impl StatArgs {
                     continue;
                 }
             };
-            let LogStatus { first, last, safe, bytes, image_bytes, records, written_bytes, syncs, .. } = log;
+            let LogStatus {
+                first,
+                last,
+                globally_persisted,
+                bytes,
+                snapshots_bytes,
+                records,
+                written_bytes,
+                syncs,
+                ..
+            } = log;
             let versions = match first.cmp(last) {
                 std::cmp::Ordering::Greater => format!("empty, behind version {last}"),
                 _ => format!("versions {first} to {last}, the last of {}", time::show(Hlc(log.ends_at_ns))),
             };
-            let image = match log.image {
-                Some(version) => format!("; image of the state at {version}, {}", ByteSize(*image_bytes)),
+            let snapshot = match log.snapshot {
+                Some(version) => format!("; snapshot of the state at {version}, {}", ByteSize(*snapshots_bytes)),
                 None => String::new(),
             };
             writeln!(out, "{node}: {versions}")?;
-            writeln!(out, "    all members have {safe} on disk; here {}{image}", ByteSize(*bytes))?;
+            writeln!(out, "    all members have {globally_persisted} on disk; here {}{snapshot}", ByteSize(*bytes))?;
             let batch = *records as f64 / (*syncs).max(1) as f64;
             let written = ByteSize(*written_bytes);
             writeln!(

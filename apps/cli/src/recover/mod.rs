@@ -9,13 +9,13 @@ use clap::Args;
 use squall::admin::{ShardReport, StatusReport};
 use squall_command::{CommandError, say};
 
-use crate::target::{TargetArgs, failed};
+use crate::target::TargetArgs;
 
 const HELP: &str = "\
 Example:
   squall recover --force --config squall.toml --id 3 --reason \"hosts 1 and 2 burnt\"
 
-For when most of those who decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
+For when most of the nodes that decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
 only down, or cut off, comes back with what it has.
 
 With --force, the node that is asked begins a new life of the group, of which it is the first member: with what it holds, or with
@@ -25,10 +25,10 @@ that start again, join it by themselves and get its state; so force ONE of the s
 survivor that knows of a later view holds what the new life lacks: it stays as it is, and says so, until it is started again.
 
 What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, or from where the node's own
-log of it ends, whoever else holds it: the command names these shards before it asks, if the node is a member, and when it is done.
+log of it ends, even if another node holds it: the command names these shards before it asks, if the node is a member,
+and when it is done.
 If most of the lost nodes still run, there are TWO groups from then on, with different states, and nothing will unite them: end
-those processes first. Who did it, when and why is recorded in the view log, and
-`squall status` shows it.";
+those processes first. The view log records the node, the time and the reason, and `squall status` shows them.";
 
 /// Lets a node go on alone when most of the members that decide are lost for ever.
 #[derive(Debug, Args)]
@@ -52,16 +52,16 @@ impl RecoverArgs {
         let mut client = self.target.connect()?;
         let node = client.node();
         eprintln!(
-            "squall: {node} will go on without those who are missing, and count on it that they never come back: end their \
+            "squall: {node} will go on without the missing nodes, and count on it that they never come back: end their \
              processes first. What only they have delivered is lost."
         );
-        for shard in without_state(&client.status().map_err(failed)?) {
+        for shard in without_state(&client.status().map_err(CommandError::failed)?) {
             eprintln!("squall: {shard}, and it would start empty, or from an earlier place");
         }
         if !self.yes && !confirmed()? {
             return Err(CommandError::Failed("nothing was done".into()));
         }
-        let emptied = client.recover(record(&self.reason)).map_err(failed)?;
+        let emptied = client.recover(record(&self.reason)).map_err(CommandError::failed)?;
         say(format_args!("{node} goes on, the first member of a new life of the group: others join it"));
         for shard in emptied {
             say(format_args!("{shard}"));

@@ -8,7 +8,9 @@ use std::{
 use bytesize::ByteSize;
 use squall::{
     AsideStatus, Fetching, LogStatus, NodeId,
-    admin::{MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing, StatusReport, ViewLogReport},
+    admin::{
+        MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport, StatusReport, ViewLogReport,
+    },
 };
 use time::OffsetDateTime;
 
@@ -21,7 +23,7 @@ pub(super) fn of(report: &StatusReport) -> String {
 
 fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     let epoch = report.epoch.map_or("no view yet".to_owned(), |epoch| format!("epoch {epoch}"));
-    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, standing(&report.standing))?;
+    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, node_condition(&report.condition))?;
     if let Some(clock) = &report.clock {
         writeln!(page, "WRONG CLOCK: {clock}")?;
     }
@@ -72,19 +74,19 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     Ok(())
 }
 
-fn standing(standing: &Standing) -> String {
-    match standing {
-        Standing::Forming => "waits for the other members of the first view".into(),
-        Standing::Joining => "asks to join".into(),
-        Standing::Waiting { rejoins_in_ms } => {
+fn node_condition(condition: &NodeCondition) -> String {
+    match condition {
+        NodeCondition::Forming => "waits for the other members of the first view".into(),
+        NodeCondition::Joining => "asks to join".into(),
+        NodeCondition::Waiting { rejoins_in_ms } => {
             let seconds = Duration::from_millis(*rejoins_in_ms).as_secs_f64();
             format!("was dropped again soon after it had joined, and asks to join again in {seconds:.1} s")
         }
-        Standing::Member => "is a member".into(),
-        Standing::Wedged => "waits for the next view".into(),
-        Standing::Stalled(why) => format!("can't go on: {why}"),
-        Standing::Ended(why) => format!("has ended: {why}"),
-        Standing::Witness => "is a witness".into(),
+        NodeCondition::Member => "is a member".into(),
+        NodeCondition::Wedged => "waits for the next view".into(),
+        NodeCondition::Stalled(why) => format!("can't go on: {why}"),
+        NodeCondition::Ended(why) => format!("has ended: {why}"),
+        NodeCondition::Witness => "is a witness".into(),
     }
 }
 
@@ -95,10 +97,10 @@ fn condition(condition: &ShardCondition) -> String {
         ShardCondition::Suspended { last_holders, acknowledged, all_back } => {
             let holders = ids(last_holders);
             let waits = match all_back {
-                false => format!("suspended: it goes on when one who held its state is back ({holders})"),
+                false => format!("suspended: it goes on when a node that held its state is back ({holders})"),
                 true => format!(
-                    "suspended: all who held its state are back ({holders}), and it goes on as soon as one of them says that it has it. If \
-                     that takes longer than seconds, it is lost: end all nodes, start one of these and let it begin anew with `squall \
+                    "suspended: all nodes that held its state are back ({holders}), and it goes on as soon as one of them says that it has \
+                     it. If that takes longer than seconds, it is lost: end all nodes, start one of these and let it begin anew with `squall \
                      recover --force --reason TEXT`, then start the others"
                 ),
             };
@@ -133,18 +135,18 @@ fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
 }
 
 fn log(log: &LogStatus) -> String {
-    let LogStatus { first, last, safe, bytes, image_bytes, records, written_bytes, syncs, .. } = log;
+    let LogStatus { first, last, globally_persisted, bytes, snapshots_bytes, records, written_bytes, syncs, .. } = log;
     let what =
         if last < first { format!("empty, behind version {last}") } else { format!("versions {first} to {last}") };
     let ends = if log.ends_at_ns == 0 { String::new() } else { format!(", the last of {}", utc(log.ends_at_ns)) };
-    let image = log.image.map_or("no image".to_owned(), |image| format!("image at {image}"));
+    let snapshot = log.snapshot.map_or("no snapshot".to_owned(), |snapshot| format!("snapshot at {snapshot}"));
     let failure = log.failure.as_ref().map_or(String::new(), |why| format!("; FAILED: {why}"));
-    let late = if log.image_late { ", the next LATE" } else { "" };
+    let late = if log.snapshot_late { ", the next LATE" } else { "" };
     format!(
-        "log: {what}{ends}; all members have {safe} on disk; {} here, {image} ({}{late}); since its start {records} records, {} \
+        "log: {what}{ends}; all members have {globally_persisted} on disk; {} here, {snapshot} ({}{late}); since its start {records} records, {} \
          with {syncs} syncs{failure}",
         ByteSize(*bytes),
-        ByteSize(*image_bytes),
+        ByteSize(*snapshots_bytes),
         ByteSize(*written_bytes)
     )
 }
@@ -260,7 +262,7 @@ mod tests {
             cluster: "bank".into(),
             node: NodeId(1),
             version: "0.1.0".into(),
-            standing: Standing::Member,
+            condition: NodeCondition::Member,
             clock: Some("this node's clock is 7.0 s ahead".into()),
             epoch: Some(4),
             leader: Some(NodeId(1)),
@@ -277,11 +279,11 @@ mod tests {
                     begins_at_ns: 1_795_000_000_000_000_000,
                     last: 4096,
                     ends_at_ns: 1_795_334_400_000_000_000,
-                    safe: 4090,
+                    globally_persisted: 4090,
                     bytes: 96 << 20,
-                    image: Some(4000),
-                    image_bytes: 3 << 20,
-                    image_late: true,
+                    snapshot: Some(4000),
+                    snapshots_bytes: 3 << 20,
+                    snapshot_late: true,
                     records: 64,
                     written_bytes: 1 << 20,
                     syncs: 9,
@@ -328,7 +330,7 @@ MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
 its state comes from node 3: 12.0 MiB of about 64.0 MiB so far
-log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96.0 MiB here, image at 4000 (3.0 MiB, the next LATE); since its start 64 records, 1.0 MiB with 9 syncs
+log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96.0 MiB here, snapshot at 4000 (3.0 MiB, the next LATE); since its start 64 records, 1.0 MiB with 9 syncs
 DAMAGED: log/segment-0000000003, offset 4096 to 4200; it is replaced once another member that has these records can be asked
 2 damages were repaired since its start
 set aside: aside-1, versions 7 to 9 (1.0 MiB), in log: to look at it, copy its files to a directory of their own, without \"aside-1\" and the dot in their names, and see `squall log read --help`; newer ones take its place

@@ -4,7 +4,7 @@ use clap::Args;
 use squall::NodeId;
 use squall_command::{CommandError, say};
 
-use crate::target::{TargetArgs, failed};
+use crate::target::TargetArgs;
 
 const HELP: &str = "\
 Examples:
@@ -12,8 +12,8 @@ Examples:
   squall suspect 3 --cluster bank --node 1
 
 For a member that does harm and does not fail: one that is so slow that all wait for it, say. The node that is asked takes it for
-failed from now on, and the group drops it, if at least half of the members are left and those who decide agree. If it still
-runs, it notices, forgets what it has, and joins again with the state of the others.";
+failed from now on, and the group drops it, if at least half of the members are left and the nodes that decide agree. If it
+still runs, it notices, forgets what it has, and joins again with the state of the others.";
 
 /// Lets a node take a member for failed, so that the group goes on without it.
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) struct SuspectArgs {
 impl SuspectArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut client = self.target.connect()?;
-        client.suspect(NodeId(self.member)).map_err(failed)?;
+        client.suspect(NodeId(self.member)).map_err(CommandError::failed)?;
         say(format_args!("{} suspects {}", client.node(), NodeId(self.member)));
         Ok(())
     }

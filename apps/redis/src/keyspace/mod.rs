@@ -9,7 +9,7 @@
 mod frozen;
 mod rows;
 
-use std::{collections::BTreeSet, fmt, io, num::NonZeroU64, sync::Arc};
+use std::{collections::BTreeSet, io, num::NonZeroU64, sync::Arc};
 
 pub(crate) use self::frozen::Frozen;
 use self::rows::Rows;
@@ -23,6 +23,8 @@ use crate::{
 const BIRTHS: usize = 1 << 16;
 
 /// All keys of a store.
+#[derive(derive_more::Debug)]
+#[debug("Keyspace({} keys, version {version})", entries.len())]
 pub struct Keyspace {
     entries: Rows,
     /// The keys that expire, the earliest first.
@@ -176,12 +178,6 @@ impl Keyspace {
 
     fn class(&self, key: &[u8]) -> usize {
         rows::fixed_hash(key) as usize % BIRTHS
-    }
-}
-
-impl fmt::Debug for Keyspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyspace").field("keys", &self.entries.len()).field("version", &self.version).finish()
     }
 }
 

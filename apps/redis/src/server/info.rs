@@ -142,9 +142,9 @@ fn persistence(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("aof_current_size", log.bytes);
     lines.add("log_first", log.first);
     lines.add("log_last", log.last);
-    lines.add("log_safe", log.safe);
-    lines.add("log_image", log.image.unwrap_or(0));
-    lines.add("log_image_bytes", log.image_bytes);
+    lines.add("log_globally_persisted", log.globally_persisted);
+    lines.add("log_snapshot", log.snapshot.unwrap_or(0));
+    lines.add("log_snapshots_bytes", log.snapshots_bytes);
     lines.add("log_records_written", log.records);
     lines.add("log_bytes_written", log.written_bytes);
     lines.add("log_syncs", log.syncs);

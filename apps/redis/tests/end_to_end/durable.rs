@@ -139,7 +139,7 @@ fn the_data_of_a_stopped_cluster_is_there_when_it_is_started_again() {
     let cluster = start();
     assert_eq!(cluster.replicas[2].connect().ask(&["MGET", "key", "count"]), "[kept, 1]");
     let info = cluster.replicas[2].connect().ask(&["INFO", "persistence"]);
-    assert!(info.contains("aof_enabled:1") && info.contains("log_safe:"), "{info}");
+    assert!(info.contains("aof_enabled:1") && info.contains("log_globally_persisted:"), "{info}");
     cluster.stop();
 }
 

@@ -1,4 +1,4 @@
-//! The key-value example as its users meet it: real processes, real sockets, and their failures.
+//! The store as its users meet it: real processes, real sockets, and their failures.
 
 mod bank;
 mod beside_redis;

@@ -6,6 +6,7 @@
 //! its seed: `SQUALL_SEED` runs that one alone, and `SQUALL_SEEDS=FROM..TO` runs others than usual.
 
 mod faults;
+mod model;
 mod register;
 
 use std::{
@@ -25,13 +26,14 @@ use fastrand::Rng;
 use porcupine_rs::{CheckResult, Operation};
 use squall::{
     Config, Group, NodeId,
-    sim::{Cluster, Decider, Options, SimConfig},
+    sim::{Cluster, Options, SimConfig, ViewLogKind},
 };
 use squall_redis::{Store, words};
 
 use self::{
     faults::{Fault, Stop},
-    register::{Answer, Failed, Register, Step, Wish, ask, number},
+    model::{Register, Step, number},
+    register::{Answer, Failed, Wish, ask},
 };
 
 /// The number of seeds that run.
@@ -120,7 +122,8 @@ impl Simulation {
         // Endpoints that break soon lead to the removal of members that still hold leases.
         let failure_timeout = [FAILURE_TIMEOUT, Duration::from_millis(1)][rng.usize(..2)];
         let net = SimConfig { failure_timeout, ..net };
-        let view_log = [Decider::Scripted, Decider::Raft, Decider::Raft, Decider::RaftOnDisks][rng.usize(..4)];
+        let view_log =
+            [ViewLogKind::Scripted, ViewLogKind::Raft, ViewLogKind::Raft, ViewLogKind::RaftOnDisks][rng.usize(..4)];
         let mut cluster = Cluster::new(config, Options { net, view_log, ..Options::default() }, rng.u64(..));
         let groups = cluster.group("kv", Store::at);
         cluster.start().expect("the cluster starts");

@@ -80,7 +80,7 @@ impl Thread {
                         // A node introduces itself at once, so the connection that has been silent the longest is no
                         // node's.
                         self.pending_peers.remove(0);
-                        self.refuse_stranger("too many have not said who they are");
+                        self.refuse_stranger("too many connections have not said which node they are of");
                     }
                     self.pending_peers.push(PendingPeer { socket, deadline: now + self.config.handshake_timeout });
                 }
@@ -108,7 +108,7 @@ impl Thread {
     pub(super) fn expire_pending_peers(&mut self, now: Instant) {
         while self.pending_peers.first().is_some_and(|pending| pending.deadline <= now) {
             self.pending_peers.remove(0);
-            self.refuse_stranger("it did not say who it is");
+            self.refuse_stranger("it did not say in time which node it is of");
         }
     }
 

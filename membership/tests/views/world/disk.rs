@@ -12,7 +12,7 @@ struct Segment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskLog {
     written: Vec<Segment>,
-    /// The part that is safe.
+    /// The part that is durable.
     synced: Vec<Segment>,
 }
 

@@ -1,17 +1,17 @@
-//! A view log that never fails: one register, of which nodes hear when the network lets them.
+//! A view log that never fails: one state, of which nodes hear when the network lets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, Back, ClusterId, Entry, Epoch, Layout, Member, OrderEnd, Proposal, Register, Report, Seq, ShardId, View,
-    ViewEvent,
+    Applied, ClusterId, Entry, Epoch, Layout, Member, OrderEnd, Proposal, Report, ReturnReport, Seq, ShardId, View,
+    ViewEvent, ViewLogState,
 };
 
 use super::after;
 
-/// A message on its way to the register, or from it.
+/// A message on its way to the view log, or from it.
 #[derive(Clone, Debug)]
 enum Message {
     Ask(NodeId, Box<Entry>),
@@ -23,7 +23,7 @@ enum Message {
 #[derive(Debug)]
 pub(crate) struct Log {
     rng: Rng,
-    pub(crate) register: Register,
+    pub(crate) log_state: ViewLogState,
     pub(crate) history: Vec<Proposal>,
     on_the_way: BTreeMap<(Time, u64), Message>,
     sent: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Log {
     /// By node, the last epoch that it has heard of.
     heard: BTreeMap<NodeId, Epoch>,
     asking: BTreeMap<NodeId, Member>,
-    backs: BTreeMap<NodeId, Back>,
+    backs: BTreeMap<NodeId, ReturnReport>,
     /// The number of reports.
     pub(crate) reports: usize,
     /// The reasons for which proposals were refused.
@@ -45,13 +45,13 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(layout: Layout, members: Vec<Member>, rng: Rng) -> Log {
-        let mut register = Register::default();
-        let Applied::View(first) = register.apply(Entry::First { cluster: ClusterId(1), layout, members }) else {
+        let mut log_state = ViewLogState::default();
+        let Applied::View(first) = log_state.apply(Entry::First { cluster: ClusterId(1), layout, members }) else {
             panic!("there is a first view");
         };
         Log {
             rng,
-            register,
+            log_state,
             history: vec![first],
             on_the_way: BTreeMap::new(),
             sent: 0,
@@ -67,7 +67,7 @@ impl Log {
     }
 
     pub(crate) fn view(&self) -> &View {
-        self.register.view().expect("there is one")
+        self.log_state.view().expect("there is one")
     }
 
     fn send(&mut self, now: Time, message: Message) {
@@ -93,9 +93,9 @@ impl Log {
     }
 
     /// Reports a node that is back, again and again until there is another view.
-    pub(crate) fn back(&mut self, now: Time, back: Back) {
+    pub(crate) fn report_return(&mut self, now: Time, back: ReturnReport) {
         self.backs.insert(back.member.node, back.clone());
-        self.send(now, Message::Ask(back.member.node, Box::new(Entry::Back(back))));
+        self.send(now, Message::Ask(back.member.node, Box::new(Entry::Return(back))));
     }
 
     pub(crate) fn report(&mut self, now: Time, to: &View, by: NodeId, report: &Report) {
@@ -133,9 +133,9 @@ impl Log {
             match entry.remove() {
                 Message::Ask(by, _) if self.cut.contains(&by) => {}
                 Message::Ask(_, entry) => {
-                    match self.register.apply(*entry) {
+                    match self.log_state.apply(*entry) {
                         Applied::View(next) => self.history.push(next),
-                        Applied::Candidates | Applied::Backs => {}
+                        Applied::Candidates | Applied::Returns => {}
                         Applied::Refused(why) => {
                             self.refused.push(why.to_string());
                             continue;
@@ -158,8 +158,8 @@ impl Log {
                         self.asking.remove(&node);
                     }
                     events.extend(news.map(|next| (node, ViewEvent::Committed(next.clone()))));
-                    events.push((node, ViewEvent::Candidates(self.register.candidates().to_vec())));
-                    events.push((node, ViewEvent::Backs(self.register.backs())));
+                    events.push((node, ViewEvent::Candidates(self.log_state.candidates().to_vec())));
+                    events.push((node, ViewEvent::Returns(self.log_state.returns())));
                 }
             }
         }
@@ -171,19 +171,19 @@ impl Log {
     pub(crate) fn remind(&mut self, now: Time) {
         let epoch = self.view().epoch;
         self.backs.retain(|_, back| back.epoch >= epoch);
-        let backs = self.register.backs();
+        let backs = self.log_state.returns();
         let unheard = self.backs.values().filter(|back| !backs.contains(back)).cloned();
-        let unheard: Vec<_> = unheard.map(|back| (back.member.node, Entry::Back(back))).collect();
+        let unheard: Vec<_> = unheard.map(|back| (back.member.node, Entry::Return(back))).collect();
         for (node, entry) in unheard {
             self.send(now, Message::Ask(node, Box::new(entry)));
         }
         for (node, mut me) in self.asking.clone() {
-            let newest = self.register.newest(node).filter(|newest| *newest >= me.incarnation);
+            let newest = self.log_state.newest(node).filter(|newest| *newest >= me.incarnation);
             if let Some(newest) = newest.filter(|_| !self.view().members.contains(&me)) {
                 me.incarnation.0 = newest.0 + 1;
                 self.asking.insert(node, me.clone());
             }
-            if !self.view().members.contains(&me) && !self.register.candidates().contains(&me) {
+            if !self.view().members.contains(&me) && !self.log_state.candidates().contains(&me) {
                 self.send(now, Message::Ask(node, Box::new(Entry::Candidate(me))));
             }
         }

@@ -16,8 +16,8 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{
-    Counts, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, OrderEnd, Patience, Proposal, Seq,
-    Settings, ShardId, View,
+    Counts, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, OrderEnd, Proposal, Seq, Settings,
+    ShardId, StallLimits, View,
 };
 
 pub(crate) use self::{disk::DiskLog, log::Log, process::Process};
@@ -47,9 +47,9 @@ pub(crate) fn layout() -> Layout {
     layout
 }
 
-pub(crate) const ENDLESS: Patience = Patience { disk: Duration::MAX, application: Duration::MAX };
+pub(crate) const ENDLESS: StallLimits = StallLimits { disk: Duration::MAX, application: Duration::MAX };
 
-pub(crate) fn settings(patience: Patience) -> Settings {
+pub(crate) fn settings(stall_limits: StallLimits) -> Settings {
     Settings {
         fingerprint: 7,
         layout: layout(),
@@ -57,7 +57,7 @@ pub(crate) fn settings(patience: Patience) -> Settings {
         connect_timeout: CONNECT_TIMEOUT,
         read_lease: READ_LEASE,
         restart_wait: RESTART_WAIT,
-        patience,
+        stall_limits,
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct World {
     acknowledged: BTreeMap<(Epoch, ShardId), Seq>,
     /// The number of places that members have told to be on their disks.
     persisted: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
-    patience: Patience,
+    stall_limits: StallLimits,
     next_tick: Time,
 }
 
@@ -85,7 +85,7 @@ impl World {
         World::with(seed, members, network, ENDLESS)
     }
 
-    fn with(seed: u64, members: u32, network: SimConfig, patience: Patience) -> World {
+    fn with(seed: u64, members: u32, network: SimConfig, stall_limits: StallLimits) -> World {
         let mut rng = Rng::with_seed(seed);
         let net = SimNet::new(network, rng.u64(..));
         let list: Vec<Member> = (1..=members).map(|id| Member::new(NodeId(id), Incarnation(1))).collect();
@@ -99,7 +99,7 @@ impl World {
             received: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             persisted: BTreeMap::new(),
-            patience,
+            stall_limits,
             next_tick: Time::ZERO,
         };
         for member in list {
@@ -114,8 +114,8 @@ impl World {
     }
 
     /// As [`formed`](World::formed), of members that don't wait for ever.
-    pub(crate) fn impatient(seed: u64, members: u32, patience: Patience) -> World {
-        let mut world = World::with(seed, members, SimConfig::fast(), patience);
+    pub(crate) fn impatient(seed: u64, members: u32, stall_limits: StallLimits) -> World {
+        let mut world = World::with(seed, members, SimConfig::fast(), stall_limits);
         world.run_until("the first view is installed", ms(500), |world| world.all_in(Epoch::FIRST));
         world
     }
@@ -144,7 +144,7 @@ impl World {
     fn start(&mut self, member: Member) {
         let (node, now) = (member.node, self.net.now());
         let fabric = if self.processes.contains_key(&node) { self.net.restart(node) } else { self.net.fabric(node) };
-        let process = Process::new(member, fabric, self.rng.fork(), self.patience);
+        let process = Process::new(member, fabric, self.rng.fork(), self.stall_limits);
         self.processes.insert(node, process);
         self.log.begins(now, node);
     }
@@ -152,7 +152,7 @@ impl World {
     /// Starts a new node, or a crashed one as a new life. It asks to join.
     pub(crate) fn join(&mut self, node: u32) {
         let node = NodeId(node);
-        let lives = self.log.register.newest(node).map_or(0, |newest| newest.0);
+        let lives = self.log.log_state.newest(node).map_or(0, |newest| newest.0);
         let known = self.processes.get(&node).map_or(0, |process| process.membership.me().incarnation.0);
         let member = Member::new(node, Incarnation(lives.max(known) + 1000));
         self.start(member.clone());

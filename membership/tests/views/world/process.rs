@@ -8,8 +8,8 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{Completion, Fabric, NodeId, Time, sim::SimFabric};
 use squall_membership::{
-    Effect, EndReason, Epoch, HeldCopy, Input, Member, Membership, Patience, Seq, ShardId, StallWatch, View, ViewEvent,
-    Waits, WaitsFor,
+    Effect, EndReason, Epoch, HeldCopy, Input, Member, Membership, Seq, ShardId, StallLimits, StallWatch, View,
+    ViewEvent, Waits, WaitsFor,
 };
 
 use super::{DiskLog, Log, PASSED, after, settings};
@@ -77,9 +77,9 @@ type Received = BTreeMap<(Epoch, ShardId, NodeId), Seq>;
 type Delivered = BTreeMap<(Epoch, ShardId), Seq>;
 
 impl Process {
-    pub(crate) fn new(member: Member, fabric: SimFabric, rng: Rng, patience: Patience) -> Process {
+    pub(crate) fn new(member: Member, fabric: SimFabric, rng: Rng, limits: StallLimits) -> Process {
         Process {
-            membership: Membership::new(member, settings(patience)),
+            membership: Membership::new(member, settings(limits)),
             fabric,
             rng,
             effects: Vec::new(),
@@ -100,7 +100,7 @@ impl Process {
             cleaned_up: None,
             slow_ms: 2.0,
             slow_for: WaitsFor::Application,
-            watch: StallWatch::new(patience),
+            watch: StallWatch::new(limits),
             dropped: 0,
             knows_trims: false,
             ended: None,
@@ -237,7 +237,7 @@ impl Process {
             Effect::Report { to, report } => log.report(now, &to, self.node(), &report),
             Effect::PeerGone(node) => self.gone.push(node),
             Effect::Join(me) => log.join(now, me),
-            Effect::Back(back) => log.back(now, back),
+            Effect::Return(back) => log.report_return(now, back),
             Effect::WaitsFor(nodes) => self.waits_for = nodes,
             Effect::CutTo { shard, end } => {
                 let log = self.disk.as_mut().and_then(|disk| disk.get_mut(&shard));

@@ -106,7 +106,7 @@ impl<C: Types> Agent<C> {
         // A later life has a greater number: by it, the nodes of an earlier one learn that theirs is over.
         let cluster = ClusterId(after.0 + 1 + self.rng.u64(..1 << 32));
         let (layout, epoch) = (self.settings.layout.clone(), proposal.view.epoch);
-        let earlier = self.machine.read(|register| register.began().map(|began| began.lives().collect()));
+        let earlier = self.machine.read(|log_state| log_state.began().map(|began| began.lives().collect()));
         let earlier = earlier.unwrap_or_default();
         tracing::warn!(?cluster, reason, "an operator forces the cluster to begin anew, from this node");
         let force = Entry::Force { cluster, after, earlier, layout, proposal, reason };
@@ -180,7 +180,7 @@ impl<C: Types> Agent<C> {
             return;
         };
         self.end_forcing(Err(NotForced::Begun { with }));
-        let is_forced = self.machine.read(|register| register.began().is_some());
+        let is_forced = self.machine.read(|log_state| log_state.began().is_some());
         let ended = self.network.cluster().and_then(|life| began.ended(life));
         if is_forced && ended.is_none() && self.wants.is_none() {
             self.moves_to = Some(Move { cluster, began: Some(began), rival: Some(with) });
@@ -225,7 +225,7 @@ impl<C: Types> Agent<C> {
     /// Asks nodes that are not in this life whether they have begun one too: of two that were forced at once one must
     /// end.
     pub(super) fn look_for_rivals(&mut self, contacts: &[Contact]) {
-        let Some(view) = self.view().filter(|_| self.machine.read(|register| register.began().is_some())) else {
+        let Some(view) = self.view().filter(|_| self.machine.read(|log_state| log_state.began().is_some())) else {
             return;
         };
         if self.now < self.next_look {

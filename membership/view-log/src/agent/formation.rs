@@ -243,7 +243,7 @@ impl<C: Types> Agent<C> {
         if hello.cluster != self.settings.cluster {
             return Some(format!("it is of cluster {:?}, not of {:?}", hello.cluster, self.settings.cluster));
         }
-        let decided = self.machine.read(|register| register.cluster().map(|_| register.layout().clone()));
+        let decided = self.machine.read(|log_state| log_state.cluster().map(|_| log_state.layout().clone()));
         // A witness knows of no groups, but by the log's decisions.
         let layout = decided.or_else(|| (!self.is_witness()).then(|| self.settings.layout.clone()));
         let comes_in = matches!(hello.wants, Wants::Found | Wants::Join);
@@ -301,11 +301,11 @@ impl<C: Types> Agent<C> {
 
     pub(super) fn whereabouts(&self, asks: &Member) -> Here {
         let Some(last) = self.last() else { return Here::Forming { missing: self.absent() } };
-        let exceed = self.machine.read(|register| {
-            if last.view.members.iter().chain(register.candidates()).any(|member| is_same(member, asks)) {
+        let exceed = self.machine.read(|log_state| {
+            if last.view.members.iter().chain(log_state.candidates()).any(|member| is_same(member, asks)) {
                 return None;
             }
-            register.known(asks.node).filter(|known| *known >= asks.incarnation)
+            log_state.known(asks.node).filter(|known| *known >= asks.incarnation)
         });
         let forgot = self.forgotten_votes();
         Here::Group { last: Box::new(last), leader: self.leader(), exceed, forgot }
@@ -439,7 +439,7 @@ impl<C: Types> Agent<C> {
         let waits_for = self.waits_for();
         if !waits_for.is_empty() && self.now >= self.next_complaint {
             self.next_complaint = self.now + patience;
-            tracing::warn!(?waits_for, "nothing can be decided: this node waits for more of those who vote");
+            tracing::warn!(?waits_for, "nothing can be decided: this node waits for more voters");
         }
         // A node that was dropped has its owner's work to end, and goes on asking.
         if self.formation.returns_to_log || self.formation.was_member {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use squall_fabric::NodeId;
-use squall_membership::{Applied, Back, Member, Proposal, Report};
+use squall_membership::{Applied, Member, Proposal, Report, ReturnReport};
 
 use super::force::Forcing;
 use crate::{shared::QueuedBytes, types::AppResponse};
@@ -15,7 +15,7 @@ pub(crate) enum Input {
     Propose(Proposal),
     Join(Member),
     Report(Vec<Member>, Report),
-    Back(Back),
+    Return(ReturnReport),
     PeerGone(NodeId),
     Force(Forcing),
     /// The group lacks what this node has: the others are to be told.

@@ -151,11 +151,11 @@ impl<C: Types> Agent<C> {
     /// Gives nodes that ask their place: first in the log, then among the candidates. Returns whether it changes the
     /// nodes in the log.
     fn admit(&mut self, peers: &BTreeMap<u64, LogNode>) -> bool {
-        let candidates = self.machine.read(|register| register.candidates().to_vec());
+        let candidates = self.machine.read(|log_state| log_state.candidates().to_vec());
         let now = self.now;
         self.leading.asking.retain(|_, asking| now - asking.heard < RECENT);
         let is_known = |asks: &Member| {
-            self.machine.read(|register| register.known(asks.node)).is_some_and(|known| known >= asks.incarnation)
+            self.machine.read(|log_state| log_state.known(asks.node)).is_some_and(|known| known >= asks.incarnation)
         };
         // The members tell other nodes why they may not join.
         let may_join =
@@ -227,7 +227,7 @@ impl<C: Types> Agent<C> {
             self.change(ChangeMembers::ReplaceAllVoters(target));
             return;
         }
-        let candidates = self.machine.read(|register| register.candidates().to_vec());
+        let candidates = self.machine.read(|log_state| log_state.candidates().to_vec());
         let has_place = |voter: u64, peer: &LogNode| {
             let member = &peer.member;
             let asks = self.leading.asking.get(&member.node).is_some_and(|asking| asking.peer.member.voter.0 == voter);

@@ -105,7 +105,7 @@ impl<C: Types> Agent<C> {
             Body::Hello(hello) => {
                 // A life in which nothing is decided yet may never be more than begun.
                 if self.last().is_some() && (order.is_gt() || !hello.decided) {
-                    let began = self.machine.read(|register| register.began().cloned());
+                    let began = self.machine.read(|log_state| log_state.began().cloned());
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
                 }
             }
@@ -125,7 +125,7 @@ impl<C: Types> Agent<C> {
             }
             // A node that tries to go on with a life that is over may have no other node to ask.
             Body::Call { .. } if order.is_gt() => {
-                if let Some(began) = self.machine.read(|register| register.began().cloned()) {
+                if let Some(began) = self.machine.read(|log_state| log_state.began().cloned()) {
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
                 }
             }

@@ -247,7 +247,7 @@ impl<C: Types> Agent<C> {
                 self.hello();
             }
             Input::Report(to, report) => self.report(to, report),
-            Input::Back(back) => self.say_back(back),
+            Input::Return(back) => self.report_return(back),
             Input::PeerGone(node) => {
                 self.gone.insert(node, self.now);
                 self.is_lively();
@@ -326,11 +326,11 @@ impl<C: Types> Agent<C> {
     }
 
     fn last(&self) -> Option<Proposal> {
-        self.machine.read(|register| register.last().cloned())
+        self.machine.read(|log_state| log_state.last().cloned())
     }
 
     fn view(&self) -> Option<Arc<View>> {
-        self.machine.read(|register| register.view().cloned())
+        self.machine.read(|log_state| log_state.view().cloned())
     }
 
     /// All nodes in the log, and the voters among them.

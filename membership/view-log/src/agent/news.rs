@@ -73,7 +73,7 @@ impl<C: Types> Agent<C> {
     }
 
     pub(super) fn tell_candidates(&mut self) {
-        let candidates = self.machine.read(|register| register.candidates().to_vec());
+        let candidates = self.machine.read(|log_state| log_state.candidates().to_vec());
         if self.tells_from.is_some() && candidates != self.told_candidates {
             self.told_candidates.clone_from(&candidates);
             self.shared.push(ViewEvent::Candidates(candidates));
@@ -91,9 +91,9 @@ impl<C: Types> Agent<C> {
             let metrics = metrics.borrow_watched();
             (metrics.current_term, metrics.last_applied.map_or(0, |id| id.index))
         };
-        let (candidates, forced) = self.machine.read(|register| {
-            let nodes = register.candidates().iter().map(|member| member.node).collect();
-            (nodes, register.forced().to_vec())
+        let (candidates, forced) = self.machine.read(|log_state| {
+            let nodes = log_state.candidates().iter().map(|member| member.node).collect();
+            (nodes, log_state.forced().to_vec())
         });
         let status = ViewLogStatus {
             cluster: self.network.cluster(),

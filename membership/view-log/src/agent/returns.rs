@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use squall_membership::{Back, Entry, Epoch, Member, Register, ViewEvent};
+use squall_membership::{Entry, Epoch, Member, ReturnReport, ViewEvent, ViewLogState};
 
 use super::{Agent, input::Input};
 use crate::{
@@ -16,10 +16,10 @@ const RESEND: Duration = Duration::from_millis(100);
 /// This node's own report, and the reports of which it has told its owner.
 #[derive(Default)]
 pub(super) struct Returns {
-    back: Option<Back>,
+    back: Option<ReturnReport>,
     /// The time at which it last sent its report.
     said: Option<Duration>,
-    told: Vec<Back>,
+    told: Vec<ReturnReport>,
 }
 
 impl Returns {
@@ -29,12 +29,12 @@ impl Returns {
 }
 
 /// Whether writing it would change nothing.
-fn is_written(register: &Register, back: &Back) -> bool {
-    register.backs().contains(back)
+fn is_written(log_state: &ViewLogState, back: &ReturnReport) -> bool {
+    log_state.returns().contains(back)
 }
 
 impl<C: Types> Agent<C> {
-    pub(super) fn say_back(&mut self, back: Back) {
+    pub(super) fn report_return(&mut self, back: ReturnReport) {
         self.returns.back = Some(back);
         self.say();
     }
@@ -47,7 +47,7 @@ impl<C: Types> Agent<C> {
     }
 
     fn say(&mut self) {
-        let is_new = |back: &&Back| !self.machine.read(|register| is_written(register, back));
+        let is_new = |back: &&ReturnReport| !self.machine.read(|log_state| is_written(log_state, back));
         let back = self.returns.back.as_ref().filter(is_new).cloned();
         let Some(leader) = self.leader() else { return };
         self.returns.said = Some(self.now);
@@ -61,7 +61,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Writes a node's report of itself, if this node leads and it may count.
-    pub(super) fn take_said(&mut self, back: Back, from: &Member) {
+    pub(super) fn take_said(&mut self, back: ReturnReport, from: &Member) {
         let Some(view) = self.view() else { return };
         let node = back.member.node;
         if node != from.node {
@@ -74,9 +74,9 @@ impl<C: Types> Agent<C> {
             }
             return;
         }
-        let is_new = !self.machine.read(|register| is_written(register, &back));
+        let is_new = !self.machine.read(|log_state| is_written(log_state, &back));
         if self.is_leader() && is_new && self.leading.noting.insert(node) {
-            self.write(Entry::Back(back), move |done| Input::Noted(node, done));
+            self.write(Entry::Return(back), move |done| Input::Noted(node, done));
         }
     }
 
@@ -89,10 +89,10 @@ impl<C: Types> Agent<C> {
         if self.tells_from.is_none() {
             return;
         }
-        let backs = self.machine.read(Register::backs);
+        let backs = self.machine.read(ViewLogState::returns);
         if backs != self.returns.told {
             self.returns.told.clone_from(&backs);
-            self.shared.push(ViewEvent::Backs(backs));
+            self.shared.push(ViewEvent::Returns(backs));
         }
     }
 }

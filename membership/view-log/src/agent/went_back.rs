@@ -64,10 +64,10 @@ impl<C: Types> Agent<C> {
         let is_it = |member: &&Member| member.node == from.node && member.voter == from.voter;
         let heard = self.lives.get(&from.node).filter(|(_, voter)| *voter == from.voter.0).map(|(life, _)| *life);
         let in_log = self.peers().0.get(&from.voter.0).map(|peer| peer.member.incarnation);
-        let in_view = self.machine.read(|register| {
-            let members = register.view().map(|view| view.members.clone()).unwrap_or_default();
-            let backs = register.backs();
-            let members = members.iter().chain(register.candidates()).chain(backs.iter().map(|back| &back.member));
+        let in_view = self.machine.read(|log_state| {
+            let members = log_state.view().map(|view| view.members.clone()).unwrap_or_default();
+            let backs = log_state.returns();
+            let members = members.iter().chain(log_state.candidates()).chain(backs.iter().map(|back| &back.member));
             members.filter(is_it).map(|member| member.incarnation).find(is_forgotten)
         });
         in_view.or_else(|| heard.into_iter().chain(in_log).find(is_forgotten))
@@ -127,7 +127,7 @@ impl<C: Types> Agent<C> {
         self.network.send(&Contact::from(from), Body::Here(Here::GoesOn { epoch: view.epoch }));
         let says = format!(
             "{} knows of views up to {}, and of what was decided and acknowledged, that this group lacks: it goes on from an old copy \
-             of the storage of most of those who decide. See what {} says, which has kept it",
+             of the storage of most voters. See what {} says, which has kept it",
             from.node, epoch.0, from.node
         );
         if self.went_back.says.insert(from.node, says.clone()).as_ref() != Some(&says) {

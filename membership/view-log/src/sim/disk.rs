@@ -15,7 +15,7 @@ pub struct SimDisk(Arc<Lock<Platter>>);
 #[derive(Clone, Debug)]
 struct Platter {
     rng: fastrand::Rng,
-    /// The contents that are safe.
+    /// The contents that are durable.
     synced: Vec<u8>,
     /// The contents that are read.
     current: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The log in virtual time, on its caller's thread.
 
 mod disk;
+mod eligibility;
 mod runtime;
-mod standing;
 
 use std::{
     mem,
@@ -13,11 +13,11 @@ use std::{
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
 use openraft_rt_sim::SimInstant;
 use squall_fabric::{NodeId, Time, sync::Lock};
-use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Member, Proposal, Report, ReturnReport, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use self::runtime::Runtime;
-pub use self::{disk::SimDisk, standing::Standing};
+pub use self::{disk::SimDisk, eligibility::Eligibility};
 use crate::{
     agent::{Forcing, Input},
     disk as store_on_disk,
@@ -182,10 +182,10 @@ impl SimLog {
     }
 
     /// This node's part, from which it follows which others it would need to lead. None: it has no part in any log.
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn eligibility(&self) -> Option<Eligibility> {
         let (last, membership) = self.store.tail();
         let membership = membership.or_else(|| self.machine.get().map(Machine::membership))?;
-        Some(Standing::new(self.me().voter, last, &membership))
+        Some(Eligibility::new(self.me().voter, last, &membership))
     }
 
     /// The reason for which the log has stopped, if it has.
@@ -223,8 +223,8 @@ impl ViewLog for SimLog {
         self.inputs.push(Input::Report(to.members.clone(), report));
     }
 
-    fn back(&mut self, back: Back) {
-        self.inputs.push(Input::Back(back));
+    fn report_return(&mut self, back: ReturnReport) {
+        self.inputs.push(Input::Return(back));
     }
 
     fn peer_gone(&mut self, node: NodeId) {

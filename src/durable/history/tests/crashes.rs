@@ -25,7 +25,7 @@ fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
 }
 
 #[test]
-fn a_crash_at_any_change_leaves_all_that_was_safe() {
+fn a_crash_at_any_change_leaves_all_that_was_globally_persisted() {
     let policy = retain(12 << 10);
     let (world, disk) = World::new(1, policy);
     world.view(1);

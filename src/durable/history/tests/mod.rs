@@ -1,7 +1,7 @@
 //! Logs, earlier states and snapshots of a group whose delivery thread is the test.
 
 mod crashes;
-mod keeping;
+mod keeper;
 mod past;
 mod reading;
 
@@ -165,14 +165,14 @@ impl World {
         match found.snapshot {
             Some(mut snapshot) => {
                 let (at, last) = (snapshot.at, snapshot.view.take());
-                Service::restore(&mut replica, &mut snapshot).expect("the image is well");
-                let mut reader = log.read(at.position, Position::MAX).expect("the log has what follows an image");
+                Service::restore(&mut replica, &mut snapshot).expect("the snapshot is well");
+                let mut reader = log.read(at.position, Position::MAX).expect("the log has what follows a snapshot");
                 let replayed = replay(&mut replica, &mut reader, at, last, &Skips::default()).expect("the log is well");
                 assert_eq!((replayed.end, replayed.damage), (end, None));
                 view = replayed.view;
             }
             None => {
-                assert_eq!(end, End::START, "there is an image whenever there is something else");
+                assert_eq!(end, End::START, "there is a snapshot whenever there is something else");
                 store.write(end, None, Service::snapshot(&replica)).expect("the disk is well");
             }
         }

@@ -43,14 +43,17 @@ fn the_state_at_every_version_and_time_is_as_it_was() {
 }
 
 #[test]
-fn what_is_not_safe_is_not_past() {
+fn what_is_not_globally_persisted_is_not_past() {
     let (world, _) = World::new(1, keep_all());
     world.view(1);
     world.fill(0..10, 10);
     let globally_persisted = world.log_writer.end();
     world.deliver(10, 10);
     world.log_writer.ask(|_| ()).recv().expect("the disk is well");
-    assert!(matches!(world.at(Moment::Version(11)), Err(HistoryError::NotYet { asked: 11, safe: 10, .. })));
+    assert!(matches!(
+        world.at(Moment::Version(11)),
+        Err(HistoryError::NotYet { asked: 11, globally_persisted: 10, .. })
+    ));
     let (_, at) = world.at(Moment::Time(Hlc(u64::MAX))).expect("it is there");
     assert_eq!(at, logged(globally_persisted));
 }

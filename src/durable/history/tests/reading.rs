@@ -58,7 +58,7 @@ fn views_are_shown_before_the_first_command_of_theirs_to_who_asks() {
 }
 
 #[test]
-fn a_follower_shows_nothing_before_it_is_safe_and_everything_then() {
+fn a_follower_shows_nothing_before_it_is_globally_persisted_and_everything_then() {
     let (world, _) = World::new(1, keep_all());
     let mut follower = world.follower(1);
     assert!(follower.try_next().expect("the log is well").is_none(), "the log is empty");
@@ -80,7 +80,7 @@ fn a_follower_shows_nothing_before_it_is_safe_and_everything_then() {
 }
 
 #[test]
-fn one_that_waits_is_woken_by_what_becomes_safe_and_by_the_end() {
+fn one_that_waits_is_woken_by_what_becomes_globally_persisted_and_by_the_end() {
     let (world, _) = World::new(1, keep_all());
     world.view(1);
     let (mut plain, mut future) = (world.follower(1), world.follower(1));

@@ -69,7 +69,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
             .map(|cost| [cost.stall_us, cost.mean_us, cost.most_us].map(|us| Value::Measured(us, 1)).into())
             .collect(),
         charts: vec![Chart {
-            title: "added to the time until everybody has the message".to_owned(),
+            title: "added to the time until all members have the message".to_owned(),
             x: Axis::linear("delay ε, µs"),
             y: Axis::linear("cost, µs"),
             lines: vec![

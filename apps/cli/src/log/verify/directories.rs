@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Checks each of the logs, and whether they are the same as far as they go together. `keys` has the members' public
 /// keys.
 pub(super) fn verify(directories: &[PathBuf], keys: Option<&Path>, quiet: bool) -> Result<(), CommandError> {
-    let keys = keys.map(log_keys::members).transpose().map_err(|error| CommandError::Usage(error.to_string()))?;
+    let keys = keys.map(log_keys::members).transpose().map_err(CommandError::usage)?;
     let mut wrong = Vec::new();
     let mut logs = Vec::new();
     for directory in directories {
@@ -74,13 +74,13 @@ fn check(
     wrong.extend(missing.map(|missing| missing.to_string()));
     // A log that none of the given keys has signed proves nothing.
     if keys.is_some() && !signed.iter().any(|signed| signed.is_known) {
-        wrong.push(format!("{shown}: nobody whose key was given has signed it"));
+        wrong.push(format!("{shown}: no node whose key was given has signed it"));
     }
     Ok(wrong)
 }
 
 fn signature(Signed { member, key, is_known, from, to, signatures }: &Signed) -> String {
-    let whose = if *is_known { "" } else { ", which was not given, so that anybody may have made them" };
+    let whose = if *is_known { "" } else { ", which was not given: any program can have made these signatures" };
     let (first, last) = (from.version, to.version);
     format!(
         "{signatures} signatures by {member}, of versions {first} to {last}, the last of {}, with the key {key}{whose}",

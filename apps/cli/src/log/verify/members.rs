@@ -13,10 +13,7 @@ use squall::{
 };
 use squall_command::{CommandError, say};
 
-use super::super::{
-    failed,
-    reach::{MEMBER_PATIENCE, ReachArgs},
-};
+use super::super::reach::{MEMBER_PATIENCE, ReachArgs};
 
 /// The time for which a member is waited for that is started again, or behind.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +46,7 @@ impl VerifiedMember {
             let mut is_stuck = || stuck_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE;
             let at = part.as_ref().map_or(from, |part| part.to + 1);
             match self.log.check(at, to) {
-                // A member that was started again knows of less that is safe, until it is a member again.
+                // A member that was started again knows of less that is globally persisted, until it is a member again.
                 Ok(checked)
                     if checked.to < at || checked.to < from + least - 1 && checked.damage.is_empty() && !is_late =>
                 {
@@ -57,7 +54,8 @@ impl VerifiedMember {
                     // A part that is too short counts the second time: the member has no more.
                     is_late = checked.to >= at;
                     if is_stuck() {
-                        self.unchecked = Some(format!("it does not show version {wanted}, which it says is safe"));
+                        self.unchecked =
+                            Some(format!("it does not show version {wanted}, which it says all members have on disk"));
                     }
                     if self.unchecked.is_some() || !self.reach(wanted) {
                         return None;
@@ -100,19 +98,19 @@ impl VerifiedMember {
         }
     }
 
-    /// Waits until the member knows that a version is safe. Returns whether it does: it may be behind, or be started
-    /// again.
+    /// Waits until the member knows that a version is globally persisted. Returns whether it does: it may be behind, or
+    /// be started again.
     fn reach(&mut self, last: u64) -> bool {
         let until = self.patient_until;
         loop {
             let why = match self.log.status() {
-                Ok(status) if status.safe >= last => {
+                Ok(status) if status.globally_persisted >= last => {
                     self.patient_until = Instant::now() + PATIENCE;
                     return true;
                 }
                 Ok(status) => {
-                    let safe = status.safe;
-                    format!("it has the log up to version {safe}, and others up to {last}: see `squall status`")
+                    let version = status.globally_persisted;
+                    format!("it has the log up to version {version}, and others up to {last}: see `squall status`")
                 }
                 Err(error) => error.to_string(),
             };
@@ -129,19 +127,20 @@ impl VerifiedMember {
     }
 }
 
-/// Checks all versions that are safe at the beginning.
+/// Checks all versions that are globally persisted at the beginning.
 pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError> {
     let mut log = reach.log()?;
-    let nodes = log.members().map_err(failed)?;
+    let nodes = log.members().map_err(CommandError::failed)?;
     let (mut members, silent) = greet(&log, &nodes);
-    // All members have what is safe.
-    let Some(last) = members.iter().map(|(_, status)| status.safe).max() else {
+    // All members have what is globally persisted.
+    let Some(last) = members.iter().map(|(_, status)| status.globally_persisted).max() else {
         return Err(CommandError::Unchecked(silent.join("; ")));
     };
     let on_disk = members.iter().map(|(_, status)| status.last).max().unwrap_or_default();
     if last == 0 && on_disk > 0 {
-        let why =
-            format!("members have up to version {on_disk} on disk, and none knows what is safe: see `squall status`");
+        let why = format!(
+            "members have up to version {on_disk} on disk, and none knows which of these all have: see `squall status`"
+        );
         return Err(CommandError::Unchecked(why));
     }
     let mut members: Vec<VerifiedMember> = members.drain(..).map(|(member, _)| member).collect();

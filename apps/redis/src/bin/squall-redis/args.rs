@@ -33,9 +33,10 @@ it stops.
   squall-redis --id 4 --join 1            a further replica, on port 7004, of the cluster in which replica 1 runs
   squall-redis front-end --members 1,2,3  a server on port 7000 that asks whichever replica serves
 
-A replica that dies is missed by nobody but its own clients: the others go on without it after a second, as long as more than half
-of them live. Started again, it joins them, gets the state, and serves. One that was only stopped, or cut off, comes back by itself.
-Meanwhile its clients are answered CLUSTERDOWN, and what nobody knows the outcome of UNKNOWN.
+Only its own clients miss a replica that dies. The other replicas go on without it, as long as more than half of all live: after some
+milliseconds if its process has ended, else after a second. Started again, it joins them, gets the state, and serves. A replica
+that was only stopped, or cut off, comes back by itself.
+Meanwhile its clients are answered CLUSTERDOWN, and UNKNOWN where the outcome of a command is not known.
 
 To replace replica 2 by one with a new id, here 4, while all goes on:
 
@@ -66,13 +67,13 @@ copy ca.pem and its own node-N.pem and node-N.key to each machine's /etc/kv/keys
 
 Then `squall doctor --config /etc/kv/kv.toml --id N` says whether replica N can run on its machine, and
 `squall-redis --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for replicas,
-ports 7001 to 7003 are for clients, who are not protected by TLS.
+ports 7001 to 7003 are for clients, whose connections TLS does not protect.
 
 Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on disk, a
 read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they are started
 again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or SQUALL_REDIS_PASSWORD in the
-environment) whoever reaches a port can read and write. Keys expire by the clock of the replica that is asked or that was written
-to: keep the hosts' clocks in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
+environment) every process that reaches a port can read and write. Keys expire by the clock of the replica that is asked or that was
+written to: keep the hosts' clocks in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
 something failed, 2 if the arguments make no sense."
 )]
 pub(crate) struct Args {
@@ -221,11 +222,20 @@ impl Args {
         1..=self.replicas
     }
 
-    /// The address at which the replica of node `id` listens. None if there is no such port.
-    pub(crate) fn address(&self, id: u32) -> Option<SocketAddr> {
-        let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
-        Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
+    /// The address at which the replica of node `id` listens.
+    pub(crate) fn address(&self, id: u32) -> Result<SocketAddr, NoPort> {
+        let port = id.checked_sub(1).and_then(|more| u32::from(self.port).checked_add(more));
+        let port = port.and_then(|port| u16::try_from(port).ok()).ok_or(NoPort { base: self.port, id })?;
+        Ok(SocketAddr::new(self.listen, port))
     }
+}
+
+/// A replica's port does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
+pub(crate) struct NoPort {
+    base: u16,
+    id: u32,
 }
 
 /// Reads a cluster's name.

@@ -268,7 +268,7 @@ impl<R: Replica> Session<R> {
             Err(_) if requests::is_of_a_browser(&words) => {
                 tracing::warn!(
                     client = self.client.id,
-                    "an HTTP request was sent here: somebody may attack through a browser"
+                    "an HTTP request was sent here: a web page may attack through a browser"
                 );
                 self.end(None);
                 return Taken::Yes;

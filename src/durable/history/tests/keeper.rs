@@ -6,15 +6,15 @@ use super::*;
 use crate::durable::history::Next;
 
 #[test]
-fn images_come_by_themselves_and_the_log_goes() {
+fn snapshots_come_by_themselves_and_the_log_goes() {
     let (world, disk) = World::new(1, Policy { snapshot_bytes: 32 << 10, retain: Some(64 << 10) });
     world.view(1);
     let mut number = 0;
     // A snapshot takes its time, on a thread of its own; each round waits for one.
     for _ in 0..12 {
-        let before = world.history.status().expect("it is durable").image;
+        let before = world.history.status().expect("it is durable").snapshot;
         let due = world.log_writer.counts().bytes + (32 << 10);
-        while world.history.status().expect("it is durable").image == before {
+        while world.history.status().expect("it is durable").snapshot == before {
             if world.log_writer.counts().bytes >= due {
                 thread::yield_now();
                 continue;
@@ -24,14 +24,14 @@ fn images_come_by_themselves_and_the_log_goes() {
         }
     }
     let status = world.history.status().expect("it is durable");
-    assert!(status.first > 1 && status.image.is_some_and(|snapshot| snapshot >= status.first), "{status:?}");
+    assert!(status.first > 1 && status.snapshot.is_some_and(|snapshot| snapshot >= status.first), "{status:?}");
     // The retained part, two distances between snapshots, and whole segments at both ends.
     assert!(disk.used() <= (64 + 2 * 33 + 3 * 8) << 10, "{} used", disk.used());
     assert_eq!(status.last, world.log_writer.on_disk().version);
 }
 
 #[test]
-fn an_image_waits_until_its_version_is_safe() {
+fn a_snapshot_waits_until_its_version_is_globally_persisted() {
     let (world, disk) = World::new(1, keep_all());
     world.view(1);
     world.fill(0..5, 10);
@@ -52,29 +52,29 @@ fn an_image_waits_until_its_version_is_safe() {
 }
 
 #[test]
-fn an_image_that_is_not_there_when_the_next_is_due_is_told() {
+fn a_snapshot_that_is_not_there_when_the_next_is_due_is_told() {
     let (world, _) = World::new(1, Policy { snapshot_bytes: 32 << 10, retain: None });
     let status = || world.history.status().expect("it is durable");
     world.view(1);
     // Nothing is globally persisted, so the first snapshot waits.
     for number in 1.. {
-        if status().image_late {
+        if status().snapshot_late {
             break;
         }
         assert!(number < 1000, "it is not told");
         world.deliver(number, 500);
     }
     // The first is due a little earlier, since the log's own headers count.
-    assert!(world.log_writer.counts().bytes > 56 << 10 && status().image == Some(0), "{:?}", status());
+    assert!(world.log_writer.counts().bytes > 56 << 10 && status().snapshot == Some(0), "{:?}", status());
     world.settle();
-    while status().image_late {
+    while status().snapshot_late {
         thread::yield_now();
     }
-    assert!(status().image > Some(0));
+    assert!(status().snapshot > Some(0));
 }
 
 #[test]
-fn a_log_that_is_cut_meanwhile_gets_no_image_of_what_was_cut_off() {
+fn a_log_that_is_cut_meanwhile_gets_no_snapshot_of_what_was_cut_off() {
     let (world, _) = World::new(1, keep_all());
     world.view(1);
     world.fill(0..5, 10);
@@ -97,7 +97,7 @@ fn a_log_that_is_cut_meanwhile_gets_no_image_of_what_was_cut_off() {
 }
 
 #[test]
-fn a_disk_that_is_full_gets_no_image_and_the_log_goes_on() {
+fn a_disk_that_is_full_gets_no_snapshot_and_the_log_goes_on() {
     let (world, disk) = World::new(1, keep_all());
     world.view(1);
     world.live.replica().filling = 100 << 10;
@@ -139,7 +139,7 @@ fn what_is_trimmed_by_hand_can_be_done_without() {
 }
 
 #[test]
-fn an_image_that_rots_is_passed_over_and_nothing_is_trimmed_for_it() {
+fn a_snapshot_that_rots_is_passed_over_and_nothing_is_trimmed_for_it() {
     let (world, disk) = World::new(1, retain(0));
     world.view(1);
     world.fill(0..100, 200);
@@ -156,7 +156,7 @@ fn an_image_that_rots_is_passed_over_and_nothing_is_trimmed_for_it() {
 }
 
 #[test]
-fn no_image_is_taken_where_the_state_is_not_complete_and_no_log_is_written() {
+fn no_snapshot_is_taken_where_the_state_is_not_complete_and_no_log_is_written() {
     let (world, _) = World::new(1, keep_all());
     world.view(1);
     world.fill(0..5, 10);

@@ -7,56 +7,56 @@ use crate::{
 
 /// The source of a member's steps.
 #[derive(Debug)]
-pub(crate) enum Course {
+pub(crate) enum StepSource {
     /// A schedule for whole messages.
     Schedule(Schedule),
     /// A plan for the blocks that members lack of one interrupted message.
     Plan(Plan),
 }
 
-impl Course {
+impl StepSource {
     /// The number of parts, which go on side by side.
     pub(crate) fn parts(&self) -> usize {
         match self {
-            Course::Schedule(schedule) => schedule.parts().len(),
-            Course::Plan(_) => 1,
+            StepSource::Schedule(schedule) => schedule.parts().len(),
+            StepSource::Plan(_) => 1,
         }
     }
 
     /// The part in which this member receives.
     pub(crate) fn receiving(&self) -> Option<usize> {
         match self {
-            Course::Schedule(schedule) => schedule.parts().iter().position(|part| part.first_block().is_some()),
-            Course::Plan(_) => Some(0),
+            StepSource::Schedule(schedule) => schedule.parts().iter().position(|part| part.first_block().is_some()),
+            StepSource::Plan(_) => Some(0),
         }
     }
 
     /// The block that comes before its message is known.
     pub(crate) fn first_block(&self) -> Option<FirstBlock> {
         match self {
-            Course::Schedule(schedule) => schedule.first_block(),
-            Course::Plan(_) => None,
+            StepSource::Schedule(schedule) => schedule.first_block(),
+            StepSource::Plan(_) => None,
         }
     }
 
     pub(crate) fn steps(&self, part: usize, blocks: u32) -> u64 {
         match self {
-            Course::Schedule(schedule) => schedule.parts()[part].steps(blocks),
-            Course::Plan(plan) => plan.steps().len() as u64,
+            StepSource::Schedule(schedule) => schedule.parts()[part].steps(blocks),
+            StepSource::Plan(plan) => plan.steps().len() as u64,
         }
     }
 
     pub(crate) fn at(&self, part: usize, blocks: u32, step: u64) -> Step {
         match self {
-            Course::Schedule(schedule) => schedule.parts()[part].at(blocks, step),
-            Course::Plan(plan) => plan.steps()[step as usize],
+            StepSource::Schedule(schedule) => schedule.parts()[part].at(blocks, step),
+            StepSource::Plan(plan) => plan.steps()[step as usize],
         }
     }
 
     pub(crate) fn peers(&self) -> Vec<Rank> {
         match self {
-            Course::Schedule(schedule) => schedule.peers(),
-            Course::Plan(plan) => plan.peers(),
+            StepSource::Schedule(schedule) => schedule.peers(),
+            StepSource::Plan(plan) => plan.peers(),
         }
     }
 }

@@ -3,10 +3,10 @@
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    back::Back,
     input::Settings,
     membership_table::MembershipTable,
     reopen::reopened,
+    return_report::ReturnReport,
     view::{MAX_MEMBERS, Member, ShardView, View},
 };
 
@@ -30,7 +30,7 @@ pub(crate) fn has_become_complete(table: &MembershipTable) -> bool {
 }
 
 /// Whether a node can join, or members have copies of suspended shards that can go on.
-pub(crate) fn can_change(table: &MembershipTable, candidates: &[Member], backs: &[Back]) -> bool {
+pub(crate) fn can_change(table: &MembershipTable, candidates: &[Member], backs: &[ReturnReport]) -> bool {
     let may_join = |candidate: &Member| table.view().rank_of(candidate.node).is_none();
     let can_join = candidates.iter().any(may_join) && table.len() < MAX_MEMBERS;
     can_join || !backs.is_empty() && !reopened(table.view(), backs, |_| true).1.is_empty()

@@ -57,10 +57,10 @@ impl HeldCopy {
 ///   part in the view log.
 /// * A member that is wedged, has its final counts, and can't keep half of the view. Like the first, it does no more in
 ///   that view.
-/// * A member that [goes on](Back::goes_on), and has a copy, whole or not, of a suspended shard: as one of its last
-///   holders, or a [former](ShardView::former) one.
+/// * A member that [goes on](ReturnReport::goes_on), and has a copy, whole or not, of a suspended shard: as one of its
+///   last holders, or a [former](ShardView::former) one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Back {
+pub struct ReturnReport {
     /// The node, as it is now.
     pub member: Member,
     /// The current view's epoch.
@@ -72,7 +72,7 @@ pub struct Back {
     pub held: BTreeMap<ShardId, HeldCopy>,
 }
 
-impl Back {
+impl ReturnReport {
     /// Whether this is the incarnation that the view names: the member has never stopped.
     pub(crate) fn still_runs(&self, view: &View) -> bool {
         view.members.contains(&self.member)
@@ -90,8 +90,12 @@ impl Back {
 /// A member that still runs tells none, and counts before all others: its log had a list before, or none. So a member
 /// that restarted and has a list is to show it to a source, whose list may agree. Of a suspended shard all tell what
 /// their copies are.
-pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<Item = &'a Back>) -> Option<Skipped> {
-    let runs = |back: &Back| back.still_runs(view) && !shard.is_suspended();
+pub(crate) fn skipped<'a>(
+    view: &View,
+    shard: &ShardView,
+    backs: impl Iterator<Item = &'a ReturnReport>,
+) -> Option<Skipped> {
+    let runs = |back: &ReturnReport| back.still_runs(view) && !shard.is_suspended();
     let mut votes: BTreeMap<(bool, Skipped), usize> = BTreeMap::new();
     backs.for_each(|back| *votes.entry((runs(back), back.skipped(shard.shard))).or_default() += 1);
     if votes.keys().any(|(runs, _)| *runs) {
@@ -104,7 +108,7 @@ pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<I
 /// The place up to which a node's copy of a shard counts. Of a member that has not left the view in which the shard is
 /// held, that is all that it has. Else it is as [`counted_end`] says, of one of the last holders, or of a former one
 /// that is known to count.
-pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back) -> Option<OrderEnd> {
+pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[ReturnReport], back: &ReturnReport) -> Option<OrderEnd> {
     let held = back.held.get(&shard.shard)?;
     if back.still_runs(view) && !shard.is_suspended() {
         return held.complete.then_some(held.end);
@@ -118,7 +122,7 @@ pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back)
 
 /// The version up to which messages were acknowledged, as far as the logs of the shard's last or former holders say.
 /// Other nodes' logs may be of another life of the group.
-pub(crate) fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
+pub(crate) fn acknowledged(shard: &ShardView, backs: &[ReturnReport]) -> u64 {
     let before = match &shard.state {
         ShardState::Suspended { acknowledged, .. } => *acknowledged,
         ShardState::Active | ShardState::Inadequate => 0,
@@ -158,7 +162,7 @@ fn counted_end(last: Epoch, began: OrderEnd, holder: &Holder, held: &HeldCopy, a
 /// A member's disk reaches the place from which on it has been complete before it has anything acknowledged. So where
 /// the log of a holder ends before that place, nothing was acknowledged in any of its views. Copies that were complete
 /// up to there, or later, then lack nothing.
-pub(crate) fn learn(shard: &mut ShardView, backs: &[Back]) {
+pub(crate) fn learn(shard: &mut ShardView, backs: &[ReturnReport]) {
     let known = acknowledged(shard, backs);
     let id = shard.shard;
     let ShardState::Suspended { last_holders, acknowledged, .. } = &mut shard.state else { return };

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::{BreakReason, NodeId, Time};
 
-use crate::{end::Cause, input::Settings, membership_table::MembershipTable, stall::Patience, tables::Tables};
+use crate::{end::Cause, input::Settings, membership_table::MembershipTable, stall::StallLimits, tables::Tables};
 
 /// The part of the failure timeout (its divisor) within which a member must appear after bad news of it, if it was in
 /// order when the view was decided.
@@ -31,7 +31,7 @@ impl PendingSuspicion {
 /// giving one up makes all begin anew. So no clock runs against missing members while endpoints come about: here, or at
 /// any member whose row says so. Each endpoint comes about once, so this has an end.
 #[derive(Debug, Default)]
-pub(crate) struct Coming {
+pub(crate) struct Appearance {
     /// The number of the shards' endpoints that came about here.
     shards: u64,
     /// The most endpoints that have existed at this node at one time.
@@ -44,7 +44,7 @@ pub(crate) struct Coming {
     lingering: BTreeMap<usize, Time>,
 }
 
-impl Coming {
+impl Appearance {
     /// Counts an endpoint of a shard that has come about.
     pub(crate) fn endpoint(&mut self) {
         self.shards += 1;
@@ -124,7 +124,7 @@ impl Coming {
     /// and at most half of the members are late.
     fn late(&mut self, now: Time, tables: Tables<'_>, settings: &Settings) -> Vec<(NodeId, Cause)> {
         let table = tables.table;
-        let Patience { disk, application } = settings.patience;
+        let StallLimits { disk, application } = settings.stall_limits;
         let limits = [settings.connect_timeout, disk, application].into_iter().filter(|&limit| limit < Duration::MAX);
         // The member has to come, and to be connected.
         let waited = limits.max().unwrap_or_default() + patience(table, settings);

@@ -11,15 +11,15 @@ use rustix::{
 use crate::Time;
 
 /// A timer that makes its descriptor readable.
-pub(super) struct Alarm {
+pub(super) struct TimerFd {
     timer: OwnedFd,
     at: Option<Time>,
 }
 
-impl Alarm {
-    pub(super) fn new() -> Result<Alarm, Errno> {
+impl TimerFd {
+    pub(super) fn new() -> Result<TimerFd, Errno> {
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        Ok(Alarm { timer, at: None })
+        Ok(TimerFd { timer, at: None })
     }
 
     /// Sets it (on [`Time::boot_clock`]), or stops it.
@@ -39,7 +39,7 @@ impl Alarm {
     }
 }
 
-impl AsFd for Alarm {
+impl AsFd for TimerFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
 use crate::{
-    back::Back,
     layout::Layout,
     reopen,
     restart::check_restart,
+    return_report::ReturnReport,
     rules,
     view::{ClusterId, Epoch, Incarnation, MAX_MEMBERS, Member, View},
     view_log::{Proposal, Refused},
@@ -57,7 +57,7 @@ pub enum Entry {
     /// The successor of a view, or its restart.
     Successor(Proposal),
     /// The report of a node that comes back.
-    Back(Back),
+    Return(ReturnReport),
     /// An operator goes on with what is left, without a quorum of the earlier voters. Only the first entry of a log
     /// that was begun for it can be one.
     Force {
@@ -84,20 +84,20 @@ pub enum Applied {
     /// The nodes that ask to join have changed.
     Candidates,
     /// The nodes that are back have changed.
-    Backs,
+    Returns,
     /// The entry does nothing, since it must not.
     Refused(Refused),
 }
 
 /// The decisions of the view log so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Register {
+pub struct ViewLogState {
     cluster: Option<ClusterId>,
     layout: Layout,
     last: Option<Proposal>,
     candidates: Vec<Member>,
     /// By node, the reports of nodes that are back, of the current view.
-    backs: BTreeMap<NodeId, Back>,
+    backs: BTreeMap<NodeId, ReturnReport>,
     /// By node, the latest life in which it was a member: no earlier one comes back.
     newest: BTreeMap<NodeId, Incarnation>,
     /// The views that operators have forced, in words, oldest first.
@@ -105,7 +105,7 @@ pub struct Register {
     began: Option<Began>,
 }
 
-impl Register {
+impl ViewLogState {
     /// The cluster, if it has begun.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.cluster
@@ -133,7 +133,7 @@ impl Register {
 
     /// The reports of nodes that are back, of the current view, in the order of their numbers. A view that is decided
     /// discards them.
-    pub fn backs(&self) -> Vec<Back> {
+    pub fn returns(&self) -> Vec<ReturnReport> {
         self.backs.values().cloned().collect()
     }
 
@@ -202,14 +202,14 @@ impl Register {
             Entry::Successor(proposal) => {
                 let last = self.last.as_ref().ok_or(Refused::OutOfPlace)?;
                 match proposal.restart {
-                    true => check_restart(last, &self.layout, &self.backs(), &proposal)?,
+                    true => check_restart(last, &self.layout, &self.returns(), &proposal)?,
                     false => {
-                        reopen::check(&last.view, &self.layout, &self.candidates, &self.backs(), &proposal)?;
+                        reopen::check(&last.view, &self.layout, &self.candidates, &self.returns(), &proposal)?;
                     }
                 }
                 Ok(self.advance(proposal))
             }
-            Entry::Back(back) => self.note_back(back),
+            Entry::Return(back) => self.note_return(back),
             Entry::Force { cluster, after, earlier, layout, mut proposal, reason } => {
                 if self.cluster.is_some() {
                     return Err(Refused::OutOfPlace);
@@ -225,7 +225,7 @@ impl Register {
     }
 
     /// Notes what a member that came back has, unless it is of an earlier incarnation.
-    fn note_back(&mut self, mut back: Back) -> Result<Applied, Refused> {
+    fn note_return(&mut self, mut back: ReturnReport) -> Result<Applied, Refused> {
         let view = self.view().ok_or(Refused::OutOfPlace)?;
         if self.began.is_some() {
             // A log of a later epoch is of the life before, which may have gone further: it has no place in
@@ -235,7 +235,7 @@ impl Register {
         back.check(view)?;
         let (node, is) = (back.member.node, back.member.incarnation);
         // A node that goes on may have more to say.
-        let stands = |known: &&Back| {
+        let stands = |known: &&ReturnReport| {
             let known_is = known.member.incarnation;
             known_is > is || known_is == is && (!known.goes_on || **known == back)
         };
@@ -245,7 +245,7 @@ impl Register {
             return Err(Refused::Rule(why));
         }
         self.backs.insert(node, back);
-        Ok(Applied::Backs)
+        Ok(Applied::Returns)
     }
 
     fn advance(&mut self, next: Proposal) -> Applied {
