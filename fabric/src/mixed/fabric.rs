@@ -80,7 +80,7 @@ impl MixedFabric {
     pub fn new(node: NodeId, otherwise: Transport) -> MixedFabric {
         MixedFabric {
             node,
-            parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new() },
+            parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new(), unfinished: false },
             routes: BTreeMap::new(),
             otherwise,
             addresses: Vec::new(),
@@ -240,6 +240,7 @@ impl Fabric for MixedFabric {
 
     fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
+        self.parts.unfinished = false;
         if self.parts.held.endpoints.has_news() {
             self.parts.held.endpoints.report_stillborn(out);
         }

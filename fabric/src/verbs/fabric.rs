@@ -1,7 +1,7 @@
 //! A process's attachment to an RDMA device.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
