@@ -190,8 +190,8 @@ fn sleep_until(fabric: &mut MixedFabric, is_end: impl Fn(&Completion) -> bool) {
     }
 }
 
-/// Sends what a work graph posts late in a poll, though its node and the receiver fall asleep: node 0 passes on a message of
-/// node 2 to node 1.
+/// Sends what a work graph posts late in a poll, though its node and the receiver fall asleep: node 0 passes on a
+/// message of node 2 to node 1.
 fn relays_asleep(mut nodes: [MixedFabric; 3]) {
     let regions = [0, 1, 2].map(|node: usize| nodes[node].register(RegionKind::Bulk, 8).expect("memory"));
     let (own, theirs) = connect(&mut nodes, &regions);
