@@ -3,7 +3,7 @@
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, ClusterId, Entry, Epoch, Final, Finals, HeldCopy, Member, OrderEnd, Proposal, Refused, ReturnReport, Seq,
-    ShardId, ShardState, ShardView, View, ViewLogState, VoterId, reopening, successor,
+    ShardId, ShardState, ShardView, ViewLogState, VoterId, reopening, successor,
 };
 
 use crate::{

@@ -15,7 +15,7 @@ pub(crate) use self::frozen::Frozen;
 use self::rows::Rows;
 use crate::{
     Error,
-    saved::{StateReader, StateWriter, damaged},
+    saved::{StateReader, damaged},
     value::{Typed, Value},
 };
 
