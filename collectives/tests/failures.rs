@@ -51,6 +51,20 @@ fn all_name<T>(world: &mut World, lost: usize, operations: &[Option<Operation<T>
     }
 }
 
+/// Starts a barrier at all ranks but one.
+fn barriers_without(world: &mut World, without: usize) -> Vec<Option<Operation>> {
+    let start = |rank: &mut Rank| rank.communicator.start_barrier(&mut rank.fabric).expect("a barrier");
+    world.alive().map(|(index, rank)| (index != without).then(|| start(rank))).collect()
+}
+
+/// All ranks that are alive end their operations with the name of the lost one.
+fn all_fail(world: &mut World, lost: usize, operations: &[Option<Operation>]) {
+    for (index, rank) in world.alive() {
+        let end = rank.communicator.test(operations[index].as_ref().expect("it was started"));
+        assert_eq!(end, Err(CollectiveError::Failed { rank: lost }), "rank {index}");
+    }
+}
+
 #[test]
 fn a_rank_that_dies_during_an_operation_is_named_to_all() {
     let seed = seed();
@@ -81,19 +95,11 @@ fn a_rank_that_dies_before_it_enters_ends_a_barrier() {
     for turn in 0..40 {
         let mut world = World::new(SimConfig::fast(), seed.wrapping_add(turn), &config(RANKS));
         let victim = world.random.usize(0..RANKS);
-        let operations: Vec<Option<Operation>> = world
-            .alive()
-            .map(|(index, rank)| {
-                (index != victim).then(|| rank.communicator.start_barrier(&mut rank.fabric).expect("a barrier"))
-            })
-            .collect();
+        let operations = barriers_without(&mut world, victim);
         world.connect();
         world.crash(victim);
         all_name(&mut world, victim, &operations, "barrier");
-        for (index, rank) in world.alive() {
-            let end = rank.communicator.test(operations[index].as_ref().expect("it was started"));
-            assert_eq!(end, Err(CollectiveError::Failed { rank: victim }), "rank {index}");
-        }
+        all_fail(&mut world, victim, &operations);
     }
 }
 
@@ -104,12 +110,7 @@ fn a_failure_that_one_is_told_of_is_named_by_all() {
         let mut world = World::new(SimConfig::fast(), seed.wrapping_add(turn), &config(RANKS));
         world.connect();
         let (lost, teller) = (3, world.random.usize(0..3));
-        let operations: Vec<Option<Operation>> = world
-            .alive()
-            .map(|(index, rank)| {
-                (index != lost).then(|| rank.communicator.start_barrier(&mut rank.fabric).expect("a barrier"))
-            })
-            .collect();
+        let operations = barriers_without(&mut world, lost);
         let rank = world.ranks[teller].as_mut().expect("it is alive");
         rank.communicator.fail(&mut rank.fabric, lost);
         all_name(&mut world, lost, &operations, "told");
@@ -129,22 +130,14 @@ fn who_leaves_because_of_a_failure_is_not_taken_for_its_cause() {
         let mut world = World::new(SimConfig::fast(), seed.wrapping_add(turn), &config(RANKS));
         world.connect();
         let victim = world.random.usize(0..RANKS);
-        let operations: Vec<Option<Operation>> = world
-            .alive()
-            .map(|(index, rank)| {
-                (index != victim).then(|| rank.communicator.start_barrier(&mut rank.fabric).expect("a barrier"))
-            })
-            .collect();
+        let operations = barriers_without(&mut world, victim);
         world.crash(victim);
         world.until("leaving", |world| {
             world.alive().fold(true, |all, (_, rank)| {
                 all & (rank.communicator.failed().is_some() && rank.communicator.close(&mut rank.fabric))
             })
         });
-        for (index, rank) in world.alive() {
-            let end = rank.communicator.test(operations[index].as_ref().expect("it was started"));
-            assert_eq!(end, Err(CollectiveError::Failed { rank: victim }), "rank {index}");
-        }
+        all_fail(&mut world, victim, &operations);
     }
 }
 
@@ -155,12 +148,7 @@ fn a_rank_that_leaves_in_the_midst_is_named_after_the_grace() {
     config.grace = Duration::from_millis(50);
     let mut world = World::new(SimConfig::fast(), seed, &config);
     world.connect();
-    let operations: Vec<Option<Operation>> = world
-        .alive()
-        .map(|(index, rank)| {
-            (index != 2).then(|| rank.communicator.start_barrier(&mut rank.fabric).expect("a barrier"))
-        })
-        .collect();
+    let operations = barriers_without(&mut world, 2);
     let left = world.net.now();
     let rank = world.ranks[2].as_mut().expect("it is alive");
     rank.communicator.disconnect(&mut rank.fabric);

@@ -1,6 +1,6 @@
 //! The list of a transfer's entries: names, kinds, modes and times, and the sizes of files.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use squall_services::frame::fixed;
@@ -204,20 +204,10 @@ fn check_tree(entries: &[Entry]) -> Result<(), ManifestError> {
 }
 
 /// The id of a transfer, and the name of its staging directory at receivers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, derive_more::Display)]
+#[debug("{self}")]
+#[display("{:032x}", u128::from_be_bytes(*_0))]
 pub(crate) struct TransferId(pub(crate) [u8; 16]);
-
-impl fmt::Display for TransferId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for TransferId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -1,6 +1,6 @@
 //! Paths below a receiver's directory that can't name anything outside it.
 
-use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 /// The directory in which receivers keep what is not complete yet. No file of a transfer may lie there.
 pub(crate) const STAGING: &str = ".squall-cp";
@@ -39,7 +39,9 @@ pub(crate) enum BadPath {
 
 /// A relative path of normal components, as raw bytes: no `.`, no `..`, no empty component, no component or path that
 /// is too long.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug, derive_more::Display)]
+#[debug("\"{self}\"")]
+#[display("{}", _0.escape_ascii())]
 pub(crate) struct RelPath(Box<[u8]>);
 
 impl RelPath {
@@ -101,18 +103,6 @@ impl RelPath {
         let names = || target.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
         let up = names().take_while(|name| *name == b"..").count();
         up <= self.depth() && !names().skip(up).any(|name| name == b"..")
-    }
-}
-
-impl fmt::Display for RelPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0.escape_ascii(), f)
-    }
-}
-
-impl fmt::Debug for RelPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
     }
 }
 

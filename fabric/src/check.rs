@@ -14,38 +14,42 @@ pub(crate) fn check_region(kind: RegionKind, bytes: usize) -> Result<(), Registe
     if kind == RegionKind::Phantom { Err(RegisterError::NoPhantoms) } else { Ok(()) }
 }
 
-/// Checks a post. `kind_of` gives the kind of a region that the peer exposed. An unknown key passes: it breaks the
-/// endpoint instead.
+/// Checks a post. `check` is [`check_slice`] or [`check_range`]. `kind_of` gives the kind of a region that the peer
+/// exposed. An unknown key passes: it breaks the endpoint instead.
 #[inline]
-pub(crate) fn check_op(op: Op<'_>, kind_of: impl Fn(RegionKey) -> Option<RegionKind>) -> Result<(), PostError> {
+pub(crate) fn check_op(
+    op: Op<'_>,
+    check: impl Fn(Slice<'_>) -> Result<(), PostError>,
+    kind_of: impl Fn(RegionKey) -> Option<RegionKind>,
+) -> Result<(), PostError> {
     let check_target = |target: Target, len: usize| {
         check_words(kind_of(target.region) == Some(RegionKind::Polled), target.offset, len)
     };
     match op {
         Op::Write { source, target } | Op::WriteWithImm { source, target, .. } => {
-            check_source(source)?;
+            check_source(source, check)?;
             check_target(target, source.len())
         }
         Op::WriteThenWord { source, target, word_target, .. } => {
             check_words(true, word_target.offset, 8)?;
-            check_source(source)?;
+            check_source(source, check)?;
             check_target(target, source.len())
         }
-        Op::Send { source, .. } => check_source(source),
+        Op::Send { source, .. } => check_source(source, check),
         Op::Read { from, into } => {
-            check_slice(into)?;
+            check(into)?;
             check_target(from, into.len)
         }
-        Op::Recv { into } => check_slice(into),
+        Op::Recv { into } => check(into),
     }
 }
 
 #[inline]
-pub(crate) fn check_source(source: Source<'_>) -> Result<(), PostError> {
+fn check_source(source: Source<'_>, check: impl Fn(Slice<'_>) -> Result<(), PostError>) -> Result<(), PostError> {
     match source {
         Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
         Source::Inline(_) => Ok(()),
-        Source::Region(slice) => check_slice(slice),
+        Source::Region(slice) => check(slice),
     }
 }
 
@@ -79,11 +83,11 @@ pub(crate) fn check_words(polled: bool, offset: usize, len: usize) -> Result<(),
     Ok(())
 }
 
-/// Checks a graph's request, before its endpoint is connected.
-pub(crate) fn check_request(op: Op<'_>) -> Result<(), PostError> {
+/// Checks a graph's request, before its endpoint is connected. `check` is [`check_slice`] or [`check_range`].
+pub(crate) fn check_request(op: Op<'_>, check: impl Fn(Slice<'_>) -> Result<(), PostError>) -> Result<(), PostError> {
     match op {
-        Op::Send { source, .. } | Op::Write { source, .. } => check_source(source),
-        Op::Recv { into } | Op::Read { into, .. } => check_slice(into),
+        Op::Send { source, .. } | Op::Write { source, .. } => check_source(source, check),
+        Op::Recv { into } | Op::Read { into, .. } => check(into),
         Op::WriteWithImm { .. } | Op::WriteThenWord { .. } => Ok(()),
     }
 }

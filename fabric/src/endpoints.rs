@@ -22,13 +22,14 @@ pub(crate) const VERBS: u8 = 2;
 
 struct Slot<E> {
     uses: u32,
-    endpoint: Option<E>,
+    entry: Option<SlotEntry<E>>,
 }
 
-/// An item that is found by its id, and by its peer and tag, which also name its counterpart at the peer.
-pub(crate) trait Identified {
-    fn id(&self) -> EndpointId;
-    fn name(&self) -> (NodeId, GroupTag);
+struct SlotEntry<E> {
+    id: EndpointId,
+    /// Its peer and tag, which also name its counterpart at the peer.
+    name: (NodeId, GroupTag),
+    endpoint: E,
 }
 
 /// All endpoints that have not ended.
@@ -45,7 +46,7 @@ pub(crate) struct Endpoints<E> {
     stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
 }
 
-impl<E: Identified> Endpoints<E> {
+impl<E> Endpoints<E> {
     /// No endpoints yet; `space` (below 8) tells their ids from those of other fabrics.
     pub(crate) fn new(space: u8) -> Endpoints<E> {
         assert!(space < 8, "an id has room for 8 fabrics");
@@ -62,7 +63,7 @@ impl<E: Identified> Endpoints<E> {
     /// A new id, for an endpoint that may be `put`.
     pub(crate) fn reserve(&mut self) -> EndpointId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { uses: 0, endpoint: None });
+            self.slots.push(Slot { uses: 0, entry: None });
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[index as usize];
@@ -80,16 +81,20 @@ impl<E: Identified> Endpoints<E> {
 
     /// Stores an endpoint under the id that was reserved for it; or the reason for which there is none, for the next
     /// poll to report.
-    pub(crate) fn put(&mut self, id: EndpointId, peer: NodeId, endpoint: Result<E, BreakReason>) -> EndpointId {
+    pub(crate) fn put(
+        &mut self,
+        id: EndpointId,
+        name: (NodeId, GroupTag),
+        endpoint: Result<E, BreakReason>,
+    ) -> EndpointId {
         match endpoint {
             Ok(endpoint) => {
-                debug_assert!(endpoint.id() == id);
-                self.by_name.insert(endpoint.name(), id);
-                let before = self.slots[index_of(id)].endpoint.replace(endpoint);
+                self.by_name.insert(name, id);
+                let before = self.slots[index_of(id)].entry.replace(SlotEntry { id, name, endpoint });
                 debug_assert!(before.is_none(), "an id is given out once");
                 self.new.push(id);
             }
-            Err(reason) => self.stillborn.push((id, peer, reason)),
+            Err(reason) => self.stillborn.push((id, name.0, reason)),
         }
         id
     }
@@ -121,26 +126,27 @@ impl<E: Identified> Endpoints<E> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut E> {
-        self.slots.get_mut(index_of(id))?.endpoint.as_mut().filter(|endpoint| endpoint.id() == id)
+        let entry = self.slots.get_mut(index_of(id))?.entry.as_mut()?;
+        (entry.id == id).then_some(&mut entry.endpoint)
     }
 
     /// Takes an endpoint out, or forgets one that never came to life.
     pub(crate) fn remove(&mut self, id: EndpointId) -> Option<E> {
-        let Some(endpoint) = self.get_mut(id) else {
+        let slot = self.slots.get_mut(index_of(id));
+        let Some(SlotEntry { name, endpoint, .. }) = slot.and_then(|slot| slot.entry.take_if(|entry| entry.id == id))
+        else {
             if let Some(at) = self.stillborn.iter().position(|(stillborn, ..)| *stillborn == id) {
                 self.stillborn.remove(at);
                 self.release(id);
             }
             return None;
         };
-        let name = endpoint.name();
         // Of endpoints that wait for a network, a later one may have taken the name over.
         if self.by_name.get(&name) == Some(&id) {
             self.by_name.remove(&name);
         }
-        let endpoint = self.slots[index_of(id)].endpoint.take();
         self.release(id);
-        endpoint
+        Some(endpoint)
     }
 
     /// Gives back the id of an endpoint that is no more.
@@ -157,16 +163,16 @@ impl<E: Identified> Endpoints<E> {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &E> {
-        self.slots.iter().filter_map(|slot| slot.endpoint.as_ref())
+        self.slots.iter().filter_map(|slot| Some(&slot.entry.as_ref()?.endpoint))
     }
 
     #[cfg(feature = "verbs")]
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut E> {
-        self.slots.iter_mut().filter_map(|slot| slot.endpoint.as_mut())
+        self.slots.iter_mut().filter_map(|slot| Some(&mut slot.entry.as_mut()?.endpoint))
     }
 
     pub(crate) fn ids(&self) -> Vec<EndpointId> {
-        self.all().map(E::id).collect()
+        self.slots.iter().filter_map(|slot| Some(slot.entry.as_ref()?.id)).collect()
     }
 }
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use squall_fabric::{
-    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, Source, Target, Time, Token,
-    Wait,
+    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, Slice, Source, Target, Time,
+    Token, Wait, WorkGraph,
     mixed::{MixedFabric, Transport},
     net::NetConfig,
     shm::{ShmConfig, ShmFabric},
@@ -40,10 +40,11 @@ fn nodes(name: &str) -> [MixedFabric; 3] {
     [middle, beside, remote]
 }
 
-/// Polls all until the first has `count` connections; returns the places that node 0 may reach at each peer.
-fn connect(nodes: &mut [MixedFabric; 3], regions: &[Region; 3]) -> Vec<(EndpointId, Target)> {
+/// Connects node 0 with the two others. Returns its endpoints, and those of the others with what they reach at node 0.
+fn connect(nodes: &mut [MixedFabric; 3], regions: &[Region; 3]) -> (Vec<EndpointId>, Vec<(EndpointId, Target)>) {
+    let mut own = Vec::new();
     for peer in [1, 2] {
-        nodes[0].connect(NodeId(peer), TAG, std::slice::from_ref(&regions[0]), b"");
+        own.push(nodes[0].connect(NodeId(peer), TAG, std::slice::from_ref(&regions[0]), b""));
         nodes[peer as usize].connect(NodeId(0), TAG, std::slice::from_ref(&regions[peer as usize]), b"");
     }
     let (mut ends, until) = (Vec::new(), Instant::now() + PATIENCE);
@@ -60,14 +61,14 @@ fn connect(nodes: &mut [MixedFabric; 3], regions: &[Region; 3]) -> Vec<(Endpoint
         }
         assert!(Instant::now() < until, "the nodes don't meet");
     }
-    theirs.into_iter().flatten().collect()
+    (own, theirs.into_iter().flatten().collect())
 }
 
 #[test]
 fn one_wait_spans_all_fabrics_and_the_waker() {
     let mut nodes = nodes("mixed-wait");
     let regions = [0, 1, 2].map(|node: usize| nodes[node].register(RegionKind::Polled, 64).expect("memory"));
-    let theirs = connect(&mut nodes, &regions);
+    let (_, theirs) = connect(&mut nodes, &regions);
     let [mut middle, mut beside, mut remote] = nodes;
     let waker = middle.waker();
     for round in 1..=20u64 {
@@ -104,11 +105,11 @@ fn memory_of_one_fabric_is_reached_through_another() {
     let mut nodes = nodes("mixed-memory");
     // Shared memory makes the regions of nodes 0 and 1, TCP that of node 2.
     let regions = [0, 1, 2].map(|node: usize| nodes[node].register(RegionKind::Bulk, 1 << 20).expect("memory"));
-    let theirs = connect(&mut nodes, &regions);
+    let (_, theirs) = connect(&mut nodes, &regions);
     for (from, (on, target)) in [(1, theirs[0]), (2, theirs[1])] {
         let payload = vec![from as u8; 1 << 20];
         regions[from].write(0, &payload);
-        let source = Source::Region(squall_fabric::Slice { region: &regions[from], offset: 0, len: payload.len() });
+        let source = Source::Region(Slice { region: &regions[from], offset: 0, len: payload.len() });
         nodes[from].post(on, Op::Write { source, target }, Token(1)).expect("room");
         let (mut read, until) = (vec![0; payload.len()], Instant::now() + PATIENCE);
         while read != payload {
@@ -175,4 +176,46 @@ fn who_joins_is_reached_where_its_addresses_say() {
     let dials = nodes[0].tcp().expect("it was added").net_stats().dials;
     assert!(dials > 0, "node 2 is reached over the network");
     assert_eq!(nodes[1].tcp().expect("it was added").net_stats().links_up, 0, "node 1 is not");
+}
+
+/// Polls, and sleeps whenever that brings nothing, as an engine does, until `is_end`.
+fn sleep_until(fabric: &mut MixedFabric, is_end: impl Fn(&Completion) -> bool) {
+    let (mut out, until) = (Vec::new(), Time::boot_clock() + PATIENCE);
+    while !out.iter().any(&is_end) {
+        assert!(Time::boot_clock() < until, "a node slept over its work");
+        let before = out.len();
+        fabric.arm();
+        fabric.poll(Time::boot_clock(), &mut out);
+        if out.len() == before { fabric.wait(until) } else { fabric.disarm() }
+    }
+}
+
+/// Sends what a work graph posts late in a poll, though its node and the receiver fall asleep: node 0 passes on a message of
+/// node 2 to node 1.
+fn relays_asleep(mut nodes: [MixedFabric; 3]) {
+    let regions = [0, 1, 2].map(|node: usize| nodes[node].register(RegionKind::Bulk, 8).expect("memory"));
+    let (own, theirs) = connect(&mut nodes, &regions);
+    let whole = |region| Slice { region, offset: 0, len: 8 };
+    let send = |region| Op::Send { source: Source::Region(whole(region)), imm: None };
+    let mut graph = WorkGraph::new();
+    let received = graph.add(own[1], Op::Recv { into: whole(&regions[0]) }, &[]).expect("a sound graph");
+    graph.add(own[0], send(&regions[0]), &[received]).expect("a sound graph");
+    nodes[0].post_graph(graph, Token(1)).expect("a sound graph");
+    nodes[1].post(theirs[0].0, Op::Recv { into: whole(&regions[1]) }, Token(2)).expect("room");
+    let [relay, receiver, sender] = &mut nodes;
+    thread::scope(|scope| {
+        scope.spawn(|| sleep_until(relay, |completion| matches!(completion, Completion::GraphDone { .. })));
+        scope.spawn(|| sleep_until(receiver, |completion| matches!(completion, Completion::Received { .. })));
+        // Both are asleep by then, mostly.
+        thread::sleep(Duration::from_millis(100));
+        sender.post(theirs[1].0, send(&regions[2]), Token(3)).expect("room");
+        sleep_until(sender, |completion| matches!(completion, Completion::Done { .. }));
+    });
+}
+
+#[test]
+fn no_node_sleeps_over_what_its_work_graphs_post() {
+    relays_asleep(nodes("mixed-relay"));
+    let cluster = format!("mixed-relay-alone-{}", std::process::id());
+    relays_asleep([0, 1, 2].map(|node| MixedFabric::new(NodeId(node), Transport::Shm).with_shm(shm(&cluster, node))));
 }

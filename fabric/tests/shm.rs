@@ -8,6 +8,8 @@ mod child;
 mod figures;
 #[path = "shm/leaks.rs"]
 mod leaks;
+#[path = "shm/nodes.rs"]
+mod nodes;
 #[path = "shm/processes.rs"]
 mod processes;
 #[path = "shm/sharing.rs"]

@@ -6,6 +6,8 @@ mod basics;
 mod child;
 #[path = "tcp/figures.rs"]
 mod figures;
+#[path = "shm/nodes.rs"]
+mod nodes;
 #[path = "tcp/processes.rs"]
 mod processes;
 #[path = "tcp/waking.rs"]

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     time::Duration,
 };
 
@@ -42,22 +41,14 @@ impl StallLimits {
 }
 
 /// The thing that keeps a member from going on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "snake_case")]
+#[display(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// A write or a sync of its log.
     Disk,
     /// A call of its application.
     Application,
-}
-
-impl fmt::Display for WaitsFor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WaitsFor::Disk => "disk",
-            WaitsFor::Application => "application",
-        })
-    }
 }
 
 /// A member's progress in a shard, as its row says.

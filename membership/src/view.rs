@@ -1,24 +1,19 @@
 //! Views, and the parts of a view that upper layers know.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
 /// The number of a view. The first is 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
+#[display("epoch {_0}")]
 pub struct Epoch(pub u64);
 
 impl Epoch {
     /// The first view's epoch.
     pub const FIRST: Epoch = Epoch(1);
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "epoch {}", self.0)
-    }
 }
 
 /// The most members that a view has.
@@ -37,30 +32,23 @@ impl Rank {
 }
 
 /// The number of a shard (a subgroup with its own order of messages) within a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(transparent)]
+#[display("shard {_0}")]
 pub struct ShardId(pub u32);
 
-impl fmt::Display for ShardId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "shard {}", self.0)
-    }
-}
-
 /// A place in a shard's order within one epoch, or a count of such places: "up to `Seq(n)`" means the first n.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display,
+)]
 #[serde(transparent)]
+#[display("#{_0}")]
 pub struct Seq(pub u64);
-
-impl fmt::Display for Seq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{}", self.0)
-    }
-}
 
 /// The end of a copy of a shard's order: all of the epochs before this one, up to their trims, and so many places of
 /// this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display("{seq} of {epoch}")]
 pub struct OrderEnd {
     /// The last epoch of which the copy has, or could have, anything.
     pub epoch: Epoch,
@@ -71,12 +59,6 @@ pub struct OrderEnd {
 impl OrderEnd {
     /// The place before the first epoch, where an empty log ends.
     pub const START: OrderEnd = OrderEnd { epoch: Epoch(0), seq: Seq(0) };
-}
-
-impl fmt::Display for OrderEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.seq, self.epoch)
-    }
 }
 
 /// The number of one of a node's lives: a process that comes back has a higher one.

@@ -270,8 +270,8 @@ fn each_rule_for_a_restart_broken_in_one_way_is_refused() {
         ("another view", |p| Arc::make_mut(&mut p.view).epoch = Epoch(3)),
         ("has not said what it has", |p| p.by = NodeId(4)),
         ("less than half", |p| (p.restart, p.ends) = (false, [].into())),
-        ("not those who are back", |p| _ = Arc::make_mut(&mut p.view).members.pop()),
-        ("not those who are back", |p| Arc::make_mut(&mut p.view).members[0].incarnation = Incarnation(1)),
+        ("not the nodes that are back", |p| _ = Arc::make_mut(&mut p.view).members.pop()),
+        ("not the nodes that are back", |p| Arc::make_mut(&mut p.view).members[0].incarnation = Incarnation(1)),
         ("makes", |p| _ = p.ends.insert(ALL, end(1, 11))),
         ("what follows", |p| Arc::make_mut(&mut p.view).members.swap(0, 1)),
         ("what follows", |p| Arc::make_mut(&mut p.view).shards[0].complete = nodes(&[1, 2])),
@@ -331,7 +331,7 @@ fn a_later_life_of_a_node_says_what_counts() {
             .contains("already as 2")
     );
     say(&mut state, back(life(3, 2), 1, &[(ALL, end(1, 10))]));
-    assert!(refusal(state.apply(Entry::Successor(early))).contains("not those who are back"));
+    assert!(refusal(state.apply(Entry::Successor(early))).contains("not the nodes that are back"));
     let proposal = restarted(&state, 1);
     assert_eq!(proposal.ends[&ALL], end(1, 20));
     decide(&mut state, proposal);

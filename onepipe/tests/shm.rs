@@ -12,7 +12,7 @@ use squall_fabric::{
 };
 use squall_onepipe::{
     HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError, Topology,
-    baseline::{Lamport, Sequencer, TokenRing, TotalOrder},
+    baseline::{Lamport, OneMode, Sequencer, TokenRing, TotalOrder},
 };
 
 /// The deliveries of a rank: (stamp, sender), and the first word of the message.
@@ -116,11 +116,11 @@ fn all_orders_are_total_over_shared_memory() {
             OnePipe::create(fabric, config, HostClock::default()).expect("a sound configuration")
         };
         let racks = |n: u32| (0..n as usize).collect::<Vec<usize>>().chunks(2).map(<[usize]>::to_vec).collect();
-        all_to_all("be", n, |fabric, n| pipe(fabric, config(n)).only(Mode::BestEffort));
-        all_to_all("r", n, |fabric, n| pipe(fabric, config(n)).only(Mode::Reliable));
+        all_to_all("be", n, |fabric, n| OneMode::new(pipe(fabric, config(n)), Mode::BestEffort));
+        all_to_all("r", n, |fabric, n| OneMode::new(pipe(fabric, config(n)), Mode::Reliable));
         all_to_all("tree", n, |fabric, n| {
             let topology = Topology::Hierarchy { racks: racks(n), degree: 1 };
-            pipe(fabric, OnePipeConfig { topology, ..config(n) }).only(Mode::BestEffort)
+            OneMode::new(pipe(fabric, OnePipeConfig { topology, ..config(n) }), Mode::BestEffort)
         });
         all_to_all("sequencer", n, |fabric, n| Sequencer::create(fabric, config(n)).expect("a sound configuration"));
         all_to_all("token", n, |fabric, n| TokenRing::create(fabric, config(n)).expect("a sound configuration"));

@@ -166,9 +166,10 @@ fn suspended(last_holders: &[NodeId], all_back: bool) -> String {
     let nodes = list(last_holders);
     match all_back {
         false => format!("it goes on when one of {nodes} returns with it"),
-        true => {
-            format!("{nodes} are back, and if none of them says soon that it has it, it is lost: see `squall status`")
-        }
+        true => format!(
+            "all nodes that held it are back ({nodes}), and if none of them says soon that it has it, it is lost: `squall \
+             status` says what to do"
+        ),
     }
 }
 

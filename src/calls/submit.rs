@@ -1,7 +1,6 @@
 //! Submitting and sending, as futures that plain threads can wait for too.
 
 use std::{
-    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -94,8 +93,10 @@ impl<T> GroupShared<T> {
 /// - *Accepted*: the message goes its way. Dropping the `Submit` neither loses nor repeats it; only the reply is lost.
 /// - *Not accepted yet*: the message is not sent. A caller that submits in a fixed order and drops such a `Submit` must
 ///   know that the messages after it may go all the same.
+#[derive(derive_more::Debug)]
 #[must_use = "a submit that was not accepted at once is not sent unless it is awaited or waited for"]
 pub struct Submit<T> {
+    #[debug(skip)]
     shared: Arc<GroupShared<T>>,
     stage: SubmitStage,
     limit: Limit,
@@ -249,12 +250,6 @@ impl<T> Submit<T> {
 impl<T> Drop for Submit<T> {
     fn drop(&mut self) {
         self.give_up();
-    }
-}
-
-impl<T> fmt::Debug for Submit<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Submit").field("stage", &self.stage).field("limit", &self.limit).finish_non_exhaustive()
     }
 }
 

@@ -20,7 +20,7 @@
 //! 32..40   the epoch of the last view of which it had a record; 0 for none
 //! 40..44   v, the length of that record
 //! 44..     v bytes: the record, as the log has it
-//! then     the list of commands that nobody applies, as the log has it
+//! then     the list of commands that no member applies, as the log has it
 //! ```
 //!
 //! The transport must make sure that it arrives whole.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     ops::Deref,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -21,6 +20,8 @@ use crate::{
 };
 
 /// A handle to a group that serves clients: a [`Group`], with the calls that only such a group has.
+#[derive(derive_more::Debug)]
+#[debug("ServedGroup({:?})", self.name())]
 pub struct ServedGroup<R: QueryService> {
     group: Group<Served<R>>,
     asks: Arc<Asks>,
@@ -72,12 +73,6 @@ impl<R: QueryService> Deref for ServedGroup<R> {
 impl<R: QueryService> Clone for ServedGroup<R> {
     fn clone(&self) -> ServedGroup<R> {
         ServedGroup { group: self.group.clone(), asks: Arc::clone(&self.asks) }
-    }
-}
-
-impl<R: QueryService> fmt::Debug for ServedGroup<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServedGroup({:?})", self.name())
     }
 }
 

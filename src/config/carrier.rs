@@ -3,7 +3,7 @@
 //! All members decide alike, since all have the same list of addresses. Two members that disagreed would wait for each
 //! other on different fabrics.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 
@@ -21,8 +21,9 @@ pub(crate) enum Route {
 }
 
 /// The carrier of a node's messages, which says which fabric the node opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
+#[display(rename_all = "lowercase")]
 pub enum Carrier {
     /// Shared memory of one host.
     Shm,
@@ -32,17 +33,6 @@ pub enum Carrier {
     Verbs,
     /// Shared memory with members on this host. With other members, RDMA where both have a device, else TCP.
     Mixed,
-}
-
-impl fmt::Display for Carrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Carrier::Shm => "shm",
-            Carrier::Tcp => "tcp",
-            Carrier::Verbs => "verbs",
-            Carrier::Mixed => "mixed",
-        })
-    }
 }
 
 /// The way in which `one` and `other` reach each other: the same from both sides.

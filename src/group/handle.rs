@@ -1,6 +1,6 @@
 //! A group's handle.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use squall_ordered::Mode;
 
@@ -32,6 +32,8 @@ use crate::{
 ///
 /// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are
 /// delivered in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
+#[derive(derive_more::Debug)]
+#[debug("Group({:?})", self.name())]
 pub struct Group<R: Service> {
     pub(super) shared: Arc<GroupShared<R::Reply>>,
     pub(super) reads: Arc<Reads<R>>,
@@ -151,11 +153,5 @@ impl<R: Service> Clone for Group<R> {
     fn clone(&self) -> Group<R> {
         let Group { shared, reads, history, mode } = self;
         Group { shared: Arc::clone(shared), reads: Arc::clone(reads), history: Arc::clone(history), mode: *mode }
-    }
-}
-
-impl<R: Service> fmt::Debug for Group<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Group({:?})", self.name())
     }
 }

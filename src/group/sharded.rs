@@ -1,6 +1,6 @@
 //! The handles of a group that has shards.
 
-use std::{fmt, ops::Index};
+use std::ops::Index;
 
 use crate::{group::handle::Group, replica::service::Service};
 
@@ -10,6 +10,8 @@ use crate::{group::handle::Group, replica::service::Service};
 /// Every node has a handle to each shard, and a replica that is used as long as the node is one of the shard's members.
 /// On other nodes all calls but [`peek`](Group::peek) fail with
 /// [`Unavailable::Elsewhere`](crate::Unavailable::Elsewhere), which names the members.
+#[derive(derive_more::Debug)]
+#[debug("Sharded({name:?}, {})", self.len())]
 pub struct Sharded<R: Service> {
     name: String,
     shards: Vec<Group<R>>,
@@ -57,11 +59,5 @@ impl<R: Service> Index<usize> for Sharded<R> {
 impl<R: Service> Clone for Sharded<R> {
     fn clone(&self) -> Sharded<R> {
         Sharded { name: self.name.clone(), shards: self.shards.clone() }
-    }
-}
-
-impl<R: Service> fmt::Debug for Sharded<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sharded({:?}, {})", self.name, self.len())
     }
 }

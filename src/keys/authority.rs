@@ -29,7 +29,8 @@ pub struct Authority {
 }
 
 /// A node's certificate and key, in PEM form.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("NodeKeys {{ node: {node:?} }}")]
 pub struct NodeKeys {
     node: NodeId,
     certificate: String,
@@ -120,12 +121,5 @@ impl NodeKeys {
     /// Writes the certificate and the key into files; only this user can read the key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         write_pair([files.key(self.node), files.certificate(self.node)], &self.key, &self.certificate, replace)
-    }
-}
-
-impl std::fmt::Debug for NodeKeys {
-    /// Leaves the key out.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeKeys").field("node", &self.node).finish_non_exhaustive()
     }
 }

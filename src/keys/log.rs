@@ -6,7 +6,8 @@ use squall_fabric::NodeId;
 use super::{Files, KeysError, files::write_pair};
 
 /// The Ed25519 key with which a node signs its logs, and its public half, each in PEM form.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("LogKeys {{ node: {node:?} }}")]
 pub struct LogKeys {
     node: NodeId,
     key: String,
@@ -38,12 +39,5 @@ impl LogKeys {
     /// Writes both into files; only this user can read the private key.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         write_pair([files.log_key(self.node), files.log_public_key(self.node)], &self.key, &self.public_key, replace)
-    }
-}
-
-impl std::fmt::Debug for LogKeys {
-    /// Leaves the key out.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LogKeys").field("node", &self.node).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! A running node, as its application has it.
 
-use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, Input, View};
@@ -23,6 +23,8 @@ use crate::{
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running node. Dropping it shuts it down.
+#[derive(derive_more::Debug)]
+#[debug("Node {{ id: {:?}, epoch: {:?} }}", self.id(), operator.watch.view().map(|view| view.epoch))]
 pub struct Node {
     pub(super) operator: Arc<Operator>,
     pub(super) engine: Option<JoinHandle<()>>,
@@ -127,15 +129,6 @@ impl Node {
     /// Waits until the engine and all applications have returned.
     pub fn shutdown(self) {
         drop(self);
-    }
-}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node")
-            .field("id", &self.id())
-            .field("epoch", &self.operator.watch.view().map(|view| view.epoch))
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,14 +1,13 @@
 //! A snapshot of a replica, as the application gives it.
 
-use std::{
-    fmt,
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
 /// The function that writes a state out.
 pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A replica's state at one moment, with the function that writes it out, later and on another thread.
+#[derive(derive_more::Debug)]
+#[debug("{}", if write.is_some() { "Snapshot" } else { "Snapshot(unsupported)" })]
 pub struct Snapshot {
     /// The function that writes it out, if it can be transferred.
     pub(crate) write: Option<WriteOut>,
@@ -50,11 +49,5 @@ impl Snapshot {
     /// Makes a state that can't be transferred, so that no node can join the group.
     pub fn unsupported() -> Snapshot {
         Snapshot { write: None, bytes: None }
-    }
-}
-
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.write.is_some() { "Snapshot" } else { "Snapshot(unsupported)" })
     }
 }

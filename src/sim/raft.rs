@@ -148,7 +148,7 @@ impl Raft {
         self.decided.lock().contradiction.clone()
     }
 
-    /// The nodes that could lead the log, of those that run and reach each other, with what makes them so.
+    /// The nodes that could lead the log, of those that run and reach each other, with their eligibility.
     pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Eligibility)> {
         let eligibility = |(&node, log_node): (&NodeId, &LogNode)| {
             let log = log_node.log.lock();

@@ -1,15 +1,6 @@
 //! The command's requests to nodes that run, as an operator makes them.
 
-use std::process::{Command, Output};
-
-fn squall(arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
-    command.args(arguments.split_whitespace()).output().expect("it can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
-}
+use super::{squall, text};
 
 #[test]
 fn help_teaches_by_example() {

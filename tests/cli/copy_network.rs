@@ -11,6 +11,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use super::{run, text};
+
 /// A directory with the keys of nodes 1 to 3 of a cluster and a file to copy, which is removed after the test.
 struct World {
     base: TempDir,
@@ -23,14 +25,6 @@ struct Receiver {
     directory: PathBuf,
     /// Kept open, so that the receiver can write more.
     _said: BufReader<ChildStderr>,
-}
-
-fn squall(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments).output().expect("it can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 impl World {
@@ -49,8 +43,8 @@ impl World {
 
     fn make_keys(&self, directory: &str, cluster: &str) {
         let directory = self.path(directory);
-        assert!(squall(&["keys", "init", "--cluster", cluster, "--dir", &directory]).status.success());
-        assert!(squall(&["keys", "add", "--dir", &directory, "--node", "1,2,3"]).status.success());
+        assert!(run(&["keys", "init", "--cluster", cluster, "--dir", &directory]).status.success());
+        assert!(run(&["keys", "add", "--dir", &directory, "--node", "1,2,3"]).status.success());
     }
 
     /// Options that name a node's keys.
@@ -166,7 +160,7 @@ fn keys_that_can_t_be_used_are_refused_with_a_remedy() {
 #[test]
 fn without_keys_a_copy_stays_on_this_host_unless_it_is_told_otherwise() {
     let world = World::new();
-    let serve = squall(&["cp", "serve", "--dir", &world.path(""), "--listen", "0.0.0.0:0"]);
+    let serve = run(&["cp", "serve", "--dir", &world.path(""), "--listen", "0.0.0.0:0"]);
     assert_refused(&serve, 1, &["without protection", "--keys DIR", "--security none"]);
     // TEST-NET-1 (RFC 5737): the command does not even dial it.
     assert_refused(&world.push_to("192.0.2.1:7700", &[]), 1, &["192.0.2.1:7700", "--keys DIR", "--security none"]);
@@ -177,6 +171,6 @@ fn options_that_make_no_sense_together_are_usage_errors() {
     let world = World::new();
     assert_refused(&world.push_to("a,127.0.0.1:7700", &[]), 2, &["names of this host and addresses"]);
     assert_refused(&world.push_to("a,b", &world.keys("keys", 1)), 2, &["--keys", "over a network"]);
-    let serve = squall(&["cp", "serve", "--dir", &world.path(""), "--name", "a", "--security", "none"]);
+    let serve = run(&["cp", "serve", "--dir", &world.path(""), "--name", "a", "--security", "none"]);
     assert_refused(&serve, 2, &["--security", "--listen"]);
 }

@@ -13,7 +13,12 @@ use std::process::{Command, Output};
 
 /// Runs the command with these arguments, which spaces separate.
 fn squall(arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
+    run(&arguments.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Runs the command with these arguments.
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments).output().expect("it can be started")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,21 +1,11 @@
 //! The command's part in clusters on networks, as a user runs it: keys, and the doctor.
 
-use std::{
-    fs,
-    net::TcpListener,
-    process::{Command, Output},
-};
+use std::{fs, net::TcpListener};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn squall(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments).output().expect("it can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
-}
+use super::{run, text};
 
 /// A directory that is removed after the test.
 struct Directory(TempDir);
@@ -34,23 +24,23 @@ impl Directory {
 fn keys_are_made_shown_and_never_replaced_unasked() {
     let directory = Directory::new();
     let keys = directory.path("keys");
-    let output = squall(&["keys", "init", "--cluster", "bank", "--dir", &keys]);
+    let output = run(&["keys", "init", "--cluster", "bank", "--dir", &keys]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let output = squall(&["keys", "add", "--dir", &keys, "--node", "1,2", "--days", "30"]);
+    let output = run(&["keys", "add", "--dir", &keys, "--node", "1,2", "--days", "30"]);
     let said = text(&output.stdout);
     assert!(output.status.success() && said.contains("node-2.key") && said.contains("[security]"), "{said}");
-    let again = squall(&["keys", "add", "--dir", &keys, "--node", "3,2"]);
+    let again = run(&["keys", "add", "--dir", &keys, "--node", "3,2"]);
     let said = text(&again.stderr);
     assert!(!again.status.success() && said.contains("node-2.key") && said.contains("--force"), "{said}");
     assert!(!directory.0.path().join("keys/node-3.key").exists(), "all or none");
-    assert!(squall(&["keys", "add", "--dir", &keys, "--node", "2", "--force"]).status.success());
-    let output = squall(&["keys", "show", &directory.path("keys/ca.pem"), &directory.path("keys/node-1.pem")]);
+    assert!(run(&["keys", "add", "--dir", &keys, "--node", "2", "--force"]).status.success());
+    let output = run(&["keys", "show", &directory.path("keys/ca.pem"), &directory.path("keys/node-1.pem")]);
     let said = text(&output.stdout);
     assert!(said.contains("the CA of cluster \"bank\"") && said.contains("node 1 of cluster \"bank\""), "{said}");
-    let output = squall(&["keys", "show", &directory.path("keys/node-1.key")]);
+    let output = run(&["keys", "show", &directory.path("keys/node-1.key")]);
     assert_eq!(output.status.code(), Some(1));
     for name in ["a b", "..", "../bank", "a/b", ""] {
-        assert_eq!(squall(&["keys", "init", "--cluster", name, "--dir", &keys]).status.code(), Some(2), "{name:?}");
+        assert_eq!(run(&["keys", "init", "--cluster", name, "--dir", &keys]).status.code(), Some(2), "{name:?}");
     }
 }
 
@@ -68,15 +58,15 @@ fn the_doctor_says_whether_a_node_can_run() {
     );
     fs::write(&config, file).expect("the file can be written");
     let look = || {
-        let output = squall(&["doctor", "--config", &config, "--id", "1", "--json"]);
+        let output = run(&["doctor", "--config", &config, "--id", "1", "--json"]);
         let report: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
         (output.status.success(), report)
     };
     let (possible, report) = look();
     assert!(!possible && report["configuration"].to_string().contains("squall keys"), "there are no keys: {report}");
     let keys = directory.0.path().to_str().expect("a readable path");
-    assert!(squall(&["keys", "init", "--cluster", "bank", "--dir", keys]).status.success());
-    assert!(squall(&["keys", "add", "--dir", keys, "--node", "1"]).status.success());
+    assert!(run(&["keys", "init", "--cluster", "bank", "--dir", keys]).status.success());
+    assert!(run(&["keys", "add", "--dir", keys, "--node", "1"]).status.success());
     let (possible, report) = look();
     assert!(possible, "{report}");
     assert_eq!((&report["carrier"], &report["configuration"]["usable"]), (&"tcp".into(), &true.into()));
@@ -93,7 +83,7 @@ fn help_teaches_by_example() {
         (&["keys", "add", "--help"], "--force"),
         (&["doctor", "--help"], "squall doctor --config squall.toml --id 2"),
     ] {
-        let output = squall(arguments);
+        let output = run(arguments);
         let help = text(&output.stdout);
         assert!(
             output.status.success() && help.contains(teaches),

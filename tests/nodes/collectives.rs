@@ -143,7 +143,7 @@ fn form(processes: &mut [Process], instance: usize) {
 
 /// For each operation, kills one of the processes that repeat it.
 fn one_is_killed_during_each_operation(backend: &'static str, ranks: u32) {
-    let cluster = Cluster::new(&format!("collectives-{ranks}"), backend, ranks);
+    let cluster = Cluster::new(&format!("collectives-{ranks}"), backend, ranks).with_own_node();
     for (instance, operation) in (1..).zip(OPERATIONS) {
         let mut processes = cluster.start();
         let mut answers = Answers::of(&mut processes);
@@ -179,7 +179,7 @@ fn one_is_killed_during_each_operation_over_tcp() {
 
 #[test]
 fn one_that_is_frozen_only_delays_the_others() {
-    let cluster = Cluster::new("collectives-frozen", "shm", 3);
+    let cluster = Cluster::new("collectives-frozen", "shm", 3).with_own_node();
     let mut processes = cluster.start();
     let answers = Answers::of(&mut processes);
     processes[1].signal("-STOP");

@@ -5,21 +5,15 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
     thread,
     time::Duration,
 };
 
-use crate::process::{self, Cluster, Process};
+use crate::process::{self, Cluster, Process, said, squall_log};
 
 /// The time after which a log at rest has noted its acknowledged mark.
 const QUIET: Duration = Duration::from_millis(2500);
-
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
 
 fn log_of(cluster: &Cluster, id: u32) -> PathBuf {
     cluster.directory(id).join("logs/sum")
@@ -57,16 +51,6 @@ fn add(cluster: &Cluster, numbers: usize) {
     process::kill_all(nodes);
 }
 
-fn squall(arguments: &[&str], paths: &[&Path]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
-    command.arg("log").args(arguments).args(paths).output().expect("it can be started")
-}
-
-/// The output of a command, on both streams.
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 #[test]
 fn a_complete_log_that_comes_late_is_not_cut_to_those_of_damaged_members() {
     let cluster = Cluster::durable("late", "shm", 3);
@@ -93,7 +77,7 @@ fn an_operator_repairs_a_log_from_a_copy_or_accepts_what_it_lacks() {
     let copied = Command::new("cp").arg("-r").args([&log, &copy]).status().expect("it can be started");
     assert!(copied.success());
     zero_end(&log, 500);
-    let verified = squall(&["verify"], &[&log]);
+    let verified = squall_log(&["verify"], &[&log]);
     assert!(
         !verified.status.success() && said(&verified).contains("were acknowledged, and are missing"),
         "{verified:?}"
@@ -103,17 +87,17 @@ fn an_operator_repairs_a_log_from_a_copy_or_accepts_what_it_lacks() {
         node.ready();
         let refused = node.add(0).expect_err("it lacks what was acknowledged");
         assert!(refused.contains("no member holds the group's state"), "{refused}");
-        let used = squall(&["cut", "--before-damage"], &[&log]);
+        let used = squall_log(&["cut", "--before-damage"], &[&log]);
         assert!(!used.status.success() && said(&used).contains("in use"), "{used:?}");
         node.kill();
     };
     waits();
 
-    let cut = squall(&["cut", "--before-damage"], &[&log]);
+    let cut = squall_log(&["cut", "--before-damage"], &[&log]);
     assert!(cut.status.success() && said(&cut).contains("--accept-loss"), "{cut:?}");
     waits();
 
-    let repaired = squall(&["repair", "--from"], &[&copy, &log]);
+    let repaired = squall_log(&["repair", "--from"], &[&copy, &log]);
     assert!(repaired.status.success(), "{repaired:?}");
     let mut node = cluster.launch(1);
     node.ready();
@@ -122,18 +106,18 @@ fn an_operator_repairs_a_log_from_a_copy_or_accepts_what_it_lacks() {
     node.kill();
 
     zero_end(&log, 500);
-    let read = squall(&["read"], &[&log]);
+    let read = squall_log(&["read"], &[&log]);
     assert!(!read.status.success() && said(&read).contains("can't be read"), "{read:?}");
-    let cut = squall(&["cut", "--before-damage", "--accept-loss"], &[&log]);
+    let cut = squall_log(&["cut", "--before-damage", "--accept-loss"], &[&log]);
     assert!(cut.status.success(), "{cut:?}");
     let mut node = cluster.launch(1);
     node.ready();
     let sum = node.serves();
     assert!((20..40).contains(&sum), "{sum}");
     node.kill();
-    let verified = squall(&["verify"], &[&log]);
+    let verified = squall_log(&["verify"], &[&log]);
     assert!(verified.status.success(), "{verified:?}");
 
-    let strange = squall(&["cut", "--before-damage"], &[&cluster.directory(1)]);
+    let strange = squall_log(&["cut", "--before-damage"], &[&cluster.directory(1)]);
     assert!(!strange.status.success() && said(&strange).contains("holds no log"), "{strange:?}");
 }

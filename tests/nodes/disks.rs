@@ -120,7 +120,7 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
-    let cluster = Cluster::durable("full", "shm", 3);
+    let cluster = Cluster::durable("full", "shm", 3).with_own_node();
     let Some(disk) = Tmpfs::mount(&cluster.directory(3), SMALL) else { return };
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].ask("append"), RECORDS.to_string(), "the others go on");

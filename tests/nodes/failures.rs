@@ -5,12 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::process::{self, Cluster, FAILURE_TIMEOUT};
 
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
-
 fn who_is_killed_is_missed_for_a_moment_and_comes_back_with_the_state(backend: &'static str) {
     for (victim, others) in [(3, [1, 2]), (1, [2, 3])] {
         let cluster = Cluster::new(&format!("kill{victim}"), backend, 3);

@@ -1,12 +1,11 @@
 //! Nodes over shared memory, several in this process: groups side by side, slow applications, ends and refusals.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use rkyv::Archived;
 use squall::{Applied, Config, EndReason, Group, Mode, Node, Replicated, StartError, SubmitError, Unavailable};
+
+use crate::process::until;
 
 /// A counter that adds, and can be slow or submit to itself.
 struct Counter {
@@ -66,14 +65,6 @@ fn start(test: &str, members: u32, slow: Duration) -> Vec<Started> {
         let starting: Vec<_> = (1..=members).map(|id| scope.spawn(move || start(id))).collect();
         starting.into_iter().map(|node| node.join().expect("it starts")).collect()
     })
-}
-
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn add_somewhere(nodes: &mut [Process], shard: usize) -> u64 {
 
 #[test]
 fn callers_go_on_while_one_disk_hangs_and_another_member_is_killed() {
-    let cluster = Cluster::durable("hung", "tcp", 5);
+    let cluster = Cluster::durable("hung", "tcp", 5).with_own_node();
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(1), Ok(1));
     let Some(hung) = HungDisk::of(&nodes[1]) else { return };
@@ -118,7 +118,7 @@ const SHARDS: usize = 5;
 
 #[test]
 fn callers_of_all_shards_go_on_while_one_disk_hangs_and_another_member_is_killed() {
-    let cluster = Cluster::durable("hung-shards", "tcp", 5).with_shards(SHARDS as u32, 3);
+    let cluster = Cluster::durable("hung-shards", "tcp", 5).with_own_node().with_shards(SHARDS as u32, 3);
     let mut nodes = cluster.start();
     let held = cluster.wait_whole(1);
     assert!(held.iter().any(|holders| holders.contains(&2) && holders.contains(&5)), "{held:?}");
@@ -144,7 +144,7 @@ fn callers_of_all_shards_go_on_while_one_disk_hangs_and_another_member_is_killed
 /// hang. All lose power, and the two come back first: their logs do not count, and they wait for the third.
 #[test]
 fn who_comes_back_is_complete_only_once_its_disk_has_the_log() {
-    let cluster = Cluster::durable("joiners", "tcp", 3);
+    let cluster = Cluster::durable("joiners", "tcp", 3).with_own_node();
     let mut nodes = cluster.start();
     (1..=5).for_each(|sum| assert_eq!(nodes[0].add(1), Ok(sum)));
     nodes.remove(1).kill();

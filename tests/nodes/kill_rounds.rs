@@ -303,10 +303,11 @@ impl Rounds {
     fn new(seed: u64, backend: &'static str, layout: Layout) -> Rounds {
         let (tell, news) = mpsc::channel();
         let Layout { nodes, shards, replicas } = layout;
+        let cluster = Cluster::durable(&format!("kill-{seed}-{shards}"), backend, nodes).with_own_node();
         Rounds {
             layout,
             nodes: BTreeMap::new(),
-            cluster: Cluster::durable(&format!("kill-{seed}-{shards}"), backend, nodes).with_shards(shards, replicas),
+            cluster: cluster.with_shards(shards, replicas),
             rng: fastrand::Rng::with_seed(seed),
             news,
             tell,
@@ -321,8 +322,7 @@ impl Rounds {
     }
 
     fn launch(&mut self, id: u32) {
-        let writer = self.next_writer;
-        self.launch_as(id, writer, writer);
+        self.launch_as(id, self.next_writer, self.next_writer);
     }
 
     /// Starts a node that has the number `writer` here, and that writes as `writes_as`.

@@ -27,3 +27,9 @@ mod stopped_replicas;
 mod sum;
 mod transfer;
 mod wrong_directories;
+
+#[test]
+#[ignore = "it is what other tests start as processes"]
+fn node() {
+    process::node();
+}

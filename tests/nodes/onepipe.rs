@@ -220,7 +220,7 @@ fn check(all: &[Told]) {
 /// Stops one of four processes with `stop` while all scatter; the others settle its scatterings and go on.
 fn one_goes(test: &str, stop: impl Fn(&mut Process), then: impl Fn(&Rank)) {
     for victim in [3, 0] {
-        let cluster = Cluster::new(&format!("onepipe-{test}-{victim}"), "shm", 4);
+        let cluster = Cluster::new(&format!("onepipe-{test}-{victim}"), "shm", 4).with_own_node();
         let mut ranks: Vec<Rank> = (0..).zip(cluster.start()).map(|(rank, process)| Rank::new(rank, process)).collect();
         go(&mut ranks);
         let mut gone = ranks.remove(victim);
@@ -245,7 +245,7 @@ fn one_is_killed_and_the_others_settle_what_it_sent() {
 
 #[test]
 fn a_view_that_ends_does_not_wait_for_threads_that_wait_for_the_next() {
-    let cluster = Cluster::new("onepipe-waits", "shm", 4);
+    let cluster = Cluster::new("onepipe-waits", "shm", 4).with_own_node();
     let mut ranks: Vec<Rank> = (0..).zip(cluster.start()).map(|(rank, process)| Rank::new(rank, process)).collect();
     ranks.iter_mut().for_each(|rank| rank.process.tell("submit"));
     go(&mut ranks);

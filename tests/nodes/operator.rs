@@ -7,7 +7,7 @@ use std::{
     net::TcpListener,
     process::{Child, Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use squall::{
@@ -18,15 +18,9 @@ use squall::{
 };
 
 use crate::{
-    process::{self, PATIENCE},
+    process::{self, PATIENCE, until},
     sum::Sum,
 };
-
-#[test]
-#[ignore = "it is what other tests start as processes"]
-fn node() {
-    process::node();
-}
 
 fn cluster(test: &str) -> String {
     format!("operator-{test}-{}", std::process::id())
@@ -51,16 +45,8 @@ fn start_all(configs: Vec<ConfigBuilder>) -> Vec<Started> {
     })
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn ask(test: &str, node: u32) -> AdminClient {
-    AdminClient::connect(&Target::on_host(cluster(test), node), PATIENCE).expect("it runs")
+    process::ask(&cluster(test), node)
 }
 
 fn squall(arguments: &str) -> Output {

@@ -3,14 +3,14 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
 };
 
 use rkyv::Archived;
 use squall::{Applied, Node, Replicated, Snapshot};
 
 use crate::{
-    process::{self, Cluster, PATIENCE, Process},
+    process::{self, Cluster, PATIENCE, Process, said, squall_log},
     sum::Sum,
 };
 
@@ -65,18 +65,8 @@ fn node() {
     }
 }
 
-fn squall(arguments: &[&str], log: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
-    command.arg("log").args(arguments).arg(log).output().expect("it can be started")
-}
-
-/// The output of a command, on both streams.
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 fn skip(log: &Path, version: u64) -> Output {
-    squall(&["skip", "--version", &version.to_string(), "--reason", "thirteen"], log)
+    squall_log(&["skip", "--version", &version.to_string(), "--reason", "thirteen"], &[log])
 }
 
 /// The version that a sentence names.
@@ -87,7 +77,7 @@ fn version(why: &str) -> u64 {
 
 #[test]
 fn an_operator_lets_a_group_go_on_without_a_command_that_its_service_panics_with() {
-    let cluster = Cluster::durable("poison", "shm", 3);
+    let cluster = Cluster::durable("poison", "shm", 3).with_own_node();
     let log = |id: u32| -> PathBuf { cluster.directory(id).join("logs/sum") };
     let mut nodes = cluster.start();
     for nth in 0..9 {
@@ -106,9 +96,9 @@ fn an_operator_lets_a_group_go_on_without_a_command_that_its_service_panics_with
 
     let none = skip(&log(1), version + 1000);
     assert!(!none.status.success() && said(&none).contains("and no version"), "{none:?}");
-    let silent = squall(&["skip", "--version", &version.to_string()], &log(1));
+    let silent = squall_log(&["skip", "--version", &version.to_string()], &[&log(1)]);
     assert!(silent.status.code() == Some(2) && said(&silent).contains("--reason"), "{silent:?}");
-    let blank = squall(&["skip", "--version", &version.to_string(), "--reason", "  "], &log(1));
+    let blank = squall_log(&["skip", "--version", &version.to_string(), "--reason", "  "], &[&log(1)]);
     assert!(!blank.status.success() && said(&blank).contains("the reason has 0 bytes"), "{blank:?}");
     let elsewhere = skip(&cluster.directory(1), version);
     assert!(elsewhere.status.code() == Some(2) && said(&elsewhere).contains("holds no log"), "{elsewhere:?}");
@@ -118,9 +108,9 @@ fn an_operator_lets_a_group_go_on_without_a_command_that_its_service_panics_with
     }
     let twice = skip(&log(1), version);
     assert!(!twice.status.success() && said(&twice).contains("skipped already: thirteen"), "{twice:?}");
-    let read = squall(&["read", "--json"], &log(1));
+    let read = squall_log(&["read", "--json"], &[&log(1)]);
     assert!(read.status.success(), "{read:?}");
-    let verified = squall(&["verify"], &log(1));
+    let verified = squall_log(&["verify"], &[&log(1)]);
     assert!(verified.status.success(), "{verified:?}");
 
     let mut nodes: Vec<Process> = [1, 2].into_iter().map(|id| cluster.launch(id)).collect();

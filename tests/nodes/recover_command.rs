@@ -5,7 +5,7 @@ use std::{
     fs,
     process::{Command, Output},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use squall::{
@@ -14,15 +14,9 @@ use squall::{
 };
 
 use crate::{
-    process::{self, PATIENCE},
+    process::{self, PATIENCE, until},
     sum::Sum,
 };
-
-#[test]
-#[ignore = "it is what other tests start as processes"]
-fn node() {
-    process::node();
-}
 
 fn cluster(test: &str) -> String {
     format!("recover-{test}-{}", std::process::id())
@@ -43,16 +37,8 @@ fn start_all(test: &str) -> Vec<(Node, Sharded<Sum>)> {
     })
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn ask(test: &str, node: u32) -> AdminClient {
-    AdminClient::connect(&Target::on_host(cluster(test), node), PATIENCE).expect("it runs")
+    process::ask(&cluster(test), node)
 }
 
 fn recover(cluster: &str, node: u32) -> Output {

@@ -11,12 +11,6 @@ use crate::process::{self, Cluster, Process, holders};
 /// The time within which a shard that is active at once is reported so: several failure timeouts.
 const WATCHED: Duration = Duration::from_secs(3);
 
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
-
 /// Watches a shard that is suspended, in the reports of two members.
 fn stays_suspended(cluster: &Cluster, shard: usize, members: [u32; 2]) {
     for id in members {

@@ -23,12 +23,6 @@ use crate::{
     sum::Sum,
 };
 
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
-
 /// Starts nodes in this order, none waiting for the others, until all are ready.
 fn launch(cluster: &Cluster, ids: &[u32]) -> Vec<Process> {
     let mut nodes: Vec<_> = ids.iter().map(|&id| cluster.launch(id)).collect();

@@ -12,12 +12,6 @@ use squall_ordered::log::{self, Flaw, Log, Opened, Position, Verified};
 
 use crate::process::{self, Cluster, Process};
 
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
-
 /// Makes a key for each node, and returns the public keys.
 fn make_keys(cluster: &Cluster, ids: &[u32]) -> Vec<MemberKey> {
     let made = ids.iter().map(|&id| {

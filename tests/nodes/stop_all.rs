@@ -124,7 +124,7 @@ fn stop(nodes: &mut [Process], gap: Duration, rng: &mut Rng, shards: usize) -> V
 }
 
 fn all_stop_and_come_back(backend: &'static str, members: u32, shards: u32) {
-    let cluster = Cluster::durable("stop", backend, members).with_shards(shards, members.min(3));
+    let cluster = Cluster::durable("stop", backend, members).with_own_node().with_shards(shards, members.min(3));
     let mut rng = Rng::new();
     let mut bounds = vec![(0, 0); shards as usize];
     for round in 0..=ROUNDS {

@@ -16,7 +16,7 @@ fn node() {
 }
 
 fn both_replicas_are_stopped_and_the_shard_goes_on_from_their_memory(backend: &'static str) {
-    let cluster = Cluster::new("replicas", backend, 5);
+    let cluster = Cluster::new("replicas", backend, 5).with_own_node();
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].ask("view"), "[NodeId(1), NodeId(2)]");
     assert_eq!((nodes[0].add(1), nodes[1].add(2)), (Ok(1), Ok(3)));

@@ -5,12 +5,6 @@ use std::{fs, path::Path, process::Command};
 
 use crate::process::{self, Cluster, Process};
 
-#[test]
-#[ignore = "it is what the other tests start as processes"]
-fn node() {
-    process::node();
-}
-
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").args([from, to]).status();
     assert!(copied.expect("cp can be started").success());

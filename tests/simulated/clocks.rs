@@ -8,9 +8,11 @@ use squall::{
     sim::{Cluster, Options, ViewLogKind},
 };
 
+use crate::sum::Sum;
+
 /// The time of the last command.
 #[derive(Default)]
-struct Last(u64);
+struct Last(Sum);
 
 impl Replicated for Last {
     type Command = u64;
@@ -18,20 +20,17 @@ impl Replicated for Last {
 
     fn apply(&mut self, _command: &u64_le, at: &Applied) -> u64 {
         let time = at.time.0;
-        assert!(time > self.0, "the group's time goes on");
-        self.0 = time;
+        assert!(time > self.0.0, "the group's time goes on");
+        self.0.0 = time;
         time
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes())
+        Replicated::snapshot(&self.0)
     }
 
     fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
+        Replicated::restore(&mut self.0, from)
     }
 }
 
@@ -106,7 +105,7 @@ fn a_clock_that_jumps_ahead_is_refused_until_it_is_right_and_the_others_go_on() 
         cluster.run_for(Duration::from_secs(1));
         assert!(is_refused(submit(seed, &mut cluster, &groups[wrong])), "seed {seed}");
         let last = submit(seed, &mut cluster, &groups[(wrong + 1) % groups.len()]).expect("its clock is right");
-        let seen = cluster.wait(WITHIN, groups[wrong].read(|last| last.0)).expect("it is answered");
+        let seen = cluster.wait(WITHIN, groups[wrong].read(|last| last.0.0)).expect("it is answered");
         assert_eq!(seen, Ok(last), "seed {seed}");
         cluster.set_wall_clock(node, 0);
         submit(seed, &mut cluster, &groups[wrong]).expect("its clock is right again");
@@ -156,7 +155,7 @@ fn a_member_that_joins_goes_on_with_the_group_s_time() {
         let last = submit(seed, &mut cluster, &groups[1]).expect("its clock is right");
         assert!(last > ahead, "seed {seed}");
         for group in &groups {
-            let seen = cluster.wait(WITHIN, group.read(|last| last.0)).expect("it is answered");
+            let seen = cluster.wait(WITHIN, group.read(|last| last.0.0)).expect("it is answered");
             assert_eq!(seen, Ok(last), "seed {seed}");
         }
     }

@@ -4,22 +4,18 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    pin::Pin,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use fastrand::Rng;
-use rkyv::Archived;
 use squall::{
-    Applied, Config, Group, Mode, NodeId, Replicated, ShardState, ShardView, Snapshot, SubmitError,
-    sim::{Cluster, NotStarted, Options, ViewLogKind},
+    Group, NodeId, ShardState, ShardView,
+    sim::{Cluster, NotStarted},
 };
 
-use crate::seeds;
+use crate::{
+    padded::{self, Numbers, Submits},
+    seeds,
+};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 1000;
@@ -30,39 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The time within which a log notes its acknowledged mark.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// The numbers that it was given, in their order.
-#[derive(Debug, Default)]
-struct Numbers(Vec<u64>);
-
-impl Replicated for Numbers {
-    /// A number, and bytes that the state does not keep, so that the log is longer than the state.
-    type Command = (u64, Vec<u8>);
-    type Reply = ();
-
-    fn apply(&mut self, command: &Archived<(u64, Vec<u8>)>, _at: &Applied) {
-        self.0.push(command.0.to_native());
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        self.0 = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
-        Ok(())
-    }
-}
-
-type Answer = Pin<Box<dyn Future<Output = Result<(), SubmitError>>>>;
-
 struct Trial {
     rng: Rng,
     cluster: Cluster,
     groups: Vec<Group<Numbers>>,
-    waiting: Vec<(u64, Answer)>,
-    acknowledged: BTreeSet<u64>,
+    submits: Submits,
     numbers: u64,
     /// Whether the logs are at rest when they are damaged.
     quiet: bool,
@@ -79,26 +47,13 @@ impl Trial {
         let mut rng = Rng::with_seed(seed);
         let members = rng.u32(1..=3);
         let snapshots = [64 << 10, 256 << 10, 1 << 30][rng.usize(0..3)];
-        let config = Config::builder("damaged-logs", 1)
-            .members(1..=members)
-            .failure_timeout(Duration::from_millis(20))
-            .restart_wait(Duration::from_millis(50))
-            .storage("simulated")
-            .group("numbers", |group| {
-                group.mode(Mode::Durable).snapshot_bytes(snapshots);
-            })
-            .build()
-            .expect("the configuration is valid");
         let segment_bytes = [32 << 10, 128 << 10][rng.usize(0..2)];
-        let options = Options { view_log: ViewLogKind::RaftOnDisks, segment_bytes, ..Options::default() };
-        let mut cluster = Cluster::new(config, options, rng.u64(..));
-        let groups = cluster.group("numbers", |_| Numbers::default());
+        let (cluster, groups) = padded::cluster("damaged-logs", members, snapshots, segment_bytes, rng.u64(..));
         Trial {
             rng,
             cluster,
             groups,
-            waiting: Vec::new(),
-            acknowledged: BTreeSet::new(),
+            submits: Submits::default(),
             numbers: 0,
             quiet: true,
             lags: false,
@@ -127,9 +82,7 @@ impl Trial {
                 let node = self.rng.usize(0..self.groups.len());
                 if self.cluster.is_up(NodeId(node as u32 + 1)) {
                     self.numbers += 1;
-                    let command = (self.numbers, vec![7; self.rng.usize(0..1500)]);
-                    let answer = Box::pin(self.groups[node].submit(&command));
-                    self.waiting.push((self.numbers, answer));
+                    self.submits.submit(&self.groups[node], self.numbers, self.rng.usize(0..1500));
                 }
             }
             if kills && self.rng.u8(0..12) == 0 {
@@ -141,20 +94,9 @@ impl Trial {
             }
             let micros = self.rng.u64(0..=8_000);
             self.cluster.run_for(Duration::from_micros(micros));
-            self.answer();
+            self.submits.answer();
         }
         Ok(())
-    }
-
-    fn answer(&mut self) {
-        let acknowledged = &mut self.acknowledged;
-        self.waiting.retain_mut(|(number, answer)| {
-            let answer = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if answer == Poll::Ready(Ok(())) {
-                acknowledged.insert(*number);
-            }
-            answer.is_pending()
-        });
     }
 
     /// Has more numbers acknowledged, of which one member's log does not note that. The others' logs will.
@@ -200,7 +142,7 @@ impl Trial {
             }
         }
         self.cluster.run_until(PATIENCE, |_| false);
-        self.answer();
+        self.submits.answer();
         if self.holders().is_none() {
             return Err("the group is not whole before anything is damaged".to_owned());
         }
@@ -212,7 +154,7 @@ impl Trial {
                     self.lag()?;
                 }
                 self.cluster.run_for(QUIET);
-                self.answer();
+                self.submits.answer();
             }
             false => self.work(false)?,
         }
@@ -314,8 +256,10 @@ impl Trial {
             waited += slice;
         };
         let shown = self.shows(&shard)?;
-        match self.acknowledged.iter().find(|number| !shown.contains(number)) {
-            Some(lost) => Err(format!("{lost} of {} is lost, and {} are shown", self.acknowledged.len(), shown.len())),
+        match self.submits.acknowledged.iter().find(|number| !shown.contains(number)) {
+            Some(lost) => {
+                Err(format!("{lost} of {} is lost, and {} are shown", self.submits.acknowledged.len(), shown.len()))
+            }
             None => Ok(()),
         }
     }
@@ -324,7 +268,7 @@ impl Trial {
     fn shows(&mut self, shard: &ShardView) -> Result<BTreeSet<u64>, String> {
         let mut all = Vec::new();
         for node in &shard.complete {
-            let read = self.groups[node.0 as usize - 1].read(|numbers| numbers.0.clone());
+            let read = self.groups[node.0 as usize - 1].read(|numbers| numbers.given.clone());
             match self.cluster.wait(PATIENCE, read) {
                 Some(Ok(shown)) => all.push(shown),
                 other => return Err(format!("{node} answers no read: {:?}", other.map(|read| read.err()))),

@@ -11,6 +11,7 @@ mod memory_shards;
 #[path = "../support/numbers.rs"]
 mod numbers;
 mod onepipe_views;
+mod padded;
 mod poison;
 mod scenarios;
 mod scrub;

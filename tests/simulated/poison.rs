@@ -4,67 +4,29 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::time::Duration;
 
 use fastrand::Rng;
-use rkyv::Archived;
 use squall::{
-    Applied, Config, EndReason, Group, Mode, NodeId, Replicated, Snapshot, SubmitError,
-    sim::{Cluster, NotStarted, Options, ViewLogKind},
+    EndReason, Group, NodeId,
+    sim::{Cluster, NotStarted},
 };
 
-use crate::seeds;
+use crate::{
+    padded::{self, Numbers, POISON, Submits},
+    seeds,
+};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 40;
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The number with which the service panics, unless it was mended.
-const POISON: u64 = 666_666;
-
-/// The numbers that it was given, in their order.
-#[derive(Debug, Default)]
-struct Numbers {
-    given: Vec<u64>,
-    is_mended: bool,
-}
-
-impl Replicated for Numbers {
-    type Command = (u64, Vec<u8>);
-    type Reply = ();
-
-    fn apply(&mut self, command: &Archived<(u64, Vec<u8>)>, _at: &Applied) {
-        assert!(self.is_mended || command.0 != POISON, "this number is too much, as the test wants it");
-        self.given.push(command.0.to_native());
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.given.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        self.given =
-            bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
-        Ok(())
-    }
-}
-
-type Answer = Pin<Box<dyn Future<Output = Result<(), SubmitError>>>>;
-
 struct Trial {
     rng: Rng,
     cluster: Cluster,
     groups: Vec<Group<Numbers>>,
-    waiting: Vec<(u64, Answer)>,
-    acknowledged: Vec<u64>,
+    submits: Submits,
     numbers: u64,
 }
 
@@ -74,25 +36,12 @@ impl Trial {
     fn new(seed: u64) -> Trial {
         let mut rng = Rng::with_seed(seed);
         let snapshots = [64 << 10, 256 << 10, 1 << 30][rng.usize(0..3)];
-        let config = Config::builder("poison", 1)
-            .members(1..=3)
-            .failure_timeout(Duration::from_millis(20))
-            .restart_wait(Duration::from_millis(50))
-            .storage("simulated")
-            .group("numbers", |group| {
-                group.mode(Mode::Durable).snapshot_bytes(snapshots);
-            })
-            .build()
-            .expect("the configuration is valid");
-        let options = Options { view_log: ViewLogKind::RaftOnDisks, segment_bytes: 32 << 10, ..Options::default() };
-        let mut cluster = Cluster::new(config, options, rng.u64(..));
-        let groups = cluster.group("numbers", |_| Numbers::default());
-        Trial { rng, cluster, groups, waiting: Vec::new(), acknowledged: Vec::new(), numbers: 0 }
+        let (cluster, groups) = padded::cluster("poison", 3, snapshots, 32 << 10, rng.u64(..));
+        Trial { rng, cluster, groups, submits: Submits::default(), numbers: 0 }
     }
 
     fn submit(&mut self, node: usize, number: u64) {
-        let command = (number, vec![7; self.rng.usize(0..1500)]);
-        self.waiting.push((number, Box::pin(self.groups[node].submit(&command))));
+        self.submits.submit(&self.groups[node], number, self.rng.usize(0..1500));
     }
 
     /// Submits numbers at all nodes that run, for a while.
@@ -107,19 +56,8 @@ impl Trial {
             }
             let micros = self.rng.u64(0..=8_000);
             self.cluster.run_for(Duration::from_micros(micros));
-            self.answer();
+            self.submits.answer();
         }
-    }
-
-    fn answer(&mut self) {
-        let acknowledged = &mut self.acknowledged;
-        self.waiting.retain_mut(|(number, answer)| {
-            let answer = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if answer == Poll::Ready(Ok(())) {
-                acknowledged.push(*number);
-            }
-            answer.is_pending()
-        });
     }
 
     /// Submits the poison in the midst of work. Returns its version, as the members that end report it. A member that
@@ -132,7 +70,7 @@ impl Trial {
         self.work();
         let all_end = |cluster: &Cluster| NODES.iter().all(|&node| cluster.end_reason(node).is_some());
         self.cluster.run_until(PATIENCE, all_end);
-        self.answer();
+        self.submits.answer();
         let said = |&node: &NodeId| match self.cluster.end_reason(node)? {
             EndReason::Poison(why) => Some(why.clone()),
             other => panic!("{node}: {other:?}"),
@@ -143,7 +81,7 @@ impl Trial {
             assert!(why.contains(&format!("squall log skip DIR --version {version} --reason")), "{why}");
         }
         assert!(!self.groups.iter().any(|group| group.submit(&(0, Vec::new())).is_accepted()), "nobody goes on");
-        assert!(!self.acknowledged.contains(&POISON));
+        assert!(!self.submits.acknowledged.contains(&POISON));
         // Writes that are on their way to the disks get there, or do not.
         let millis = self.rng.u64(0..3);
         self.cluster.run_for(Duration::from_millis(millis));
@@ -198,7 +136,7 @@ impl Trial {
     fn shows(&mut self, nodes: &[NodeId]) {
         let hold = self.come_to_hold(nodes);
         assert!(hold, "{:?}: {:?}", self.holders(), NODES.map(|node| self.cluster.end_reason(node).cloned()));
-        self.answer();
+        self.submits.answer();
         let mut shown = Vec::new();
         for &node in nodes {
             let read = self.groups[node.0 as usize - 1].read(|numbers| numbers.given.clone());
@@ -207,8 +145,8 @@ impl Trial {
         // Each was read behind the one before.
         assert!(shown.windows(2).all(|pair| pair[1].starts_with(&pair[0])), "members differ");
         assert!(!shown[0].contains(&POISON));
-        let lost = self.acknowledged.iter().find(|number| !shown[0].contains(number));
-        assert_eq!(lost, None, "of {} acknowledged", self.acknowledged.len());
+        let lost = self.submits.acknowledged.iter().find(|number| !shown[0].contains(number));
+        assert_eq!(lost, None, "of {} acknowledged", self.submits.acknowledged.len());
     }
 }
 

@@ -12,7 +12,7 @@ use squall::{
     sim::{Cluster, Options, ViewLogKind},
 };
 
-use crate::seeds;
+use crate::{seeds, sum::Sum};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 50;
@@ -21,26 +21,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The count of commands.
 #[derive(Debug, Default)]
-struct Count(u64);
+struct Count(Sum);
 
 impl Replicated for Count {
     type Command = Vec<u8>;
     type Reply = u64;
 
     fn apply(&mut self, _command: &Archived<Vec<u8>>, _at: &Applied) -> u64 {
-        self.0 += 1;
-        self.0
+        self.0.0 += 1;
+        self.0.0
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes().to_vec())
+        Replicated::snapshot(&self.0)
     }
 
     fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
+        Replicated::restore(&mut self.0, from)
     }
 }
 

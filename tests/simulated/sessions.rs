@@ -6,53 +6,25 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use fastrand::Rng;
-use rkyv::Archived;
 use squall::{
-    Applied, Config, Group, Mode, NodeId, QueryService, Replicated, ServeOptions, Served, Snapshot,
+    Config, Group, Mode, NodeId, QueryService, ServeOptions, Served,
     client::{Call, ClientError},
     sim::{Client, Cluster, NotStarted, Options, ViewLogKind},
 };
 
-use crate::seeds;
+use crate::{numbers::Sequence, seeds};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 40;
 
 /// The time within which all calls are over and all members serve, once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The commands that it was given, in order.
-#[derive(Debug, Default)]
-struct Sequence(Vec<u64>);
-
-impl Replicated for Sequence {
-    type Command = u64;
-    /// The number of commands, this one included.
-    type Reply = u64;
-
-    fn apply(&mut self, number: &Archived<u64>, _at: &Applied) -> u64 {
-        self.0.push(number.to_native());
-        self.0.len() as u64
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        self.0 = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
-        Ok(())
-    }
-}
 
 impl QueryService for Sequence {
     type Query = ();

@@ -2,14 +2,15 @@
 //! give them up in time, and take them back once they go on. A node that is only slow stays, and where most stand still
 //! none is given up. Callers at a member that is given up get an answer, whatever hangs there.
 
-use std::{io, pin::Pin, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use fastrand::Rng;
-use rkyv::Archived;
 use squall::{
-    Applied, Config, Group, Mode, NodeId, Replicated, Snapshot, SubmitError,
+    Config, Group, Mode, NodeId, SubmitError,
     sim::{Cluster, Options, ViewLogKind},
 };
+
+use crate::sum::Sum;
 
 const SEEDS: u64 = 20;
 
@@ -18,30 +19,6 @@ const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 /// The time within which callers go on. Members are given up after one failure timeout, which the others notice at
 /// their next look; then a view must be decided on simulated disks.
 const TIMEOUTS: Duration = Duration::from_millis(60);
-
-#[derive(Debug, Default)]
-struct Sum(u64);
-
-impl Replicated for Sum {
-    type Command = u64;
-    type Reply = u64;
-
-    fn apply(&mut self, number: &Archived<u64>, _at: &Applied) -> u64 {
-        self.0 += number.to_native();
-        self.0
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes().to_vec())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
-    }
-}
 
 type Call = Pin<Box<dyn Future<Output = ()>>>;
 

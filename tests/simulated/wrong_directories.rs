@@ -3,15 +3,14 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
-use rkyv::Archived;
 use squall::{
-    Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
+    Config, Group, Mode, NodeId,
     sim::{Cluster, DiskCopy, NotStarted, Options, ViewLogKind},
 };
 
-use crate::seeds;
+use crate::{numbers::Sequence, seeds};
 
 /// The number of seeds that run here.
 const SEEDS: u64 = 10;
@@ -19,34 +18,10 @@ const SEEDS: u64 = 10;
 /// The time within which a group serves, or says why not.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The numbers that it was given, in their order.
-#[derive(Debug, Default)]
-struct Numbers(Vec<u64>);
-
-impl Replicated for Numbers {
-    type Command = u64;
-    type Reply = ();
-
-    fn apply(&mut self, command: &Archived<u64>, _at: &Applied) {
-        self.0.push(command.to_native());
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        self.0 = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
-        Ok(())
-    }
-}
-
 struct World {
     seed: u64,
     cluster: Cluster,
-    groups: Vec<Group<Numbers>>,
+    groups: Vec<Group<Sequence>>,
     acknowledged: Vec<u64>,
 }
 
@@ -66,13 +41,13 @@ impl World {
             .expect("the configuration is valid");
         let options = Options { view_log: ViewLogKind::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, seed);
-        let groups = cluster.group("numbers", |_| Numbers::default());
+        let groups = cluster.group("numbers", |_| Sequence::default());
         cluster.start().expect("the group forms");
         World { seed, cluster, groups, acknowledged: Vec::new() }
     }
 
     fn launch(&mut self, node: NodeId) -> Result<(), String> {
-        self.groups[node.0 as usize - 1] = self.cluster.declare(node, "numbers", Numbers::default());
+        self.groups[node.0 as usize - 1] = self.cluster.declare(node, "numbers", Sequence::default());
         match self.cluster.launch(node) {
             Ok(()) => Ok(()),
             Err(NotStarted::Disk { why, .. }) => Err(why),
@@ -86,7 +61,7 @@ impl World {
             let number = self.acknowledged.len() as u64 + 1;
             let answer = self.groups[at.0 as usize - 1].submit(&number);
             let answer = self.cluster.wait(PATIENCE, answer);
-            assert_eq!(answer, Some(Ok(())), "seed {}: {number} at {at}", self.seed);
+            assert_eq!(answer, Some(Ok(number)), "seed {}: {number} at {at}", self.seed);
             self.acknowledged.push(number);
         }
     }

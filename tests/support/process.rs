@@ -9,7 +9,7 @@ use std::{
     net::TcpListener,
     panic::Location,
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -37,7 +37,7 @@ const NODE: &str = "SQUALL_TEST_NODE";
 /// The prefix of an answer, since the test harness writes to the same output.
 const ANSWER: &str = "> ";
 
-/// Runs a node of a test, as an ignored test called `node` of the module that starts it.
+/// Runs a node of a test, as an ignored test that other tests start.
 ///
 /// It answers each line of standard input with one of standard output, until the input ends: `add N` with the sum,
 /// `read` with the sum as it is read linearizably, `view` with the members that may send. The shard is 0; the number of
@@ -62,6 +62,31 @@ pub(crate) fn node_of(config: Config) {
             return;
         }
     }
+}
+
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Asks a node of this host's cluster.
+pub(crate) fn ask(cluster: &str, node: u32) -> AdminClient {
+    AdminClient::connect(&Target::on_host(cluster, node), PATIENCE).expect("it runs")
+}
+
+/// Runs `squall log` with these arguments and directories.
+pub(crate) fn squall_log(arguments: &[&str], directories: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.arg("log").args(arguments).args(directories).output().expect("it can be started")
+}
+
+/// The output of a command, on both streams.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// The configuration of such a process, with one group, of this name.
@@ -137,26 +162,24 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster whose processes run the test called `node` of the module that calls this.
-    #[track_caller]
+    /// Makes a cluster whose processes run [`node`].
     pub(crate) fn new(test: &str, backend: &'static str, members: u32) -> Cluster {
         let held: Vec<_> = (0..members).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
         let addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
         let name = format!("process-{test}-{backend}-{}", std::process::id());
+        let node = "node".to_owned();
+        Cluster { name, node, backend, addresses, shards: 1, replicas: members, directories: None }
+    }
+
+    /// The same cluster, with processes that run the test called `node` of the module that calls this.
+    #[track_caller]
+    pub(crate) fn with_own_node(mut self) -> Cluster {
         let module = Path::new(Location::caller().file()).file_stem().expect("it is a file").display().to_string();
-        Cluster {
-            name,
-            node: format!("{module}::node"),
-            backend,
-            addresses,
-            shards: 1,
-            replicas: members,
-            directories: None,
-        }
+        self.node = format!("{module}::node");
+        self
     }
 
     /// Makes a cluster whose group is durable.
-    #[track_caller]
     pub(crate) fn durable(test: &str, backend: &'static str, members: u32) -> Cluster {
         let mut cluster = Cluster::new(test, backend, members);
         cluster.directories = Some(tempfile::tempdir().expect("a directory can be made"));

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use hdrhistogram::Histogram;
 use squall_command::CommandError;
 
 use super::{
     cluster,
     job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning, WorkerMeasurements},
     latency,
-    places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
+    places::{PlaceArgs, Places},
     printing::Printing,
-    report::CallsRow,
+    report::{CallsRow, RowHead},
 };
 
 const HELP: &str = "\
@@ -81,11 +80,9 @@ impl CallsArgs {
         self.places.check(self.nodes).map_err(CommandError::Usage)?;
         let mut report = self.printing.begin()?;
         for calls in self.all_calls() {
-            let cluster = fresh_cluster();
-            let places = self.places.find(&cluster, self.nodes).map_err(CommandError::Failed)?;
-            let jobs = self.jobs(&cluster, calls, &places);
-            let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))
-                .map_err(|error| CommandError::Failed(error.to_string()))?;
+            let places = self.places.find(self.nodes)?;
+            let jobs = self.jobs(calls, &places);
+            let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))?;
             report.calls(&row(&jobs[0], calls, &outcomes))?;
         }
         Ok(())
@@ -107,12 +104,9 @@ impl CallsArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, cluster: &str, calls: Calls, places: &Places) -> Vec<Job> {
-        let job = |node| Job {
-            cluster: cluster.to_owned(),
-            place: places.place.clone(),
-            node,
-            nodes: self.nodes,
+    fn jobs(&self, calls: Calls, places: &Places) -> Vec<Job> {
+        let job = |worker| Job {
+            worker,
             senders: Senders::All,
             size_bytes: self.size as usize,
             ring_bytes: RING_BYTES,
@@ -124,7 +118,7 @@ impl CallsArgs {
             calls: Some(calls),
             storage: None,
         };
-        (0..self.nodes).map(job).collect()
+        places.workers(self.nodes).map(job).collect()
     }
 }
 
@@ -133,13 +127,8 @@ fn row(job: &Job, calls: Calls, outcomes: &[WorkerMeasurements]) -> CallsRow {
     let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
     let sum = |of: fn(&WorkerMeasurements) -> f64| outcomes.iter().map(of).sum::<f64>();
     let answered = sum(|outcome| outcome.answered as f64);
-    let micros =
-        |quantile| (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0);
     CallsRow {
-        bench: "calls",
-        fabric: fabric_of(job.place.as_ref()),
-        tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
-        nodes: job.nodes,
+        head: RowHead::of("calls", job),
         callers: calls.callers,
         in_flight: calls.in_flight,
         reads_percent: calls.reads_percent,
@@ -147,8 +136,8 @@ fn row(job: &Job, calls: Calls, outcomes: &[WorkerMeasurements]) -> CallsRow {
         size_bytes: job.size_bytes,
         spin: job.spin,
         calls_per_second: sum(|outcome| outcome.answered as f64 / outcome.wall_seconds),
-        latency_p50_us: micros(0.5),
-        latency_p99_us: micros(0.99),
+        latency_p50_us: latency::micros(&latencies, 0.5),
+        latency_p99_us: latency::micros(&latencies, 0.99),
         switches_per_call: (answered > 0.0).then(|| sum(|outcome| outcome.switches as f64) / answered),
         cpu_us_per_call: (answered > 0.0).then(|| sum(|outcome| outcome.cpu_seconds) * 1e6 / answered),
     }

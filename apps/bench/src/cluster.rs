@@ -14,6 +14,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
+use squall_command::CommandError;
 use squall_fabric::Time;
 
 use super::{
@@ -56,6 +57,12 @@ pub(crate) enum RunError {
     Silent(Duration),
 }
 
+impl From<RunError> for CommandError {
+    fn from(error: RunError) -> CommandError {
+        CommandError::failed(error)
+    }
+}
+
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
 pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Vec<WorkerMeasurements>, RunError> {
     run_unless(&Arc::default(), jobs, places, measure)
@@ -88,10 +95,7 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Bulk
     let once = PATIENCE + Duration::from_nanos(copies * nanos);
     let rounds = jobs.first().map_or(0, |job| 1 + job.warm_up + job.iterations);
     // Workers do not wait for this process: one may have moved all before the readiness of another is read here.
-    workers.until_all(once * (1 + rounds), |said| match said {
-        WorkerReport::Moved(rounds) => Some(rounds),
-        _ => None,
-    })
+    workers.results(once * (1 + rounds))
 }
 
 /// Runs a job for each node in a process of its own, and returns the times of its operations, by node.
@@ -101,10 +105,7 @@ pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Resul
     let nanos = if jobs[0].place.is_some() { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
     // The nodes may share cores: a short operation then waits while other nodes have them.
     let once = Duration::from_millis(jobs.len() as u64) + Duration::from_nanos(bytes * nanos);
-    workers.until_all(PATIENCE + once * (64 + jobs[0].samples), |said| match said {
-        WorkerReport::Timed(timed) => Some(timed),
-        _ => None,
-    })
+    workers.results(PATIENCE + once * (64 + jobs[0].samples))
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
@@ -114,10 +115,7 @@ pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &Places) -> Result<Vec<Sc
     let from = Time::boot_clock() + WARM_UP;
     let measure = Duration::from_nanos(2 * jobs[0].phase_nanos + 3 * PAUSE_NANOS);
     workers.tell(&Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
-    workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
-        WorkerReport::Scattered(scattered) => Some(scattered),
-        _ => None,
-    })
+    workers.results(WARM_UP + measure + PATIENCE)
 }
 
 /// The processes of one run. Processes that still run when it is dropped are stopped.
@@ -237,6 +235,11 @@ impl Workers {
     ) -> Result<Vec<T>, RunError> {
         let out: Vec<bool> = self.workers.iter().map(|worker| worker.is_out).collect();
         self.until_those(limit, |node| !out[node], take)
+    }
+
+    /// Waits until each of these workers has said its result of this type.
+    pub(crate) fn results<T: TryFrom<WorkerReport>>(&mut self, limit: Duration) -> Result<Vec<T>, RunError> {
+        self.until_all(limit, |said| T::try_from(said).ok())
     }
 
     fn until_those<T>(

@@ -20,3 +20,8 @@ pub(crate) fn merged<'a>(parts: impl Iterator<Item = &'a Vec<(u64, u64)>>) -> Hi
     }
     merged
 }
+
+/// A quantile in microseconds. None if nothing was recorded.
+pub(crate) fn micros(histogram: &Histogram<u64>, quantile: f64) -> Option<f64> {
+    (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64 / 1000.0)
+}

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
-use hdrhistogram::Histogram;
 use squall_command::CommandError;
 use squall_sst::ring::{MAX_BYTES, MIN_BYTES};
 
@@ -12,9 +11,9 @@ use super::{
     job::{Job, Senders, Spinning, WorkerMeasurements},
     latency,
     log::{DiskArgs, appends},
-    places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
+    places::{PlaceArgs, Places},
     printing::Printing,
-    report::{FigureReport, OrderedRow},
+    report::{FigureReport, OrderedRow, RowHead},
 };
 
 const HELP: &str = "\
@@ -113,11 +112,9 @@ impl OrderedArgs {
         let mut report = self.printing.begin()?;
         for &nodes in &self.nodes {
             for &size in &self.size {
-                let cluster = fresh_cluster();
-                let places = self.places.find(&cluster, nodes).map_err(CommandError::Failed)?;
-                let jobs = self.jobs(&cluster, nodes, size, &places);
-                let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))
-                    .map_err(|error| CommandError::Failed(error.to_string()))?;
+                let places = self.places.find(nodes)?;
+                let jobs = self.jobs(nodes, size, &places);
+                let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))?;
                 let row = row(&jobs[0], &outcomes);
                 warn_of_overload(&row);
                 report.ordered(&row)?;
@@ -130,8 +127,8 @@ impl OrderedArgs {
         let rounds = self.disk.rounds(self.seconds)?;
         for &nodes in &self.nodes {
             for &size in &self.size {
-                let jobs = |cluster: &str, places: &Places| {
-                    let mut jobs = self.jobs(cluster, nodes, size, places);
+                let jobs = |places: &Places| {
+                    let mut jobs = self.jobs(nodes, size, places);
                     for job in &mut jobs {
                         job.calls = Some(appends(if job.sends() { job.window as u32 } else { 0 }));
                     }
@@ -183,12 +180,9 @@ impl OrderedArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, cluster: &str, nodes: u32, size: usize, places: &Places) -> Vec<Job> {
-        let job = |node| Job {
-            cluster: cluster.to_owned(),
-            place: places.place.clone(),
-            node,
-            nodes,
+    fn jobs(&self, nodes: u32, size: usize, places: &Places) -> Vec<Job> {
+        let job = |worker| Job {
+            worker,
             senders: self.senders,
             size_bytes: size,
             ring_bytes: self.ring_bytes,
@@ -200,7 +194,7 @@ impl OrderedArgs {
             calls: None,
             storage: None,
         };
-        (0..nodes).map(job).collect()
+        places.workers(nodes).map(job).collect()
     }
 
     fn bulk_threshold(&self) -> usize {
@@ -231,14 +225,8 @@ fn row(job: &Job, outcomes: &[WorkerMeasurements]) -> OrderedRow {
     let mut rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64 / outcome.wall_seconds).collect();
     rates.sort_by(f64::total_cmp);
     let messages_per_second = rates[rates.len() / 2];
-    let micros = |histogram: &Histogram<u64>, quantile| {
-        (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64 / 1000.0)
-    };
     OrderedRow {
-        bench: "ordered",
-        fabric: fabric_of(job.place.as_ref()),
-        tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
-        nodes: job.nodes,
+        head: RowHead::of("ordered", job),
         senders: job.senders,
         size_bytes: job.size_bytes,
         ring_bytes: job.ring_bytes,
@@ -247,11 +235,11 @@ fn row(job: &Job, outcomes: &[WorkerMeasurements]) -> OrderedRow {
         spin: job.spin,
         messages_per_second,
         bytes_per_second: messages_per_second * job.size_bytes as f64,
-        latency_p50_us: micros(&latencies, 0.5),
-        latency_p99_us: micros(&latencies, 0.99),
-        latency_p999_us: micros(&latencies, 0.999),
-        lateness_p50_us: micros(&lateness, 0.5),
-        lateness_p99_us: micros(&lateness, 0.99),
+        latency_p50_us: latency::micros(&latencies, 0.5),
+        latency_p99_us: latency::micros(&latencies, 0.99),
+        latency_p999_us: latency::micros(&latencies, 0.999),
+        lateness_p50_us: latency::micros(&lateness, 0.5),
+        lateness_p99_us: latency::micros(&lateness, 0.99),
         cpu_seconds: outcomes.iter().map(|outcome| outcome.cpu_seconds).sum(),
         wall_seconds: outcomes.iter().map(|outcome| outcome.wall_seconds).fold(0.0, f64::max),
     }
@@ -259,7 +247,7 @@ fn row(job: &Job, outcomes: &[WorkerMeasurements]) -> OrderedRow {
 
 /// Warns of a schedule that the nodes can't keep. Latencies then only show how long its queue grew in the time.
 fn warn_of_overload(row: &OrderedRow) {
-    let senders = f64::from(row.senders.of(row.nodes));
+    let senders = f64::from(row.senders.of(row.head.nodes));
     if let Some(asked) = row.rate.map(|rate| rate * senders)
         && row.messages_per_second < 0.9 * asked
     {

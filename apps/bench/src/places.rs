@@ -16,6 +16,7 @@ use squall::{
     config::{Address, Backend, KeyFiles, Security, VerbsOptions},
     keys::{Authority, Files, KeysError},
 };
+use squall_command::CommandError;
 use tempfile::TempDir;
 
 /// The fabric that carries the messages.
@@ -90,23 +91,25 @@ impl PlaceArgs {
         Ok(())
     }
 
-    /// Finds a place for each of `nodes` nodes, and makes keys if they need some.
-    pub(crate) fn find(&self, cluster: &str, nodes: u32) -> Result<Places, String> {
+    /// Finds a place for each of `nodes` nodes of a new cluster, and makes keys if they need some.
+    pub(crate) fn find(&self, nodes: u32) -> Result<Places, CommandError> {
+        let places = Places::on_this_host();
         if self.fabric == FabricKind::Shm {
-            return Ok(Places::on_this_host());
+            return Ok(places);
         }
+        let failed = |error| CommandError::Failed(format!("no free port of 127.0.0.1 was found: {error}"));
         let addresses = match self.addresses.is_empty() {
-            true => free_ports(nodes).map_err(|error| format!("no free port of 127.0.0.1 was found: {error}"))?,
-            false => self.listed(nodes)?,
+            true => free_ports(nodes).map_err(failed)?,
+            false => self.listed(nodes).map_err(CommandError::Failed)?,
         };
-        let keys = self.tls.then(|| RunKeys::make(cluster, nodes)).transpose().map_err(|error| error.to_string())?;
+        let keys = self.tls.then(|| RunKeys::make(&places.cluster, nodes)).transpose().map_err(CommandError::failed)?;
         let place = NodeAddresses {
             fabric: self.fabric,
             device: self.device.clone(),
             addresses,
             keys: keys.as_ref().map(|keys| keys.directory.path().to_owned()),
         };
-        Ok(Places { place: Some(place), wrap: self.wrap.clone(), keys })
+        Ok(Places { place: Some(place), wrap: self.wrap.clone(), keys, ..places })
     }
 
     fn listed(&self, nodes: u32) -> Result<Vec<String>, String> {
@@ -136,16 +139,6 @@ fn numbered(text: &str, node: u32) -> String {
     text.replace(HOST, &(node + 1).to_string())
 }
 
-/// A name that no other run's nodes have.
-pub(crate) fn fresh_cluster() -> String {
-    format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..))
-}
-
-/// The fabric as the command line spells it.
-pub(crate) fn fabric_of(place: Option<&NodeAddresses>) -> FabricKind {
-    place.map_or(FabricKind::Shm, |place| place.fabric)
-}
-
 /// Shorter than the parent's patience, so that a node can report which members are missing.
 pub(crate) const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -168,6 +161,8 @@ fn free_ports(nodes: u32) -> io::Result<Vec<String>> {
 /// The place of one run's nodes, and the keys that go with the run.
 #[derive(Debug)]
 pub(crate) struct Places {
+    /// A name that no other run's nodes have.
+    pub(crate) cluster: String,
     pub(crate) place: Option<NodeAddresses>,
     wrap: Option<String>,
     #[expect(dead_code, reason = "its files go with it")]
@@ -177,13 +172,48 @@ pub(crate) struct Places {
 impl Places {
     /// The nodes share memory.
     pub(crate) fn on_this_host() -> Places {
-        Places { place: None, wrap: None, keys: None }
+        let cluster = format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..));
+        Places { cluster, place: None, wrap: None, keys: None }
+    }
+
+    /// The nodes of all workers.
+    pub(crate) fn workers(&self, nodes: u32) -> impl Iterator<Item = WorkerNode> {
+        let (cluster, place) = (&self.cluster, &self.place);
+        (0..nodes).map(move |node| WorkerNode { cluster: cluster.clone(), node, nodes, place: place.clone() })
     }
 
     /// The command through which a node is started: a program and its first arguments.
     pub(crate) fn wrapper(&self, node: u32) -> Vec<String> {
         let words = self.wrap.iter().flat_map(|wrap| wrap.split_whitespace());
         words.map(|word| numbered(word, node)).collect()
+    }
+}
+
+/// The node of one worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkerNode {
+    /// Unique to the run, so that nodes of different runs never connect.
+    pub(crate) cluster: String,
+    /// This worker's node, from 0, which is also its rank.
+    pub(crate) node: u32,
+    pub(crate) nodes: u32,
+    /// None in shared memory.
+    pub(crate) place: Option<NodeAddresses>,
+}
+
+impl WorkerNode {
+    /// The configuration that the fabric is opened with.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
+    }
+
+    /// The fabric as the command line spells it.
+    pub(crate) fn fabric(&self) -> FabricKind {
+        self.place.as_ref().map_or(FabricKind::Shm, |place| place.fabric)
+    }
+
+    pub(crate) fn is_protected(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| place.keys.is_some())
     }
 }
 
@@ -200,10 +230,6 @@ pub(crate) struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    pub(crate) fn is_protected(&self) -> bool {
-        self.keys.is_some()
-    }
-
     /// Puts the place into a configuration.
     fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
         let security = match &self.keys {
@@ -268,9 +294,9 @@ mod tests {
         }
     }
 
-    fn config(places: &Places, cluster: &str, node: u32) -> Config {
+    fn config(places: &Places, node: usize) -> Config {
         assert!(places.place.is_some(), "they are on a network");
-        configure(cluster, node, 2, places.place.as_ref()).build().expect("it is possible")
+        places.workers(2).nth(node).expect("there are two").config().expect("it is possible")
     }
 
     #[test]
@@ -281,14 +307,14 @@ mod tests {
             (&["[fd77::{host}]"], ["[fd77::1]:7700", "[fd77::2]:7700"]),
             (&["10.0.0.1:80", "10.0.0.2", "10.0.0.3"], ["10.0.0.1:80", "10.0.0.2:7700"]),
         ] {
-            let places = args(listed).find("bench", 2).unwrap();
-            let config = config(&places, "bench", 1);
+            let places = args(listed).find(2).unwrap();
+            let config = config(&places, 1);
             let addresses = [0, 1].map(|node| config.addresses(NodeId(node))[0].to_string());
             assert_eq!(addresses, expected);
             assert_eq!(places.wrapper(1), ["ip", "netns", "exec", "host2"]);
         }
-        let places = args(&[]).find("bench", 2).unwrap();
-        let config = config(&places, "bench", 0);
+        let places = args(&[]).find(2).unwrap();
+        let config = config(&places, 0);
         assert!(config.listen()[0].is_loopback());
         assert_ne!(config.addresses(NodeId(0)), config.addresses(NodeId(1)));
     }
@@ -308,11 +334,9 @@ mod tests {
 
     #[test]
     fn a_run_has_keys_of_its_own_and_leaves_none() {
-        let cluster = format!("squall-bench-test-{}", std::process::id());
-        let places = PlaceArgs { tls: true, ..args(&[]) }.find(&cluster, 2).unwrap();
+        let places = PlaceArgs { tls: true, ..args(&[]) }.find(2).unwrap();
         for node in [0, 1] {
-            let config = config(&places, &cluster, node);
-            config.check_keys().expect("they are this node's");
+            config(&places, node).check_keys().expect("they are this node's");
         }
         let directory = places.place.as_ref().and_then(|place| place.keys.clone()).expect("there are keys");
         assert!(directory.is_dir());

@@ -6,22 +6,34 @@ use std::{
 };
 
 use bytesize::ByteSize;
-use clap::ValueEnum;
 use serde::Serialize;
 use squall_command::CommandError;
 
 use super::{
-    job::{BlockRoute, Of, ScatteringOrder, Senders, Spinning, StoreShape, Touch, Victim},
-    places::FabricKind,
+    job::{BlockRoute, Of, ScatteringOrder, Senders, Spinning, StoreShape, Touch, Victim, spelt},
+    places::{FabricKind, WorkerNode},
 };
 
-/// The figures of one run of `squall-bench ordered`.
+/// The fields with which the figures of a group begin.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct OrderedRow {
+pub(crate) struct RowHead {
     pub(crate) bench: &'static str,
     pub(crate) fabric: FabricKind,
     pub(crate) tls: bool,
     pub(crate) nodes: u32,
+}
+
+impl RowHead {
+    pub(crate) fn of(bench: &'static str, worker: &WorkerNode) -> RowHead {
+        RowHead { bench, fabric: worker.fabric(), tls: worker.is_protected(), nodes: worker.nodes }
+    }
+}
+
+/// The figures of one run of `squall-bench ordered`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OrderedRow {
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     pub(crate) senders: Senders,
     pub(crate) size_bytes: usize,
     pub(crate) ring_bytes: usize,
@@ -43,10 +55,8 @@ pub(crate) struct OrderedRow {
 /// The figures of one run of `squall-bench calls`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CallsRow {
-    pub(crate) bench: &'static str,
-    pub(crate) fabric: FabricKind,
-    pub(crate) tls: bool,
-    pub(crate) nodes: u32,
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     pub(crate) callers: u32,
     pub(crate) in_flight: u32,
     pub(crate) reads_percent: u32,
@@ -65,10 +75,8 @@ pub(crate) struct CallsRow {
 /// rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LogRow {
-    pub(crate) bench: &'static str,
-    pub(crate) fabric: FabricKind,
-    pub(crate) tls: bool,
-    pub(crate) nodes: u32,
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     /// Appends under way at a time, at all nodes together.
     pub(crate) writers: u32,
     pub(crate) size_bytes: usize,
@@ -97,10 +105,8 @@ pub(crate) struct LogRow {
 /// The figures of one run of `squall-bench bulk`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkRow {
-    pub(crate) bench: &'static str,
-    pub(crate) fabric: FabricKind,
-    pub(crate) tls: bool,
-    pub(crate) nodes: u32,
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     /// Whether receivers took the pages of one copy; there was no algorithm then, and there were no blocks.
     pub(crate) shared: bool,
     pub(crate) algorithm: Option<BlockRoute>,
@@ -130,10 +136,8 @@ pub(crate) struct BulkRow {
 /// The figures of one run of `squall-bench collectives`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CollectivesRow {
-    pub(crate) bench: &'static str,
-    pub(crate) fabric: FabricKind,
-    pub(crate) tls: bool,
-    pub(crate) nodes: u32,
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     pub(crate) operation: Of,
     pub(crate) size_bytes: usize,
     pub(crate) algorithm: String,
@@ -152,11 +156,9 @@ pub(crate) struct CollectivesRow {
 /// The figures of one run of `squall-bench onepipe`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OnePipeRow {
-    pub(crate) bench: &'static str,
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     pub(crate) mode: ScatteringOrder,
-    pub(crate) fabric: FabricKind,
-    pub(crate) tls: bool,
-    pub(crate) nodes: u32,
     /// Of each message.
     pub(crate) size_bytes: usize,
     pub(crate) width: usize,
@@ -191,10 +193,8 @@ pub(crate) struct TransactionsRow {
 /// The figures of one run of `squall-bench failover`. Times are medians over survivors and rounds, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FailoverRow {
-    pub(crate) bench: &'static str,
-    pub(crate) fabric: FabricKind,
-    pub(crate) tls: bool,
-    pub(crate) nodes: u32,
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
     pub(crate) victim: Victim,
     pub(crate) rounds: u32,
     pub(crate) failure_timeout_ms: u64,
@@ -254,9 +254,9 @@ impl FigureReport {
         if self.json {
             return print_json(row);
         }
-        let FailoverRow { nodes, rounds, pause_ms_p50, pause_ms_max, .. } = row;
+        let FailoverRow { head, rounds, pause_ms_p50, pause_ms_max, .. } = row;
         let victim = if row.victim == Victim::Leader { "the leader" } else { "a follower" };
-        print(&format!("{nodes} nodes, {rounds} rounds: {victim} is killed"))?;
+        print(&format!("{} nodes, {rounds} rounds: {victim} is killed", head.nodes))?;
         print(&format!("pause     {pause_ms_p50:>8.1} ms median, {pause_ms_max:.1} ms at most"))?;
         let phases = [
             ("detect", row.detect_ms_p50),
@@ -268,20 +268,24 @@ impl FigureReport {
         phases.iter().try_for_each(|(name, ms)| print(&format!("  {name:<8}{ms:>8.1} ms")))
     }
 
-    pub(crate) fn ordered(&mut self, row: &OrderedRow) -> Result<(), CommandError> {
+    /// Prints a row as an object, or as a line of a table that has this head.
+    fn row(&mut self, row: &impl Serialize, head: &str, line: &str) -> Result<(), CommandError> {
         if self.json {
             return print_json(row);
         }
         if !std::mem::replace(&mut self.headed, true) {
-            print("")?;
-            print(
-                "nodes  senders  size B  window   msgs/s     MB/s   p50 us   p99 us p99.9 us  late p50  cpu s  wall s",
-            )?;
+            print(head)?;
         }
-        let senders = row.senders.of(row.nodes);
-        print(&format!(
+        print(line)
+    }
+
+    pub(crate) fn ordered(&mut self, row: &OrderedRow) -> Result<(), CommandError> {
+        let head =
+            "\nnodes  senders  size B  window   msgs/s     MB/s   p50 us   p99 us p99.9 us  late p50  cpu s  wall s";
+        let senders = row.senders.of(row.head.nodes);
+        let line = format!(
             "{:>5} {senders:>8} {:>7} {:>7} {:>8.0} {:>8.1} {:>8} {:>8} {:>8} {:>9} {:>6.2} {:>7.2}",
-            row.nodes,
+            row.head.nodes,
             row.size_bytes,
             row.window,
             row.messages_per_second,
@@ -292,22 +296,16 @@ impl FigureReport {
             figure(row.lateness_p50_us),
             row.cpu_seconds,
             row.wall_seconds,
-        ))
+        );
+        self.row(row, head, &line)
     }
 
     pub(crate) fn log(&mut self, row: &LogRow) -> Result<(), CommandError> {
-        if self.json {
-            return print_json(row);
-        }
-        if !std::mem::replace(&mut self.headed, true) {
-            print(
-                "nodes  writers  size B  appends/s     MB/s   p50 us   p99 us p99.9 us  fsyncs/s  batch        KiB  log MB/s  \
-                 disk MB/s  share",
-            )?;
-        }
-        print(&format!(
+        let head = "nodes  writers  size B  appends/s     MB/s   p50 us   p99 us p99.9 us  fsyncs/s  batch        KiB  log MB/s  \
+                    disk MB/s  share";
+        let line = format!(
             "{:>5} {:>8} {:>7} {:>10.0} {:>8.1} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>6.1} {:>10.1} {:>9.1} {:>10.1} {:>6.2}",
-            row.nodes,
+            row.head.nodes,
             row.writers,
             row.size_bytes,
             row.appends_per_second,
@@ -321,22 +319,17 @@ impl FigureReport {
             row.log_bytes_per_second / 1e6,
             row.disk_bytes_per_second / 1e6,
             row.share_of_disk,
-        ))
+        );
+        self.row(row, head, &line)
     }
 
     pub(crate) fn bulk(&mut self, row: &BulkRow) -> Result<(), CommandError> {
-        if self.json {
-            return print_json(row);
-        }
         // All rows of a run agree in this.
         let is_used = row.shared || row.touch != Touch::None;
-        if !std::mem::replace(&mut self.headed, true) {
-            print("")?;
-            let uses = if is_used { " after seal  touch ms   faults" } else { "" };
-            print(&format!(
-                "nodes  groups  algorithm           size       block        ms    least     most    MB/s  skew ms  cpu ms       share{uses}"
-            ))?;
-        }
+        let uses = if is_used { " after seal  touch ms   faults" } else { "" };
+        let head = format!(
+            "\nnodes  groups  algorithm           size       block        ms    least     most    MB/s  skew ms  cpu ms       share{uses}"
+        );
         let millis = |seconds: f64| format!("{:.3}", seconds * 1e3);
         let share = match (row.share_least, row.share_most) {
             (Some(least), Some(most)) => format!("{least:.2} {most:.2}"),
@@ -349,11 +342,11 @@ impl FigureReport {
             row.page_faults.map_or("-".into(), |faults| format!("{faults:.0}")),
         );
         let uses = if is_used { &*uses } else { "" };
-        print(&format!(
+        let line = format!(
             "{:>5} {:>7}  {:<11} {:>12} {:>11} {:>9} {:>8} {:>8} {:>7.0} {:>8.3} {:>7.1} {share:>11}{uses}",
-            row.nodes,
+            row.head.nodes,
             row.groups,
-            row.algorithm.map_or("shared".into(), BlockRoute::name),
+            row.algorithm.map_or("shared".into(), |route| spelt(&route)),
             binary(row.size_bytes),
             row.block_bytes.map_or("-".into(), binary),
             millis(row.seconds_median),
@@ -362,60 +355,46 @@ impl FigureReport {
             row.bytes_per_second / 1e6,
             row.skew_ms,
             row.cpu_seconds * 1e3,
-        ))
+        );
+        self.row(row, &head, &line)
     }
 
     pub(crate) fn collectives(&mut self, row: &CollectivesRow) -> Result<(), CommandError> {
-        if self.json {
-            return print_json(row);
-        }
-        if !std::mem::replace(&mut self.headed, true) {
-            print("")?;
-            print("nodes  operation              size  algorithm      us median     us p99    batch     cpu us")?;
-        }
-        let operation = row.operation.to_possible_value();
-        print(&format!(
+        let head = "\nnodes  operation              size  algorithm      us median     us p99    batch     cpu us";
+        let line = format!(
             "{:>5}  {:<14} {:>12}  {:<13} {:>10.3} {:>10.3} {:>8} {:>10.3}",
-            row.nodes,
-            operation.as_ref().map_or("", |operation| operation.get_name()),
+            row.head.nodes,
+            spelt(&row.operation),
             binary(row.size_bytes),
             row.algorithm,
             row.microseconds_median,
             row.microseconds_p99,
             row.batch,
             row.cpu_microseconds,
-        ))
+        );
+        self.row(row, head, &line)
     }
 
     pub(crate) fn onepipe(&mut self, row: &OnePipeRow) -> Result<(), CommandError> {
-        if self.json {
-            return print_json(row);
-        }
-        if !std::mem::replace(&mut self.headed, true) {
-            print("")?;
-            print("mode       nodes    size  width  scatterings/s     p50 us     p99 us     cpu us")?;
-        }
-        let mode = row.mode.to_possible_value();
-        print(&format!(
+        let head = "\nmode       nodes    size  width  scatterings/s     p50 us     p99 us     cpu us";
+        let line = format!(
             "{:<9} {:>6} {:>7} {:>6} {:>14.0} {:>10} {:>10} {:>10}",
-            mode.as_ref().map_or("", |mode| mode.get_name()),
-            row.nodes,
+            spelt(&row.mode),
+            row.head.nodes,
             row.size_bytes,
             row.width,
             row.scatterings_per_second,
             figure(row.latency_p50_us),
             figure(row.latency_p99_us),
             row.cpu_microseconds.map_or("-".into(), |micros| format!("{micros:.3}")),
-        ))
+        );
+        self.row(row, head, &line)
     }
 
     pub(crate) fn transactions(&mut self, row: &TransactionsRow) -> Result<(), CommandError> {
-        if self.json {
-            return print_json(row);
-        }
         let shape = &row.shape;
-        print("nodes  shards  replicas  accounts  window  transactions/s   p50 us   p99 us")?;
-        print(&format!(
+        let head = "nodes  shards  replicas  accounts  window  transactions/s   p50 us   p99 us";
+        let line = format!(
             "{:>5} {:>7} {:>9} {:>9} {:>7} {:>15.0} {:>8} {:>8}",
             shape.nodes,
             shape.shards(),
@@ -425,21 +404,16 @@ impl FigureReport {
             row.transactions_per_second,
             figure(row.latency_p50_us),
             figure(row.latency_p99_us),
-        ))
+        );
+        self.row(row, head, &line)
     }
 
     pub(crate) fn calls(&mut self, row: &CallsRow) -> Result<(), CommandError> {
-        if self.json {
-            return print_json(row);
-        }
-        if !std::mem::replace(&mut self.headed, true) {
-            print("")?;
-            print("nodes  callers  in flight  reads %  lease ms   calls/s   p50 us   p99 us  switches  cpu us")?;
-        }
+        let head = "\nnodes  callers  in flight  reads %  lease ms   calls/s   p50 us   p99 us  switches  cpu us";
         let small = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-        print(&format!(
+        let line = format!(
             "{:>5} {:>8} {:>10} {:>8} {:>9} {:>9.0} {:>8} {:>8} {:>9} {:>7}",
-            row.nodes,
+            row.head.nodes,
             row.callers,
             row.in_flight,
             row.reads_percent,
@@ -449,7 +423,8 @@ impl FigureReport {
             figure(row.latency_p99_us),
             small(row.switches_per_call),
             small(row.cpu_us_per_call),
-        ))
+        );
+        self.row(row, head, &line)
     }
 }
 

@@ -61,7 +61,7 @@ impl ProtectionArgs {
         };
         let file = |name: &str| directory.join(name);
         Identity::load(file("ca.pem"), file(&format!("node-{node}.pem")), file(&format!("node-{node}.key")))
-            .map_err(|error| CommandError::Usage(error.to_string()))
+            .map_err(CommandError::usage)
     }
 }
 

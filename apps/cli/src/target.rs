@@ -1,14 +1,18 @@
 //! The node that an operator's command asks.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use squall::{
-    Config,
-    admin::{AdminClient, AdminError, Target},
+    Config, ConfigError,
+    admin::{AdminClient, Target},
     config::{Address, NameError, check_name},
 };
 use squall_command::CommandError;
+use squall_fabric::net::Security;
 
 use crate::protection::{ProtectionArgs, Unprotected};
 
@@ -34,6 +38,38 @@ pub(crate) struct TargetArgs {
     /// The node that listens at this `host:port`
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Address>,
+    #[command(flatten)]
+    keys: KeysArgs,
+}
+
+impl TargetArgs {
+    pub(crate) fn target(&self) -> Result<Target, CommandError> {
+        if let Some(cluster) = &self.cluster {
+            return match (&self.address, self.node) {
+                (Some(address), _) => Ok(Target::at(cluster, address, self.keys.security()?)),
+                (None, Some(node)) => Ok(Target::on_host(cluster, node)),
+                (None, None) => Err(CommandError::Usage("give --node or --address with --cluster".into())),
+            };
+        }
+        let Some(path) = &self.config else {
+            return Err(CommandError::Usage("give --config, or --cluster with --node or --address".into()));
+        };
+        let config = load(path, self.id).map_err(CommandError::usage)?;
+        match &self.address {
+            Some(address) => Target::of_config_at(&config, address),
+            None => Target::of(&config),
+        }
+        .map_err(CommandError::usage)
+    }
+
+    pub(crate) fn connect(&self) -> Result<AdminClient, CommandError> {
+        AdminClient::connect(&self.target()?, PATIENCE).map_err(CommandError::failed)
+    }
+}
+
+/// The keys with which a command proves to members that it may ask them.
+#[derive(Debug, Args)]
+pub(crate) struct KeysArgs {
     /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
     #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
     keys: Option<PathBuf>,
@@ -45,43 +81,19 @@ pub(crate) struct TargetArgs {
     security: Option<Unprotected>,
 }
 
-impl TargetArgs {
-    pub(crate) fn target(&self) -> Result<Target, CommandError> {
-        let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());
-        if let Some(cluster) = &self.cluster {
-            let protection = ProtectionArgs { keys: self.keys.clone(), node: self.keys_of, security: self.security };
-            return match (&self.address, self.node) {
-                (Some(address), _) => Ok(Target::at(cluster, address, protection.security()?)),
-                (None, Some(node)) => Ok(Target::on_host(cluster, node)),
-                (None, None) => Err(CommandError::Usage("give --node or --address with --cluster".into())),
-            };
-        }
-        let Some(path) = &self.config else {
-            return Err(CommandError::Usage("give --config, or --cluster with --node or --address".into()));
-        };
-        let config = match self.id {
-            Some(id) => Config::load_as(path, id),
-            None => Config::load(path),
-        };
-        let config = config.map_err(|error| usage(&error))?;
-        match &self.address {
-            Some(address) => Target::of_config_at(&config, address),
-            None => Target::of(&config),
-        }
-        .map_err(|error| usage(&error))
+impl KeysArgs {
+    pub(crate) fn security(&self) -> Result<Security, CommandError> {
+        let KeysArgs { keys, keys_of, security } = self;
+        ProtectionArgs { keys: keys.clone(), node: *keys_of, security: *security }.security()
     }
+}
 
-    pub(crate) fn connect(&self) -> Result<AdminClient, CommandError> {
-        AdminClient::connect(&self.target()?, PATIENCE).map_err(failed)
-    }
+/// The configuration in a file, as that of node `id` if one is named.
+pub(crate) fn load(file: &Path, id: Option<u32>) -> Result<Config, ConfigError> {
+    id.map_or_else(|| Config::load(file), |id| Config::load_as(file, id))
 }
 
 /// A name that a cluster or a group may have.
 pub(crate) fn name(text: &str) -> Result<String, NameError> {
     check_name(text).map(|()| text.to_owned())
-}
-
-/// The error of a command whose node refused it, or could not be reached.
-pub(crate) fn failed(error: AdminError) -> CommandError {
-    CommandError::Failed(error.to_string())
 }

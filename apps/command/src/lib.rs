@@ -28,6 +28,23 @@ pub enum CommandError {
     Unchecked(String),
 }
 
+impl CommandError {
+    /// The arguments make no sense, for this reason.
+    pub fn usage(reason: impl Display) -> CommandError {
+        CommandError::Usage(reason.to_string())
+    }
+
+    /// The work failed, for this reason.
+    pub fn failed(reason: impl Display) -> CommandError {
+        CommandError::Failed(reason.to_string())
+    }
+
+    /// The output could not be written.
+    pub fn output(error: io::Error) -> CommandError {
+        CommandError::Failed(format!("the output could not be written: {error}"))
+    }
+}
+
 /// Begins the log of a process, on standard error. It has the messages that `RUST_LOG` names, as in
 /// `RUST_LOG=warn,squall=debug`: a level, and levels for targets that begin with a word. Without a valid `RUST_LOG` it
 /// has those that `usual` names.

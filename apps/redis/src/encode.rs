@@ -63,10 +63,10 @@ fn encode_whole(reply: &Reply, protocol: Protocol, out: &mut Vec<u8>) {
     match (reply, protocol) {
         (Reply::Status(text), _) => line(b'+', text.as_bytes(), out),
         (Reply::Error(error), _) => line(b'-', one_line(error.as_str()).as_bytes(), out),
-        (Reply::Integer(number), _) => with_decimal(*number, |digits| line(b':', digits, out)),
+        (Reply::Integer(number), _) => line(b':', itoa::Buffer::new().format(*number).as_bytes(), out),
         (Reply::Double(number), Resp2) => bulk(number::double(*number).as_bytes(), out),
         (Reply::Double(number), Resp3) => line(b',', number::double(*number).as_bytes(), out),
-        (Reply::Text(Text::Integer(number)), _) => with_decimal(*number, |digits| bulk(digits, out)),
+        (Reply::Text(Text::Integer(number)), _) => bulk(itoa::Buffer::new().format(*number).as_bytes(), out),
         (Reply::Text(text), _) => bulk(&text.bytes(), out),
         (Reply::Bytes(bytes), _) => bulk(bytes, out),
         (Reply::Verbatim(text), Resp2) => bulk(text.as_bytes(), out),
@@ -117,28 +117,7 @@ fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 fn header(kind: u8, len: usize, out: &mut Vec<u8>) {
-    with_decimal(len as i64, |digits| line(kind, digits, out));
-}
-
-/// Writes a number on the stack.
-fn with_decimal<T>(number: i64, then: impl FnOnce(&[u8]) -> T) -> T {
-    // The sign, and as many digits as a number can have.
-    let mut text = [0; 20];
-    let mut at = text.len();
-    let mut rest = number.unsigned_abs();
-    loop {
-        at -= 1;
-        text[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        at -= 1;
-        text[at] = b'-';
-    }
-    then(&text[at..])
+    line(kind, itoa::Buffer::new().format(len).as_bytes(), out);
 }
 
 /// An error's text on one line. It may repeat a client's words, which may hold line ends.

@@ -3,12 +3,13 @@
 // The types that rkyv derives have no documentation.
 #![allow(missing_docs)]
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 use rkyv::{Archive, Deserialize, Serialize, with::AsOwned};
 
 /// An error reply: a code in capital letters, a space, and a text.
-#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Error(#[rkyv(with = AsOwned)] Cow<'static, str>);
 
 impl Error {
@@ -46,16 +47,21 @@ impl Error {
         Error::new(format!("ERR wrong number of arguments for '{name}' command"))
     }
 
+    /// The error for a subcommand that `command`, given in capital letters, does not have.
+    pub fn unknown_subcommand(command: &str, word: &[u8]) -> Error {
+        Error::new(format!("ERR unknown subcommand '{}'. Try {command} HELP.", excerpt(word)))
+    }
+
     /// The code and the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+/// The most bytes of a client's own words that an error repeats.
+pub(crate) const EXCERPT_BYTES: usize = 128;
 
-impl std::error::Error for Error {}
+/// The part of a client's word that an error repeats.
+pub(crate) fn excerpt(word: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&word[..word.len().min(EXCERPT_BYTES)])
+}

@@ -8,7 +8,7 @@
 
 mod rows;
 
-use std::{collections::BTreeSet, fmt, io, num::NonZeroU64, sync::Arc};
+use std::{collections::BTreeSet, io, num::NonZeroU64, sync::Arc};
 
 use self::rows::Rows;
 use crate::{
@@ -21,6 +21,8 @@ use crate::{
 const BIRTHS: usize = 1 << 16;
 
 /// All keys of a store.
+#[derive(derive_more::Debug)]
+#[debug("Keyspace({} keys, version {version})", entries.len())]
 pub struct Keyspace {
     entries: Rows,
     /// The keys that expire, the earliest first.
@@ -205,12 +207,6 @@ impl Frozen {
             }
         }
         out.finish(to)
-    }
-}
-
-impl fmt::Debug for Keyspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyspace").field("keys", &self.entries.len()).field("version", &self.version).finish()
     }
 }
 

@@ -16,7 +16,7 @@ use rkyv::{
 use crate::{Error, Text, text::AsBytes};
 
 /// An answer. A form that RESP2 lacks is encoded there as Redis does it.
-#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, derive_more::From)]
 #[rkyv(
     serialize_bounds(__S: Writer + Allocator, __S::Error: Source),
     deserialize_bounds(__D::Error: Source),
@@ -26,12 +26,14 @@ pub enum Reply {
     /// A short status without line ends.
     Status(#[rkyv(with = AsOwned)] Cow<'static, str>),
     /// A refusal.
+    #[from]
     Error(Error),
     /// A whole number.
     Integer(i64),
     /// A number; in RESP2 a string.
     Double(f64),
     /// A value that the store still holds.
+    #[from]
     Text(#[rkyv(with = AsBytes)] Text),
     /// Other bytes.
     Bytes(Box<[u8]>),
@@ -110,22 +112,10 @@ impl Reply {
     }
 }
 
-impl From<Text> for Reply {
-    fn from(text: Text) -> Reply {
-        Reply::Text(text)
-    }
-}
-
 /// A value, or null.
 impl<T: Into<Reply>> From<Option<T>> for Reply {
     fn from(value: Option<T>) -> Reply {
         value.map_or(Reply::Null, T::into)
-    }
-}
-
-impl From<Error> for Reply {
-    fn from(error: Error) -> Reply {
-        Reply::Error(error)
     }
 }
 

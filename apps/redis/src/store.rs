@@ -68,15 +68,11 @@ impl Store {
 
     /// Answers a request that only looks. `clock_ms` is the reader's clock.
     pub fn look(&self, request: &[u8], clock_ms: u64) -> Reply {
-        let Some(words) = words::split(request) else { return Reply::Error(malformed()) };
-        let spec = match command::check(&words) {
-            Ok(spec) => spec,
-            Err(error) => return Reply::Error(error),
-        };
-        match spec.run {
-            CommandFn::Read(read) => read(&self.keys.view(self.time_ms(clock_ms)), &words).into(),
-            CommandFn::Write(_) | CommandFn::Local => Reply::Error(malformed()),
-        }
+        let looked = parse(request).and_then(|(words, run)| match run {
+            CommandFn::Read(read) => read(&self.keys.view(self.time_ms(clock_ms)), &words),
+            CommandFn::Write(_) | CommandFn::Local => Err(malformed()),
+        });
+        looked.into()
     }
 
     /// Notes the state of a key for a transaction.
@@ -117,20 +113,16 @@ impl Store {
     }
 
     fn run(&mut self, request: &[u8], seed: u64, looks: Looks) -> Reply {
-        let Some(words) = words::split(request) else { return Reply::Error(malformed()) };
-        let spec = match command::check(&words) {
-            Ok(spec) => spec,
-            Err(error) => return Reply::Error(error),
-        };
-        match spec.run {
-            CommandFn::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words).into(),
+        let ran = parse(request).and_then(|(words, run)| match run {
+            CommandFn::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words),
             CommandFn::Read(read) => match looks {
-                Looks::Answered => read(&self.keys.view(self.now_ms), &words).into(),
-                Looks::Refused => Reply::Error(Error::fixed("ERR this transaction's answers are too large already")),
-                Looks::Skipped => Reply::Null,
+                Looks::Answered => read(&self.keys.view(self.now_ms), &words),
+                Looks::Refused => Err(Error::fixed("ERR this transaction's answers are too large already")),
+                Looks::Skipped => Ok(Reply::Null),
             },
-            CommandFn::Local => Reply::Error(malformed()),
-        }
+            CommandFn::Local => Err(malformed()),
+        });
+        ran.into()
     }
 }
 
@@ -230,6 +222,13 @@ impl QueryService for Store {
             }
         }
     }
+}
+
+/// The words of a request, and the function that carries it out.
+fn parse(request: &[u8]) -> Result<(words::Split<'_>, CommandFn), Error> {
+    let words = words::split(request).ok_or_else(malformed)?;
+    let run = command::check(&words)?.run;
+    Ok((words, run))
 }
 
 /// The answer to a request that no replica of this version sends.

@@ -1,6 +1,6 @@
 //! A string value, in the form that suits it.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use rkyv::{
     Place,
@@ -13,9 +13,10 @@ use rkyv::{
 use crate::number;
 
 /// A string value. Clones share the bytes, unless these are few.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::From)]
 pub enum Text {
     /// The decimal digits of a number.
+    #[from]
     Integer(i64),
     /// A few bytes, stored inline.
     Short(Short),
@@ -26,7 +27,8 @@ pub enum Text {
 }
 
 /// At most [`Short::MAX`] bytes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("\"{}\"", self.bytes().escape_ascii())]
 pub struct Short {
     len: u8,
     bytes: [u8; Short::MAX],
@@ -44,12 +46,6 @@ impl Short {
 
     fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
-    }
-}
-
-impl fmt::Debug for Short {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.bytes().escape_ascii())
     }
 }
 
@@ -84,24 +80,24 @@ impl Text {
         Short::new(bytes).map_or_else(|| Text::Fixed(Arc::from(bytes)), Text::Short)
     }
 
+    /// The bytes that are held, or else the number whose digits they are.
+    fn held(&self) -> Result<&[u8], i64> {
+        match self {
+            Text::Integer(number) => Err(*number),
+            Text::Short(short) => Ok(short.bytes()),
+            Text::Fixed(bytes) => Ok(bytes),
+            Text::Growing(bytes) => Ok(bytes),
+        }
+    }
+
     /// The bytes. Copied only if they are a number's digits.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
-        match self {
-            Text::Integer(number) => Cow::Owned(number.to_string().into_bytes()),
-            Text::Short(short) => Cow::Borrowed(short.bytes()),
-            Text::Fixed(bytes) => Cow::Borrowed(bytes),
-            Text::Growing(bytes) => Cow::Borrowed(bytes),
-        }
+        self.held().map_or_else(|number| Cow::Owned(number.to_string().into_bytes()), Cow::Borrowed)
     }
 
     /// The number of bytes.
     pub fn len(&self) -> usize {
-        match self {
-            Text::Integer(number) => number::digits(*number),
-            Text::Short(short) => usize::from(short.len),
-            Text::Fixed(bytes) => bytes.len(),
-            Text::Growing(bytes) => bytes.len(),
-        }
+        self.held().map_or_else(number::digits, <[u8]>::len)
     }
 
     /// Whether there are no bytes.
@@ -111,12 +107,7 @@ impl Text {
 
     /// The number whose digits these are, as Redis reads it; `None` if they are no number's.
     pub fn integer(&self) -> Option<i64> {
-        match self {
-            Text::Integer(number) => Some(*number),
-            Text::Short(short) => number::integer(short.bytes()),
-            Text::Fixed(bytes) => number::integer(bytes),
-            Text::Growing(bytes) => number::integer(bytes),
-        }
+        self.held().map_or_else(Some, number::integer)
     }
 
     /// The bytes, to change them. Copies them if another clone holds them too, or if they were of a fixed length.
@@ -161,12 +152,6 @@ impl Text {
 impl From<&[u8]> for Text {
     fn from(bytes: &[u8]) -> Text {
         number::integer(bytes).map_or_else(|| Text::plain(bytes), Text::Integer)
-    }
-}
-
-impl From<i64> for Text {
-    fn from(number: i64) -> Text {
-        Text::Integer(number)
     }
 }
 

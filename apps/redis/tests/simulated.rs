@@ -3,6 +3,9 @@
 //! Afterwards all replicas must be the same to the last detail, and the history of some keys must be linearizable. A
 //! failure names its seed, and `SQUALL_SEED` runs that one alone.
 
+#[path = "histories/model.rs"]
+mod model;
+
 use std::{
     cell::{Cell, RefCell},
     future::Future,
@@ -14,7 +17,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use porcupine_rs::{CheckResult, Model, Operation};
+use porcupine_rs::{CheckResult, Operation};
 use squall::{
     Config, Group, NodeId,
     sim::{Cluster, Options, SimConfig},
@@ -25,6 +28,8 @@ use squall_redis::{
     message::{AnsweredBy, StoreCommand, WatchedKey},
     words,
 };
+
+use self::model::{Register, Step, number};
 
 /// The number of seeds that run.
 const SEEDS: u64 = 100;
@@ -140,40 +145,6 @@ const LOOKS: &[&str] = &[
     "zscan Z 0",
 ];
 
-/// One step of a history of one key. Values are numbers.
-#[derive(Clone, Debug)]
-enum Step {
-    Get(Option<i64>),
-    Set(i64),
-    /// The value before, and the value now.
-    Swap(Option<i64>, i64),
-    Incr(i64),
-    Del(bool),
-}
-
-#[derive(Clone, Debug)]
-struct Register;
-
-impl Model for Register {
-    type State = Option<i64>;
-    type Op = Step;
-    type Metadata = ();
-
-    fn init() -> Option<i64> {
-        None
-    }
-
-    fn step(state: &Option<i64>, step: &Step) -> (bool, Option<i64>) {
-        match *step {
-            Step::Get(seen) => (seen == *state, *state),
-            Step::Set(value) => (true, Some(value)),
-            Step::Swap(old, new) => (old == *state, Some(new)),
-            Step::Incr(sum) => (sum == state.unwrap_or(0) + 1, Some(sum)),
-            Step::Del(existed) => (existed == state.is_some(), None),
-        }
-    }
-}
-
 /// The number of keys whose history is checked.
 const CHECKED: usize = 3;
 
@@ -259,12 +230,12 @@ impl Server {
                 assert_eq!(self.ask(&set).await, Reply::OK);
                 Step::Set(value)
             }
-            5 | 6 => Step::Incr(number(&self.ask(&format!("incr {name}")).await).expect("a sum")),
+            5 | 6 => Step::Incr(Some(number(&self.ask(&format!("incr {name}")).await).expect("a sum"))),
             7 => Step::Del(number(&self.ask(&format!("del {name}")).await) == Some(1)),
             8 => {
                 let replies = self.transaction(Vec::new(), &[&get, &set, &get]).await.expect("nothing is watched");
                 assert_eq!(number(&replies[2]), Some(value));
-                Step::Swap(number(&replies[0]), value)
+                Step::Swap(Some(number(&replies[0])), value)
             }
             _ => {
                 let watched = self.watch(&name).await;
@@ -273,7 +244,7 @@ impl Server {
                 if self.transaction(vec![watched], &[&set]).await.is_none() {
                     return self.world.aborted.set(self.world.aborted.get() + 1);
                 }
-                Step::Swap(old, value)
+                Step::Swap(Some(old), value)
             }
         };
         let return_time = self.world.event();
@@ -296,15 +267,6 @@ impl Server {
                 self.ask(lines[0]).await;
             }
         }
-    }
-}
-
-fn number(reply: &Reply) -> Option<i64> {
-    match reply {
-        Reply::Integer(number) => Some(*number),
-        Reply::Text(text) => Some(text.integer().expect("only numbers are set")),
-        Reply::Null => None,
-        other => panic!("{other:?} in the place of a number"),
     }
 }
 

@@ -5,7 +5,7 @@ mod turn;
 mod writer;
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     path::PathBuf,
     sync::{
@@ -18,7 +18,7 @@ use std::{
 
 use crossbeam::channel::{self, RecvTimeoutError, Sender};
 use squall_fabric::{
-    Fabric, NodeId,
+    NodeId,
     mixed::{MixedFabric, Transport},
     net::ServiceStream,
     shm::{ShmConfig, ShmError, ShmFabric},
@@ -112,9 +112,10 @@ pub enum ServeEvent {
 }
 
 /// A receiver, waiting under its name.
+#[derive(derive_more::Debug)]
+#[debug("Receiver({})", root.path().display())]
 pub struct Receiver {
     root: Arc<Root>,
-    me: NodeId,
     bulk: Bulk<MixedFabric>,
     calls: channel::Receiver<ControlStream>,
     turn: Arc<TransferLock>,
@@ -140,7 +141,6 @@ impl Receiver {
             }
         };
         let root = Arc::new(Root::open(directory)?);
-        let me = Fabric::node(&fabric);
         // A group has at least the source and this receiver.
         let bulk = Bulk::new(fabric, Spin::Auto, 2);
         let (call, calls) = channel::unbounded();
@@ -150,7 +150,7 @@ impl Receiver {
             move || accept(&doorway, &turn, &name, &call)
         };
         thread::Builder::new().name("squall-cp-accept".to_owned()).spawn(accept)?;
-        Ok(Receiver { root, me, bulk, calls, turn, doorway, kept: None })
+        Ok(Receiver { root, bulk, calls, turn, doorway, kept: None })
     }
 
     /// Returns the addresses at which it listens, if it is found over a network.
@@ -196,12 +196,6 @@ impl Drop for Receiver {
         if let Doorway::Name(listener) = &self.doorway {
             listener.close();
         }
-    }
-}
-
-impl fmt::Debug for Receiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Receiver({}, {})", self.me, self.root.path().display())
     }
 }
 

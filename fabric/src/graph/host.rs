@@ -1,7 +1,10 @@
 //! The work of a poll for graphs: requests that a completion lets go are handed over before the poll returns.
 
 use super::{Executor, Next, Queue, Work, WorkGraph};
-use crate::{Completion, EndpointId, GraphError, PostError, Token, check::check_request};
+use crate::{
+    Completion, EndpointId, GraphError, PostError, Token,
+    check::{check_request, check_slice},
+};
 
 /// A fabric's side of the graphs that run on it.
 pub(crate) trait Host {
@@ -23,7 +26,7 @@ impl Executor {
     ) -> Result<(), GraphError> {
         graph.check(|e, op| {
             host.room(e, Queue::Recv).ok_or(PostError::Broken)?;
-            check_request(op)
+            check_request(op, check_slice)
         })?;
         self.start(graph, token, |e| host.room(e, Queue::Recv).unwrap_or(0))?;
         self.hand_over(host);

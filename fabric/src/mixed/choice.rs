@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Transport;
 use crate::{
-    BreakReason, EndpointId, GroupTag, NodeId, Waker,
-    endpoints::{Endpoints, Identified},
+    BreakReason, GroupTag, NodeId, Waker,
+    endpoints::Endpoints,
     net::{Command, Connect, Control, Event, Events, Net, Plane},
 };
 
@@ -35,19 +35,8 @@ pub(super) struct Choice {
 }
 
 struct Question {
-    id: EndpointId,
     peer: NodeId,
     answer: Option<Transport>,
-}
-
-impl Identified for Question {
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, TAG)
-    }
 }
 
 impl Choice {
@@ -67,7 +56,7 @@ impl Choice {
             return;
         }
         let id = self.questions.reserve();
-        self.questions.put(id, peer, Ok(Question { id, peer, answer: None }));
+        self.questions.put(id, (peer, TAG), Ok(Question { peer, answer: None }));
         let can = if has_verbs { TCP | VERBS } else { TCP };
         // It is announced here, and not by a poll.
         self.questions.take_new();

@@ -1,6 +1,6 @@
 //! The fabric made of others, and its routes.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use crossbeam::channel::Receiver;
 
@@ -61,6 +61,8 @@ impl Transport {
 ///
 /// At least one must have been added before it is used. The first in the order of [`Transport`] registers memory, which
 /// the others use by its address.
+#[derive(derive_more::Debug)]
+#[debug("MixedFabric {{ node: {node:?}, routes: {routes:?} }}")]
 pub struct MixedFabric {
     node: NodeId,
     pub(super) parts: Parts,
@@ -78,7 +80,7 @@ impl MixedFabric {
     pub fn new(node: NodeId, otherwise: Transport) -> MixedFabric {
         MixedFabric {
             node,
-            parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new() },
+            parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new(), unfinished: false },
             routes: BTreeMap::new(),
             otherwise,
             addresses: Vec::new(),
@@ -212,7 +214,7 @@ impl Fabric for MixedFabric {
             return part.connect(peer, tag, expose, hello);
         }
         let text = format!("it is to be reached by {known}, which this node does not use");
-        self.parts.held.refuse(peer, BreakReason::Failed(text))
+        self.parts.held.refuse((peer, tag), BreakReason::Failed(text))
     }
 
     fn disconnect(&mut self, on: EndpointId) {
@@ -238,6 +240,7 @@ impl Fabric for MixedFabric {
 
     fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
+        self.parts.unfinished = false;
         if self.parts.held.endpoints.has_news() {
             self.parts.held.endpoints.report_stillborn(out);
         }
@@ -272,11 +275,5 @@ impl MixedFabric {
                 News::Failed(peer, reason) => self.parts.abandon(peer, &reason, out),
             }
         }
-    }
-}
-
-impl fmt::Debug for MixedFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MixedFabric").field("node", &self.node).field("routes", &self.routes).finish_non_exhaustive()
     }
 }

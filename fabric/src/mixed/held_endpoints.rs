@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::parts::Parts;
 use crate::{
     BreakReason, Completion, EndpointId, Flushed, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, Slice,
-    endpoints::{Endpoints, Identified},
+    endpoints::Endpoints,
     graph::Work,
     recvs::{Recv, RecvQueue},
 };
@@ -20,16 +20,6 @@ pub(super) struct HeldEndpoint {
     pub(super) recvs: RecvQueue,
     /// The endpoint of a fabric that it has become.
     pub(super) inner: Option<EndpointId>,
-}
-
-impl Identified for HeldEndpoint {
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, self.tag)
-    }
 }
 
 /// All such endpoints, until they end.
@@ -49,19 +39,19 @@ impl HeldEndpoints {
 
     /// Keeps an endpoint until a network is chosen for its peer.
     pub(super) fn hold(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
-        if self.endpoints.all().any(|held| held.inner.is_none() && held.name() == (peer, tag)) {
-            return self.refuse(peer, BreakReason::TagInUse);
+        if self.endpoints.all().any(|held| held.inner.is_none() && (held.peer, held.tag) == (peer, tag)) {
+            return self.refuse((peer, tag), BreakReason::TagInUse);
         }
         let id = self.endpoints.reserve();
         let (expose, hello) = (expose.to_vec(), hello[..hello.len().min(HELLO_BYTES)].to_vec());
         let recvs = RecvQueue::default();
-        self.endpoints.put(id, peer, Ok(HeldEndpoint { id, peer, tag, expose, hello, recvs, inner: None }))
+        self.endpoints.put(id, (peer, tag), Ok(HeldEndpoint { id, peer, tag, expose, hello, recvs, inner: None }))
     }
 
     /// An endpoint to a peer whose fabric is not there, for the next poll to report.
-    pub(super) fn refuse(&mut self, peer: NodeId, reason: BreakReason) -> EndpointId {
+    pub(super) fn refuse(&mut self, name: (NodeId, GroupTag), reason: BreakReason) -> EndpointId {
         let id = self.endpoints.reserve();
-        self.endpoints.put(id, peer, Err(reason))
+        self.endpoints.put(id, name, Err(reason))
     }
 
     #[inline]
@@ -78,7 +68,7 @@ impl HeldEndpoints {
     }
 
     fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
-        self.endpoints.all().filter(|held| held.peer == peer && held.inner.is_none()).map(HeldEndpoint::id).collect()
+        self.endpoints.all().filter(|held| held.peer == peer && held.inner.is_none()).map(|held| held.id).collect()
     }
 
     /// Gives completions the ids that the caller knows.

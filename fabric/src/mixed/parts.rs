@@ -22,6 +22,7 @@ pub(super) struct Fabrics {
 }
 
 impl Fabrics {
+    #[inline]
     pub(super) fn get_mut(&mut self, space: u8) -> Option<&mut dyn MixedPart> {
         match space {
             SHM => self.shm.as_mut().map(|part| part as &mut dyn MixedPart),
@@ -61,6 +62,8 @@ impl Fabrics {
 pub(super) struct Parts {
     pub(super) fabrics: Fabrics,
     pub(super) held: HeldEndpoints,
+    /// Whether the last poll left requests of work graphs with the fabrics, which send them in their next one.
+    pub(super) unfinished: bool,
 }
 
 impl Parts {
@@ -102,6 +105,7 @@ impl Host for Parts {
     }
 
     fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {
+        self.unfinished = true;
         match self.of(on) {
             Some((part, inner)) => part.post_request(inner, work, token),
             None => self.post_held(on, work.op(), token),

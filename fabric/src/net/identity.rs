@@ -1,7 +1,7 @@
 //! The certificate and key by which a node proves its identity.
 
 use std::{
-    fmt, fs,
+    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -44,7 +44,8 @@ fn parse_name(name: &str) -> Option<(NodeId, &str)> {
 }
 
 /// A node's certificate, its key, and the CA whose certificates it accepts. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Identity {{ node: {:?}, cluster: {:?} }}", _0.node, _0.label)]
 pub struct Identity(Arc<Parts>);
 
 struct Parts {
@@ -193,13 +194,6 @@ impl Identity {
 
     pub(super) fn server(&self) -> &Arc<ServerConfig> {
         &self.0.server
-    }
-}
-
-impl fmt::Debug for Identity {
-    /// Shows the identity without the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("node", &self.0.node).field("cluster", &self.0.label).finish_non_exhaustive()
     }
 }
 

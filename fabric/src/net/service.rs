@@ -34,6 +34,8 @@ pub struct ServiceStream {
     writer: ServiceWriter,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("{socket:?}")]
 struct Shared {
     socket: TcpStream,
     tls: Option<Mutex<Session>>,
@@ -44,12 +46,6 @@ impl Shared {
     /// so.
     fn session(&self) -> Option<MutexGuard<'_, Session>> {
         self.tls.as_ref().map(|session| session.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.socket.fmt(f)
     }
 }
 
@@ -401,11 +397,16 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                     }
                     return Err(Failure::Refused(match why {
                         Refusal::Version | Refusal::Cluster => {
-                            mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
-                                .unwrap_or_else(|| format!("{whom} refuses the connection, and gives no reason"))
+                            mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster)).unwrap_or_else(
+                                || {
+                                    format!(
+                                        "{whom} refuses the connection, for a reason that does not apply to this call"
+                                    )
+                                },
+                            )
                         }
                         Refusal::Node => format!("{whom} is not the node that was called: correct the address"),
-                        _ => format!("{whom} refuses the connection, and gives no reason"),
+                        _ => format!("{whom} refuses the connection, for a reason that does not apply to this call"),
                     }));
                 }
                 _ => return Err(Failure::Other("it does not answer as a node does".into())),

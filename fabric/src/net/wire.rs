@@ -81,7 +81,7 @@ pub(crate) enum Service {
 pub(crate) enum Refusal {
     Version,
     Cluster,
-    /// The dialed node is not the one that was looked for.
+    /// The dialed node is not the one that was called.
     Node,
     /// There is a link already. Try again.
     Busy,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, Target, Token,
-    endpoints::{Identified, report_end},
+    endpoints::report_end,
     graph::{Bytes, OwnedSlice},
     recvs::RecvQueue,
 };
@@ -105,17 +105,6 @@ impl Up {
     }
 }
 
-impl Identified for Endpoint {
-    #[inline]
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, self.tag)
-    }
-}
-
 impl Endpoint {
     /// Whether polls look at it without news from the peer.
     #[inline]
@@ -151,7 +140,7 @@ impl Endpoint {
         self.retire(0, out);
         let pending = self.sending.pending.iter().map(|pending| pending.token);
         let backlog = self.sending.backlog.iter().map(|deferred| deferred.token);
-        report_end(self.id, self.name(), pending.chain(backlog), &self.recvs, reason, out);
+        report_end(self.id, (self.peer, self.tag), pending.chain(backlog), &self.recvs, reason, out);
     }
 
     /// Tells the peer's posts that nothing more is taken, and its pulls that nothing more is there, ahead of the packet

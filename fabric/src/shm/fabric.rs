@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
@@ -39,6 +38,8 @@ use crate::{
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
 ///
 /// Dropping it tells the peers, and waits until its sockets are closed. Regions may outlive it.
+#[derive(derive_more::Debug)]
+#[debug("ShmFabric {{ cluster: {:?}, node: {:?}, stats: {:?} }}", config.cluster, config.node, self.stats())]
 pub struct ShmFabric {
     config: ShmConfig,
     pub(super) core: Core,
@@ -311,7 +312,7 @@ impl Fabric for ShmFabric {
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
         let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
-        self.endpoints.put(id, peer, endpoint)
+        self.endpoints.put(id, (peer, tag), endpoint)
     }
 
     fn disconnect(&mut self, on: EndpointId) {
@@ -418,15 +419,5 @@ impl Drop for ShmFabric {
     fn drop(&mut self) {
         // The peers' posts stop at once, before the peers hear of it.
         self.endpoints.all().for_each(Endpoint::close);
-    }
-}
-
-impl fmt::Debug for ShmFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmFabric")
-            .field("cluster", &self.config.cluster)
-            .field("node", &self.config.node)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

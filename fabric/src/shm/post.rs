@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     BreakReason, INLINE_BYTES, Op, PostError, RegionKind, Slice, Source, Target, Token,
-    check::check_op,
+    check::{check_op, check_slice},
     graph::{Bytes, OwnedSlice},
 };
 
@@ -60,7 +60,7 @@ impl Endpoint {
             return self.recvs.post(core.depth, into, token);
         }
         let up = self.up.as_ref().ok_or(PostError::NotConnected)?;
-        check_op(op, |key| up.remote(key).map(|memory| memory.describe.kind))?;
+        check_op(op, check_slice, |key| up.remote(key).map(|memory| memory.describe.kind))?;
         if self.sending.outstanding() >= core.depth {
             self.sending.was_full = true;
             return Err(PostError::Full);

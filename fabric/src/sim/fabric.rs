@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     Completion, EndpointId, Fabric, GraphError, GroupTag, MIN_RECV_DEPTH, NodeId, Op, PostError, Region, RegionKey,
-    RegionKind, RegisterError, Slice, Source, Target, Time, Token, WorkGraph,
-    check::{check_range, check_size, check_source, check_words},
+    RegionKind, RegisterError, Slice, Source, Time, Token, WorkGraph,
+    check::{check_op, check_range, check_size},
     recvs::Recv,
 };
 
@@ -97,43 +97,23 @@ impl Fabric for SimFabric {
         if side.state != SideState::Up && !matches!(op, Op::Recv { .. }) {
             return Err(PostError::NotConnected);
         }
-        let aligned = |target: Target, len: usize| -> Result<(), PostError> {
-            let remote = side.remote.iter().find(|remote| remote.key == target.region);
-            check_words(remote.is_some_and(|remote| remote.kind == RegionKind::Polled), target.offset, len)
-        };
-        let (kind, payload) = match op {
-            Op::Recv { into } => {
-                check_range(into)?;
-                return world.post_recv(on, into, token);
-            }
-            Op::Write { source, target } => {
-                check_any_source(source)?;
-                aligned(target, source.len())?;
-                (WorkKind::Write { to: target, imm: None, word: None }, source)
-            }
+        check_op(op, check_range, |key| side.remote.iter().find(|remote| remote.key == key).map(|remote| remote.kind))?;
+        let (kind, source) = match op {
+            Op::Recv { into } => return world.post_recv(on, into, token),
+            Op::Write { source, target } => (WorkKind::Write { to: target, imm: None, word: None }, source),
             Op::WriteWithImm { source, target, imm } => {
-                check_any_source(source)?;
-                aligned(target, source.len())?;
                 (WorkKind::Write { to: target, imm: Some(imm), word: None }, source)
             }
             Op::WriteThenWord { source, target, word, word_target } => {
-                check_any_source(source)?;
-                aligned(target, source.len())?;
-                check_words(true, word_target.offset, 8)?;
                 (WorkKind::Write { to: target, imm: None, word: Some((word, word_target)) }, source)
             }
-            Op::Send { source, imm } => {
-                check_any_source(source)?;
-                (WorkKind::Send { imm }, source)
-            }
+            Op::Send { source, imm } => (WorkKind::Send { imm }, source),
             Op::Read { from, into } => {
-                check_range(into)?;
-                aligned(from, into.len)?;
                 let kind = WorkKind::Read { from, into: into.region.clone(), into_offset: into.offset, len: into.len };
                 return world.submit(on, kind, Payload::none(), token);
             }
         };
-        let payload = match payload {
+        let payload = match source {
             Source::Inline(bytes) => {
                 let mut buffer = world.take_buffer();
                 buffer.clear();
@@ -171,13 +151,5 @@ impl World {
         }
         side.recvs.push_back(Recv::new(into, token));
         Ok(())
-    }
-}
-
-/// As [`check_source`](crate::check::check_source), for memory that may be a phantom.
-pub(super) fn check_any_source(source: Source<'_>) -> Result<(), PostError> {
-    match source {
-        Source::Region(slice) => check_range(slice),
-        Source::Inline(_) => check_source(source),
     }
 }

@@ -3,14 +3,13 @@
 use super::{
     config::Sabotage,
     endpoint::WorkKind,
-    fabric::check_any_source,
     payload::Payload,
     queue::{Event, NodeIx},
     world::World,
 };
 use crate::{
     Completion, EndpointId, GraphError, Op, PostError, Source, Token, WorkGraph,
-    check::check_range,
+    check::{check_range, check_request},
     graph::{Next, Queue, Work},
 };
 
@@ -22,11 +21,7 @@ impl World {
                 return Ok(());
             }
             self.side(e).filter(|side| side.node == ix).ok_or(PostError::Broken)?;
-            match op {
-                Op::Send { source, .. } | Op::Write { source, .. } => check_any_source(source),
-                Op::Recv { into } | Op::Read { into, .. } => check_range(into),
-                Op::WriteWithImm { .. } | Op::WriteThenWord { .. } => Ok(()),
-            }
+            check_request(op, check_range)
         })?;
         let graph = if self.sabotaged(Sabotage::GraphUnordered) { graph.without_dependencies() } else { graph };
         let World { nodes, sides, config, .. } = self;

@@ -79,7 +79,7 @@ impl Data {
             recvs: RecvQueue::default(),
             up: None,
         });
-        self.endpoints.put(id, peer, endpoint)
+        self.endpoints.put(id, (peer, tag), endpoint)
     }
 
     fn check_connect(&self, peer: NodeId, tag: GroupTag, expose: &[Region]) -> Result<(), BreakReason> {

@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use super::{receive::Receiver, send::SendQueue, socket::Socket};
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, RemoteRegion, Time, Token,
-    endpoints::{Identified, report_end},
-    graph::OwnedSlice,
-    recvs::RecvQueue,
+    endpoints::report_end, graph::OwnedSlice, recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -84,17 +82,6 @@ pub(super) enum Until {
     Never,
 }
 
-impl Identified for Endpoint {
-    #[inline]
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, self.tag)
-    }
-}
-
 impl Up {
     /// The peer's region of that key. (There are few, so a search costs less than a map.)
     #[inline]
@@ -150,6 +137,6 @@ impl Endpoint {
         // With a depth of 0, room that can't be used any more is not reported.
         self.retire(0, out);
         let pending = self.up.iter().flat_map(|up| &up.pending).map(|pending| pending.token);
-        report_end(self.id, self.name(), pending, &self.recvs, reason, out);
+        report_end(self.id, (self.peer, self.tag), pending, &self.recvs, reason, out);
     }
 }

@@ -1,7 +1,6 @@
 //! A process's attachment to a network, over TCP.
 
 use std::{
-    fmt,
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -33,9 +32,10 @@ use crate::{
 /// A [`Fabric`] between hosts, over TCP. See the [module](super).
 ///
 /// Dropping it tells the peers, and waits until its sockets are closed. Regions may outlive it.
+#[derive(derive_more::Debug)]
+#[debug("TcpFabric {{ node: {node:?}, stats: {:?} }}", self.stats())]
 pub struct TcpFabric {
     node: NodeId,
-    cluster: String,
     // It stands before the control plane, whose end tells the peers: by then their sockets must have been closed.
     pub(super) data: Data,
     graphs: Executor,
@@ -62,7 +62,7 @@ impl TcpFabric {
         let rung = Arc::clone(&bell);
         let (control, events) = net.plane(Plane::Tcp, move || rung.wake());
         tracing::debug!(node = node.0, cluster, "TCP fabric opened");
-        Ok(TcpFabric { node, cluster, data, graphs: Executor::default(), bell, control, events, net })
+        Ok(TcpFabric { node, data, graphs: Executor::default(), bell, control, events, net })
     }
 
     /// The node's port.
@@ -219,15 +219,5 @@ impl MixedPart for TcpFabric {
 impl Drop for TcpFabric {
     fn drop(&mut self) {
         self.data.shut_down();
-    }
-}
-
-impl fmt::Debug for TcpFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpFabric")
-            .field("cluster", &self.cluster)
-            .field("node", &self.node)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

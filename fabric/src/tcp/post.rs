@@ -5,7 +5,10 @@ use super::{
     frame::{Header, Kind},
     stats::TcpStats,
 };
-use crate::{BreakReason, Op, PostError, RegionKind, RemoteRegion, Source, Target, Token, check::check_op};
+use crate::{
+    BreakReason, Op, PostError, RegionKind, RemoteRegion, Source, Target, Token,
+    check::{check_op, check_slice},
+};
 
 impl Endpoint {
     /// Posts work: nothing is sent before the next poll.
@@ -21,7 +24,7 @@ impl Endpoint {
             return self.recvs.post(depth, into, token);
         }
         let up = self.up.as_mut().ok_or(PostError::NotConnected)?;
-        check_op(op, |key| up.remote(key).map(|region| region.kind))?;
+        check_op(op, check_slice, |key| up.remote(key).map(|region| region.kind))?;
         if up.pending.len() >= depth {
             up.was_full = true;
             return Err(PostError::Full);

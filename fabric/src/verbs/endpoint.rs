@@ -13,9 +13,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, NodeId, Region, RegionKey, RegionKind, Slice, Time,
-    endpoints::{Identified, report_end},
-    net::Command,
-    recvs::RecvQueue,
+    endpoints::report_end, net::Command, recvs::RecvQueue,
 };
 
 /// One side of a connection, from `connect` until it breaks or is closed.
@@ -58,17 +56,6 @@ pub(super) enum Ending {
     Known(BreakReason),
     /// The peer or the control plane may give a better reason, until that time.
     Suspected(BreakReason, Time),
-}
-
-impl Identified for Endpoint {
-    #[inline]
-    fn id(&self) -> EndpointId {
-        self.id
-    }
-
-    fn name(&self) -> (NodeId, GroupTag) {
-        (self.peer, self.tag)
-    }
 }
 
 /// The mark of receives in the ids of work requests: the highest bit, which this fabric's number leaves free in the ids

@@ -1,7 +1,7 @@
 //! A process's attachment to an RDMA device.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
@@ -40,6 +40,11 @@ use crate::{
 /// A [`Fabric`] over an RDMA device. See the [module](super).
 ///
 /// Dropping it tells the peers. Regions may outlive it.
+#[derive(derive_more::Debug)]
+#[debug(
+    "VerbsFabric {{ node: {node:?}, device: {:?}, port: {}, stats: {:?} }}",
+    self.device(), attachment.port, self.stats()
+)]
 pub struct VerbsFabric {
     pub(super) node: NodeId,
     // They stand before the queues that their queue pairs complete on, and the memory that these read from.
@@ -307,7 +312,7 @@ impl Fabric for VerbsFabric {
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let id = self.endpoints.reserve();
         let endpoint = self.new_endpoint(id, peer, tag, expose, hello);
-        self.endpoints.put(id, peer, endpoint)
+        self.endpoints.put(id, (peer, tag), endpoint)
     }
 
     fn disconnect(&mut self, on: EndpointId) {
@@ -370,16 +375,5 @@ impl Fabric for VerbsFabric {
         if !self.core.commands.is_empty() {
             self.control.send(self.core.commands.drain(..));
         }
-    }
-}
-
-impl fmt::Debug for VerbsFabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VerbsFabric")
-            .field("node", &self.node)
-            .field("device", &self.device())
-            .field("port", &self.attachment.port)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,10 @@ use super::{
     sending::{Piece64, Work},
     setup::{Exposed, SetUp},
 };
-use crate::{BreakReason, Op, PostError, Region, RegionKind, Slice, Source, Target, Token, check::check_op};
+use crate::{
+    BreakReason, Op, PostError, Region, RegionKind, Slice, Source, Target, Token,
+    check::{check_op, check_slice},
+};
 
 /// Work after the checks for a caller's errors.
 enum Checked<'a> {
@@ -27,7 +30,7 @@ impl Endpoint {
             return self.post_receive(core, into, token);
         }
         let theirs = self.up().ok_or(PostError::NotConnected)?;
-        check_op(op, |key| find(theirs, key).map(|exposed| exposed.describe.kind))?;
+        check_op(op, check_slice, |key| find(theirs, key).map(|exposed| exposed.describe.kind))?;
         if self.sending.outstanding() >= core.depth {
             self.sending.was_full = true;
             return Err(PostError::Full);

@@ -42,20 +42,10 @@ impl Player {
         self.node.poll();
     }
 
-    /// Waits until the other has written `word`, as the contract of `Wait` says.
+    /// Sleeps until the other has written `word`.
     #[track_caller]
     fn sleep_until(&mut self, word: u64) {
-        let deadline = Time::boot_clock() + PATIENCE;
-        loop {
-            self.node.fabric.arm();
-            self.node.poll();
-            if self.mine.load(0) >= word {
-                self.node.fabric.disarm();
-                return;
-            }
-            assert!(Time::boot_clock() < deadline, "a wake-up was lost: {word} did not come");
-            self.node.fabric.wait(deadline);
-        }
+        self.node.sleep_until(&word.to_string(), |_| self.mine.load(0) >= word);
     }
 
     fn spin_until(&mut self, word: u64) {
@@ -158,20 +148,8 @@ fn events_end_a_wait() {
         let end = node.connect(1, &[]);
         node.until("a connection", |node| node.remote(end).is_some());
     });
-    let mut sleep_until = |what: &str, holds: fn(&Node, EndpointId) -> bool| {
-        let deadline = Time::boot_clock() + PATIENCE;
-        loop {
-            first.fabric.arm();
-            first.poll();
-            if holds(&first, end) {
-                return;
-            }
-            assert!(Time::boot_clock() < deadline, "waited in vain for {what}");
-            first.fabric.wait(deadline);
-        }
-    };
-    sleep_until("a connection", |node, end| node.remote(end).is_some());
-    sleep_until("a break", |node, end| node.broken(end).is_some());
+    first.sleep_until("a connection", |node| node.remote(end).is_some());
+    first.sleep_until("a break", |node| node.broken(end).is_some());
     other.join().unwrap();
 }
 
@@ -202,18 +180,10 @@ impl Correspondent {
     /// Sleeps until a completion is reported, and takes it.
     #[track_caller]
     fn sleep_until(&mut self, what: &str, wanted: impl Fn(&Completion) -> bool) {
-        let deadline = Time::boot_clock() + PATIENCE;
-        loop {
-            self.node.fabric.arm();
-            self.node.poll();
-            if let Some(at) = self.node.seen.iter().position(&wanted) {
-                self.node.seen.remove(at);
-                self.node.fabric.disarm();
-                return;
-            }
-            assert!(Time::boot_clock() < deadline, "a wake-up was lost: {what} did not come");
-            self.node.fabric.wait(deadline);
-        }
+        self.node.sleep_until(what, |node| {
+            let at = node.seen.iter().position(&wanted);
+            at.map(|at| node.seen.remove(at)).is_some()
+        });
     }
 
     fn say(&mut self, round: u64) {
@@ -282,15 +252,6 @@ fn nobody_sleeps_on_a_graph_that_breaks_its_endpoint() {
     pair.post(0, Op::Send { source: inline(&[7; 8]), imm: None }, 1);
     pair.nodes[0].poll();
 
-    let (node, end) = (&mut pair.nodes[1], pair.ends[1]);
-    let deadline = Time::boot_clock() + PATIENCE;
-    loop {
-        node.fabric.arm();
-        node.poll();
-        assert!(Time::boot_clock() < deadline, "the break was slept through; seen: {:?}", node.seen);
-        if node.broken(end).is_some() {
-            return node.fabric.disarm();
-        }
-        node.fabric.wait(deadline);
-    }
+    let end = pair.ends[1];
+    pair.nodes[1].sleep_until("the break", |node| node.broken(end).is_some());
 }

@@ -24,7 +24,7 @@ impl Player {
     fn join(mut node: Node, peer: u32) -> Player {
         let mine = node.region(RegionKind::Polled, 64);
         let end = node.fabric.connect(NodeId(peer), TAG, std::slice::from_ref(&mine), b"");
-        sleep_until(&mut node, "a connection", |node| node.remote(end).is_some());
+        node.sleep_until("a connection", |node| node.remote(end).is_some());
         let theirs = Target { region: node.remote(end).unwrap()[0].key, offset: 0 };
         Player { node, end, mine, theirs }
     }
@@ -39,23 +39,7 @@ impl Player {
     #[track_caller]
     fn wait(&mut self, word: u64) {
         let mine = self.mine.clone();
-        sleep_until(&mut self.node, "a word", |_| mine.load(0) >= word);
-    }
-}
-
-/// Waits for a condition, as the contract of `Wait` says.
-#[track_caller]
-fn sleep_until(node: &mut Node, what: &str, mut holds: impl FnMut(&mut Node) -> bool) {
-    let deadline = Time::boot_clock() + PATIENCE;
-    loop {
-        node.fabric.arm();
-        node.poll();
-        if holds(node) {
-            node.fabric.disarm();
-            return;
-        }
-        assert!(Time::boot_clock() < deadline, "a wake-up was lost: {what} did not come");
-        node.fabric.wait(deadline);
+        self.node.sleep_until("a word", |_| mine.load(0) >= word);
     }
 }
 
@@ -88,16 +72,16 @@ fn a_long_write_passes_between_nodes_that_sleep_while_buffers_are_full() {
     let reader = thread::spawn(move || {
         let table = two.region(RegionKind::Polled, BYTES);
         two.fabric.connect(NodeId(1), TAG, std::slice::from_ref(&table), b"");
-        sleep_until(&mut two, "the last word", |_| table.load(BYTES - 8) == 1);
+        two.sleep_until("the last word", |_| table.load(BYTES - 8) == 1);
     });
     let mut one = one;
     let source = one.region(RegionKind::Polled, BYTES);
     source.store(BYTES - 8, 1);
     let end = one.fabric.connect(NodeId(2), TAG, &[], b"");
-    sleep_until(&mut one, "a connection", |node| node.remote(end).is_some());
+    one.sleep_until("a connection", |node| node.remote(end).is_some());
     let target = Target { region: one.remote(end).unwrap()[0].key, offset: 0 };
     one.post(end, Op::Write { source: Source::Region(whole(&source)), target }, 1);
-    sleep_until(&mut one, "its end", |node| node.done(end, 1));
+    one.sleep_until("its end", |node| node.done(end, 1));
     reader.join().unwrap();
 }
 

@@ -81,7 +81,7 @@ impl fmt::Display for AppRequest {
 /// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum AppResponse {
-    /// The entry counts, or has no effect on the log_state.
+    /// The entry counts, or has no effect on the view log's state.
     Taken,
     Refused(Refused),
 }

@@ -10,7 +10,7 @@
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
 
-use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull, sync::Arc};
+use std::{marker::PhantomData, ops::Deref, ptr::NonNull, sync::Arc};
 
 use self::sync::{AtomicPtr, Fences, Mutex, Ordering, lock, own_slot, slots};
 
@@ -46,6 +46,9 @@ impl Slots {
 }
 
 /// A cell whose value one thread replaces while others use it, with a hazard pointer per thread.
+#[derive(derive_more::Debug)]
+#[debug("HazardCell({:?})", &*self.get())]
+#[debug(bound(T: std::fmt::Debug))]
 pub(crate) struct HazardCell<T> {
     value: AtomicPtr<T>,
     fences: Fences,
@@ -120,12 +123,6 @@ impl<T> HazardCell<T> {
         let unused: Vec<_> = owned.before.extract_if(.., |old| !is_used(old)).collect();
         drop(owned);
         drop(unused);
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for HazardCell<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HazardCell").field(&*self.get()).finish()
     }
 }
 

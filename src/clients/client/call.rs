@@ -1,7 +1,6 @@
 //! The result of a call, on its way to the caller.
 
 use std::{
-    fmt,
     marker::PhantomData,
     pin::Pin,
     sync::Arc,
@@ -19,7 +18,9 @@ use crate::{calls::deadline::Deadline, clients::serve::Portable};
 ///
 /// It is a future for any executor; a plain thread calls [`wait`](Call::wait). It always resolves, at its deadline at
 /// the latest. Dropping it withdraws nothing: a command may still be applied.
+#[derive(derive_more::Debug)]
 #[must_use = "only the result says whether the command was applied"]
+#[debug("Call {{ slot: {slot:?} }}")]
 pub struct Call<T> {
     slot: Arc<Lock<CallState>>,
     /// The deadline that ends the call, unless it has resolved before.
@@ -123,12 +124,6 @@ impl<T: Portable> Future for Call<T> {
 
 /// A call may move after it was polled, since nothing in it is pinned.
 impl<T> Unpin for Call<T> {}
-
-impl<T> fmt::Debug for Call<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("slot", &self.slot).finish()
-    }
-}
 
 /// Decodes a value that travelled as bytes.
 fn decode<T: Portable>(bytes: &[u8]) -> Result<T, ClientError> {

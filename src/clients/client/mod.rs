@@ -44,7 +44,7 @@ mod error;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use rkyv::rancor;
 
@@ -63,6 +63,8 @@ use crate::{
 /// Commands are applied in the order in which they are submitted while one connection lasts. Where a connection breaks,
 /// commands that were under way at the same time may be applied in another order. Wait for a reply before submitting
 /// what must come later.
+#[derive(derive_more::Debug)]
+#[debug("Client {{ timeout: {timeout:?} }}")]
 pub struct Client<R> {
     driver: Arc<Driver>,
     timeout: Duration,
@@ -108,11 +110,5 @@ pub(crate) fn encode(value: &impl Command) -> Result<Vec<u8>, ClientError> {
 impl<R> Clone for Client<R> {
     fn clone(&self) -> Client<R> {
         Client { driver: Arc::clone(&self.driver), timeout: self.timeout, service: PhantomData }
-    }
-}
-
-impl<R> fmt::Debug for Client<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,5 @@
 //! The records that readers get.
 
-use std::fmt;
-
 use rkyv::{Archived, rancor, util::AlignedVec};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
@@ -21,7 +19,7 @@ use crate::{
 struct WireTime(u64);
 
 /// A command in a durable group's log.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::Debug)]
 pub struct LogRecord {
     /// Its number.
     pub version: u64,
@@ -35,6 +33,7 @@ pub struct LogRecord {
     /// Whether no member applies it, by an operator's decision.
     pub is_skipped: bool,
     /// The command, as rkyv encoded it.
+    #[debug("{} bytes", command.len())]
     pub command: Vec<u8>,
 }
 
@@ -59,15 +58,6 @@ impl LogRecord {
         aligned.extend_from_slice(&self.command);
         let command = rkyv::access::<Archived<C>, rancor::Error>(&aligned);
         command.map(look).map_err(|error| LogError::Command { version: self.version, why: error.to_string() })
-    }
-}
-
-impl fmt::Debug for LogRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogRecord { version, time, epoch, sender, is_skipped, command } = self;
-        let mut shown = f.debug_struct("LogRecord");
-        shown.field("version", version).field("time", time).field("epoch", epoch).field("sender", sender);
-        shown.field("is_skipped", is_skipped).field("bytes", &command.len()).finish_non_exhaustive()
     }
 }
 

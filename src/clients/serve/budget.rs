@@ -10,12 +10,9 @@
 //! too much, the node hangs up on the client that leaves most unread. The client may come again, and then gets its
 //! replies, which its session keeps.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use squall_fabric::sync::{Condition, Lock};
@@ -23,6 +20,8 @@ use squall_fabric::sync::{Condition, Lock};
 use super::outbox::Outbox;
 
 /// The count of the bytes that a node holds for clients.
+#[derive(derive_more::Debug)]
+#[debug("Budget {{ half: {half}, requests: {requests:?}, unread: {unread:?} }}")]
 pub(crate) struct Budget {
     /// The size of each half, in bytes.
     half: usize,
@@ -137,13 +136,6 @@ impl Budget {
     /// Returns the outboxes of the clients that are connected.
     pub(super) fn connected(&self) -> Vec<Arc<Outbox>> {
         self.boxes.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl fmt::Debug for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Budget { half, requests, unread, .. } = self;
-        f.debug_struct("Budget").field("half", half).field("requests", requests).field("unread", unread).finish()
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
     replica::{
         replicated::{Applied, Command, Replicated, Stamp},
         schema::Schema,
-        service::{Invalid, Service},
+        service::{Invalid, Service, settled},
         snapshot::Snapshot,
         view_change::ViewChange,
     },
@@ -138,16 +138,7 @@ impl<R: QueryService> Service for Served<R> {
         stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<R::Reply>, Invalid> {
-        let bytes = match message.payload.as_slice() {
-            Some(bytes) => bytes,
-            // The reply is copied out, as for any other replica.
-            None => {
-                scratch.resize(message.payload.len(), 0);
-                message.payload.read(scratch);
-                scratch.as_slice()
-            }
-        };
-        let (bytes, trailer) = Trailer::split(bytes).map_err(rancor::Error::new)?;
+        let (bytes, trailer) = Trailer::split(settled(&message.payload, scratch)).map_err(rancor::Error::new)?;
         let at = stamp.of(message);
         match trailer {
             Trailer::Plain => return self.apply(bytes, &at).map(Some),

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -39,6 +38,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 const ROUND: Duration = Duration::from_secs(1);
 
 /// A group that this node serves to clients.
+#[derive(derive_more::Debug)]
+#[debug("ServedEntry {{ name: {name:?}, serving: {serving:?} }}")]
 pub(crate) struct ServedEntry {
     pub(crate) name: String,
     pub(super) backend: Box<dyn Backend>,
@@ -144,13 +145,9 @@ impl ServedEntry {
     }
 }
 
-impl fmt::Debug for ServedEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServedEntry").field("name", &self.name).field("serving", &self.serving).finish_non_exhaustive()
-    }
-}
-
 /// All groups of a node that serve clients.
+#[derive(derive_more::Debug)]
+#[debug("Server {{ groups: {:?} }}", served.keys())]
 pub(crate) struct Server {
     me: NodeId,
     /// The groups by their names.
@@ -241,11 +238,5 @@ impl Server {
         // A second message has no room, and is not needed.
         let _ = self.stop.try_send(());
         self.budget.connected().iter().for_each(|outbox| outbox.close());
-    }
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("groups", &self.served.keys()).finish_non_exhaustive()
     }
 }

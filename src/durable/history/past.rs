@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
@@ -96,7 +95,9 @@ impl RebuildPool {
 ///
 /// It is a future for any executor; a plain thread calls [`wait`](Past::wait). If it is dropped before its turn, no
 /// state is built.
+#[derive(derive_more::Debug)]
 #[must_use = "an earlier state that no caller waits for is not built"]
+#[debug("Past")]
 pub struct Past<T>(Arc<Lock<PastState<T>>>);
 
 enum PastState<T> {
@@ -135,12 +136,6 @@ impl<T> Future for Past<T> {
             PastState::Answered(result) => Poll::Ready(result),
             PastState::Taken => panic!("a Past was polled after it had resolved"),
         }
-    }
-}
-
-impl<T> fmt::Debug for Past<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Past").finish_non_exhaustive()
     }
 }
 

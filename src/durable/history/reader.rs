@@ -1,6 +1,6 @@
 //! The reader of a log's commands, by version.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use rkyv::util::AlignedVec;
 use squall_fabric::NodeId;
@@ -31,6 +31,8 @@ pub(super) type CommandOf = fn(&[u8]) -> Option<&[u8]>;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("LogReader {{ group: {group:?}, next: {next}, last: {last} }}")]
 pub struct LogReader {
     group: String,
     log_writer: Arc<LogWriter>,
@@ -187,12 +189,4 @@ impl LogReader {
 pub(super) fn read_behind(group: &str, log_writer: &LogWriter, version: u64) -> Result<Reader<Disk>, HistoryError> {
     let reader = ask(log_writer, move |log| log.read_behind(version.saturating_sub(1)))?;
     reader.map_err(|error| HistoryError::reading(group, version, error))
-}
-
-impl fmt::Debug for LogReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogReader { group, next, last, .. } = self;
-        let mut debug = f.debug_struct("LogReader");
-        debug.field("group", group).field("next", next).field("last", last).finish_non_exhaustive()
-    }
 }

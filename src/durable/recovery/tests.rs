@@ -501,7 +501,7 @@ fn a_source_that_is_behind_says_so() {
     let (node, peer) = (history(&disk), history(&other));
     node.messages(2, 40..50);
     let refused = node.join(&peer).unwrap_err().to_string();
-    assert!(refused.contains("who asks has more"), "{refused}");
+    assert!(refused.contains("the node that asks has more"), "{refused}");
 }
 
 /// Checks the contents of a disk after a crash at each change that `act` makes, until `act` makes no more.

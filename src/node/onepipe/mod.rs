@@ -47,7 +47,6 @@ mod tests;
 
 use std::{
     collections::VecDeque,
-    fmt,
     sync::{
         Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -163,6 +162,8 @@ impl OnePipeHandle {
 ///
 /// [`Pipe::create`] makes a rank with its gate. Dropped, it accepts no more, even while its rank
 /// stays alive.
+#[derive(derive_more::Debug)]
+#[debug("ViewController {{ group: {:?} }}", slot.name)]
 pub struct ViewController {
     slot: Arc<OnePipeSlot>,
     gate: Arc<Gate>,
@@ -211,13 +212,9 @@ impl Drop for ViewController {
     }
 }
 
-impl fmt::Debug for ViewController {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ViewController").field("group", &self.slot.name).finish_non_exhaustive()
-    }
-}
-
 /// The slot of a 1Pipe group at its node: the state between the node's engine and the thread that drives the group.
+#[derive(derive_more::Debug)]
+#[debug("OnePipeSlot {{ name: {name:?} }}")]
 pub(crate) struct OnePipeSlot {
     name: String,
     state: Lock<SlotState>,
@@ -361,11 +358,5 @@ impl OnePipeSlot {
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-}
-
-impl fmt::Debug for OnePipeSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnePipeSlot").field("name", &self.name).finish_non_exhaustive()
     }
 }

@@ -148,7 +148,7 @@ impl Scenario<'_> {
                 && before.view.members.len() >= 3
                 && self.faults.met.len() <= 1
             {
-                return Err(format!("{} is without {}, which had no fault", after.view.epoch, member.node));
+                return Err(format!("{} is without {}, which met no fault", after.view.epoch, member.node));
             }
         }
         Ok(())
@@ -163,7 +163,7 @@ impl Scenario<'_> {
             }
             let holders = before.view.shard(SHARD).map_or(&[][..], |shard| &shard.complete);
             if let Some(holder) = holders.iter().find(|&&holder| !self.faults.met.contains(&holder)) {
-                return Err(format!("{} gives the state up, which {holder} has, which had no fault", after.view.epoch));
+                return Err(format!("{} gives the state up, which {holder} has, which met no fault", after.view.epoch));
             }
         }
         Ok(())

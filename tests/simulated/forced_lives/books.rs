@@ -9,6 +9,8 @@ use std::{
 use rkyv::Archived;
 use squall::{Applied, NodeId, Replicated, Snapshot, ViewChange};
 
+use crate::numbers;
+
 /// The numbers that a shard was given, in order, and the epoch of the last view.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
@@ -27,14 +29,11 @@ impl Replicated for Numbers {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let words = std::iter::once(&self.epoch).chain(&self.list);
-        Snapshot::of_bytes(words.flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+        numbers::snapshot([&self.epoch].into_iter().chain(&self.list))
     }
 
     fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+        let mut words = numbers::restore::<Vec<u64>>(from)?.into_iter();
         self.epoch = words.next().unwrap_or_default();
         self.list = words.collect();
         Ok(())

@@ -1,9 +1,8 @@
 //! The figures of a run, from what its nodes saw of each round.
 
-use crate::places::{NodeAddresses, fabric_of};
 use crate::{
     job::{BulkJob, BulkRound, Senders},
-    report::BulkRow,
+    report::{BulkRow, RowHead},
 };
 
 /// The figures of one iteration, in seconds from the first send.
@@ -70,10 +69,7 @@ pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<BulkRound>]) ->
     let seconds_median = median(|iteration| Some(iteration.seconds)).expect("there are iterations");
     let several = groups > 1;
     BulkRow {
-        bench: "bulk",
-        fabric: fabric_of(job.place.as_ref()),
-        tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
-        nodes: job.nodes,
+        head: RowHead::of("bulk", job),
         shared: job.share,
         algorithm: (!job.share).then_some(job.way),
         groups: job.groups,

@@ -19,7 +19,7 @@ pub(crate) use self::mover::Mover;
 use super::{
     cluster,
     job::{BlockRoute, BulkJob, Senders, Spinning, Touch},
-    places::{FabricKind, PlaceArgs, Places, fresh_cluster},
+    places::{FabricKind, PlaceArgs, Places},
     printing::Printing,
 };
 
@@ -117,12 +117,14 @@ const WITHOUT_COPIES: [&str; 7] =
 const MAX_SIZE: u64 = 1 << 40;
 
 fn size(text: &str) -> Result<usize, String> {
+    size_to(MAX_SIZE, text)
+}
+
+/// Reads a size of at most `most` bytes.
+pub(crate) fn size_to(most: u64, text: &str) -> Result<usize, String> {
     let ByteSize(bytes) = text.parse()?;
-    if (1..=MAX_SIZE).contains(&bytes) {
-        Ok(bytes as usize)
-    } else {
-        Err(format!("give 1 byte to {}", ByteSize(MAX_SIZE).display().iec()))
-    }
+    let is_possible = (1..=most).contains(&bytes);
+    is_possible.then_some(bytes as usize).ok_or_else(|| format!("give 1 byte to {}", ByteSize(most).display().iec()))
 }
 
 impl BulkArgs {
@@ -133,11 +135,9 @@ impl BulkArgs {
             for &size in &self.size {
                 for way in self.ways() {
                     for block in self.blocks(size) {
-                        let cluster = fresh_cluster();
-                        let places = self.places.find(&cluster, nodes).map_err(CommandError::Failed)?;
-                        let jobs = self.jobs(&cluster, &places, nodes, size, way, block);
-                        let rounds = cluster::run_bulk(&jobs, &places)
-                            .map_err(|error| CommandError::Failed(error.to_string()))?;
+                        let places = self.places.find(nodes)?;
+                        let jobs = self.jobs(&places, nodes, size, way, block);
+                        let rounds = cluster::run_bulk(&jobs, &places)?;
                         report.bulk(&figures::row(&jobs[0], self.senders, &rounds))?;
                     }
                 }
@@ -194,7 +194,6 @@ impl BulkArgs {
     /// A job for each node.
     fn jobs(
         &self,
-        cluster: &str,
         places: &Places,
         nodes: u32,
         size_bytes: usize,
@@ -205,11 +204,8 @@ impl BulkArgs {
         let members = (0..nodes).map(NodeId).collect();
         let suited =
             GroupConfig::new(GroupId { group: 0, instance: 1 }, members).suited_to(&self.medium(), size_bytes as u64);
-        let job = |node| BulkJob {
-            cluster: cluster.to_owned(),
-            place: places.place.clone(),
-            node,
-            nodes,
+        let job = |worker| BulkJob {
+            worker,
             groups: self.groups.unwrap_or(roots),
             roots,
             way: way.unwrap_or_else(|| BlockRoute::of(&suited.algorithm)),
@@ -224,7 +220,7 @@ impl BulkArgs {
             iterations: self.iterations,
             spin: self.spin,
         };
-        (0..nodes).map(job).collect()
+        places.workers(nodes).map(job).collect()
     }
 }
 

@@ -233,9 +233,10 @@ impl<'a> Mover<'a> {
         self.meet(true)?;
         match self.sharing.as_ref().and_then(|sharing| sharing.first_change(own, MessageContents::of(0, 0))) {
             None => Ok(()),
-            Some(at) => {
-                Err(format!("a shared message changed, at {at}, when another wrote it: this is a bug of Squall").into())
-            }
+            Some(at) => Err(format!(
+                "a shared message changed, at {at}, when another node wrote its copy: this is a bug of Squall"
+            )
+            .into()),
         }
     }
 

@@ -2,17 +2,17 @@
 
 mod rank;
 
-use bytesize::ByteSize;
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 use squall_command::CommandError;
 
 pub(crate) use self::rank::CollectivesRank;
 use super::{
+    bulk::size_to,
     cluster,
-    job::{By, CollectivesJob, Of, Spinning, Timed},
-    places::{PlaceArgs, Places, fresh_cluster},
+    job::{By, CollectivesJob, Of, Spinning, Timed, spelt},
+    places::{PlaceArgs, Places},
     printing::Printing,
-    report::CollectivesRow,
+    report::{CollectivesRow, RowHead},
 };
 
 const HELP: &str = "\
@@ -72,11 +72,7 @@ pub(crate) struct CollectivesArgs {
 const MAX_SIZE: u64 = 1 << 30;
 
 fn size(text: &str) -> Result<usize, String> {
-    let ByteSize(bytes) = text.parse()?;
-    match bytes {
-        1..=MAX_SIZE => Ok(bytes as usize),
-        _ => Err(format!("give 1 byte to {}", ByteSize(MAX_SIZE).display().iec())),
-    }
+    size_to(MAX_SIZE, text)
 }
 
 impl CollectivesArgs {
@@ -85,11 +81,9 @@ impl CollectivesArgs {
         let mut report = self.printing.begin()?;
         for (operation, algorithm, size_bytes) in self.cases() {
             for &nodes in &self.nodes {
-                let cluster = fresh_cluster();
-                let places = self.places.find(&cluster, nodes).map_err(CommandError::Failed)?;
-                let jobs = self.jobs(&cluster, &places, nodes, (operation, algorithm, size_bytes));
-                let timed = cluster::run_collectives(&jobs, &places)
-                    .map_err(|error| CommandError::Failed(error.to_string()))?;
+                let places = self.places.find(nodes)?;
+                let jobs = self.jobs(&places, nodes, (operation, algorithm, size_bytes));
+                let timed = cluster::run_collectives(&jobs, &places)?;
                 report.collectives(&self.row(&jobs[0], &timed))?;
             }
         }
@@ -100,7 +94,7 @@ impl CollectivesArgs {
         self.places.check(self.nodes.iter().copied().max().unwrap_or_default())?;
         for by in &self.algorithm {
             if !self.operation.iter().any(|of| by.algorithm().carries_out(of.collective())) {
-                let name = by.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+                let name = spelt(by);
                 return Err(format!(
                     "--algorithm {name} carries out none of the operations: --help says which it does"
                 ));
@@ -127,24 +121,20 @@ impl CollectivesArgs {
     /// A job for each node.
     fn jobs(
         &self,
-        cluster: &str,
         places: &Places,
         nodes: u32,
         (operation, algorithm, size_bytes): (Of, Option<By>, usize),
     ) -> Vec<CollectivesJob> {
-        let job = |node| CollectivesJob {
-            cluster: cluster.to_owned(),
-            node,
-            nodes,
+        let job = |worker| CollectivesJob {
+            worker,
             operation,
             algorithm,
             reproducible: self.reproducible,
             elements: operation.block(size_bytes.div_ceil(8), nodes as usize),
             samples: self.samples,
             spin: self.spin,
-            place: places.place.clone(),
         };
-        (0..nodes).map(job).collect()
+        places.workers(nodes).map(job).collect()
     }
 
     fn row(&self, job: &CollectivesJob, timed: &[Timed]) -> CollectivesRow {
@@ -156,10 +146,7 @@ impl CollectivesArgs {
         micros.sort_by(f64::total_cmp);
         let operations = f64::from(batch) * f64::from(job.samples);
         CollectivesRow {
-            bench: "collectives",
-            fabric: self.places.fabric,
-            tls: self.places.tls,
-            nodes: job.nodes,
+            head: RowHead::of("collectives", job),
             operation: job.operation,
             size_bytes: 8 * job.operation.given(job.elements, job.nodes as usize),
             algorithm: timed[0].algorithm.clone(),

@@ -11,8 +11,8 @@ use squall_command::CommandError;
 use self::rounds::FailoverRound;
 use super::{
     job::{FailoverJob, Recovered, Victim},
-    places::{NodeAddresses, PlaceArgs, fabric_of, fresh_cluster},
-    report::{FailoverRow, FigureReport},
+    places::PlaceArgs,
+    report::{FailoverRow, FigureReport, RowHead},
 };
 
 pub(crate) use client::run as run_client;
@@ -63,23 +63,15 @@ pub(crate) struct FailoverArgs {
 impl FailoverArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.places.check(self.nodes).map_err(CommandError::Usage)?;
-        let cluster = fresh_cluster();
-        let places = self.places.find(&cluster, self.nodes).map_err(CommandError::Failed)?;
-        let job = |node| FailoverJob {
-            cluster: cluster.clone(),
-            node,
-            nodes: self.nodes,
-            failure_timeout_ms: self.failure_timeout_ms,
-            place: places.place.clone(),
-        };
-        let jobs: Vec<_> = (0..self.nodes).map(job).collect();
+        let places = self.places.find(self.nodes)?;
+        let job = |worker| FailoverJob { worker, failure_timeout_ms: self.failure_timeout_ms };
+        let jobs: Vec<_> = places.workers(self.nodes).map(job).collect();
         let patience = Duration::from_secs(30) + 10 * Duration::from_millis(self.failure_timeout_ms);
-        let rounds = rounds::run(&jobs, &places, self.victim, self.rounds, patience)
-            .map_err(|error| CommandError::Failed(error.to_string()))?;
-        FigureReport::new(self.json).failover(&self.row(places.place.as_ref(), &rounds))
+        let rounds = rounds::run(&jobs, &places, self.victim, self.rounds, patience)?;
+        FigureReport::new(self.json).failover(&self.row(&jobs[0], &rounds))
     }
 
-    fn row(&self, place: Option<&NodeAddresses>, rounds: &[FailoverRound]) -> FailoverRow {
+    fn row(&self, job: &FailoverJob, rounds: &[FailoverRound]) -> FailoverRow {
         let all = || rounds.iter().flat_map(|round| round.survivors.iter().map(|survivor| (round.killed, survivor)));
         let median = |of: fn(u64, &Recovered) -> (u64, u64)| {
             let mut all: Vec<f64> = all()
@@ -93,10 +85,7 @@ impl FailoverArgs {
         };
         let (pause_ms_p50, pause_ms_max) = median(|killed, s| (killed, s.answered));
         FailoverRow {
-            bench: "failover",
-            fabric: fabric_of(place),
-            tls: place.is_some_and(NodeAddresses::is_protected),
-            nodes: self.nodes,
+            head: RowHead::of("failover", job),
             victim: self.victim,
             rounds: self.rounds,
             failure_timeout_ms: self.failure_timeout_ms,

@@ -50,10 +50,7 @@ fn one(
     let killed = Time::boot_clock().as_nanos();
     workers.kill(victim);
     workers.tell(&WorkerCommand::Recover { after: view.epoch });
-    let survivors = workers.until_all(patience, |said| match said {
-        WorkerReport::Recovered(recovered) => Some(recovered),
-        _ => None,
-    })?;
+    let survivors = workers.results(patience)?;
     workers.restart(victim, WorkerJob::Failover(jobs[victim].clone()), places)?;
     workers.until(victim, patience, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
     Ok(FailoverRound { killed, survivors })
@@ -64,10 +61,7 @@ fn settle(workers: &mut Workers, patience: Duration) -> Result<Settled, RunError
     let until = Instant::now() + patience;
     loop {
         workers.tell(&WorkerCommand::Settle);
-        let views = workers.until_all(patience, |said| match said {
-            WorkerReport::Settled(settled) => Some(settled),
-            _ => None,
-        })?;
+        let views: Vec<Settled> = workers.results(patience)?;
         if views.windows(2).all(|pair| pair[0].epoch == pair[1].epoch) {
             return Ok(views.into_iter().next().expect("there are workers"));
         }

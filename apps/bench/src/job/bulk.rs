@@ -2,17 +2,14 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use squall::{
-    Config,
-    rdmc::{
-        GroupConfig, GroupId,
-        schedule::{Algorithm, Outer, Racks},
-    },
+use squall::rdmc::{
+    GroupConfig, GroupId,
+    schedule::{Algorithm, Outer, Racks},
 };
 use squall_fabric::NodeId;
 
 use super::Spinning;
-use crate::places::{NodeAddresses, configure};
+use crate::places::WorkerNode;
 
 /// A route of blocks from the root to the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -42,11 +39,6 @@ impl BlockRoute {
             Algorithm::BinomialPipeline => BlockRoute::Pipeline,
             Algorithm::Hybrid(_) => BlockRoute::Hybrid,
         }
-    }
-
-    /// The name on the command line.
-    pub(crate) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     fn algorithm(self, nodes: u32) -> Algorithm {
@@ -85,13 +77,10 @@ pub(crate) struct Touched {
 }
 
 /// The job of one worker.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, derive_more::Deref)]
 pub(crate) struct BulkJob {
-    /// Unique to the run, so that nodes of different runs never connect.
-    pub(crate) cluster: String,
-    /// This worker's node, from 0.
-    pub(crate) node: u32,
-    pub(crate) nodes: u32,
+    #[deref]
+    pub(crate) worker: WorkerNode,
     /// Groups of all nodes. Their roots are the first `roots` nodes, in turn.
     pub(crate) groups: u32,
     pub(crate) roots: u32,
@@ -109,18 +98,11 @@ pub(crate) struct BulkJob {
     pub(crate) warm_up: u32,
     pub(crate) iterations: u32,
     pub(crate) spin: Spinning,
-    /// None in shared memory.
-    pub(crate) place: Option<NodeAddresses>,
 }
 
 impl BulkJob {
     pub(crate) fn root(&self, group: u32) -> u32 {
         group % self.roots
-    }
-
-    /// The configuration that the fabric is opened with.
-    pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 
     /// The RDMC group with this number, for this job's messages.

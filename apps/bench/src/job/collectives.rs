@@ -3,13 +3,12 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use squall::{
-    Config,
     collectives::{Algorithm, Collective},
     rdmc::block::{Medium, Network},
 };
 
 use super::Spinning;
-use crate::places::{FabricKind, NodeAddresses, configure, fabric_of};
+use crate::places::{FabricKind, WorkerNode};
 
 /// Bytes per second of a link, for the blocks of long broadcasts: 100 Gb/s.
 const LINK_RATE: u64 = 12_500_000_000;
@@ -132,13 +131,10 @@ impl By {
 }
 
 /// The job of one worker.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, derive_more::Deref)]
 pub(crate) struct CollectivesJob {
-    /// Unique to the run, so that nodes of different runs never connect.
-    pub(crate) cluster: String,
-    /// This worker's node, from 0, which is also its rank.
-    pub(crate) node: u32,
-    pub(crate) nodes: u32,
+    #[deref]
+    pub(crate) worker: WorkerNode,
     pub(crate) operation: Of,
     /// None for what the cost model chooses.
     pub(crate) algorithm: Option<By>,
@@ -147,23 +143,16 @@ pub(crate) struct CollectivesJob {
     pub(crate) elements: usize,
     pub(crate) samples: u32,
     pub(crate) spin: Spinning,
-    /// None in shared memory.
-    pub(crate) place: Option<NodeAddresses>,
 }
 
 impl CollectivesJob {
     /// The medium through which blocks of long broadcasts travel.
     pub(crate) fn medium(&self) -> Medium {
-        match fabric_of(self.place.as_ref()) {
+        match self.fabric() {
             FabricKind::Shm => Medium::SharedMemory,
             FabricKind::Tcp => Medium::Network(Network::tcp(LINK_RATE)),
             FabricKind::Verbs => Medium::Network(Network::rdma(LINK_RATE)),
         }
-    }
-
-    /// The configuration that the fabric is opened with.
-    pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
     }
 }
 

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::places::NodeAddresses;
+use crate::places::WorkerNode;
 
 /// The member that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -16,16 +16,11 @@ pub(crate) enum Victim {
 }
 
 /// The job of one node of the benchmark.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, derive_more::Deref)]
 pub(crate) struct FailoverJob {
-    /// Unique to the run.
-    pub(crate) cluster: String,
-    /// This worker's node, from 0.
-    pub(crate) node: u32,
-    pub(crate) nodes: u32,
+    #[deref]
+    pub(crate) worker: WorkerNode,
     pub(crate) failure_timeout_ms: u64,
-    /// None in shared memory.
-    pub(crate) place: Option<NodeAddresses>,
 }
 
 /// A command to a worker.

@@ -24,7 +24,12 @@ pub(crate) use self::{
     onepipe::{OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder},
     transactions::{StoreCommand, StoreShape, Transacted, TransactionsJob},
 };
-use crate::places::NodeAddresses;
+use crate::places::WorkerNode;
+
+/// The name of a value on the command line.
+pub(crate) fn spelt(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
 
 /// The work of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,13 +92,10 @@ impl From<Spinning> for Spin {
 pub(crate) const DEFAULT_BULK_RESERVE: usize = 64 << 20;
 
 /// The job of one worker.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, derive_more::Deref)]
 pub(crate) struct Job {
-    /// Unique to the run, so that nodes of different runs never connect.
-    pub(crate) cluster: String,
-    /// This worker's node, from 0.
-    pub(crate) node: u32,
-    pub(crate) nodes: u32,
+    #[deref]
+    pub(crate) worker: WorkerNode,
     pub(crate) senders: Senders,
     pub(crate) size_bytes: usize,
     pub(crate) ring_bytes: usize,
@@ -104,8 +106,6 @@ pub(crate) struct Job {
     /// Messages per second of this node; None for as many as the window lets through.
     pub(crate) rate: Option<f64>,
     pub(crate) spin: Spinning,
-    /// None in shared memory.
-    pub(crate) place: Option<NodeAddresses>,
     /// The calls that it makes, instead of sending messages whose replies no thread waits for.
     pub(crate) calls: Option<Calls>,
     /// This node's directory, if the group is durable.
@@ -138,7 +138,7 @@ pub(crate) struct Go {
 }
 
 /// A line that a worker says to its parent.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, derive_more::TryInto)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WorkerReport {
     /// Its group is formed.

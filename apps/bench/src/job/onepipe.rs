@@ -2,9 +2,8 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use squall::Config;
 
-use crate::places::{NodeAddresses, configure};
+use crate::places::WorkerNode;
 
 /// The length of three pauses: scatterings that were late are sent after the first measurement; throughput warms up
 /// before the second; messages on their way come in after it.
@@ -27,13 +26,10 @@ pub(crate) enum ScatteringOrder {
 }
 
 /// The job of one worker.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, derive_more::Deref)]
 pub(crate) struct OnePipeJob {
-    /// Unique to the run, so that nodes of different runs never connect.
-    pub(crate) cluster: String,
-    /// This worker's node, from 0, which is also its rank.
-    pub(crate) node: u32,
-    pub(crate) nodes: u32,
+    #[deref]
+    pub(crate) worker: WorkerNode,
     pub(crate) order: ScatteringOrder,
     /// The size of each message.
     pub(crate) size_bytes: usize,
@@ -44,15 +40,6 @@ pub(crate) struct OnePipeJob {
     pub(crate) rate: f64,
     /// The time for which latency is measured, and then throughput, in nanoseconds.
     pub(crate) phase_nanos: u64,
-    /// None in shared memory.
-    pub(crate) place: Option<NodeAddresses>,
-}
-
-impl OnePipeJob {
-    /// The configuration that the fabric is opened with.
-    pub(crate) fn config(&self) -> Result<Config, String> {
-        configure(&self.cluster, self.node, self.nodes, self.place.as_ref()).build().map_err(|error| error.to_string())
-    }
 }
 
 /// One worker's measurements.

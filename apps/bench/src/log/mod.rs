@@ -13,7 +13,7 @@ use squall_sst::ring::MAX_BYTES;
 pub(super) use self::{rounds::Rounds, scratch::Scratch};
 use super::{
     job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning},
-    places::{PlaceArgs, Places},
+    places::{PlaceArgs, Places, WorkerNode},
     report::FigureReport,
 };
 
@@ -103,7 +103,7 @@ impl LogArgs {
         for &nodes in &self.nodes {
             for &size in &self.size {
                 for &writers in &self.writers {
-                    let jobs = |cluster: &str, places: &Places| self.jobs(cluster, nodes, size, writers, places);
+                    let jobs = |places: &Places| self.jobs(nodes, size, writers, places);
                     report.log(&rounds.run("log", &self.places, nodes, jobs)?)?;
                 }
             }
@@ -112,12 +112,10 @@ impl LogArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, cluster: &str, nodes: u32, size: u32, writers: u32, places: &Places) -> Vec<Job> {
-        let job = |node| Job {
-            cluster: cluster.to_owned(),
-            place: places.place.clone(),
-            node,
-            nodes,
+    fn jobs(&self, nodes: u32, size: u32, writers: u32, places: &Places) -> Vec<Job> {
+        let job = |worker: WorkerNode| Job {
+            calls: Some(appends(share(writers, nodes, worker.node))),
+            worker,
             senders: Senders::All,
             size_bytes: size as usize,
             ring_bytes: ring_bytes(share(writers, nodes, 0), size),
@@ -126,10 +124,9 @@ impl LogArgs {
             window: 1,
             rate: None,
             spin: self.spin,
-            calls: Some(appends(share(writers, nodes, node))),
             storage: None,
         };
-        (0..nodes).map(job).collect()
+        places.workers(nodes).map(job).collect()
     }
 }
 

@@ -12,8 +12,8 @@ use crate::{
     cluster,
     job::{Job, WorkerMeasurements, Written},
     latency,
-    places::{NodeAddresses, PlaceArgs, Places, fabric_of, fresh_cluster},
-    report::LogRow,
+    places::{PlaceArgs, Places},
+    report::{LogRow, RowHead},
 };
 
 /// The number, place and length of the rounds.
@@ -46,18 +46,16 @@ impl Rounds {
         bench: &'static str,
         places: &PlaceArgs,
         nodes: u32,
-        jobs: impl Fn(&str, &Places) -> Vec<Job>,
+        jobs: impl Fn(&Places) -> Vec<Job>,
     ) -> Result<LogRow, CommandError> {
         let (mut rounds, mut last) = (Vec::new(), None);
         for _ in 0..self.count {
-            let cluster = fresh_cluster();
-            let places = places.find(&cluster, nodes).map_err(CommandError::Failed)?;
-            let mut jobs = jobs(&cluster, &places);
+            let places = places.find(nodes)?;
+            let mut jobs = jobs(&places);
             for job in &mut jobs {
                 job.storage = Some(self.scratch.join(&format!("node-{}", job.node)));
             }
-            let outcomes = cluster::run_unless(&self.stop, &jobs, &places, self.span)
-                .map_err(|error| CommandError::Failed(error.to_string()))?;
+            let outcomes = cluster::run_unless(&self.stop, &jobs, &places, self.span)?;
             self.settle();
             rounds.push(self.round(&outcomes)?);
             self.settle();
@@ -72,10 +70,7 @@ impl Rounds {
         };
         let appends_per_second = median(&|round| round.appends_per_second);
         Ok(LogRow {
-            bench,
-            fabric: fabric_of(job.place.as_ref()),
-            tls: job.place.as_ref().is_some_and(NodeAddresses::is_protected),
-            nodes,
+            head: RowHead::of(bench, job),
             writers: jobs.iter().filter_map(|job| job.calls).map(|calls| calls.callers * calls.in_flight).sum(),
             size_bytes: job.size_bytes,
             spin: job.spin,

@@ -5,7 +5,6 @@ mod rank;
 use std::{thread, time::Duration};
 
 use clap::{Args, value_parser};
-use hdrhistogram::Histogram;
 use squall_command::CommandError;
 
 pub(crate) use self::rank::scatter;
@@ -13,9 +12,9 @@ use super::{
     cluster,
     job::{OnePipeJob, Scattered, ScatteringOrder},
     latency,
-    places::{PlaceArgs, Places, fresh_cluster},
+    places::{PlaceArgs, Places},
     printing::Printing,
-    report::OnePipeRow,
+    report::{OnePipeRow, RowHead},
 };
 
 const HELP: &str = "\
@@ -99,11 +98,9 @@ impl OnePipeArgs {
         self.check().map_err(CommandError::Usage)?;
         let mut report = self.printing.begin()?;
         for case in self.cases() {
-            let cluster = fresh_cluster();
-            let places = self.places.find(&cluster, case.nodes).map_err(CommandError::Failed)?;
-            let jobs = self.jobs(&cluster, &places, case);
-            let scattered =
-                cluster::run_onepipe(&jobs, &places).map_err(|error| CommandError::Failed(error.to_string()))?;
+            let places = self.places.find(case.nodes)?;
+            let jobs = self.jobs(&places, case);
+            let scattered = cluster::run_onepipe(&jobs, &places)?;
             let row = self.row(&jobs[0], &scattered);
             report.onepipe(&row)?;
             doubts(&row).iter().for_each(|doubt| eprintln!("squall: {doubt}"));
@@ -164,20 +161,17 @@ impl OnePipeArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, cluster: &str, places: &Places, case: Case) -> Vec<OnePipeJob> {
-        let job = |node| OnePipeJob {
-            cluster: cluster.to_owned(),
-            node,
-            nodes: case.nodes,
+    fn jobs(&self, places: &Places, case: Case) -> Vec<OnePipeJob> {
+        let job = |worker| OnePipeJob {
+            worker,
             order: case.order,
             size_bytes: case.size_bytes,
             width: case.width as usize,
             ring_bytes: self.ring_bytes,
             rate: self.rate,
             phase_nanos: Duration::from_secs_f64(self.seconds).as_nanos() as u64,
-            place: places.place.clone(),
         };
-        (0..case.nodes).map(job).collect()
+        places.workers(case.nodes).map(job).collect()
     }
 
     /// Combines what the nodes measured.
@@ -186,22 +180,16 @@ impl OnePipeArgs {
         let sum = |of: fn(&Scattered) -> f64| scattered.iter().map(of).sum::<f64>();
         let width = job.width as f64;
         let done = sum(|of_node| of_node.delivered as f64) / width;
-        let micros = |quantile| {
-            (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0)
-        };
         OnePipeRow {
-            bench: "onepipe",
+            head: RowHead::of("onepipe", job),
             mode: job.order,
-            fabric: self.places.fabric,
-            tls: self.places.tls,
-            nodes: job.nodes,
             size_bytes: job.size_bytes,
             width: job.width,
             ring_bytes: job.ring_bytes,
             rate: job.rate,
             scatterings_per_second: sum(|of_node| of_node.delivered as f64 / of_node.wall_seconds) / width,
-            latency_p50_us: micros(0.5),
-            latency_p99_us: micros(0.99),
+            latency_p50_us: latency::micros(&latencies, 0.5),
+            latency_p99_us: latency::micros(&latencies, 0.99),
             missed: scattered.iter().map(|of_node| of_node.missed).sum(),
             busy_cores: sum(|of_node| of_node.cpu_seconds / of_node.wall_seconds),
             cpu_microseconds: (done > 0.0).then(|| sum(|of_node| of_node.cpu_seconds) * 1e6 / done),
@@ -218,7 +206,7 @@ fn doubts(row: &OnePipeRow) -> Vec<String> {
             "{missed} scatterings were not sent in time, and latencies are not of them: --rate {rate} is more than this mode can do"
         ));
     }
-    let cores = thread::available_parallelism().map_or(1, usize::from).min(row.nodes as usize) as f64;
+    let cores = thread::available_parallelism().map_or(1, usize::from).min(row.head.nodes as usize) as f64;
     // Nodes never sleep.
     if *busy_cores < 0.9 * cores {
         doubts.push(format!(

@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use squall_command::{CommandError, plot};
 
 use super::outcome::ExperimentOutcome;
+use crate::job::spelt;
 
 /// Options for the run of experiments, and for their results.
 #[derive(Debug, Args)]
@@ -50,15 +51,18 @@ impl ExperimentRun {
 }
 
 impl ExperimentOptions {
-    /// Runs experiments by their names on the command line, one after the other.
-    pub(super) fn run<N: ValueEnum, E: Display>(
+    /// Runs an experiment by its name on the command line, or one after the other if it is `all`.
+    pub(super) fn run<N: ValueEnum + PartialEq, E: Display>(
         &self,
-        names: &[N],
+        name: N,
+        all: N,
         experiment: impl Fn(&N, ExperimentRun) -> Result<ExperimentOutcome, E>,
     ) -> Result<(), CommandError> {
         let run = ExperimentRun { seed: self.seed, quick: self.quick };
-        for name in names {
-            let spelt = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let asks_all = name == all;
+        let is_asked = |each: &&N| **each != all && (asks_all || **each == name);
+        for name in N::value_variants().iter().filter(is_asked) {
+            let spelt = spelt(name);
             let began = Instant::now();
             let outcome = experiment(name, run).map_err(|error| CommandError::Failed(format!("{spelt}: {error}")))?;
             let text = if self.json {
@@ -68,9 +72,9 @@ impl ExperimentOptions {
             };
             let mut out = io::stdout().lock();
             let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            written.map_err(|error| CommandError::Failed(format!("the output could not be written: {error}")))?;
+            written.map_err(CommandError::output)?;
             if let Some(path) = &self.svg {
-                let path = if names.len() > 1 { beside(path, &spelt) } else { path.clone() };
+                let path = if asks_all { beside(path, &spelt) } else { path.clone() };
                 plot::write(&path, &plot::draw(&outcome.title, &outcome.charts))?;
             }
         }

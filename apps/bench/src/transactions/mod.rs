@@ -7,7 +7,6 @@ mod member;
 use std::time::Duration;
 
 use clap::Args;
-use hdrhistogram::Histogram;
 use squall_command::{CommandError, say};
 use squall_fabric::Time;
 
@@ -16,7 +15,7 @@ use super::{
     cluster::{PATIENCE, RunError, WARM_UP, Workers},
     job::{Go, StoreCommand, StoreShape, Transacted, TransactionsJob, WorkerJob, WorkerReport},
     latency,
-    places::{Places, fresh_cluster},
+    places::Places,
     printing::Printing,
     report::TransactionsRow,
 };
@@ -72,9 +71,9 @@ pub(crate) struct TransactionsArgs {
 impl TransactionsArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.usable().map_err(CommandError::Usage)?;
-        let (cluster, seed) = (fresh_cluster(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
+        let (places, seed) = (Places::on_this_host(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
         let (shape, record) = (&self.shape, self.check);
-        let job = |node| TransactionsJob { cluster: cluster.clone(), node, shape: shape.clone(), seed, record };
+        let job = |node| TransactionsJob { cluster: places.cluster.clone(), node, shape: shape.clone(), seed, record };
         let jobs: Vec<_> = (0..shape.nodes).map(job).collect();
         let lasts = Duration::from_secs_f64(self.seconds);
         if self.check {
@@ -85,8 +84,7 @@ impl TransactionsArgs {
             return Ok(());
         }
         let mut report = self.printing.begin()?;
-        let transacted = start(&jobs, lasts).and_then(|mut workers| transacted(&mut workers, lasts));
-        let transacted = transacted.map_err(|error| CommandError::Failed(error.to_string()))?;
+        let transacted = transacted(&mut start(&jobs, lasts)?, lasts)?;
         report.transactions(&self.row(&transacted))?;
         sums(&transacted).map(drop).map_err(CommandError::Failed)
     }
@@ -111,15 +109,12 @@ impl TransactionsArgs {
     /// Combines what the nodes measured.
     fn row(&self, transacted: &[Transacted]) -> TransactionsRow {
         let latencies = latency::merged(transacted.iter().map(|of_node| &of_node.latencies));
-        let micros = |quantile| {
-            (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0)
-        };
         TransactionsRow {
             bench: "transactions",
             shape: StoreShape { shards: Some(self.shape.shards()), ..self.shape.clone() },
             transactions_per_second: latencies.len() as f64 / self.seconds,
-            latency_p50_us: micros(0.5),
-            latency_p99_us: micros(0.99),
+            latency_p50_us: latency::micros(&latencies, 0.5),
+            latency_p99_us: latency::micros(&latencies, 0.99),
         }
     }
 }
@@ -135,10 +130,7 @@ fn start(jobs: &[TransactionsJob], lasts: Duration) -> Result<Workers, RunError>
 
 /// Waits until the transactions of all nodes are over.
 fn transacted(workers: &mut Workers, lasts: Duration) -> Result<Vec<Transacted>, RunError> {
-    workers.until_all(WARM_UP + lasts + PATIENCE, |said| match said {
-        WorkerReport::Transacted(transacted) => Some(transacted),
-        _ => None,
-    })
+    workers.results(WARM_UP + lasts + PATIENCE)
 }
 
 /// The number of readings of all accounts. It is an error if one found another sum.

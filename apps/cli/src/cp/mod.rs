@@ -4,8 +4,6 @@ mod gauge;
 mod push;
 mod serve;
 
-use std::io;
-
 use clap::{Args, Subcommand};
 use squall_command::CommandError;
 
@@ -43,8 +41,4 @@ impl CpCommand {
             CpAction::Push(args) => args.run(),
         }
     }
-}
-
-fn output(error: io::Error) -> CommandError {
-    CommandError::Failed(format!("the output could not be written: {error}"))
 }

@@ -8,10 +8,7 @@ use serde_json::json;
 use squall_command::{CommandError, stop_on_signals};
 use squall_copy::{PushError, PushOptions, PushProgress, PushReport, ReceiverReport};
 
-use super::{
-    gauge::{Gauge, PartProgress},
-    output,
-};
+use super::gauge::{Gauge, PartProgress};
 use crate::{protection::ProtectionArgs, target::name};
 
 /// Sends files and directories to all receivers at once. Each is copied under its own name.
@@ -88,9 +85,9 @@ impl PushArgs {
             false => CommandError::Failed(error.to_string()),
         })?;
         if json {
-            writeln!(std::io::stdout(), "{}", as_json(&report)).map_err(output)?;
+            writeln!(std::io::stdout(), "{}", as_json(&report)).map_err(CommandError::output)?;
         } else {
-            tell(&report, quiet).map_err(output)?;
+            tell(&report, quiet).map_err(CommandError::output)?;
         }
         verdict(&report)
     }

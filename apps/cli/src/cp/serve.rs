@@ -7,10 +7,7 @@ use squall_command::{CommandError, stop_on_signals};
 use squall_copy::{Receiver, ReceiverNetwork, ServeError, ServeEvent, ServeOptions};
 use squall_fabric::{net::NetError, tcp::TcpError};
 
-use super::{
-    gauge::{Gauge, PartProgress},
-    output,
-};
+use super::gauge::{Gauge, PartProgress};
 use crate::{protection::ProtectionArgs, target::name};
 
 /// Receives: waits for sources, and puts what they send into a directory. Nothing outside it is ever written.
@@ -63,7 +60,8 @@ impl ServeArgs {
             eprintln!("{name}: transfer {transfer} is not complete; its source can push again with --resume");
         }
         // Scripts wait for this line.
-        writeln!(std::io::stdout(), "{name}: ready, copies go into {}", options.directory.display()).map_err(output)?;
+        writeln!(std::io::stdout(), "{name}: ready, copies go into {}", options.directory.display())
+            .map_err(CommandError::output)?;
         loop {
             let mut failures = 0;
             let (mut gauge, mut total, mut before) = (Gauge::Nothing, 0, 0);

@@ -290,7 +290,7 @@ mod tests {
         };
         let (own, other) = (look_with(files.log_key(NodeId(1))), look_with(files.log_public_key(NodeId(1))));
         assert!(found(&own, Level::Good, "signs its logs"), "{:?}", own.findings);
-        assert!(!other.usable() && found(&other, Level::Bad, "can be read by others"), "{:?}", other.findings);
+        assert!(!other.usable() && found(&other, Level::Bad, "can be read by other users"), "{:?}", other.findings);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use squall::Config;
 use squall_command::{CommandError, say};
 
 use self::finding::Area;
+use crate::target::load;
 
 const HELP: &str = "\
 Examples:
@@ -57,10 +57,7 @@ impl DoctorArgs {
         let mut report =
             DoctorReport { fabrics: vec![shm::look(), tcp::look(), verbs::look()], configuration: None, carrier: None };
         if let Some(path) = &self.config {
-            let config = match self.id {
-                Some(id) => Config::load_as(path, id),
-                None => Config::load(path),
-            };
+            let config = load(path, self.id);
             report.carrier = config.as_ref().ok().map(|config| config.carrier().to_string());
             report.configuration = Some(configuration::look(config));
         }
@@ -70,10 +67,7 @@ impl DoctorArgs {
             let areas = report.fabrics.iter().chain(&report.configuration);
             areas.for_each(|area| area.lines().iter().for_each(say));
         }
-        match report.problem() {
-            None => Ok(()),
-            Some(problem) => Err(CommandError::Failed(problem)),
-        }
+        report.problem().map_or(Ok(()), |problem| Err(CommandError::Failed(problem)))
     }
 }
 

@@ -44,7 +44,7 @@ impl LogArgs {
             say(format_args!("  node {:<4} {key}", keys.node().0));
         }
         let Some(node) = made.first().map(LogKeys::node) else { return Ok(()) };
-        say(format_args!("\nCopy to each node its own key, which no other node may have:"));
+        say(format_args!("\nCopy to each node its own key, which only that node may have:"));
         say(format_args!("  scp -p {} HOST:/etc/squall/keys/", files.log_key(node).display()));
         say(format_args!("\nand say in its configuration, if that is /etc/squall/squall.toml:"));
         say(format_args!("  sign_log = \"keys/node-{{id}}.log.key\""));

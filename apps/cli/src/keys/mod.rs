@@ -19,7 +19,7 @@ With keys, nodes on a network talk TLS 1.3, and each proves its identity. They a
 
   squall keys init --cluster bank --dir keys      once: the cluster's CA
   squall keys add --dir keys --node 1,2,3         a certificate and a key for each node
-  squall keys show keys/*.pem                     the owner of each, and the time at which it ends
+  squall keys show keys/*.pem                     the owner of each, and when it expires
   squall keys log --dir keys --node 1,2,3         where nodes sign their logs: another key for each
 
 A node needs ca.pem and its own node-N.pem and node-N.key. It never needs ca.key: with that, nodes can be made, so keep it
@@ -78,12 +78,11 @@ struct AddArgs {
 
 impl KeysCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let failed = |error: KeysError| CommandError::Failed(error.to_string());
         match self.keys {
-            KeysAction::Init(args) => args.run().map_err(failed),
-            KeysAction::Add(args) => args.run().map_err(failed),
+            KeysAction::Init(args) => args.run().map_err(CommandError::failed),
+            KeysAction::Add(args) => args.run().map_err(CommandError::failed),
             KeysAction::Show(args) => args.run(),
-            KeysAction::Log(args) => args.run().map_err(failed),
+            KeysAction::Log(args) => args.run().map_err(CommandError::failed),
         }
     }
 }

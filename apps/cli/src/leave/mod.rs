@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use squall_command::{CommandError, say};
 
-use crate::target::{TargetArgs, failed};
+use crate::target::TargetArgs;
 
 const HELP: &str = "\
 Examples:
@@ -30,7 +30,7 @@ pub(crate) struct LeaveArgs {
 impl LeaveArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut client = self.target.connect()?;
-        client.leave(Duration::from_secs(self.timeout.max(1))).map_err(failed)?;
+        client.leave(Duration::from_secs(self.timeout.max(1))).map_err(CommandError::failed)?;
         say(format_args!("{} has left", client.node()));
         Ok(())
     }

@@ -78,7 +78,7 @@ impl AppendArgs {
         };
         let mut meter = self.meter(input.bytes());
         let client = Client::<RecordLog>::connect(&config, self.reach.group());
-        let client = client.map_err(|error| CommandError::Failed(error.to_string()))?;
+        let client = client.map_err(CommandError::failed)?;
         let records =
             input.read().map_err(|error| CommandError::Failed(format!("no thread could be started: {error}")))?;
 

@@ -5,7 +5,6 @@ use squall::{Consistency, Hlc};
 use squall_command::CommandError;
 
 use super::{
-    failed,
     reach::ReachArgs,
     show::{FormArgs, Shown},
     shown, time,
@@ -29,8 +28,8 @@ pub(super) struct AtArgs {
 impl AtArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let mut log = self.reach.log()?;
-        let at = log.version_at(Consistency::Linearizable, self.time).map_err(failed)?;
-        let (records, _) = log.last(1, Some(at.version)).map_err(failed)?;
+        let at = log.version_at(Consistency::Linearizable, self.time).map_err(CommandError::failed)?;
+        let (records, _) = log.last(1, Some(at.version)).map_err(CommandError::failed)?;
         let Some(record) = records.first() else {
             let time = time::show(self.time);
             return Err(CommandError::Failed(format!("there is no record that is not later than {time}")));

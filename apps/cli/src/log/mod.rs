@@ -19,7 +19,6 @@ mod verify;
 use std::{io, path::Path};
 
 use clap::{Args, Subcommand};
-use squall::log_service::LogError;
 use squall_command::CommandError;
 use squall_ordered::log::Files;
 
@@ -50,7 +49,7 @@ and, from anywhere on this host,
 A record is acknowledged once all members have it on disk. Kill any member, or all of them, and start them again: what was
 acknowledged is there, once, and `append` and `tail -f` go on by themselves at whichever member serves.
 
-Nodes on several hosts need addresses and keys in the file, as all of Squall's do (`squall keys --help`); a host that only appends
+Nodes on several hosts need addresses and keys in the file, as all of Squall's do (`squall keys --help`); a client that only appends
 and reads may have the file too, or say `--cluster audit --address HOST:7700 --keys DIR`.
 
 A node whose log is damaged gets what it lacks from another member by itself. Where no member has it, `squall status` says so; end the
@@ -112,20 +111,13 @@ fn open(directory: &Path) -> Result<Files, CommandError> {
         let why = format!("{} holds no log: give a directory like STORAGE/logs/GROUP", directory.display());
         return Err(CommandError::Usage(why));
     }
-    Files::open(directory).map_err(|error| CommandError::Failed(error.to_string()))
-}
-
-/// The error of a command that could not read the log.
-fn failed(error: LogError) -> CommandError {
-    CommandError::Failed(error.to_string())
+    Files::open(directory).map_err(CommandError::failed)
 }
 
 /// The outcome of a command that shows something. A closed pipe is no error: its reader has seen enough.
 fn shown(result: io::Result<()>) -> Result<(), CommandError> {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(CommandError::Failed(format!("the output could not be written: {error}")))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::output(error)),
         _ => Ok(()),
     }
 }

@@ -6,10 +6,7 @@ use clap::Args;
 use squall::{Config, ConfigError, NodeId, client::ClientConfig, config::Address, log_service::LogClient};
 use squall_command::CommandError;
 
-use crate::{
-    protection::{ProtectionArgs, Unprotected},
-    target::name,
-};
+use crate::target::{KeysArgs, load, name};
 
 /// The time that a reader's call may take.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
@@ -37,15 +34,8 @@ pub(super) struct ReachArgs {
     /// Some members' addresses, as `host:port`
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "cluster")]
     address: Vec<Address>,
-    /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
-    #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
-    keys: Option<PathBuf>,
-    /// The node whose keys are used, where the directory has those of several
-    #[arg(long, value_name = "M", requires = "keys")]
-    keys_of: Option<u32>,
-    /// With --address, of a cluster without keys: «none» to dial other hosts
-    #[arg(long, value_enum, requires = "cluster")]
-    security: Option<Unprotected>,
+    #[command(flatten)]
+    keys: KeysArgs,
     /// The durable group
     #[arg(long, value_name = "NAME", value_parser = name, default_value = "log")]
     group: String,
@@ -66,20 +56,17 @@ impl ReachArgs {
 
     /// The configuration of a client of the cluster.
     pub(super) fn client(&self) -> Result<ClientConfig, CommandError> {
-        let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());
         let client = match (&self.config, &self.cluster) {
             (Some(path), _) => {
-                let config = match self.id.map_or_else(|| Config::load(path), |id| Config::load_as(path, id)) {
+                let config = match load(path, self.id) {
                     // A client is no node, so it need not say which one it is.
                     Err(ConfigError::Value { key, .. }) if key == "id" => Config::load_as(path, 1),
                     config => config,
                 };
-                ClientConfig::of(&config.map_err(|error| usage(&error))?).map_err(|error| usage(&error))?
+                ClientConfig::of(&config.map_err(CommandError::usage)?).map_err(CommandError::usage)?
             }
             (None, Some(cluster)) if !self.address.is_empty() => {
-                let protection =
-                    ProtectionArgs { keys: self.keys.clone(), node: self.keys_of, security: self.security };
-                ClientConfig::on_network(cluster, self.address.iter().map(Address::to_string), protection.security()?)
+                ClientConfig::on_network(cluster, self.address.iter().map(Address::to_string), self.keys.security()?)
             }
             (None, Some(_)) if self.node.is_empty() => {
                 return Err(CommandError::Usage("give some members' --node or --address with --cluster".into()));

@@ -14,7 +14,6 @@ use squall_command::CommandError;
 use squall_ordered::log::{self, Files, LogItem};
 
 use super::{
-    failed,
     reach::ReachArgs,
     show::{FormArgs, Shown},
 };
@@ -66,7 +65,7 @@ impl ReadArgs {
 
     /// Prints all that can be read, and names the rest.
     fn print_directory(&self, directory: &Path, from: u64, to: u64) -> Result<(), CommandError> {
-        let (files, is_live) = Files::look(directory).map_err(|error| CommandError::Failed(error.to_string()))?;
+        let (files, is_live) = Files::look(directory).map_err(CommandError::failed)?;
         let (mut left, mut unreadable, mut written) = (self.limit.unwrap_or(u64::MAX), 0_u64, Ok(()));
         let mut shown = Shown::new(self.form);
         let failed = |error| CommandError::Failed(format!("{}: {error}", directory.display()));
@@ -107,7 +106,7 @@ impl ReadArgs {
             }
             page => page,
         };
-        let mut page = first.map_err(failed)?;
+        let mut page = first.map_err(CommandError::failed)?;
         let end = to.min(page.globally_persisted);
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = Shown::new(self.form);
@@ -120,7 +119,7 @@ impl ReadArgs {
             if page.next > end || left == 0 {
                 return Ok(());
             }
-            page = log.follow(page.next..=end, Duration::from_secs(1)).map_err(failed)?;
+            page = log.follow(page.next..=end, Duration::from_secs(1)).map_err(CommandError::failed)?;
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::{path::PathBuf, sync::atomic::Ordering, thread, time::Duration};
 
 use clap::Args;
-use squall::{Config, Mode, Node, log_service::RecordLog};
+use squall::{Mode, Node, log_service::RecordLog};
 use squall_command::{CommandError, say, stop_on_signals};
 
-use crate::target::name;
+use crate::target::{load, name};
 
 /// The interval at which it checks whether it is to end.
 const ATTENTIVE: Duration = Duration::from_millis(100);
@@ -38,11 +38,7 @@ pub(super) struct ServeArgs {
 impl ServeArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let stop = stop_on_signals()?;
-        let config = match self.id {
-            Some(id) => Config::load_as(&self.config, id),
-            None => Config::load(&self.config),
-        };
-        let config = config.map_err(|error| CommandError::Usage(error.to_string()))?;
+        let config = load(&self.config, self.id).map_err(CommandError::usage)?;
         let (group, id) = (&self.group, config.id());
         if config.group(group).mode != Mode::Durable {
             let file = self.config.display();
@@ -53,7 +49,7 @@ impl ServeArgs {
         let mut node = Node::builder(config.clone());
         node.serve(group, RecordLog::default(), RecordLog::options(&config, group));
         let (cluster, members) = (config.cluster(), config.members().len());
-        eprintln!("squall: {id} of cluster {cluster:?} waits for the other members, of {members}");
+        eprintln!("squall: {id} of cluster {cluster:?} waits for the others of its {members} members");
         // Until there is a node, a signal ends the process.
         let starting = thread::spawn(move || node.start());
         while !starting.is_finished() {

@@ -9,7 +9,6 @@ use squall::{Hlc, LogStatus, NodeId, log_service::LogError};
 use squall_command::CommandError;
 
 use super::{
-    failed,
     reach::{MEMBER_PATIENCE, ReachArgs},
     shown, time,
 };
@@ -27,7 +26,7 @@ pub(super) struct StatArgs {
 impl StatArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let mut log = self.reach.log()?;
-        let members = log.members().map_err(failed)?;
+        let members = log.members().map_err(CommandError::failed)?;
         let ask = |node: NodeId| {
             let mut log = log.at_member(node);
             log.set_timeout(self.reach.timeout_or(MEMBER_PATIENCE));

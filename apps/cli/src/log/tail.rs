@@ -7,7 +7,6 @@ use squall::log_service::{LogClient, LogError};
 use squall_command::{CommandError, stop_on_signals};
 
 use super::{
-    failed,
     reach::ReachArgs,
     show::{FormArgs, Shown},
 };
@@ -38,7 +37,7 @@ impl TailArgs {
         let stop = stop_on_signals()?;
         let mut log = self.reach.log()?;
         let mut shown = Shown::new(self.form);
-        let (records, mut next) = log.last(self.lines, None).map_err(failed)?;
+        let (records, mut next) = log.last(self.lines, None).map_err(CommandError::failed)?;
         if let Err(error) = shown.records(&records) {
             return super::shown(Err(error));
         }
@@ -77,7 +76,7 @@ fn await_better(log: &mut LogClient, error: LogError, next: u64, is_waiting: &mu
             eprintln!("squall: versions {next} to {} were trimmed before they were shown{}", first - 1, at(log));
             Ok(first)
         }
-        error => Err(failed(error)),
+        error => Err(CommandError::failed(error)),
     }
 }
 

@@ -62,14 +62,12 @@ enum OuterName {
     Chain,
 }
 
-fn usage(problem: impl Into<String>) -> CommandError {
-    CommandError::Usage(problem.into())
-}
-
 /// The rack of each rank, from `4x8` or `0,0,1,1`.
 fn rack_of_each(text: &str) -> Result<Vec<String>, CommandError> {
     let wrong = |why: &str| {
-        usage(format!("--racks {text}: {why}; give racks x nodes, as 4x8, or the rack of each rank, as 0,0,1,1"))
+        CommandError::usage(format!(
+            "--racks {text}: {why}; give racks x nodes, as 4x8, or the rack of each rank, as 0,0,1,1"
+        ))
     };
     if let Some((racks, nodes)) = text.split_once('x') {
         let number = |text: &str| text.trim().parse::<usize>().ok().filter(|n| (1..=MOST_NODES as usize).contains(n));
@@ -92,15 +90,15 @@ fn rack_of_each(text: &str) -> Result<Vec<String>, CommandError> {
 impl PlanArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let (algorithm, nodes) = self.algorithm()?;
-        let steps = Moves::steps(&algorithm, nodes, self.blocks).map_err(|error| usage(error.to_string()))?;
+        let steps = Moves::steps(&algorithm, nodes, self.blocks).map_err(CommandError::usage)?;
         let moves = (nodes as u64 - 1) * u64::from(self.blocks);
         let title = self.title(&algorithm, nodes, steps);
         if moves > MOST_MOVES {
-            return Err(usage(format!(
+            return Err(CommandError::usage(format!(
                 "{title}: {moves} transfers are too many to look at (at most {MOST_MOVES}): give fewer --nodes or --blocks"
             )));
         }
-        let moves = Moves::of(&algorithm, nodes, self.blocks).map_err(|error| usage(error.to_string()))?;
+        let moves = Moves::of(&algorithm, nodes, self.blocks).map_err(CommandError::usage)?;
         let body = match &self.svg {
             Some(path) => {
                 plot::write(path, &drawing::draw(&title, &algorithm, &moves))?;
@@ -108,7 +106,7 @@ impl PlanArgs {
             }
             None => {
                 let table = table::table(&moves).ok_or_else(|| {
-                    usage(format!(
+                    CommandError::usage(format!(
                         "{title}: too wide for a table; --svg FILE draws it, or give fewer --nodes or --blocks"
                     ))
                 })?;
@@ -116,8 +114,7 @@ impl PlanArgs {
             }
         };
         let mut out = io::stdout().lock();
-        writeln!(out, "{title}\n\n{body}")
-            .map_err(|error| CommandError::Failed(format!("the output could not be written: {error}")))
+        writeln!(out, "{title}\n\n{body}").map_err(CommandError::output)
     }
 
     fn title(&self, algorithm: &Algorithm, nodes: usize, steps: u64) -> String {
@@ -152,21 +149,23 @@ impl PlanArgs {
             Name::Hybrid => return self.hybrid(),
         };
         if self.racks.is_some() || self.outer.is_some() {
-            return Err(usage("--racks and --outer are for --algorithm hybrid: the others know of no racks"));
+            return Err(CommandError::usage(
+                "--racks and --outer are for --algorithm hybrid: the others know of no racks",
+            ));
         }
         Ok((flat, self.nodes.unwrap_or(8) as usize))
     }
 
     fn hybrid(&self) -> Result<(Algorithm, usize), CommandError> {
         let Some(racks) = &self.racks else {
-            return Err(usage(
+            return Err(CommandError::usage(
                 "--algorithm hybrid needs --racks: racks x nodes, as 4x8, or the rack of each rank, as 0,0,1,1",
             ));
         };
         let each = rack_of_each(racks)?;
         if let Some(nodes) = self.nodes.filter(|&nodes| nodes as usize != each.len()) {
             let given = each.len();
-            return Err(usage(format!(
+            return Err(CommandError::usage(format!(
                 "--racks {racks} places {given} nodes, but --nodes says {nodes}: leave out --nodes"
             )));
         }
@@ -174,7 +173,7 @@ impl PlanArgs {
             None | Some(OuterName::Pipeline) => Outer::BinomialPipeline,
             Some(OuterName::Chain) => Outer::Chain,
         };
-        let racks = Racks::new(&each, outer).map_err(|error| usage(error.to_string()))?;
+        let racks = Racks::new(&each, outer).map_err(CommandError::usage)?;
         Ok((Algorithm::Hybrid(racks), each.len()))
     }
 }

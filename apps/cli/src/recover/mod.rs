@@ -9,7 +9,7 @@ use clap::Args;
 use squall::admin::{ShardReport, StatusReport};
 use squall_command::{CommandError, say};
 
-use crate::target::{TargetArgs, failed};
+use crate::target::TargetArgs;
 
 const HELP: &str = "\
 Example:
@@ -55,13 +55,13 @@ impl RecoverArgs {
             "squall: {node} will go on without the missing nodes, and count on it that they never come back: end their \
              processes first. What only they have delivered is lost."
         );
-        for shard in without_state(&client.status().map_err(failed)?) {
+        for shard in without_state(&client.status().map_err(CommandError::failed)?) {
             eprintln!("squall: {shard}, and it would start empty, or from an earlier place");
         }
         if !self.yes && !confirmed()? {
             return Err(CommandError::Failed("nothing was done".into()));
         }
-        let emptied = client.recover(record(&self.reason)).map_err(failed)?;
+        let emptied = client.recover(record(&self.reason)).map_err(CommandError::failed)?;
         say(format_args!("{node} goes on, the first member of a new life of the group: others join it"));
         for shard in emptied {
             say(format_args!("{shard}"));

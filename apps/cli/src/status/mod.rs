@@ -13,7 +13,7 @@ use clap::Args;
 use squall::admin::{AdminClient, StatusReport};
 use squall_command::{CommandError, stop_on_signals};
 
-use crate::target::{TargetArgs, failed};
+use crate::target::TargetArgs;
 
 /// The time within which Ctrl-C is noticed.
 const ATTENTIVE: Duration = Duration::from_millis(50);
@@ -49,8 +49,8 @@ pub(crate) struct StatusArgs {
 impl StatusArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let Some(seconds) = self.watch else {
-            let report = self.target.connect()?.status().map_err(failed)?;
-            return self.show(&report).map_err(output);
+            let report = self.target.connect()?.status().map_err(CommandError::failed)?;
+            return self.show(&report).map_err(CommandError::output);
         };
         let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= Duration::from_millis(10));
         let pause = pause
@@ -62,7 +62,7 @@ impl StatusArgs {
         while !stop.load(Ordering::Relaxed) {
             let connected = client.take().map_or_else(|| self.target.connect(), Ok);
             let asked = connected.and_then(|mut connected| {
-                let report = connected.status().map_err(failed)?;
+                let report = connected.status().map_err(CommandError::failed)?;
                 client = Some(connected);
                 Ok(report)
             });
@@ -74,7 +74,7 @@ impl StatusArgs {
             match shown {
                 Ok(()) => rest(pause, &stop),
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) => return Err(output(error)),
+                Err(error) => return Err(CommandError::output(error)),
             }
         }
         Ok(())
@@ -106,8 +106,4 @@ fn rest(pause: Duration, stop: &AtomicBool) {
             rest => thread::sleep(rest.min(ATTENTIVE)),
         }
     }
-}
-
-fn output(error: io::Error) -> CommandError {
-    CommandError::Failed(format!("the output could not be written: {error}"))
 }

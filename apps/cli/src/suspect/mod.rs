@@ -4,7 +4,7 @@ use clap::Args;
 use squall::NodeId;
 use squall_command::{CommandError, say};
 
-use crate::target::{TargetArgs, failed};
+use crate::target::TargetArgs;
 
 const HELP: &str = "\
 Examples:
@@ -29,7 +29,7 @@ pub(crate) struct SuspectArgs {
 impl SuspectArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut client = self.target.connect()?;
-        client.suspect(NodeId(self.member)).map_err(failed)?;
+        client.suspect(NodeId(self.member)).map_err(CommandError::failed)?;
         say(format_args!("{} suspects {}", client.node(), NodeId(self.member)));
         Ok(())
     }

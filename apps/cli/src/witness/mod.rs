@@ -3,8 +3,10 @@
 use std::{path::PathBuf, sync::atomic::Ordering, time::Duration};
 
 use clap::Args;
-use squall::{Config, Witness};
+use squall::Witness;
 use squall_command::{CommandError, say, stop_on_signals};
+
+use crate::target::load;
 
 const HELP: &str = "\
 Example:
@@ -32,12 +34,8 @@ pub(crate) struct WitnessArgs {
 impl WitnessArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let stop = stop_on_signals()?;
-        let config = match self.id {
-            Some(id) => Config::load_as(&self.config, id),
-            None => Config::load(&self.config),
-        };
-        let config = config.map_err(|error| CommandError::Usage(error.to_string()))?;
-        let witness = Witness::start(&config).map_err(|error| CommandError::Failed(error.to_string()))?;
+        let config = load(&self.config, self.id).map_err(CommandError::usage)?;
+        let witness = Witness::start(&config).map_err(CommandError::failed)?;
         say(format_args!("{} is a witness of cluster {:?}", witness.id(), config.cluster()));
         while !stop.load(Ordering::Relaxed) {
             if let Some(why) = witness.wait_failed(Duration::from_millis(200)) {

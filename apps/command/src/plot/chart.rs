@@ -16,6 +16,13 @@ pub struct Line {
     pub model: bool,
 }
 
+impl Line {
+    /// A line of measurements.
+    pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Line {
+        Line { name: name.into(), points: points.into_iter().collect(), model: false }
+    }
+}
+
 /// Lines over common axes.
 #[derive(Clone, Debug)]
 pub struct Chart {

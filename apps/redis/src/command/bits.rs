@@ -1,22 +1,18 @@
 //! The commands of strings as rows of bits. The first bit is the highest of the first byte.
 
-use super::{CommandFn, Spec, counts, integer, is};
+use super::{Group, Spec, counts, integer, is, read, write};
 use crate::{
     Error, Reply, Text,
     keyspace::{Edited, KeyspaceMut, View},
     value::MAX_VALUE_BYTES,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("setbit", 4, CommandFn::Write(setbit), "2.2.0", "Sets or clears a bit of the value of a key."),
-    spec("getbit", 3, CommandFn::Read(getbit), "2.2.0", "Returns a bit of the value of a key.").fast(),
-    spec("bitcount", -2, CommandFn::Read(bitcount), "2.6.0", "Counts the set bits of the value of a key."),
-    spec("bitpos", -3, CommandFn::Read(bitpos), "2.8.7", "Finds the first bit that is set, or clear."),
-];
-
-const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "bitmap", since, summary)
-}
+pub(super) const COMMANDS: &[Spec] = &Group("bitmap").of([
+    write("setbit", 4, setbit).doc("2.2.0", "Sets or clears a bit of the value of a key."),
+    read("getbit", 3, getbit).doc("2.2.0", "Returns a bit of the value of a key.").fast(),
+    read("bitcount", -2, bitcount).doc("2.6.0", "Counts the set bits of the value of a key."),
+    read("bitpos", -3, bitpos).doc("2.8.7", "Finds the first bit that is set, or clear."),
+]);
 
 /// The place of a bit: its byte, and its distance from the byte's lowest bit.
 fn place(word: &[u8]) -> Result<(usize, u32), Error> {

@@ -1,26 +1,31 @@
 //! The commands of the expiry of keys.
 
-use super::{CommandFn, Spec, integer, is};
+use super::{Group, Spec, integer, is, name, read, write};
 use crate::{
     Error, Reply,
+    error::excerpt,
     keyspace::{KeyEntry, KeyspaceMut, View},
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("expire", -3, CommandFn::Write(expire), "1.0.0", "Sets in how many seconds a key expires."),
-    spec("pexpire", -3, CommandFn::Write(pexpire), "2.6.0", "Sets in how many milliseconds a key expires."),
-    spec("expireat", -3, CommandFn::Write(expireat), "1.2.0", "Sets at which second a key expires."),
-    spec("pexpireat", -3, CommandFn::Write(pexpireat), "2.6.0", "Sets at which millisecond a key expires."),
-    spec("ttl", 2, CommandFn::Read(ttl), "1.0.0", "Returns in how many seconds a key expires."),
-    spec("pttl", 2, CommandFn::Read(pttl), "2.6.0", "Returns in how many milliseconds a key expires."),
-    spec("expiretime", 2, CommandFn::Read(expiretime), "7.0.0", "Returns at which second a key expires."),
-    spec("pexpiretime", 2, CommandFn::Read(pexpiretime), "7.0.0", "Returns at which millisecond a key expires."),
-    spec("persist", 2, CommandFn::Write(persist), "2.2.0", "Makes a key that expires one that does not."),
-];
-
-const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "generic", since, summary).fast()
-}
+pub(super) const COMMANDS: &[Spec] = &Group("generic").of([
+    write("expire", -3, |keys, words| set_expiry(keys, words, Clock::EX))
+        .doc("1.0.0", "Sets in how many seconds a key expires.")
+        .fast(),
+    write("pexpire", -3, |keys, words| set_expiry(keys, words, Clock::PX))
+        .doc("2.6.0", "Sets in how many milliseconds a key expires.")
+        .fast(),
+    write("expireat", -3, |keys, words| set_expiry(keys, words, Clock::EXAT))
+        .doc("1.2.0", "Sets at which second a key expires.")
+        .fast(),
+    write("pexpireat", -3, |keys, words| set_expiry(keys, words, Clock::PXAT))
+        .doc("2.6.0", "Sets at which millisecond a key expires.")
+        .fast(),
+    read("ttl", 2, ttl).doc("1.0.0", "Returns in how many seconds a key expires.").fast(),
+    read("pttl", 2, pttl).doc("2.6.0", "Returns in how many milliseconds a key expires.").fast(),
+    read("expiretime", 2, expiretime).doc("7.0.0", "Returns at which second a key expires.").fast(),
+    read("pexpiretime", 2, pexpiretime).doc("7.0.0", "Returns at which millisecond a key expires.").fast(),
+    write("persist", 2, persist).doc("2.2.0", "Makes a key that expires one that does not.").fast(),
+]);
 
 /// The unit and the origin of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +52,10 @@ impl Clock {
     }
 
     /// Reads an expiry, and returns it in milliseconds since 1970. Refuses 0, and less.
-    pub(super) fn expiry_ms(self, word: &[u8], now_ms: u64, command: &str) -> Result<u64, Error> {
+    pub(super) fn expiry_ms(self, word: &[u8], now_ms: u64, words: &[&[u8]]) -> Result<u64, Error> {
         let time = integer(word)?;
         let expires_ms = if time > 0 { self.to_ms(time, now_ms) } else { None };
-        expires_ms.map(i64::unsigned_abs).ok_or_else(|| invalid(command))
+        expires_ms.map(i64::unsigned_abs).ok_or_else(|| invalid(words))
     }
 
     /// A time in milliseconds since 1970. `None` if it does not fit into 64 bits.
@@ -60,33 +65,16 @@ impl Clock {
     }
 }
 
-fn invalid(command: &str) -> Error {
-    Error::new(format!("ERR invalid expire time in '{command}' command"))
+fn invalid(words: &[&[u8]]) -> Error {
+    Error::new(format!("ERR invalid expire time in '{}' command", name(words)))
 }
 
-fn expire(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_expiry(keys, words, Clock::EX, "expire")
-}
-
-fn pexpire(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_expiry(keys, words, Clock::PX, "pexpire")
-}
-
-fn expireat(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_expiry(keys, words, Clock::EXAT, "expireat")
-}
-
-fn pexpireat(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_expiry(keys, words, Clock::PXAT, "pexpireat")
-}
-
-fn set_expiry(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock, command: &str) -> Result<Reply, Error> {
+fn set_expiry(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock) -> Result<Reply, Error> {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for word in &words[3..] {
         let options = [("nx", &mut nx), ("xx", &mut xx), ("gt", &mut gt), ("lt", &mut lt)];
         let Some((_, given)) = options.into_iter().find(|(option, _)| is(word, option)) else {
-            let word = String::from_utf8_lossy(&word[..word.len().min(super::EXCERPT_BYTES)]);
-            return Err(Error::new(format!("ERR Unsupported option {word}")));
+            return Err(Error::new(format!("ERR Unsupported option {}", excerpt(word))));
         };
         *given = true;
     }
@@ -96,7 +84,7 @@ fn set_expiry(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock, command
     if gt && lt {
         return Err(Error::fixed("ERR GT and LT options at the same time are not compatible"));
     }
-    let expires_ms = clock.to_ms(integer(words[2])?, keys.now_ms()).ok_or_else(|| invalid(command))?;
+    let expires_ms = clock.to_ms(integer(words[2])?, keys.now_ms()).ok_or_else(|| invalid(words))?;
     // A time before 1970 has passed, as 1970 has.
     let expires_ms = expires_ms.max(0).unsigned_abs();
     let view = keys.view();

@@ -1,6 +1,6 @@
 //! The commands of hashes.
 
-use super::{CommandFn, Spec, counts, integer, scan::Scan};
+use super::{Group, Spec, arity, counts, integer, len, read, scan::Scan, write};
 use crate::{
     Error, Reply, Text,
     extended::Extended,
@@ -8,39 +8,34 @@ use crate::{
     value::Hash,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("hset", -4, CommandFn::Write(hset), "hash", "2.0.0", "Sets fields.").fast(),
-    Spec::new("hsetnx", 4, CommandFn::Write(hsetnx), "hash", "2.0.0", "Sets a field that does not exist.").fast(),
-    Spec::new("hmset", -4, CommandFn::Write(hmset), "hash", "2.0.0", "Sets fields, and counts none.").fast(),
-    Spec::new("hget", 3, CommandFn::Read(hget), "hash", "2.0.0", "Returns the value of a field.").fast(),
-    Spec::new("hmget", -3, CommandFn::Read(hmget), "hash", "2.0.0", "Returns the values of fields.").fast(),
-    Spec::new("hgetall", 2, CommandFn::Read(hgetall), "hash", "2.0.0", "Returns all fields and their values."),
-    Spec::new("hdel", -3, CommandFn::Write(hdel), "hash", "2.0.0", "Removes fields.").fast(),
-    Spec::new("hexists", 3, CommandFn::Read(hexists), "hash", "2.0.0", "Says whether a field exists.").fast(),
-    Spec::new("hlen", 2, CommandFn::Read(hlen), "hash", "2.0.0", "Returns how many fields there are.").fast(),
-    Spec::new("hkeys", 2, CommandFn::Read(hkeys), "hash", "2.0.0", "Returns all fields."),
-    Spec::new("hvals", 2, CommandFn::Read(hvals), "hash", "2.0.0", "Returns the values of all fields."),
-    Spec::new("hstrlen", 3, CommandFn::Read(hstrlen), "hash", "3.2.0", "Returns how long a field's value is.").fast(),
-    Spec::new("hincrby", 4, CommandFn::Write(hincrby), "hash", "2.0.0", "Adds to the whole number in a field.").fast(),
-    Spec::new("hincrbyfloat", 4, CommandFn::Write(hincrbyfloat), "hash", "2.6.0", "Adds to the number in a field.")
+pub(super) const COMMANDS: &[Spec] = &Group("hash").of([
+    write("hset", -4, |keys, words| set_all(keys, words).map(Reply::count)).doc("2.0.0", "Sets fields.").fast(),
+    write("hsetnx", 4, hsetnx).doc("2.0.0", "Sets a field that does not exist.").fast(),
+    write("hmset", -4, |keys, words| set_all(keys, words).map(|_| Reply::OK))
+        .doc("2.0.0", "Sets fields, and counts none.")
         .fast(),
-    Spec::new("hrandfield", -2, CommandFn::Read(hrandfield), "hash", "6.2.0", "Returns random fields."),
-    Spec::new("hscan", -3, CommandFn::Read(hscan), "hash", "2.8.0", "Walks over the fields in steps."),
-];
-
-fn hset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_all(keys, words, "hset").map(Reply::count)
-}
-
-fn hmset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_all(keys, words, "hmset").map(|_| Reply::OK)
-}
+    read("hget", 3, hget).doc("2.0.0", "Returns the value of a field.").fast(),
+    read("hmget", -3, hmget).doc("2.0.0", "Returns the values of fields.").fast(),
+    read("hgetall", 2, hgetall).doc("2.0.0", "Returns all fields and their values."),
+    write("hdel", -3, hdel).doc("2.0.0", "Removes fields.").fast(),
+    read("hexists", 3, hexists).doc("2.0.0", "Says whether a field exists.").fast(),
+    read("hlen", 2, |keys, words| len(keys, words, Hash::len))
+        .doc("2.0.0", "Returns how many fields there are.")
+        .fast(),
+    read("hkeys", 2, hkeys).doc("2.0.0", "Returns all fields."),
+    read("hvals", 2, hvals).doc("2.0.0", "Returns the values of all fields."),
+    read("hstrlen", 3, hstrlen).doc("3.2.0", "Returns how long a field's value is.").fast(),
+    write("hincrby", 4, hincrby).doc("2.0.0", "Adds to the whole number in a field.").fast(),
+    write("hincrbyfloat", 4, hincrbyfloat).doc("2.6.0", "Adds to the number in a field.").fast(),
+    read("hrandfield", -2, hrandfield).doc("6.2.0", "Returns random fields."),
+    read("hscan", -3, hscan).doc("2.8.0", "Walks over the fields in steps."),
+]);
 
 /// Sets fields. Returns the number of new ones.
-fn set_all(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], name: &str) -> Result<usize, Error> {
+fn set_all(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<usize, Error> {
     let (pairs, odd) = words[2..].as_chunks::<2>();
     if !odd.is_empty() {
-        return Err(Error::arity(name));
+        return Err(arity(words));
     }
     keys.edit(words[1], |hash: &mut Hash| {
         let new = pairs.iter().filter(|[field, value]| hash.set(field, Text::from(*value))).count();
@@ -79,10 +74,6 @@ fn hdel(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 
 fn hexists(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::whether(value(keys, words)?.is_some()))
-}
-
-fn hlen(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.typed::<Hash>(words[1])?.map_or(0, Hash::len)))
 }
 
 fn hkeys(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {

@@ -2,28 +2,24 @@
 
 use foldhash::{HashMap, HashMapExt};
 
-use super::{CommandFn, EXCERPT_BYTES, Spec, integer, is};
+use super::{Group, Spec, integer, is, read, write};
 use crate::{
     Error, Reply,
+    error::excerpt,
     inspect::{self, Digest},
-    keyspace::{KeyspaceMut, View},
+    keyspace::View,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("object", -2, CommandFn::Read(object), "generic", "2.2.3", "Tells how a value is kept.").no_keys(),
-    Spec::new("memory", -2, CommandFn::Read(memory), "server", "4.0.0", "Tells how much memory a key takes.").no_keys(),
-    Spec::new("debug", -2, CommandFn::Read(debug), "server", "1.0.0", "Returns digests of what is held.").no_keys(),
-    Spec::new(
-        "publish",
-        3,
-        CommandFn::Write(publish),
-        "pubsub",
-        "2.0.0",
-        "Sends a message to a channel's subscribers.",
-    )
-    .no_keys()
-    .fast(),
-];
+pub(super) const COMMANDS: &[Spec] = &Group("server").of([
+    read("object", -2, object).doc("2.2.3", "Tells how a value is kept.").in_group("generic").no_keys(),
+    read("memory", -2, memory).doc("4.0.0", "Tells how much memory a key takes.").no_keys(),
+    read("debug", -2, debug).doc("1.0.0", "Returns digests of what is held.").no_keys(),
+    write("publish", 3, |keys, words| Ok(Reply::count(keys.publish(words[1], words[2]))))
+        .doc("2.0.0", "Sends a message to a channel's subscribers.")
+        .in_group("pubsub")
+        .no_keys()
+        .fast(),
+]);
 
 const OBJECT_HELP: &[&str] = &[
     "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -65,14 +61,10 @@ fn help(lines: &'static [&'static str]) -> Reply {
     Reply::Array(lines.iter().map(|line| Reply::status(line)).collect())
 }
 
-fn excerpt(word: &[u8]) -> impl std::fmt::Display {
-    String::from_utf8_lossy(&word[..word.len().min(EXCERPT_BYTES)])
-}
-
 fn object(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let known = ["encoding", "freq", "help", "idletime", "refcount"];
     let Some(name) = known.into_iter().find(|name| is(words[1], name)) else {
-        return Err(Error::new(format!("ERR unknown subcommand '{}'. Try OBJECT HELP.", excerpt(words[1]))));
+        return Err(Error::unknown_subcommand("OBJECT", words[1]));
     };
     if words.len() != if name == "help" { 2 } else { 3 } {
         return Err(Error::arity(&format!("object|{name}")));
@@ -100,7 +92,7 @@ fn memory(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         return Ok(help(MEMORY_HELP));
     }
     if !is(words[1], "usage") {
-        return Err(Error::new(format!("ERR unknown subcommand '{}'. Try MEMORY HELP.", excerpt(words[1]))));
+        return Err(Error::unknown_subcommand("MEMORY", words[1]));
     }
     let [_, _, key, options @ ..] = words else { return Err(Error::arity("memory|usage")) };
     let mut options = options.iter();
@@ -130,10 +122,6 @@ fn debug(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
             Err(Error::new(format!("{text} '{}'. Try DEBUG HELP.", excerpt(words[1]))))
         }
     }
-}
-
-fn publish(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.publish(words[1], words[2])))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The commands of keys of any type, and of all keys at once.
 
 use super::{
-    CommandFn, Spec, integer, is,
+    Group, Spec, integer, is, read,
     scan::{Allowed, Scan},
+    write,
 };
 use crate::{
     Error, Reply,
@@ -10,32 +11,31 @@ use crate::{
     pattern,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("del", -2, CommandFn::Write(del), "1.0.0", "Removes keys.").keys(1, -1, 1),
-    spec("unlink", -2, CommandFn::Write(del), "4.0.0", "Removes keys.").keys(1, -1, 1).fast(),
-    spec("exists", -2, CommandFn::Read(exists), "1.0.0", "Counts the keys that exist.").keys(1, -1, 1).fast(),
-    spec("touch", -2, CommandFn::Read(exists), "3.2.1", "Counts the keys that exist.").keys(1, -1, 1).fast(),
-    spec("type", 2, CommandFn::Read(type_of), "1.0.0", "Returns the type of the value of a key.").fast(),
-    spec("rename", 3, CommandFn::Write(rename), "1.0.0", "Gives a key another name, whatever that held.").keys(1, 2, 1),
-    spec("renamenx", 3, CommandFn::Write(renamenx), "1.0.0", "Gives a key another name unless that exists.")
+pub(super) const COMMANDS: &[Spec] = &Group("generic").of([
+    write("del", -2, del).doc("1.0.0", "Removes keys.").keys(1, -1, 1),
+    write("unlink", -2, del).doc("4.0.0", "Removes keys.").keys(1, -1, 1).fast(),
+    read("exists", -2, exists).doc("1.0.0", "Counts the keys that exist.").keys(1, -1, 1).fast(),
+    read("touch", -2, exists).doc("3.2.1", "Counts the keys that exist.").keys(1, -1, 1).fast(),
+    read("type", 2, type_of).doc("1.0.0", "Returns the type of the value of a key.").fast(),
+    write("rename", 3, |keys, words| move_to(keys, words, true).map(|_| Reply::OK))
+        .doc("1.0.0", "Gives a key another name, whatever that held.")
+        .keys(1, 2, 1),
+    write("renamenx", 3, |keys, words| move_to(keys, words, false).map(Reply::whether))
+        .doc("1.0.0", "Gives a key another name unless that exists.")
         .keys(1, 2, 1)
         .fast(),
-    spec("copy", -3, CommandFn::Write(copy), "6.2.0", "Copies the value of a key to another.").keys(1, 2, 1),
-    spec("keys", 2, CommandFn::Read(keys_like), "1.0.0", "Returns the keys that match a pattern.").no_keys(),
-    spec("scan", -2, CommandFn::Read(scan), "2.8.0", "Walks over the keys in steps.").no_keys(),
-    spec("randomkey", 1, CommandFn::Read(randomkey), "1.0.0", "Returns a random key.").no_keys(),
-    server("dbsize", 1, CommandFn::Read(dbsize), "Counts the keys.").fast(),
-    server("flushdb", -1, CommandFn::Write(flush), "Removes all keys."),
-    server("flushall", -1, CommandFn::Write(flush), "Removes all keys."),
-];
-
-const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "generic", since, summary)
-}
-
-const fn server(name: &'static str, arity: i8, run: CommandFn, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "server", "1.0.0", summary).no_keys()
-}
+    write("copy", -3, copy).doc("6.2.0", "Copies the value of a key to another.").keys(1, 2, 1),
+    read("keys", 2, keys_like).doc("1.0.0", "Returns the keys that match a pattern.").no_keys(),
+    read("scan", -2, scan).doc("2.8.0", "Walks over the keys in steps.").no_keys(),
+    read("randomkey", 1, randomkey).doc("1.0.0", "Returns a random key.").no_keys(),
+    read("dbsize", 1, |keys, _| Ok(Reply::count(keys.len())))
+        .doc("1.0.0", "Counts the keys.")
+        .in_group("server")
+        .no_keys()
+        .fast(),
+    write("flushdb", -1, flush).doc("1.0.0", "Removes all keys.").in_group("server").no_keys(),
+    write("flushall", -1, flush).doc("1.0.0", "Removes all keys.").in_group("server").no_keys(),
+]);
 
 fn del(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::count(words[1..].iter().filter(|key| keys.remove(key).is_some()).count()))
@@ -49,17 +49,9 @@ fn type_of(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::status(keys.get(words[1]).map_or("none", |value| value.type_name())))
 }
 
-fn rename(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    move_to(keys, words[1], words[2], true)?;
-    Ok(Reply::OK)
-}
-
-fn renamenx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    move_to(keys, words[1], words[2], false).map(Reply::whether)
-}
-
 /// Gives a key's value another key. Returns whether it was done.
-fn move_to(keys: &mut KeyspaceMut<'_>, from: &[u8], to: &[u8], replaces: bool) -> Result<bool, Error> {
+fn move_to(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], replaces: bool) -> Result<bool, Error> {
+    let (from, to) = (words[1], words[2]);
     if !keys.view().exists(from) {
         return Err(Error::NO_SUCH_KEY);
     }
@@ -124,10 +116,6 @@ fn randomkey(keys: &View<'_>, _words: &[&[u8]]) -> Result<Reply, Error> {
     let start = fastrand::usize(..places);
     let found = random.or_else(|| (start..places).chain(0..start).find_map(|place| keys.at(place)));
     Ok(found.map(|(key, _)| Reply::bytes(key)).into())
-}
-
-fn dbsize(keys: &View<'_>, _words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.len()))
 }
 
 fn flush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {

@@ -1,66 +1,47 @@
 //! The commands of lists.
 
-use super::{CommandFn, Spec, counts, integer, is};
+use super::{Group, Spec, arity, counts, integer, is, len, read, write};
 use crate::{
     Error, Reply, Text,
     keyspace::{Edited, KeyspaceMut, View},
     value::{List, ListEnd},
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("lpush", -3, CommandFn::Write(lpush), "list", "1.0.0", "Adds elements before the first.").fast(),
-    Spec::new("rpush", -3, CommandFn::Write(rpush), "list", "1.0.0", "Adds elements after the last.").fast(),
-    Spec::new("lpushx", -3, CommandFn::Write(lpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
-    Spec::new("rpushx", -3, CommandFn::Write(rpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
-    Spec::new("lpop", -2, CommandFn::Write(lpop), "list", "1.0.0", "Removes the first elements, and returns them.")
+pub(super) const COMMANDS: &[Spec] = &Group("list").of([
+    write("lpush", -3, |keys, words| push(keys, words, ListEnd::Left, false))
+        .doc("1.0.0", "Adds elements before the first.")
         .fast(),
-    Spec::new("rpop", -2, CommandFn::Write(rpop), "list", "1.0.0", "Removes the last elements, and returns them.")
+    write("rpush", -3, |keys, words| push(keys, words, ListEnd::Right, false))
+        .doc("1.0.0", "Adds elements after the last.")
         .fast(),
-    Spec::new("llen", 2, CommandFn::Read(llen), "list", "1.0.0", "Returns how many elements there are.").fast(),
-    Spec::new("lrange", 4, CommandFn::Read(lrange), "list", "1.0.0", "Returns elements in a row."),
-    Spec::new("lindex", 3, CommandFn::Read(lindex), "list", "1.0.0", "Returns the element at a place."),
-    Spec::new("lset", 4, CommandFn::Write(lset), "list", "1.0.0", "Replaces the element at a place."),
-    Spec::new("linsert", 5, CommandFn::Write(linsert), "list", "2.2.0", "Adds an element beside another."),
-    Spec::new("lrem", 4, CommandFn::Write(lrem), "list", "1.0.0", "Removes equal elements."),
-    Spec::new("ltrim", 4, CommandFn::Write(ltrim), "list", "1.0.0", "Removes all elements but some in a row."),
-    Spec::new("lpos", -3, CommandFn::Read(lpos), "list", "6.0.6", "Returns the places of equal elements."),
-    Spec::new("lmove", 5, CommandFn::Write(lmove), "list", "6.2.0", "Moves an element to an end of a list.")
+    write("lpushx", -3, |keys, words| push(keys, words, ListEnd::Left, true))
+        .doc("2.2.0", "Adds elements to a list that exists.")
+        .fast(),
+    write("rpushx", -3, |keys, words| push(keys, words, ListEnd::Right, true))
+        .doc("2.2.0", "Adds elements to a list that exists.")
+        .fast(),
+    write("lpop", -2, |keys, words| pop(keys, words, ListEnd::Left))
+        .doc("1.0.0", "Removes the first elements, and returns them.")
+        .fast(),
+    write("rpop", -2, |keys, words| pop(keys, words, ListEnd::Right))
+        .doc("1.0.0", "Removes the last elements, and returns them.")
+        .fast(),
+    read("llen", 2, |keys, words| len(keys, words, List::len))
+        .doc("1.0.0", "Returns how many elements there are.")
+        .fast(),
+    read("lrange", 4, lrange).doc("1.0.0", "Returns elements in a row."),
+    read("lindex", 3, lindex).doc("1.0.0", "Returns the element at a place."),
+    write("lset", 4, lset).doc("1.0.0", "Replaces the element at a place."),
+    write("linsert", 5, linsert).doc("2.2.0", "Adds an element beside another."),
+    write("lrem", 4, lrem).doc("1.0.0", "Removes equal elements."),
+    write("ltrim", 4, ltrim).doc("1.0.0", "Removes all elements but some in a row."),
+    read("lpos", -3, lpos).doc("6.0.6", "Returns the places of equal elements."),
+    write("lmove", 5, lmove).doc("6.2.0", "Moves an element to an end of a list.").keys(1, 2, 1),
+    write("rpoplpush", 3, |keys, words| transfer(keys, words, ListEnd::Right, ListEnd::Left))
+        .doc("1.2.0", "Moves the last element before another first.")
         .keys(1, 2, 1),
-    Spec::new(
-        "rpoplpush",
-        3,
-        CommandFn::Write(rpoplpush),
-        "list",
-        "1.2.0",
-        "Moves the last element before another first.",
-    )
-    .keys(1, 2, 1),
-    Spec::new(
-        "lmpop",
-        -4,
-        CommandFn::Write(lmpop),
-        "list",
-        "7.0.0",
-        "Removes elements of the first list that has some.",
-    )
-    .no_keys(),
-];
-
-fn lpush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, ListEnd::Left, false)
-}
-
-fn rpush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, ListEnd::Right, false)
-}
-
-fn lpushx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, ListEnd::Left, true)
-}
-
-fn rpushx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    push(keys, words, ListEnd::Right, true)
-}
+    write("lmpop", -4, lmpop).doc("7.0.0", "Removes elements of the first list that has some.").no_keys(),
+]);
 
 fn push(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd, must_exist: bool) -> Result<Reply, Error> {
     keys.edit(words[1], |list: &mut List| {
@@ -72,19 +53,11 @@ fn push(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd, must_exist: b
     })
 }
 
-fn lpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop(keys, words, ListEnd::Left, "lpop")
-}
-
-fn rpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop(keys, words, ListEnd::Right, "rpop")
-}
-
-fn pop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd, name: &str) -> Result<Reply, Error> {
+fn pop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd) -> Result<Reply, Error> {
     let count = match words[2..] {
         [] => None,
         [count] => Some(counts::natural(count)?),
-        _ => return Err(Error::arity(name)),
+        _ => return Err(arity(words)),
     };
     keys.edit(words[1], |list: &mut List| {
         Ok(match count {
@@ -93,10 +66,6 @@ fn pop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], end: ListEnd, name: &str) ->
             Some(count) => Edited::when(count > 0, take(list, end, count)),
         })
     })
-}
-
-fn llen(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.typed::<List>(words[1])?.map_or(0, List::len)))
 }
 
 fn lrange(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
@@ -205,15 +174,12 @@ fn lpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 
 fn lmove(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (from, to) = (end(words[3])?, end(words[4])?);
-    transfer(keys, words[1], words[2], from, to)
-}
-
-fn rpoplpush(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    transfer(keys, words[1], words[2], ListEnd::Right, ListEnd::Left)
+    transfer(keys, words, from, to)
 }
 
 /// Moves an element from an end of one list to an end of another, or of the same.
-fn transfer(keys: &mut KeyspaceMut<'_>, from: &[u8], to: &[u8], taken: ListEnd, put: ListEnd) -> Result<Reply, Error> {
+fn transfer(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], taken: ListEnd, put: ListEnd) -> Result<Reply, Error> {
+    let (from, to) = (words[1], words[2]);
     let view = keys.view();
     if view.typed::<List>(from)?.is_none() {
         return Ok(Reply::Null);

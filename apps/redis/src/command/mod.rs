@@ -23,8 +23,16 @@ use foldhash::fast::FixedState;
 
 use crate::{
     Error, Reply,
+    error::{EXCERPT_BYTES, excerpt},
     keyspace::{KeyspaceMut, View},
+    value::Typed,
 };
+
+/// A function that changes the keys, as the words of a request say.
+pub type WriteFn = fn(&mut KeyspaceMut<'_>, &[&[u8]]) -> Result<Reply, Error>;
+
+/// A function that looks at the keys.
+pub type ReadFn = fn(&View<'_>, &[&[u8]]) -> Result<Reply, Error>;
 
 /// The function that carries a command out.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +40,9 @@ pub enum CommandFn {
     /// Changes the state. The command travels through the group, and is answered once this replica has applied it.
     ///
     /// A command that fails must have changed nothing.
-    Write(fn(&mut KeyspaceMut<'_>, &[&[u8]]) -> Result<Reply, Error>),
+    Write(WriteFn),
     /// Looks at the state. It is linearizable, and takes no turn in the group's order.
-    Read(fn(&View<'_>, &[&[u8]]) -> Result<Reply, Error>),
+    Read(ReadFn),
     /// Is answered by the server that was asked, whether or not its group lives.
     Local,
 }
@@ -73,39 +81,34 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A command that has one key, its first argument, and may take long.
-    pub const fn new(
-        name: &'static str,
-        arity: i8,
-        run: CommandFn,
-        group: &'static str,
-        since: &'static str,
-        summary: &'static str,
-    ) -> Spec {
-        Spec {
-            name,
-            arity,
-            run,
-            keys: KeyPositions { first: 1, last: 1, step: 1 },
-            is_fast: false,
-            group,
-            since,
-            summary,
-        }
+    /// A command that has one key, its first argument, and may take long. Its other facts are still to be given.
+    const fn new(name: &'static str, arity: i8, run: CommandFn) -> Spec {
+        let keys = KeyPositions { first: 1, last: 1, step: 1 };
+        Spec { name, arity, run, keys, is_fast: false, group: "", since: "", summary: "" }
+    }
+
+    /// The same command, with the first version of Redis that had it, and a sentence on its effect.
+    const fn doc(self, since: &'static str, summary: &'static str) -> Spec {
+        Spec { since, summary, ..self }
+    }
+
+    /// The same command, in another group than the rest of its table.
+    const fn in_group(self, group: &'static str) -> Spec {
+        Spec { group, ..self }
     }
 
     /// The same command, with these keys.
-    pub const fn keys(self, first: i8, last: i8, step: i8) -> Spec {
+    const fn keys(self, first: i8, last: i8, step: i8) -> Spec {
         Spec { keys: KeyPositions { first, last, step }, ..self }
     }
 
     /// The same command, without keys.
-    pub const fn no_keys(self) -> Spec {
+    const fn no_keys(self) -> Spec {
         self.keys(0, 0, 0)
     }
 
     /// The same command, as one that always takes a short time.
-    pub const fn fast(self) -> Spec {
+    const fn fast(self) -> Spec {
         Spec { is_fast: true, ..self }
     }
 
@@ -113,6 +116,32 @@ impl Spec {
     pub fn takes(&self, words: usize) -> bool {
         let count = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { words >= count } else { words == count }
+    }
+}
+
+/// A command that looks at the state.
+const fn read(name: &'static str, arity: i8, run: ReadFn) -> Spec {
+    Spec::new(name, arity, CommandFn::Read(run))
+}
+
+/// A command that changes the state.
+const fn write(name: &'static str, arity: i8, run: WriteFn) -> Spec {
+    Spec::new(name, arity, CommandFn::Write(run))
+}
+
+/// The group of a table's commands, unless they name another.
+struct Group(&'static str);
+
+impl Group {
+    const fn of<const N: usize>(self, mut specs: [Spec; N]) -> [Spec; N] {
+        let mut place = 0;
+        while place < N {
+            if specs[place].group.is_empty() {
+                specs[place].group = self.0;
+            }
+            place += 1;
+        }
+        specs
     }
 }
 
@@ -155,20 +184,31 @@ pub fn check(words: &[&[u8]]) -> Result<&'static Spec, Error> {
     if spec.takes(words.len()) { Ok(spec) } else { Err(Error::arity(spec.name)) }
 }
 
-/// The most bytes of a client's own words that an error repeats.
-const EXCERPT_BYTES: usize = 128;
-
 fn unknown(words: &[&[u8]]) -> Error {
-    let text = |word: &[u8], room: usize| String::from_utf8_lossy(&word[..word.len().min(room)]).into_owned();
     let mut arguments = String::new();
     for word in words.iter().skip(1) {
         if arguments.len() >= EXCERPT_BYTES {
             break;
         }
-        arguments.push_str(&format!("'{}' ", text(word, EXCERPT_BYTES - arguments.len())));
+        arguments.push_str(&format!("'{}' ", excerpt(&word[..word.len().min(EXCERPT_BYTES - arguments.len())])));
     }
-    let name = text(words.first().copied().unwrap_or_default(), EXCERPT_BYTES);
+    let name = excerpt(words.first().copied().unwrap_or_default());
     Error::new(format!("ERR unknown command '{name}', with args beginning with: {arguments}"))
+}
+
+/// The error of a request that has too few words, or too many.
+fn arity(words: &[&[u8]]) -> Error {
+    Error::arity(&name(words))
+}
+
+/// The name of a request's command, in small letters.
+fn name(words: &[&[u8]]) -> String {
+    String::from_utf8_lossy(words[0]).to_ascii_lowercase()
+}
+
+/// Answers the length of a key's value, as `len` measures it; 0 if the key is absent.
+fn len<T: Typed>(keys: &View<'_>, words: &[&[u8]], len: impl Fn(&T) -> usize) -> Result<Reply, Error> {
+    Ok(Reply::count(keys.typed::<T>(words[1])?.map_or(0, len)))
 }
 
 /// Whether a word is this option, in upper or lower case.

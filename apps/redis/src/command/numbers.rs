@@ -1,44 +1,30 @@
 //! The commands of strings that are numbers.
 
-use super::{CommandFn, Spec, integer};
+use super::{Group, Spec, integer, write};
 use crate::{
     Error, Reply, Text,
     extended::Extended,
     keyspace::{Edited, KeyspaceMut},
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("incr", 2, CommandFn::Write(incr), "1.0.0", "Adds one to the number at a key.").fast(),
-    spec("decr", 2, CommandFn::Write(decr), "1.0.0", "Takes one from the number at a key.").fast(),
-    spec("incrby", 3, CommandFn::Write(incrby), "1.0.0", "Adds to the number at a key.").fast(),
-    spec("decrby", 3, CommandFn::Write(decrby), "1.0.0", "Takes from the number at a key.").fast(),
-    spec("incrbyfloat", 3, CommandFn::Write(incrbyfloat), "2.6.0", "Adds a fraction to the number at a key.").fast(),
-];
-
-const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "string", since, summary)
-}
-
-fn incr(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    add(keys, words[1], 1)
-}
-
-fn decr(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    add(keys, words[1], -1)
-}
-
-fn incrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    add(keys, words[1], integer(words[2])?)
-}
+pub(super) const COMMANDS: &[Spec] = &Group("string").of([
+    write("incr", 2, |keys, words| add(keys, words, 1)).doc("1.0.0", "Adds one to the number at a key.").fast(),
+    write("decr", 2, |keys, words| add(keys, words, -1)).doc("1.0.0", "Takes one from the number at a key.").fast(),
+    write("incrby", 3, |keys, words| add(keys, words, integer(words[2])?))
+        .doc("1.0.0", "Adds to the number at a key.")
+        .fast(),
+    write("decrby", 3, decrby).doc("1.0.0", "Takes from the number at a key.").fast(),
+    write("incrbyfloat", 3, incrbyfloat).doc("2.6.0", "Adds a fraction to the number at a key.").fast(),
+]);
 
 fn decrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let by = integer(words[2])?.checked_neg().ok_or(Error::fixed("ERR decrement would overflow"))?;
-    add(keys, words[1], by)
+    add(keys, words, by)
 }
 
-fn add(keys: &mut KeyspaceMut<'_>, key: &[u8], by: i64) -> Result<Reply, Error> {
+fn add(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], by: i64) -> Result<Reply, Error> {
     let absent = || Text::Integer(0);
-    keys.edit_or(key, absent, |text| {
+    keys.edit_or(words[1], absent, |text| {
         let sum = text.integer().ok_or(Error::NOT_AN_INTEGER)?.checked_add(by).ok_or(Error::OVERFLOW)?;
         *text = Text::Integer(sum);
         Ok(Edited::Changed(Reply::Integer(sum)))

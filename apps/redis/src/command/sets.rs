@@ -3,38 +3,46 @@
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
-use super::{CommandFn, Spec, counts, is, scan::Scan};
+use super::{Group, Spec, counts, is, len, read, scan::Scan, write};
 use crate::{
     Error, Reply,
     keyspace::{Edited, KeyspaceMut, View},
     value::Set,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    Spec::new("sadd", -3, CommandFn::Write(sadd), "set", "1.0.0", "Adds members.").fast(),
-    Spec::new("srem", -3, CommandFn::Write(srem), "set", "1.0.0", "Removes members.").fast(),
-    Spec::new("smembers", 2, CommandFn::Read(smembers), "set", "1.0.0", "Returns all members."),
-    Spec::new("sismember", 3, CommandFn::Read(sismember), "set", "1.0.0", "Says whether a string is a member.").fast(),
-    Spec::new("smismember", -3, CommandFn::Read(smismember), "set", "6.2.0", "Says which strings are members.").fast(),
-    Spec::new("scard", 2, CommandFn::Read(scard), "set", "1.0.0", "Returns how many members there are.").fast(),
-    Spec::new("spop", -2, CommandFn::Write(spop), "set", "1.0.0", "Removes random members, and returns them.").fast(),
-    Spec::new("srandmember", -2, CommandFn::Read(srandmember), "set", "1.0.0", "Returns random members."),
-    Spec::new("smove", 4, CommandFn::Write(smove), "set", "1.0.0", "Moves a member to another set.")
-        .keys(1, 2, 1)
+pub(super) const COMMANDS: &[Spec] = &Group("set").of([
+    write("sadd", -3, sadd).doc("1.0.0", "Adds members.").fast(),
+    write("srem", -3, srem).doc("1.0.0", "Removes members.").fast(),
+    read("smembers", 2, smembers).doc("1.0.0", "Returns all members."),
+    read("sismember", 3, sismember).doc("1.0.0", "Says whether a string is a member.").fast(),
+    read("smismember", -3, smismember).doc("6.2.0", "Says which strings are members.").fast(),
+    read("scard", 2, |keys, words| len(keys, words, Set::len))
+        .doc("1.0.0", "Returns how many members there are.")
         .fast(),
-    Spec::new("sinter", -2, CommandFn::Read(sinter), "set", "1.0.0", "Returns what all sets have.").keys(1, -1, 1),
-    Spec::new("sintercard", -3, CommandFn::Read(sintercard), "set", "7.0.0", "Counts what all sets have.").no_keys(),
-    Spec::new("sunion", -2, CommandFn::Read(sunion), "set", "1.0.0", "Returns what any set has.").keys(1, -1, 1),
-    Spec::new("sdiff", -2, CommandFn::Read(sdiff), "set", "1.0.0", "Returns what only the first set has.")
+    write("spop", -2, spop).doc("1.0.0", "Removes random members, and returns them.").fast(),
+    read("srandmember", -2, srandmember).doc("1.0.0", "Returns random members."),
+    write("smove", 4, smove).doc("1.0.0", "Moves a member to another set.").keys(1, 2, 1).fast(),
+    read("sinter", -2, |keys, words| members(keys, words, common))
+        .doc("1.0.0", "Returns what all sets have.")
         .keys(1, -1, 1),
-    Spec::new("sinterstore", -3, CommandFn::Write(sinterstore), "set", "1.0.0", "Stores what all sets have.")
+    read("sintercard", -3, sintercard).doc("7.0.0", "Counts what all sets have.").no_keys(),
+    read("sunion", -2, |keys, words| members(keys, words, union))
+        .doc("1.0.0", "Returns what any set has.")
         .keys(1, -1, 1),
-    Spec::new("sunionstore", -3, CommandFn::Write(sunionstore), "set", "1.0.0", "Stores what any set has.")
+    read("sdiff", -2, |keys, words| members(keys, words, difference))
+        .doc("1.0.0", "Returns what only the first set has.")
         .keys(1, -1, 1),
-    Spec::new("sdiffstore", -3, CommandFn::Write(sdiffstore), "set", "1.0.0", "Stores what only the first set has.")
+    write("sinterstore", -3, |keys, words| store(keys, words, common))
+        .doc("1.0.0", "Stores what all sets have.")
         .keys(1, -1, 1),
-    Spec::new("sscan", -3, CommandFn::Read(sscan), "set", "2.8.0", "Walks over the members in steps."),
-];
+    write("sunionstore", -3, |keys, words| store(keys, words, union))
+        .doc("1.0.0", "Stores what any set has.")
+        .keys(1, -1, 1),
+    write("sdiffstore", -3, |keys, words| store(keys, words, difference))
+        .doc("1.0.0", "Stores what only the first set has.")
+        .keys(1, -1, 1),
+    read("sscan", -3, sscan).doc("2.8.0", "Walks over the members in steps."),
+]);
 
 fn sadd(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |set: &mut Set| {
@@ -62,10 +70,6 @@ fn smismember(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let set = keys.typed::<Set>(words[1])?;
     let is_member = |member: &&[u8]| Reply::whether(set.is_some_and(|set| set.contains(member)));
     Ok(Reply::Array(words[2..].iter().map(is_member).collect()))
-}
-
-fn scard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.typed::<Set>(words[1])?.map_or(0, Set::len)))
 }
 
 fn spop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
@@ -113,33 +117,6 @@ fn smove(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::whether(moves))
 }
 
-fn sinter(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(members(common(keys, &words[1..])?))
-}
-
-fn sunion(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(members(union(keys, &words[1..])?))
-}
-
-fn sdiff(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(members(difference(keys, &words[1..])?))
-}
-
-fn sinterstore(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let set = common(&keys.view(), &words[2..])?.collect();
-    Ok(store(keys, words[1], set))
-}
-
-fn sunionstore(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let set = union(&keys.view(), &words[2..])?.collect();
-    Ok(store(keys, words[1], set))
-}
-
-fn sdiffstore(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let set = difference(&keys.view(), &words[2..])?.collect();
-    Ok(store(keys, words[1], set))
-}
-
 fn sintercard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let named = counts::at_least(1, words[1], "ERR numkeys should be greater than 0")?;
     let Some((sets, mut options)) = words[2..].split_at_checked(named) else {
@@ -167,6 +144,12 @@ fn sscan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Scan::reply(next, found))
 }
 
+/// Some members of sets.
+type Members<'a> = Box<dyn Iterator<Item = &'a [u8]> + 'a>;
+
+/// A combination of the sets at keys.
+type Combine = for<'a> fn(&View<'a>, &[&[u8]]) -> Result<Members<'a>, Error>;
+
 /// The sets at keys, in their order; `None` for an absent one. A key counts once however often it is named, so the work
 /// is bounded by the sets' sizes.
 fn sets<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<Vec<Option<&'a Set>>, Error> {
@@ -175,23 +158,23 @@ fn sets<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<Vec<Option<&'a Set>>, Err
 }
 
 /// The members that all sets have.
-fn common<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
+fn common<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<Members<'a>, Error> {
     let all: Option<Vec<&Set>> = sets(view, keys)?.into_iter().collect();
     let mut all = all.unwrap_or_default();
     all.sort_by_key(|set| set.len());
     let smallest = all.first().copied();
     let is_in_others = move |member: &&[u8]| all.iter().skip(1).all(|set| set.contains(member));
-    Ok(smallest.into_iter().flat_map(Set::iter).filter(is_in_others))
+    Ok(Box::new(smallest.into_iter().flat_map(Set::iter).filter(is_in_others)))
 }
 
 /// The members that any set has.
-fn union<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
+fn union<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<Members<'a>, Error> {
     let union: IndexSet<&[u8], RandomState> = sets(view, keys)?.into_iter().flatten().flat_map(Set::iter).collect();
-    Ok(union.into_iter())
+    Ok(Box::new(union.into_iter()))
 }
 
 /// The members that the first set has, and no other one.
-fn difference<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
+fn difference<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<Members<'a>, Error> {
     let first = view.typed::<Set>(keys[0])?;
     let others = sets(view, &keys[1..])?;
     let mut left: IndexSet<&[u8], RandomState> = first.into_iter().flat_map(Set::iter).collect();
@@ -202,18 +185,21 @@ fn difference<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item 
             left.retain(|member| !other.contains(member));
         }
     }
-    Ok(left.into_iter())
+    Ok(Box::new(left.into_iter()))
 }
 
-fn members<'a>(members: impl Iterator<Item = &'a [u8]>) -> Reply {
-    Reply::Set(members.map(Reply::bytes).collect())
+/// Answers the members of a combination of the sets that a request names.
+fn members(keys: &View<'_>, words: &[&[u8]], combine: Combine) -> Result<Reply, Error> {
+    Ok(Reply::Set(combine(keys, &words[1..])?.map(Reply::bytes).collect()))
 }
 
-/// Sets a key to a set, or removes the key if the set is empty. The answer is the number of members.
-fn store(keys: &mut KeyspaceMut<'_>, key: &[u8], set: Set) -> Reply {
+/// Sets the first key to a combination of the other keys' sets, or removes it if that is empty. The answer is the
+/// number of members.
+fn store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], combine: Combine) -> Result<Reply, Error> {
+    let set: Set = combine(&keys.view(), &words[2..])?.collect();
     let len = set.len();
-    keys.put_unless_empty(key, set);
-    Reply::count(len)
+    keys.put_unless_empty(words[1], set);
+    Ok(Reply::count(len))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use foldhash::fast::RandomState;
 use indexmap::{IndexMap, IndexSet};
 
-use super::{CommandFn, Spec, counts, is, sorted_ranges::put};
+use super::{Group, Spec, counts, integer, is, name, read, sorted_ranges::put, write};
 use crate::{
     Error, Reply,
     keyspace::{KeyspaceMut, View},
@@ -11,20 +11,27 @@ use crate::{
     value::{Set, SortedSet, Typed, order},
 };
 
-const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "sorted-set", since, summary).no_keys()
-}
-
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("zunion", -3, CommandFn::Read(union), "6.2.0", "Returns the union of sets."),
-    spec("zinter", -3, CommandFn::Read(inter), "6.2.0", "Returns the intersection of sets."),
-    spec("zdiff", -3, CommandFn::Read(diff), "6.2.0", "Returns the first set without what others hold."),
-    spec("zintercard", -3, CommandFn::Read(intercard), "7.0.0", "Counts the members of an intersection."),
-    spec("zunionstore", -4, CommandFn::Write(union_store), "2.0.0", "Stores the union of sets.").keys(1, 1, 1),
-    spec("zinterstore", -4, CommandFn::Write(inter_store), "2.0.0", "Stores the intersection of sets.").keys(1, 1, 1),
-    spec("zdiffstore", -4, CommandFn::Write(diff_store), "6.2.0", "Stores the first set without the others.")
+pub(super) const COMMANDS: &[Spec] = &Group("sorted-set").of([
+    read("zunion", -3, |keys, words| answer(Operation::Union, keys, words))
+        .doc("6.2.0", "Returns the union of sets.")
+        .no_keys(),
+    read("zinter", -3, |keys, words| answer(Operation::Inter, keys, words))
+        .doc("6.2.0", "Returns the intersection of sets.")
+        .no_keys(),
+    read("zdiff", -3, |keys, words| answer(Operation::Diff, keys, words))
+        .doc("6.2.0", "Returns the first set without what others hold.")
+        .no_keys(),
+    read("zintercard", -3, intercard).doc("7.0.0", "Counts the members of an intersection.").no_keys(),
+    write("zunionstore", -4, |keys, words| store(Operation::Union, keys, words))
+        .doc("2.0.0", "Stores the union of sets.")
         .keys(1, 1, 1),
-];
+    write("zinterstore", -4, |keys, words| store(Operation::Inter, keys, words))
+        .doc("2.0.0", "Stores the intersection of sets.")
+        .keys(1, 1, 1),
+    write("zdiffstore", -4, |keys, words| store(Operation::Diff, keys, words))
+        .doc("6.2.0", "Stores the first set without the others.")
+        .keys(1, 1, 1),
+]);
 
 /// An operation on sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,20 +149,20 @@ struct AlgebraRequest<'a> {
 }
 
 impl<'a> AlgebraRequest<'a> {
-    /// Reads the words from the number of keys on. `name` is the command's.
+    /// Reads the words of a request.
     fn parse(
         operation: Operation,
         purpose: Purpose,
         keys: &View<'a>,
         words: &[&[u8]],
-        name: &str,
     ) -> Result<AlgebraRequest<'a>, Error> {
-        let count = super::integer(words[0])?;
+        let at = if purpose == Purpose::Store { 2 } else { 1 };
+        let count = integer(words[at])?;
         if count < 1 {
-            return Err(Error::new(format!("ERR at least 1 input key is needed for '{name}' command")));
+            return Err(Error::new(format!("ERR at least 1 input key is needed for '{}' command", name(words))));
         }
         let count = usize::try_from(count).map_err(|_| Error::SYNTAX)?;
-        let (names, mut rest) = words[1..].split_at_checked(count).ok_or(Error::SYNTAX)?;
+        let (names, mut rest) = words[at + 1..].split_at_checked(count).ok_or(Error::SYNTAX)?;
         let mut sources = names.iter().map(|key| Source::find(keys, key)).collect::<Result<Vec<_>, _>>()?;
         refuse_repeats(names, &sources)?;
         let (mut aggregate, mut with_scores, mut limit) = (Aggregate::Sum, false, 0);
@@ -242,49 +249,26 @@ impl<'a> AlgebraRequest<'a> {
         }
         left
     }
-
-    fn answer(&self) -> Reply {
-        let found = self.result().into_iter();
-        if self.with_scores {
-            Reply::Pairs(found.map(|(member, score)| (Reply::bytes(member), Reply::Double(score))).collect())
-        } else {
-            Reply::array_of_bytes(found.map(|(member, _)| member))
-        }
-    }
 }
 
-fn union(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(AlgebraRequest::parse(Operation::Union, Purpose::Answer, keys, &words[1..], "zunion")?.answer())
-}
-
-fn inter(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(AlgebraRequest::parse(Operation::Inter, Purpose::Answer, keys, &words[1..], "zinter")?.answer())
-}
-
-fn diff(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(AlgebraRequest::parse(Operation::Diff, Purpose::Answer, keys, &words[1..], "zdiff")?.answer())
+fn answer(operation: Operation, keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let query = AlgebraRequest::parse(operation, Purpose::Answer, keys, words)?;
+    let found = query.result().into_iter();
+    Ok(if query.with_scores {
+        Reply::Pairs(found.map(|(member, score)| (Reply::bytes(member), Reply::Double(score))).collect())
+    } else {
+        Reply::array_of_bytes(found.map(|(member, _)| member))
+    })
 }
 
 fn intercard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let query = AlgebraRequest::parse(Operation::Inter, Purpose::Count, keys, &words[1..], "zintercard")?;
+    let query = AlgebraRequest::parse(Operation::Inter, Purpose::Count, keys, words)?;
     let most = if query.limit == 0 { usize::MAX } else { query.limit };
     Ok(Reply::count(query.intersection().take(most).count()))
 }
 
-fn union_store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    store(Operation::Union, keys, words, "zunionstore")
-}
-
-fn inter_store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    store(Operation::Inter, keys, words, "zinterstore")
-}
-
-fn diff_store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    store(Operation::Diff, keys, words, "zdiffstore")
-}
-
-fn store(operation: Operation, keys: &mut KeyspaceMut<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
-    let query = AlgebraRequest::parse(operation, Purpose::Store, &keys.view(), &words[2..], name)?;
+fn store(operation: Operation, keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let query = AlgebraRequest::parse(operation, Purpose::Store, &keys.view(), words)?;
     let found: SortedSet = query.result().into_iter().collect();
     Ok(put(keys, words[1], found))
 }

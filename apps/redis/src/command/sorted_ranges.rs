@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::{
-    CommandFn, Spec, counts, integer, is,
-    sorted_sets::{member, scored, spec},
+    Group, Spec, counts, integer, is, read,
+    sorted_sets::{member, scored},
+    write,
 };
 use crate::{
     Error, Reply,
@@ -13,38 +14,33 @@ use crate::{
     value::SortedSet,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("zcount", 4, CommandFn::Read(count), "2.0.0", "Counts the members within a range of scores.").fast(),
-    spec("zlexcount", 4, CommandFn::Read(lexcount), "2.8.9", "Counts the members within a range of strings.").fast(),
-    spec("zrange", -4, CommandFn::Read(range), "1.2.0", "Returns the members within a range."),
-    spec("zrangestore", -5, CommandFn::Write(store), "6.2.0", "Stores the members within a range.").keys(1, 2, 1),
-    spec(
-        "zrangebyscore",
-        -4,
-        CommandFn::Read(range_by_score),
-        "1.0.5",
-        "Returns the members within a range of scores.",
-    ),
-    spec("zrevrangebyscore", -4, CommandFn::Read(revrange_by_score), "2.2.0", "As ZRANGEBYSCORE, from the highest."),
-    spec("zrangebylex", -4, CommandFn::Read(range_by_lex), "2.8.9", "Returns the members within a range of strings."),
-    spec("zrevrangebylex", -4, CommandFn::Read(revrange_by_lex), "2.8.9", "As ZRANGEBYLEX, from the last."),
-    spec("zrevrange", -4, CommandFn::Read(revrange), "1.2.0", "Returns the members within a range of ranks, reversed."),
-    spec("zremrangebyrank", 4, CommandFn::Write(remove_ranks), "2.0.0", "Removes the members within a range of ranks."),
-    spec(
-        "zremrangebyscore",
-        4,
-        CommandFn::Write(remove_scores),
-        "1.2.0",
-        "Removes the members within a range of scores.",
-    ),
-    spec(
-        "zremrangebylex",
-        4,
-        CommandFn::Write(remove_members),
-        "2.8.9",
-        "Removes the members within a range of strings.",
-    ),
-];
+pub(super) const COMMANDS: &[Spec] = &Group("sorted-set").of([
+    read("zcount", 4, |keys, words| count_by(By::Score, keys, words))
+        .doc("2.0.0", "Counts the members within a range of scores.")
+        .fast(),
+    read("zlexcount", 4, |keys, words| count_by(By::Lex, keys, words))
+        .doc("2.8.9", "Counts the members within a range of strings.")
+        .fast(),
+    read("zrange", -4, |keys, words| answer(keys, words, Fixed::default()))
+        .doc("1.2.0", "Returns the members within a range."),
+    write("zrangestore", -5, store).doc("6.2.0", "Stores the members within a range.").keys(1, 2, 1),
+    read("zrangebyscore", -4, |keys, words| answer(keys, words, Fixed::by(By::Score, false)))
+        .doc("1.0.5", "Returns the members within a range of scores."),
+    read("zrevrangebyscore", -4, |keys, words| answer(keys, words, Fixed::by(By::Score, true)))
+        .doc("2.2.0", "As ZRANGEBYSCORE, from the highest."),
+    read("zrangebylex", -4, |keys, words| answer(keys, words, Fixed::by(By::Lex, false)))
+        .doc("2.8.9", "Returns the members within a range of strings."),
+    read("zrevrangebylex", -4, |keys, words| answer(keys, words, Fixed::by(By::Lex, true)))
+        .doc("2.8.9", "As ZRANGEBYLEX, from the last."),
+    read("zrevrange", -4, |keys, words| answer(keys, words, Fixed::by(By::Rank, true)))
+        .doc("1.2.0", "Returns the members within a range of ranks, reversed."),
+    write("zremrangebyrank", 4, |keys, words| remove_by(By::Rank, keys, words))
+        .doc("2.0.0", "Removes the members within a range of ranks."),
+    write("zremrangebyscore", 4, |keys, words| remove_by(By::Score, keys, words))
+        .doc("1.2.0", "Removes the members within a range of scores."),
+    write("zremrangebylex", 4, |keys, words| remove_by(By::Lex, keys, words))
+        .doc("2.8.9", "Removes the members within a range of strings."),
+]);
 
 /// The measure of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +172,12 @@ struct Fixed {
     stores: bool,
 }
 
+impl Fixed {
+    fn by(by: By, reversed: bool) -> Fixed {
+        Fixed { by: Some(by), reversed: Some(reversed), stores: false }
+    }
+}
+
 impl<'a> RangeRequest<'a> {
     /// Reads the ends of the range and what follows them.
     fn parse(words: &[&'a [u8]], fixed: Fixed) -> Result<RangeRequest<'a>, Error> {
@@ -239,14 +241,6 @@ impl<'a> RangeRequest<'a> {
     }
 }
 
-fn count(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    count_by(By::Score, keys, words)
-}
-
-fn lexcount(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    count_by(By::Lex, keys, words)
-}
-
 fn count_by(by: By, keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let span = Span::parse(by, words[2], words[3])?;
     let set = keys.typed::<SortedSet>(words[1])?;
@@ -256,30 +250,6 @@ fn count_by(by: By, keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 fn answer(keys: &View<'_>, words: &[&[u8]], fixed: Fixed) -> Result<Reply, Error> {
     let query = RangeRequest::parse(&words[2..], fixed)?;
     Ok(query.answer(keys.typed(words[1])?))
-}
-
-fn range(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    answer(keys, words, Fixed::default())
-}
-
-fn revrange(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    answer(keys, words, Fixed { by: Some(By::Rank), reversed: Some(true), stores: false })
-}
-
-fn range_by_score(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    answer(keys, words, Fixed { by: Some(By::Score), reversed: Some(false), stores: false })
-}
-
-fn revrange_by_score(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    answer(keys, words, Fixed { by: Some(By::Score), reversed: Some(true), stores: false })
-}
-
-fn range_by_lex(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    answer(keys, words, Fixed { by: Some(By::Lex), reversed: Some(false), stores: false })
-}
-
-fn revrange_by_lex(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    answer(keys, words, Fixed { by: Some(By::Lex), reversed: Some(true), stores: false })
 }
 
 fn store(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
@@ -296,18 +266,6 @@ pub(super) fn put(keys: &mut KeyspaceMut<'_>, key: &[u8], found: SortedSet) -> R
     let count = found.len();
     keys.put_unless_empty(key, found);
     Reply::count(count)
-}
-
-fn remove_ranks(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    remove_by(By::Rank, keys, words)
-}
-
-fn remove_scores(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    remove_by(By::Score, keys, words)
-}
-
-fn remove_members(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    remove_by(By::Lex, keys, words)
 }
 
 fn remove_by(by: By, keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {

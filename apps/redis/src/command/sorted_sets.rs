@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CommandFn, Spec, counts, is, scan::Scan};
+use super::{Group, Spec, arity, counts, is, len, read, scan::Scan, write};
 use crate::{
     Error, Reply, Text,
     keyspace::{Edited, KeyspaceMut, View},
@@ -10,32 +10,33 @@ use crate::{
     value::SortedSet,
 };
 
-/// A command of sorted sets.
-pub(super) const fn spec(
-    name: &'static str,
-    arity: i8,
-    run: CommandFn,
-    since: &'static str,
-    summary: &'static str,
-) -> Spec {
-    Spec::new(name, arity, run, "sorted-set", since, summary)
-}
-
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("zadd", -4, CommandFn::Write(add), "1.2.0", "Adds members, or changes their scores.").fast(),
-    spec("zincrby", 4, CommandFn::Write(incrby), "1.2.0", "Adds to a member's score.").fast(),
-    spec("zrem", -3, CommandFn::Write(remove), "1.2.0", "Removes members.").fast(),
-    spec("zscore", 3, CommandFn::Read(score), "1.2.0", "Returns a member's score.").fast(),
-    spec("zmscore", -3, CommandFn::Read(scores), "6.2.0", "Returns the scores of members.").fast(),
-    spec("zcard", 2, CommandFn::Read(card), "1.2.0", "Returns how many members there are.").fast(),
-    spec("zrank", -3, CommandFn::Read(rank), "2.0.0", "Returns a member's rank, from the lowest score.").fast(),
-    spec("zrevrank", -3, CommandFn::Read(revrank), "2.0.0", "Returns a member's rank, from the highest score.").fast(),
-    spec("zpopmin", -2, CommandFn::Write(popmin), "5.0.0", "Removes the members with the lowest scores.").fast(),
-    spec("zpopmax", -2, CommandFn::Write(popmax), "5.0.0", "Removes the members with the highest scores.").fast(),
-    spec("zmpop", -4, CommandFn::Write(mpop), "7.0.0", "Pops members of the first set that has any.").no_keys(),
-    spec("zrandmember", -2, CommandFn::Read(random), "6.2.0", "Returns members at random."),
-    spec("zscan", -3, CommandFn::Read(scan), "2.8.0", "Walks over the members, a few at a time."),
-];
+pub(super) const COMMANDS: &[Spec] = &Group("sorted-set").of([
+    write("zadd", -4, add).doc("1.2.0", "Adds members, or changes their scores.").fast(),
+    write("zincrby", 4, |keys, words| increment(keys, words[1], words[2], words[3], Condition::default()))
+        .doc("1.2.0", "Adds to a member's score.")
+        .fast(),
+    write("zrem", -3, remove).doc("1.2.0", "Removes members.").fast(),
+    read("zscore", 3, score).doc("1.2.0", "Returns a member's score.").fast(),
+    read("zmscore", -3, scores).doc("6.2.0", "Returns the scores of members.").fast(),
+    read("zcard", 2, |keys, words| len(keys, words, SortedSet::len))
+        .doc("1.2.0", "Returns how many members there are.")
+        .fast(),
+    read("zrank", -3, |keys, words| rank_from(ScoreEnd::Lowest, keys, words))
+        .doc("2.0.0", "Returns a member's rank, from the lowest score.")
+        .fast(),
+    read("zrevrank", -3, |keys, words| rank_from(ScoreEnd::Highest, keys, words))
+        .doc("2.0.0", "Returns a member's rank, from the highest score.")
+        .fast(),
+    write("zpopmin", -2, |keys, words| pop_some(ScoreEnd::Lowest, keys, words))
+        .doc("5.0.0", "Removes the members with the lowest scores.")
+        .fast(),
+    write("zpopmax", -2, |keys, words| pop_some(ScoreEnd::Highest, keys, words))
+        .doc("5.0.0", "Removes the members with the highest scores.")
+        .fast(),
+    write("zmpop", -4, mpop).doc("7.0.0", "Pops members of the first set that has any.").no_keys(),
+    read("zrandmember", -2, random).doc("6.2.0", "Returns members at random."),
+    read("zscan", -3, scan).doc("2.8.0", "Walks over the members, a few at a time."),
+]);
 
 /// The answer for a member, which shares the store's bytes.
 pub(super) fn member(member: &Arc<[u8]>) -> Reply {
@@ -120,10 +121,6 @@ fn add(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn incrby(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    increment(keys, words[1], words[2], words[3], Condition::default())
-}
-
 fn increment(
     keys: &mut KeyspaceMut<'_>,
     key: &[u8],
@@ -165,18 +162,6 @@ fn scores(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::Array(words[2..].iter().map(score).collect()))
 }
 
-fn card(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.typed::<SortedSet>(words[1])?.map_or(0, SortedSet::len)))
-}
-
-fn rank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    rank_from(ScoreEnd::Lowest, keys, words, "zrank")
-}
-
-fn revrank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    rank_from(ScoreEnd::Highest, keys, words, "zrevrank")
-}
-
 /// The end from which members are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScoreEnd {
@@ -184,12 +169,12 @@ enum ScoreEnd {
     Highest,
 }
 
-fn rank_from(end: ScoreEnd, keys: &View<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
+fn rank_from(end: ScoreEnd, keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let with_score = match words[3..] {
         [] => false,
         [option] if is(option, "withscore") => true,
         [_] => return Err(Error::SYNTAX),
-        _ => return Err(Error::arity(name)),
+        _ => return Err(arity(words)),
     };
     let found = keys.typed::<SortedSet>(words[1])?.and_then(|set| {
         let rank = set.rank(words[2])?;
@@ -202,14 +187,6 @@ fn rank_from(end: ScoreEnd, keys: &View<'_>, words: &[&[u8]], name: &str) -> Res
         None if with_score => Reply::NullArray,
         None => Reply::Null,
     })
-}
-
-fn popmin(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop_some(ScoreEnd::Lowest, keys, words)
-}
-
-fn popmax(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    pop_some(ScoreEnd::Highest, keys, words)
 }
 
 fn pop_some(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {

@@ -1,6 +1,6 @@
 //! The commands of strings.
 
-use super::{CommandFn, Spec, counts, expiry::Clock, integer, is};
+use super::{Group, Spec, arity, counts, expiry::Clock, integer, is, len, read, write};
 use crate::{
     Error, Reply, Text,
     keyspace::{Edited, KeyspaceMut, View},
@@ -8,32 +8,26 @@ use crate::{
     value::Typed,
 };
 
-pub(super) const COMMANDS: &[Spec] = &[
-    spec("get", 2, CommandFn::Read(get), "1.0.0", "Returns the value of a key.").fast(),
-    spec("set", -3, CommandFn::Write(set), "1.0.0", "Sets a key, whatever it held."),
-    spec("setnx", 3, CommandFn::Write(setnx), "1.0.0", "Sets a key unless it exists.").fast(),
-    spec("setex", 4, CommandFn::Write(setex), "2.0.0", "Sets a key for some seconds."),
-    spec("psetex", 4, CommandFn::Write(psetex), "2.6.0", "Sets a key for some milliseconds."),
-    spec("getset", 3, CommandFn::Write(getset), "1.0.0", "Sets a key and returns the value it had.").fast(),
-    spec("getdel", 2, CommandFn::Write(getdel), "6.2.0", "Removes a key and returns the value it had.").fast(),
-    spec("getex", -2, CommandFn::Write(getex), "6.2.0", "Returns the value of a key and sets when it expires.").fast(),
-    spec("getrange", 4, CommandFn::Read(getrange), "2.4.0", "Returns a part of the value of a key."),
-    spec("substr", 4, CommandFn::Read(getrange), "1.0.0", "Returns a part of the value of a key."),
-    spec("setrange", 4, CommandFn::Write(setrange), "2.2.0", "Overwrites a part of the value of a key."),
-    spec("append", 3, CommandFn::Write(append), "2.0.0", "Appends to the value of a key.").fast(),
-    spec("strlen", 2, CommandFn::Read(strlen), "2.2.0", "Returns the length of the value of a key.").fast(),
-    spec("mget", -2, CommandFn::Read(mget), "1.0.0", "Returns the values of keys.").keys(1, -1, 1).fast(),
-    spec("mset", -3, CommandFn::Write(mset), "1.0.1", "Sets keys.").keys(1, -1, 2),
-    spec("msetnx", -3, CommandFn::Write(msetnx), "1.0.1", "Sets keys unless one of them exists.").keys(1, -1, 2),
-];
-
-const fn spec(name: &'static str, arity: i8, run: CommandFn, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "string", since, summary)
-}
-
-fn get(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    value(keys, words[1])
-}
+pub(super) const COMMANDS: &[Spec] = &Group("string").of([
+    read("get", 2, |keys, words| value(keys, words[1])).doc("1.0.0", "Returns the value of a key.").fast(),
+    write("set", -3, set).doc("1.0.0", "Sets a key, whatever it held."),
+    write("setnx", 3, setnx).doc("1.0.0", "Sets a key unless it exists.").fast(),
+    write("setex", 4, |keys, words| set_for(keys, words, Clock::EX)).doc("2.0.0", "Sets a key for some seconds."),
+    write("psetex", 4, |keys, words| set_for(keys, words, Clock::PX)).doc("2.6.0", "Sets a key for some milliseconds."),
+    write("getset", 3, getset).doc("1.0.0", "Sets a key and returns the value it had.").fast(),
+    write("getdel", 2, getdel).doc("6.2.0", "Removes a key and returns the value it had.").fast(),
+    write("getex", -2, getex).doc("6.2.0", "Returns the value of a key and sets when it expires.").fast(),
+    read("getrange", 4, getrange).doc("2.4.0", "Returns a part of the value of a key."),
+    read("substr", 4, getrange).doc("1.0.0", "Returns a part of the value of a key."),
+    write("setrange", 4, setrange).doc("2.2.0", "Overwrites a part of the value of a key."),
+    write("append", 3, append).doc("2.0.0", "Appends to the value of a key.").fast(),
+    read("strlen", 2, |keys, words| len(keys, words, Text::len))
+        .doc("2.2.0", "Returns the length of the value of a key.")
+        .fast(),
+    read("mget", -2, mget).doc("1.0.0", "Returns the values of keys.").keys(1, -1, 1).fast(),
+    write("mset", -3, mset).doc("1.0.1", "Sets keys.").keys(1, -1, 2),
+    write("msetnx", -3, msetnx).doc("1.0.1", "Sets keys unless one of them exists.").keys(1, -1, 2),
+]);
 
 fn value(keys: &View<'_>, key: &[u8]) -> Result<Reply, Error> {
     Ok(keys.typed::<Text>(key)?.cloned().into())
@@ -86,7 +80,7 @@ fn set(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         return Ok(Reply::OK);
     }
     let options = SetOptions::parse(&words[3..], true)?;
-    let expires_ms = options.expires.map(|(clock, word)| clock.expiry_ms(word, keys.now_ms(), "set")).transpose()?;
+    let expires_ms = options.expires.map(|(clock, word)| clock.expiry_ms(word, keys.now_ms(), words)).transpose()?;
     let old = if options.gets { self::value(&keys.view(), key)? } else { Reply::Null };
     if options.exists.is_some_and(|must| must != keys.view().exists(key)) {
         return Ok(old);
@@ -107,16 +101,8 @@ fn setnx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::whether(is_new))
 }
 
-fn setex(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_for(keys, words, Clock::EX, "setex")
-}
-
-fn psetex(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    set_for(keys, words, Clock::PX, "psetex")
-}
-
-fn set_for(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock, command: &str) -> Result<Reply, Error> {
-    let expires_ms = clock.expiry_ms(words[2], keys.now_ms(), command)?;
+fn set_for(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], clock: Clock) -> Result<Reply, Error> {
+    let expires_ms = clock.expiry_ms(words[2], keys.now_ms(), words)?;
     keys.put_until(words[1], Text::from(words[3]).into_value(), Some(expires_ms));
     Ok(Reply::OK)
 }
@@ -138,7 +124,7 @@ fn getex(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let options = SetOptions::parse(&words[2..], false)?;
     let Some(text) = keys.view().typed::<Text>(key)?.cloned() else { return Ok(Reply::Null) };
     if let Some((clock, word)) = options.expires {
-        let expires_ms = clock.expiry_ms(word, keys.now_ms(), "getex")?;
+        let expires_ms = clock.expiry_ms(word, keys.now_ms(), words)?;
         keys.set_expiry(key, Some(expires_ms));
     } else if options.persists && keys.view().entry(key).is_some_and(|entry| entry.expires_ms().is_some()) {
         keys.set_expiry(key, None);
@@ -193,32 +179,28 @@ fn append(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     })
 }
 
-fn strlen(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::count(keys.typed::<Text>(words[1])?.map_or(0, Text::len)))
-}
-
 fn mget(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let value = |key: &&[u8]| keys.get(key).and_then(Text::of).cloned().into();
     Ok(Reply::Array(words[1..].iter().map(value).collect()))
 }
 
 fn mset(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    for (key, value) in pairs(words, "mset")? {
+    for (key, value) in pairs(words)? {
         keys.put(key, Text::from(value));
     }
     Ok(Reply::OK)
 }
 
 fn msetnx(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    if pairs(words, "msetnx")?.any(|(key, _)| keys.view().exists(key)) {
+    if pairs(words)?.any(|(key, _)| keys.view().exists(key)) {
         return Ok(Reply::whether(false));
     }
     mset(keys, words)?;
     Ok(Reply::whether(true))
 }
 
-fn pairs<'a>(words: &'a [&[u8]], command: &str) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])>, Error> {
-    let (pairs, []) = words[1..].as_chunks::<2>() else { return Err(Error::arity(command)) };
+fn pairs<'a>(words: &'a [&[u8]]) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])>, Error> {
+    let (pairs, []) = words[1..].as_chunks::<2>() else { return Err(arity(words)) };
     Ok(pairs.iter().map(|[key, value]| (*key, *value)))
 }
 

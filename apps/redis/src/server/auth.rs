@@ -1,11 +1,12 @@
 //! The password that clients must give, if there is one.
 
-use std::{fmt, fs, hint::black_box, io, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, hint::black_box, io, os::unix::fs::PermissionsExt, path::Path};
 
 use super::resp::STRANGERS_BULK_BYTES;
 
 /// A password. It is not shown in debug output.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("Password(..)")]
 pub struct Password(Box<[u8]>);
 
 /// The reason why a password can't be used.
@@ -59,12 +60,6 @@ impl Password {
             differences |= usize::from(black_box(byte ^ self.0[place % self.0.len()]));
         }
         black_box(differences) == 0
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password(..)")
     }
 }
 

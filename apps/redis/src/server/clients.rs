@@ -5,13 +5,13 @@ use std::{
     fmt::Write,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
 
-use super::wake::Bell;
+use super::{lock, wake::Bell};
 use crate::{Error, Reply, encode::Protocol, number::integer};
 
 /// The longest name of a client or of its library, in bytes.
@@ -69,8 +69,7 @@ impl ConnectedClient {
     }
 
     pub(super) fn details(&self) -> MutexGuard<'_, Details> {
-        // No code panics while it holds the lock.
-        self.details.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.details)
     }
 
     pub(super) fn bell(&self) -> &Arc<Bell> {
@@ -136,42 +135,37 @@ impl ConnectedClient {
 }
 
 impl Clients {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectedClient>>> {
-        // No code panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The number of connections.
     pub(super) fn count(&self) -> usize {
-        self.lock().len()
+        lock(&self.0).len()
     }
 
     /// The number of connections that listen to channels.
     pub(super) fn count_listeners(&self) -> usize {
-        self.lock().values().filter(|client| client.is_listener()).count()
+        lock(&self.0).values().filter(|client| client.is_listener()).count()
     }
 
     /// Adds a client to the list, until it leaves.
     pub(super) fn enter(&self, client: ConnectedClient) -> Arc<ConnectedClient> {
         let client = Arc::new(client);
-        self.lock().insert(client.id, Arc::clone(&client));
+        lock(&self.0).insert(client.id, Arc::clone(&client));
         client
     }
 
     pub(super) fn leave(&self, id: u64) {
-        self.lock().remove(&id);
+        lock(&self.0).remove(&id);
     }
 
     /// Ends the connections that listen to channels. Returns their number.
     pub(super) fn dismiss_listeners(&self) -> usize {
-        let clients = self.lock();
+        let clients = lock(&self.0);
         let listeners = clients.values().filter(|client| client.is_listener() && !client.is_leaving());
         listeners.inspect(|client| client.leave()).count()
     }
 
     /// Ends all connections, each once its requests so far are answered. Returns their number.
     pub(super) fn dismiss_all(&self) -> usize {
-        let clients = self.lock();
+        let clients = lock(&self.0);
         clients.values().filter(|client| !client.is_leaving()).for_each(|client| client.leave());
         clients.len()
     }
@@ -179,7 +173,7 @@ impl Clients {
     /// Notes that a second has passed. Ends the connections without traffic for `timeout` seconds, unless they listen
     /// to channels.
     pub(super) fn count_second(&self, timeout: Option<u64>) {
-        for client in self.lock().values() {
+        for client in lock(&self.0).values() {
             let idle = match client.is_active.swap(false, Ordering::Relaxed) {
                 true => 0,
                 false => client.idle_seconds.load(Ordering::Relaxed) + 1,
@@ -223,12 +217,12 @@ impl Clients {
                 | b"tracking" | b"help",
                 _,
             ) => Err(Error::arity(&format!("client|{}", String::from_utf8_lossy(&name)))),
-            _ => Err(super::local::unknown_subcommand("CLIENT", words[1])),
+            _ => Err(Error::unknown_subcommand("CLIENT", words[1])),
         }
     }
 
     fn list(&self, filter: &[&[u8]]) -> Result<Reply, Error> {
-        let clients = self.lock();
+        let clients = lock(&self.0);
         let mut text = String::new();
         let mut add = |client: &ConnectedClient| {
             text.push_str(&client.line());
@@ -253,7 +247,7 @@ impl Clients {
 
     fn kill(&self, own: &ConnectedClient, filter: &[&[u8]]) -> Result<Reply, Error> {
         if let [address] = filter {
-            let clients = self.lock();
+            let clients = lock(&self.0);
             let found = clients.values().find(|client| client.peer.to_string().as_bytes() == *address);
             end(found.ok_or(Error::fixed("ERR No such client"))?, own);
             return Ok(Reply::OK);
@@ -285,7 +279,7 @@ impl Clients {
                 _ => return Err(Error::SYNTAX),
             }
         }
-        let clients = self.lock();
+        let clients = lock(&self.0);
         let chosen = clients.values().filter(|client| filter.has(client) && !(filter.skip_own && client.id == own.id));
         Ok(Reply::count(chosen.inspect(|client| end(client, own)).count()))
     }

@@ -1,6 +1,5 @@
 //! `COMMAND`: the descriptions of the commands.
 
-use super::local::unknown_subcommand;
 use crate::{
     Error, Reply,
     command::{self, CommandFn, Spec},
@@ -27,7 +26,7 @@ pub(super) fn answer(words: &[&[u8]]) -> Result<Reply, Error> {
         (b"getkeys", request @ [_, ..]) => keys(request),
         (b"count", _) => Err(Error::arity("command|count")),
         (b"getkeys", []) => Err(Error::arity("command|getkeys")),
-        _ => Err(unknown_subcommand("COMMAND", name)),
+        _ => Err(Error::unknown_subcommand("COMMAND", name)),
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn answer(
         "module" => match &*words[1].to_ascii_lowercase() {
             b"list" if words.len() == 2 => Ok(Reply::Array(Vec::new())),
             b"list" => Err(Error::arity("module|list")),
-            _ => Err(unknown_subcommand("MODULE", words[1])),
+            _ => Err(Error::unknown_subcommand("MODULE", words[1])),
         },
         "cluster" => Err(Error::fixed("ERR This instance has cluster support disabled")),
         name => Err(Error::new(format!("ERR '{name}' is not answered here"))),
@@ -44,7 +44,7 @@ fn acl(words: &[&[u8]]) -> Result<Reply, Error> {
     match &*words[1].to_ascii_lowercase() {
         b"whoami" if words.len() == 2 => Ok(Reply::bytes("default")),
         b"whoami" => Err(Error::arity("acl|whoami")),
-        _ => Err(unknown_subcommand("ACL", words[1])),
+        _ => Err(Error::unknown_subcommand("ACL", words[1])),
     }
 }
 
@@ -52,10 +52,4 @@ fn acl(words: &[&[u8]]) -> Result<Reply, Error> {
 fn time() -> Reply {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Reply::array_of_bytes([now.as_secs().to_string(), now.subsec_micros().to_string()])
-}
-
-/// The error for a subcommand that `command`, given in capital letters, does not have.
-pub(super) fn unknown_subcommand(command: &str, word: &[u8]) -> Error {
-    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
-    Error::new(format!("ERR unknown subcommand '{word}'. Try {command} HELP."))
 }

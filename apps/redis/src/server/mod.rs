@@ -25,7 +25,11 @@ mod subscriptions;
 mod transaction;
 mod wake;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use squall::{Config, Node, ReadError, ServeOptions, ServedGroup, Unavailable};
 use tokio::net::TcpListener;
@@ -83,6 +87,11 @@ pub struct ServerOptions {
     pub timeout_seconds: u64,
     /// The password that clients must give before any other request.
     pub password: Option<Password>,
+}
+
+/// Locks a mutex. No code panics while it holds one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A running replica and its clients.

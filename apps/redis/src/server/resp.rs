@@ -66,7 +66,7 @@ pub(super) enum Incoming<'a> {
 }
 
 /// Bytes from a client that are not yet requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RequestBuffer {
     bytes: Vec<u8>,
     /// The number of bytes that were used.
@@ -81,9 +81,10 @@ pub(super) struct RequestBuffer {
 }
 
 /// The state of the first request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Scan {
     /// Its first byte is missing, or its first line is not complete.
+    #[default]
     Start,
     /// It is an array that lacks `missing` bulk strings.
     Array { missing: usize, size: Size },
@@ -101,15 +102,7 @@ struct Size {
 impl RequestBuffer {
     /// Requests longer than `max_request_bytes`, as sent, are dropped.
     pub(super) fn new(max_request_bytes: usize) -> RequestBuffer {
-        RequestBuffer {
-            bytes: Vec::new(),
-            start: 0,
-            scanned: 0,
-            scan: Scan::Start,
-            request: Vec::new(),
-            max_request_bytes,
-            is_trusted: true,
-        }
+        RequestBuffer { max_request_bytes, is_trusted: true, ..RequestBuffer::default() }
     }
 
     /// Sets whether the client may send more than the smallest requests.
@@ -174,21 +167,13 @@ impl RequestBuffer {
                         return Ok(None);
                     }
                 }
-                Scan::Bulk { left, missing, size } if size.is_dropped => {
-                    let here = left.min(self.bytes.len() - self.start);
-                    self.start += here;
-                    let left = left - here;
-                    if left > 0 {
-                        self.scan = Scan::Bulk { left, missing, size };
-                        return Ok(None);
-                    }
-                    self.scan = Scan::Array { missing, size };
-                }
                 Scan::Bulk { left, missing, size } => {
                     let here = left.min(self.bytes.len() - self.start);
-                    let of_word = here.min(left.saturating_sub(LINE_END));
-                    make_room(&mut self.request, of_word, left);
-                    self.request.extend_from_slice(&self.bytes[self.start..self.start + of_word]);
+                    if !size.is_dropped {
+                        let of_word = here.min(left.saturating_sub(LINE_END));
+                        make_room(&mut self.request, of_word, left);
+                        self.request.extend_from_slice(&self.bytes[self.start..self.start + of_word]);
+                    }
                     self.start += here;
                     let left = left - here;
                     if left > 0 {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{KEEP_ALIVE, local::unknown_subcommand, reception::Reception, resp::MAX_BULK_BYTES};
+use super::{KEEP_ALIVE, reception::Reception, resp::MAX_BULK_BYTES};
 use crate::{Error, Reply, number::integer, pattern::matches};
 
 /// The settings that can be changed.
@@ -49,7 +49,7 @@ impl Reception {
             (b"get", []) => Err(Error::arity("config|get")),
             (b"resetstat", _) => Err(Error::arity("config|resetstat")),
             (b"rewrite", []) => Err(Error::fixed("ERR The server is running without a config file")),
-            _ => Err(unknown_subcommand("CONFIG", words[1])),
+            _ => Err(Error::unknown_subcommand("CONFIG", words[1])),
         }
     }
 

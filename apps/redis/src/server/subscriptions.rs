@@ -9,14 +9,14 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use foldhash::fast::RandomState;
 
-use super::wake::Bell;
+use super::{lock, wake::Bell};
 use crate::{
     Error, Reply,
     encode::{Protocol, encode_message},
@@ -86,11 +86,6 @@ impl Mail {
 }
 
 impl Hub {
-    fn lock(&self) -> MutexGuard<'_, Topics> {
-        // No code panics while it holds the lock.
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The number of subscribers that were cut off.
     pub(super) fn cut_off(&self) -> u64 {
         self.cut_off.load(Ordering::Relaxed)
@@ -98,7 +93,7 @@ impl Hub {
 
     /// The number of channels, and of patterns, that have subscribers.
     pub(super) fn counts(&self) -> (usize, usize) {
-        let topics = self.lock();
+        let topics = lock(&self.topics);
         (topics.channels.len(), topics.patterns.len())
     }
 
@@ -124,7 +119,7 @@ impl Hub {
 
     /// Answers `PUBSUB ...`, of at least two words.
     pub(super) fn answer(&self, words: &[&[u8]]) -> Result<Reply, Error> {
-        let topics = self.lock();
+        let topics = lock(&self.topics);
         match (&*words[1].to_ascii_lowercase(), &words[2..]) {
             (b"channels", []) => Ok(Reply::array_of_bytes(topics.channels.keys())),
             (b"channels", [pattern]) => {
@@ -147,14 +142,14 @@ impl Hub {
                 let name = String::from_utf8_lossy(words[1]).to_ascii_lowercase();
                 Err(Error::arity(&format!("pubsub|{name}")))
             }
-            _ => Err(super::local::unknown_subcommand("PUBSUB", words[1])),
+            _ => Err(Error::unknown_subcommand("PUBSUB", words[1])),
         }
     }
 }
 
 impl Publish for Hub {
     fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
-        let topics = self.lock();
+        let topics = lock(&self.topics);
         if topics.channels.is_empty() && topics.patterns.is_empty() {
             return 0;
         }
@@ -180,7 +175,7 @@ impl Publish for Hub {
     }
 
     fn tell_of_gap(&self) {
-        let topics = self.lock();
+        let topics = lock(&self.topics);
         let subscribers = topics.channels.values().chain(topics.patterns.values()).flat_map(BTreeMap::values);
         for subscriber in subscribers {
             self.end(&mut subscriber.mailbox());
@@ -191,8 +186,7 @@ impl Publish for Hub {
 
 impl Subscriber {
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
-        // No code panics while it holds the lock.
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.mailbox)
     }
 }
 
@@ -259,7 +253,7 @@ impl Subscriptions {
             }
             self.topic_bytes = bytes;
             self.of_kind(kind).insert(topic.into());
-            let mut topics = self.hub.lock();
+            let mut topics = lock(&self.hub.topics);
             topics.of_kind(kind).entry(topic.into()).or_default().insert(self.id, Arc::clone(&self.subscriber));
         }
         Ok(self.confirm(if kind == TopicKind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic)))
@@ -285,7 +279,7 @@ impl Subscriptions {
         for topic in topics {
             if self.of_kind(kind).remove(&topic) {
                 self.topic_bytes -= topic.len();
-                self.hub.lock().remove(kind, &topic, self.id);
+                lock(&self.hub.topics).remove(kind, &topic, self.id);
             }
             confirmed.push(self.confirm(name, Reply::Bytes(topic)));
         }
@@ -310,7 +304,7 @@ impl Subscriptions {
         self.topic_bytes = 0;
         let (channels, patterns) = (mem::take(&mut self.channels), mem::take(&mut self.patterns));
         if !(channels.is_empty() && patterns.is_empty()) {
-            let mut topics = self.hub.lock();
+            let mut topics = lock(&self.hub.topics);
             channels.iter().for_each(|channel| topics.remove(TopicKind::Channel, channel, self.id));
             patterns.iter().for_each(|pattern| topics.remove(TopicKind::Pattern, pattern, self.id));
         }

@@ -8,13 +8,15 @@ use std::{
     future::poll_fn,
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake},
 };
 
 use atomic_waker::AtomicWaker;
+
+use super::lock;
 
 /// The bells that were rung, and the task that wakes theirs.
 #[derive(Debug, Default)]
@@ -37,7 +39,7 @@ impl Bells {
         let mut ringing = Vec::new();
         poll_fn(|context| {
             self.task.register(context.waker());
-            mem::swap(&mut *self.lock(), &mut ringing);
+            mem::swap(&mut *lock(&self.rung), &mut ringing);
             for bell in ringing.drain(..) {
                 // Reset before the task looks at its state, so that a later change rings again. It is an exchange, so
                 // that the task sees all that was written before a ring that found the bell rung.
@@ -47,11 +49,6 @@ impl Bells {
             Poll::<()>::Pending
         })
         .await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Bell>>> {
-        // No code panics while it holds the lock.
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,7 +68,7 @@ impl Bell {
             return;
         }
         let is_first = {
-            let mut rung = self.bells.lock();
+            let mut rung = lock(&self.bells.rung);
             rung.push(Arc::clone(self));
             rung.len() == 1
         };

@@ -6,6 +6,7 @@
 //! its seed: `SQUALL_SEED` runs that one alone, and `SQUALL_SEEDS=FROM..TO` runs others than usual.
 
 mod faults;
+mod model;
 mod register;
 
 use std::{
@@ -31,7 +32,8 @@ use squall_redis::{Store, words};
 
 use self::{
     faults::{Fault, Stop},
-    register::{Answer, Failed, Register, Step, Wish, ask, number},
+    model::{Register, Step, number},
+    register::{Answer, Failed, Wish, ask},
 };
 
 /// The number of seeds that run.

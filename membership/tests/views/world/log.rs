@@ -1,4 +1,4 @@
-//! A view log that never fails: one log_state, of which nodes hear when the network lets them.
+//! A view log that never fails: one state, of which nodes hear when the network lets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use squall_membership::{
 
 use super::after;
 
-/// A message on its way to the log_state, or from it.
+/// A message on its way to the view log, or from it.
 #[derive(Clone, Debug)]
 enum Message {
     Ask(NodeId, Box<Entry>),

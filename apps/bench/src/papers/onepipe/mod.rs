@@ -50,8 +50,6 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Name; 3] = [Name::Fig8, Name::Fig9, Name::Fig10];
-
     fn run(self, run: ExperimentRun) -> Result<ExperimentOutcome, ScenarioError> {
         match self {
             Name::Fig8 => fig8::run(run),
@@ -64,9 +62,7 @@ impl Name {
 
 impl OnePipe {
     pub(super) fn run(self) -> Result<(), CommandError> {
-        let one = [self.experiment];
-        let names = if self.experiment == Name::All { &Name::EACH[..] } else { &one };
-        self.options.run(names, |name, run| name.run(run))
+        self.options.run(self.experiment, Name::All, |name, run| name.run(run))
     }
 }
 
@@ -77,7 +73,7 @@ fn seed(run: ExperimentRun, index: u64) -> u64 {
 
 /// One line of a chart.
 fn line<'a, P: 'a>(name: &str, points: impl Iterator<Item = &'a P>, place: impl Fn(&P) -> (f64, f64)) -> Line {
-    Line { name: name.to_owned(), points: points.map(place).collect(), model: false }
+    Line::new(name, points.map(place))
 }
 
 /// The testbed, in words.

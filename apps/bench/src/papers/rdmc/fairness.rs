@@ -43,11 +43,10 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
             title: "bandwidth of each group, sorted".to_owned(),
             x: Axis::linear("groups"),
             y: Axis::linear("Gb/s"),
-            lines: vec![Line {
-                name: "binomial pipeline".to_owned(),
-                points: shares.iter().zip(1..).map(|(share, i)| (f64::from(i), *share)).collect(),
-                model: false,
-            }],
+            lines: vec![Line::new(
+                "binomial pipeline",
+                shares.iter().zip(1..).map(|(share, i)| (f64::from(i), *share)),
+            )],
         }],
         findings: vec![Finding {
             claim: "overlapping groups share the bandwidth fairly (§3; within 10 % of equal)".to_owned(),

@@ -1,5 +1,6 @@
 //! Figure 10: overlapping groups with the same members.
 
+use clap::ValueEnum;
 use fastrand::Rng;
 use squall::{NodeId, sim::bulk::BulkError};
 use squall_command::plot::{Axis, Chart, Line};
@@ -10,36 +11,9 @@ use super::{
     machine::{APT, FRACTUS, MB, Machine, gbit_per_s, group},
     outcome::{ExperimentOutcome, Finding, Value, columns},
 };
+use crate::job::{Senders, spelt};
 
 const BLOCK: usize = MB;
-
-/// The members that send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Senders {
-    All,
-    Half,
-    One,
-}
-
-impl Senders {
-    const EACH: [Senders; 3] = [Senders::All, Senders::Half, Senders::One];
-
-    fn of(self, nodes: u32) -> u32 {
-        match self {
-            Senders::All => nodes,
-            Senders::Half => nodes.div_ceil(2),
-            Senders::One => 1,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Senders::All => "all",
-            Senders::Half => "half",
-            Senders::One => "one",
-        }
-    }
-}
 
 pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
     let bytes = run.size(48 * MB, 24 * MB);
@@ -50,19 +24,19 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
         (APT, run.size(vec![8, 16, 32, 48], vec![8, 32])),
     ] {
         let mut lines = Vec::new();
-        for senders in Senders::EACH {
+        for senders in Senders::value_variants() {
             let mut points = Vec::new();
             for &nodes in &sizes {
                 let bandwidth = aggregate(&machine, nodes, senders.of(nodes), bytes, run)?;
                 rows.push(vec![
                     machine.name.into(),
                     nodes.into(),
-                    senders.name().into(),
+                    spelt(senders).into(),
                     Value::Measured(bandwidth, 1),
                 ]);
                 points.push((f64::from(nodes), bandwidth));
             }
-            lines.push(Line { name: format!("{} sending", senders.name()), points, model: false });
+            lines.push(Line::new(format!("{} sending", spelt(senders)), points));
         }
         findings.push(finding(&machine, &lines));
         charts.push(Chart {

@@ -71,11 +71,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
 
 fn line(points: &[BroadcastPoint], bytes: usize, algorithm: &Algorithm) -> Line {
     let mine = points.iter().filter(|point| point.bytes == bytes && point.algorithm == *algorithm);
-    Line {
-        name: algorithm.name().to_owned(),
-        points: mine.map(|point| (f64::from(point.nodes), point.ms)).collect(),
-        model: false,
-    }
+    Line::new(algorithm.name(), mine.map(|point| (f64::from(point.nodes), point.ms)))
 }
 
 fn findings(points: &[BroadcastPoint]) -> Vec<Finding> {

@@ -27,7 +27,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
             rows.push(vec![(message / KB).into(), (block / KB).into(), Value::Measured(bandwidth, 1)]);
             points.push((block as f64, bandwidth));
         }
-        lines.push(Line { name: size(message), points, model: false });
+        lines.push(Line::new(size(message), points));
     }
     let finding = finding(&lines);
     Ok(ExperimentOutcome {

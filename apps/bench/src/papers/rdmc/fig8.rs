@@ -36,7 +36,6 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
         rows.push(row);
     }
     let findings = findings(&pipeline, &sequential, &skews);
-    let line = |name: &str, points| Line { name: name.to_owned(), points, model: false };
     Ok(ExperimentOutcome {
         title: "256 MB to many nodes on Sierra (40 Gb/s)".to_owned(),
         assumed: vec!["Blocks of 1 MB; the fat tree blocks nowhere.".to_owned()],
@@ -51,7 +50,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
             title: "time to the last receiver".to_owned(),
             x: Axis::logarithmic("group size", Unit::Number),
             y: Axis::logarithmic("ms", Unit::Number),
-            lines: vec![line("binomial pipeline", pipeline), line("sequential send", sequential)],
+            lines: vec![Line::new("binomial pipeline", pipeline), Line::new("sequential send", sequential)],
         }],
         findings,
     })

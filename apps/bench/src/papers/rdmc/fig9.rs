@@ -56,7 +56,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
                 Value::Measured(served.gbit_per_s, 1),
             ]);
             if in_flight == 1 {
-                lines.push(Line { name: algorithm.name().to_owned(), points: served.distribution(), model: false });
+                lines.push(Line::new(algorithm.name(), served.distribution()));
                 alone.push(served);
             }
         }

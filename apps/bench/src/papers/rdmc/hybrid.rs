@@ -85,10 +85,8 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
             taken.push(Taken { way, nodes, ms: ms(multicast.latency()), crossings });
         }
     }
-    let line = |way: MemberOrder| Line {
-        name: way.name().to_owned(),
-        points: taken.iter().filter(|t| t.way == way).map(|t| (f64::from(t.nodes), t.ms)).collect(),
-        model: false,
+    let line = |way: MemberOrder| {
+        Line::new(way.name(), taken.iter().filter(|t| t.way == way).map(|t| (f64::from(t.nodes), t.ms)))
     };
     let uplink = racks.uplink_bytes_per_s as f64 * 8e-9;
     Ok(ExperimentOutcome {

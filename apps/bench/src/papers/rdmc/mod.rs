@@ -72,20 +72,6 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Name; 11] = [
-        Name::Fig4,
-        Name::Fig6,
-        Name::Fig8,
-        Name::Fig9,
-        Name::Fig10,
-        Name::SlowLink,
-        Name::Delay,
-        Name::Fairness,
-        Name::Hybrid,
-        Name::Windows,
-        Name::Offload,
-    ];
-
     fn run(self, run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
         match self {
             Name::Fig4 => fig4::run(run),
@@ -106,8 +92,6 @@ impl Name {
 
 impl Rdmc {
     pub(super) fn run(self) -> Result<(), CommandError> {
-        let one = [self.experiment];
-        let names = if self.experiment == Name::All { &Name::EACH[..] } else { &one };
-        self.options.run(names, |name, run| name.run(run))
+        self.options.run(self.experiment, Name::All, |name, run| name.run(run))
     }
 }

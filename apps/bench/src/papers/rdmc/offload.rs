@@ -117,11 +117,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
 
 fn line(points: &[OffloadPoint], algorithm: &Algorithm, nodes: u32) -> Line {
     let of_line = points.iter().filter(|point| point.algorithm == *algorithm && point.nodes == nodes);
-    Line {
-        name: format!("{nodes} nodes"),
-        points: of_line.map(|point| (f64::from(point.rate), point.saving())).collect(),
-        model: false,
-    }
+    Line::new(format!("{nodes} nodes"), of_line.map(|point| (f64::from(point.rate), point.saving())))
 }
 
 fn findings(points: &[OffloadPoint], rates: &[u32]) -> Vec<Finding> {

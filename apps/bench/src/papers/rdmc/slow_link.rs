@@ -119,13 +119,9 @@ fn chart(found: &[Row]) -> Chart {
         x: Axis::logarithmic("group size", Unit::Number),
         y: Axis::linear("% of the bandwidth that remain"),
         lines: vec![
-            Line { name: "binomial pipeline, worst link".to_owned(), points: worst, model: false },
+            Line::new("binomial pipeline, worst link", worst),
             Line { name: "bound of §4.5".to_owned(), points: bound.collect(), model: true },
-            Line {
-                name: "chain".to_owned(),
-                points: chain.map(|row| (f64::from(row.nodes), row.remains * 100.0)).collect(),
-                model: false,
-            },
+            Line::new("chain", chain.map(|row| (f64::from(row.nodes), row.remains * 100.0))),
         ],
     }
 }

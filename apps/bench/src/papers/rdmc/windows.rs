@@ -53,7 +53,7 @@ pub(super) fn run(run: ExperimentRun) -> Result<ExperimentOutcome, BulkError> {
             points.push((f64::from(nodes), delayed));
         }
         let name = format!("receives {receives_ahead}, sends {sends_in_flight}, steps {steps}");
-        lines.push(Line { name, points, model: false });
+        lines.push(Line::new(name, points));
     }
     let last = |line: &Line| line.points.last().map_or(0.0, |point| point.1);
     let more = OTHERS.iter().zip(&lines[1..]).filter(|((receives, sends, _), _)| receives * sends > 1);

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Checks each of the logs, and whether they are the same as far as they go together. `keys` has the members' public
 /// keys.
 pub(super) fn verify(directories: &[PathBuf], keys: Option<&Path>, quiet: bool) -> Result<(), CommandError> {
-    let keys = keys.map(log_keys::members).transpose().map_err(|error| CommandError::Usage(error.to_string()))?;
+    let keys = keys.map(log_keys::members).transpose().map_err(CommandError::usage)?;
     let mut wrong = Vec::new();
     let mut logs = Vec::new();
     for directory in directories {
@@ -80,7 +80,7 @@ fn check(
 }
 
 fn signature(Signed { member, key, is_known, from, to, signatures }: &Signed) -> String {
-    let whose = if *is_known { "" } else { ", which was not given, so that they may be of any origin" };
+    let whose = if *is_known { "" } else { ", which was not given: any program can have made these signatures" };
     let (first, last) = (from.version, to.version);
     format!(
         "{signatures} signatures by {member}, of versions {first} to {last}, the last of {}, with the key {key}{whose}",

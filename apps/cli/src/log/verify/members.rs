@@ -13,10 +13,7 @@ use squall::{
 };
 use squall_command::{CommandError, say};
 
-use super::super::{
-    failed,
-    reach::{MEMBER_PATIENCE, ReachArgs},
-};
+use super::super::reach::{MEMBER_PATIENCE, ReachArgs};
 
 /// The time for which a member is waited for that is started again, or behind.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -133,7 +130,7 @@ impl VerifiedMember {
 /// Checks all versions that are globally persisted at the beginning.
 pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError> {
     let mut log = reach.log()?;
-    let nodes = log.members().map_err(failed)?;
+    let nodes = log.members().map_err(CommandError::failed)?;
     let (mut members, silent) = greet(&log, &nodes);
     // All members have what is globally persisted.
     let Some(last) = members.iter().map(|(_, status)| status.globally_persisted).max() else {

@@ -33,9 +33,9 @@ it stops.
   squall-redis --id 4 --join 1            a further replica, on port 7004, of the cluster in which replica 1 runs
   squall-redis front-end --members 1,2,3  a server on port 7000 that asks whichever replica serves
 
-Only its own clients miss a replica that dies: the others go on without it, after some milliseconds if its process
-has ended, else after a second, as long as more than half of them live. Started again, it joins them, gets the state, and serves.
-One that was only stopped, or cut off, comes back by itself.
+Only its own clients miss a replica that dies. The other replicas go on without it, as long as more than half of all live: after some
+milliseconds if its process has ended, else after a second. Started again, it joins them, gets the state, and serves. A replica
+that was only stopped, or cut off, comes back by itself.
 Meanwhile its clients are answered CLUSTERDOWN, and UNKNOWN where the outcome of a command is not known.
 
 To replace replica 2 by one with a new id, here 4, while all goes on:
@@ -222,11 +222,20 @@ impl Args {
         1..=self.replicas
     }
 
-    /// The address at which the replica of node `id` listens. None if there is no such port.
-    pub(crate) fn address(&self, id: u32) -> Option<SocketAddr> {
-        let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
-        Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
+    /// The address at which the replica of node `id` listens.
+    pub(crate) fn address(&self, id: u32) -> Result<SocketAddr, NoPort> {
+        let port = id.checked_sub(1).and_then(|more| u32::from(self.port).checked_add(more));
+        let port = port.and_then(|port| u16::try_from(port).ok()).ok_or(NoPort { base: self.port, id })?;
+        Ok(SocketAddr::new(self.listen, port))
     }
+}
+
+/// A replica's port does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
+pub(crate) struct NoPort {
+    base: u16,
+    id: u32,
 }
 
 /// Reads a cluster's name.

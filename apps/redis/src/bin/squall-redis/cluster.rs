@@ -12,6 +12,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use squall_command::say;
 use squall_redis::server::{ListenError, listen};
 use tokio::{
     io::AsyncReadExt,
@@ -20,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    args::{Args, Fabric},
+    args::{Args, Fabric, NoPort},
     network::{ClusterNetwork, NetworkError, write_new},
     replica::{PASSWORD, READY, stop_asked},
 };
@@ -35,8 +36,8 @@ const MOST_RESTART_PAUSE: Duration = Duration::from_secs(10);
 /// The reason why a cluster could not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    #[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
-    NoPort { base: u16, id: u32 },
+    #[error(transparent)]
+    NoPort(#[from] NoPort),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -67,7 +68,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), ClusterError> {
     for replica in &cluster.replicas {
         replica.announce();
     }
-    say(&format!("their cluster is {:?}; Ctrl-C stops them", cluster.name));
+    say(format_args!("their cluster is {:?}; Ctrl-C stops them", cluster.name));
     let watched = tokio::select! {
         error = cluster.watch(args) => Err(error),
         () = &mut stop => Ok(()),
@@ -121,7 +122,7 @@ impl Cluster {
     pub(crate) async fn start(args: &Args) -> Result<Cluster, ClusterError> {
         let mut places = Vec::new();
         for id in args.members() {
-            let address = args.address(id).ok_or(ClusterError::NoPort { base: args.port, id })?;
+            let address = args.address(id)?;
             // Checked here, before the other replicas are started in vain: a replica would fail in the same way.
             drop(listen(address)?);
             places.push((id, address));
@@ -138,13 +139,18 @@ impl Cluster {
                 .push(spawn(args, &name, id, address, &network).map_err(|error| ClusterError::Spawn { id, error })?);
         }
         let mut cluster = Cluster { replicas, patience: args.patience, network, name };
-        // In any order: if one fails, the others wait for it in vain.
-        let mut waits: Vec<_> = cluster.replicas.iter_mut().map(|replica| Box::pin(replica.until_ready())).collect();
+        cluster.until_ready().await?;
+        Ok(cluster)
+    }
+
+    /// Waits until the replicas serve that are starting, in any order: if one fails, the others wait for it in vain.
+    async fn until_ready(&mut self) -> Result<(), ClusterError> {
+        let starting = self.replicas.iter_mut().filter(|replica| replica.state == ReplicaState::Starting);
+        let mut waits: Vec<_> = starting.map(|replica| Box::pin(replica.until_ready())).collect();
         while !waits.is_empty() {
             first(&mut waits).await?;
         }
-        drop(waits);
-        Ok(cluster)
+        Ok(())
     }
 
     /// The addresses at which the replicas listen.
@@ -178,7 +184,7 @@ impl Cluster {
                 ReplicaChange::Died(index, status) => {
                     let replica = &mut self.replicas[index];
                     replica.state = ReplicaState::Ended;
-                    say(&format!(
+                    say(format_args!(
                         "replica {} has died ({status}); it is started again in {} ms",
                         replica.id,
                         replica.pause.as_millis()
@@ -215,12 +221,7 @@ impl Cluster {
                 self.restart(args, index)?;
             }
         }
-        let starting = self.replicas.iter_mut().filter(|replica| replica.state == ReplicaState::Starting);
-        let mut waits: Vec<_> = starting.map(|replica| Box::pin(replica.until_ready())).collect();
-        while !waits.is_empty() {
-            first(&mut waits).await?;
-        }
-        Ok(())
+        self.until_ready().await
     }
 
     /// Asks all replicas to stop, and waits until they have. Returns the ids of the replicas that did not end well.
@@ -254,7 +255,7 @@ impl ReplicaProcess {
     }
 
     fn announce(&self) {
-        say(&format!("replica {} serves redis-cli -p {} (process {})", self.id, self.address.port(), self.pid()));
+        say(format_args!("replica {} serves redis-cli -p {} (process {})", self.id, self.address.port(), self.pid()));
     }
 
     /// Waits until the replica says that it serves.
@@ -362,12 +363,6 @@ fn kept_name(directory: &Path, given: Option<&str>) -> io::Result<String> {
     Ok(given.map_or(kept, str::to_owned))
 }
 
-/// Tells the user. Without an output there is nothing that it could do.
-pub(crate) fn say(line: &str) {
-    use io::Write;
-    let _ = writeln!(io::stdout().lock(), "{line}");
-}
-
 /// The first of a row of free ports, as many as there are replicas.
 pub(crate) fn free_ports(args: &Args) -> Result<u16, String> {
     for _ in 0..100 {
@@ -375,7 +370,7 @@ pub(crate) fn free_ports(args: &Args) -> Result<u16, String> {
         let base = any.local_addr().map_err(|error| error.to_string())?.port();
         drop(any);
         let args = Args { port: base, ..args.clone() };
-        if args.members().all(|id| args.address(id).is_some_and(|address| listen(address).is_ok())) {
+        if args.members().all(|id| args.address(id).is_ok_and(|address| listen(address).is_ok())) {
             return Ok(base);
         }
     }

@@ -6,6 +6,7 @@ use squall::{
     Config, NodeId,
     client::{Client, ClientConfig},
 };
+use squall_command::say;
 use squall_redis::{
     Store,
     server::{BULK_RESERVE, FrontEnd, GROUP, ServerOptions, listen},
@@ -14,7 +15,6 @@ use tokio::net::TcpListener;
 
 use crate::{
     args::FrontEndArgs,
-    cluster::say,
     replica::{password, stop_asked},
 };
 
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     let listener = listener.map_err(|error| error.to_string())?;
     let options =
         ServerOptions { listen: args.listen, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
-    say(&format!("the front end serves redis-cli -p {}; Ctrl-C stops it", args.listen.port()));
+    say(format_args!("the front end serves redis-cli -p {}; Ctrl-C stops it", args.listen.port()));
     tokio::select! {
         () = FrontEnd::new(client, options, max_command_bytes, others).serve(listener) => {}
         () = stop => tracing::info!("asked to stop"),

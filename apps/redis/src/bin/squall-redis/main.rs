@@ -25,46 +25,32 @@ mod usage;
 
 use std::{path::Path, process::ExitCode};
 
-use clap::Parser;
+use squall_command::CommandError;
 
 use self::args::{Args, Fabric, ProgramCommand};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) => {
-            // Without an output there is no way to tell the user.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
-    };
     // A supervisor itself reports the replicas that died. When all stop, each sees the others leave, which is no news.
-    let usual = if args.supervised { "warn,squall_membership=error,openraft=off" } else { "warn,openraft=off" };
-    squall_command::log(usual);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("squall-redis: the system gave no event loop: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let level = |args: &Args| if args.supervised { "warn,squall_membership=error" } else { "warn" };
+    squall_command::run("squall-redis", level, run)
+}
+
+fn run(args: Args) -> Result<(), CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::Failed(format!("the system gave no event loop: {error}")))?;
     if args.tls && args.fabric == Fabric::Shm {
-        eprintln!("squall-redis: --tls protects what goes over a network: give --fabric tcp or verbs too");
-        return ExitCode::from(2);
+        return Err(CommandError::usage("--tls protects what goes over a network: give --fabric tcp or verbs too"));
     }
     if args.fabric == Fabric::Verbs && !cfg!(feature = "verbs") {
-        eprintln!(
-            "squall-redis: this program was built without RDMA: build it with `-p squall-redis --features verbs`, which needs \
-             libibverbs"
-        );
-        return ExitCode::from(2);
+        return Err(CommandError::usage(
+            "this program was built without RDMA: build it with `-p squall-redis --features verbs`, which needs libibverbs",
+        ));
     }
     if let Some(directory) = args.durable.as_deref().filter(|directory| args.smoke && has_files(directory)) {
-        eprintln!(
-            "squall-redis: --smoke changes keys and empties the store, and {} has files: give a new directory",
+        return Err(CommandError::Usage(format!(
+            "--smoke changes keys and empties the store, and {} has files: give a new directory",
             directory.display()
-        );
-        return ExitCode::from(2);
+        )));
     }
     let done = runtime.block_on(async {
         match args.id {
@@ -77,13 +63,7 @@ fn main() -> ExitCode {
     });
     // A thread may still wait for members that will not come.
     runtime.shutdown_background();
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("squall-redis: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    done.map_err(CommandError::Failed)
 }
 
 fn has_files(directory: &Path) -> bool {

@@ -21,7 +21,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::args::{Args, CLUSTER};
+use crate::args::{Args, CLUSTER, NoPort};
 
 /// The time that a replica that is stopped may take to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
@@ -41,8 +41,8 @@ pub(crate) enum ReplicaError {
         "[groups.{GROUP}] has mode = \"unordered\", in which replicas differ: give \"ordered\" or \"durable\", or leave it out"
     )]
     Unordered,
-    #[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
-    NoPort { base: u16, id: u32 },
+    #[error(transparent)]
+    NoPort(#[from] NoPort),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     if config.group(GROUP).mode == Mode::Unordered {
         return Err(ReplicaError::Unordered);
     }
-    let address = args.address(id).ok_or(ReplicaError::NoPort { base: args.port, id })?;
+    let address = args.address(id)?;
     let password = password(args.password_file.as_deref())?;
     if !address.ip().is_loopback() && password.is_none() {
         tracing::warn!(%address, "there is no password: every process that reaches this address can read and write");

@@ -12,11 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use squall_command::say;
 use squall_redis::server::listen;
 
 use crate::{
     args::{Args, Fabric},
-    cluster::{Cluster, free_ports, say},
+    cluster::{Cluster, free_ports},
 };
 
 /// The number of clients that each replica admits: small, so that one too many is soon reached.
@@ -111,7 +112,7 @@ impl SmokeReport {
                 ("FAILED", wrong)
             }
         };
-        say(&format!("{verdict:6} {name:18} {text} ({took} ms)"));
+        say(format_args!("{verdict:6} {name:18} {text} ({took} ms)"));
     }
 }
 

@@ -12,13 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use squall_command::say;
 use tokio::{task::JoinSet, time};
 
 use crate::{
     agreement::agreement,
     args::Args,
     client::until,
-    cluster::{Cluster, free_ports, say},
+    cluster::{Cluster, free_ports},
     replica::stop_asked,
     usage::{self, Usage},
 };
@@ -37,17 +38,19 @@ const AGREEMENT_PATIENCE: Duration = Duration::from_secs(10 + load::LONGEST_LIFE
 const TOLD: usize = 5;
 
 /// The replicas to load, and the length of the load.
-pub(crate) struct Soak {
+#[derive(Default)]
+struct Soak {
     /// The addresses at which the replicas listen.
-    pub(crate) addresses: Vec<SocketAddr>,
+    addresses: Vec<SocketAddr>,
     /// Their process ids on this host, in the same order.
-    pub(crate) processes: Vec<u32>,
-    pub(crate) duration: Duration,
+    processes: Vec<u32>,
+    duration: Duration,
     /// The seed of random choices.
-    pub(crate) seed: u64,
+    seed: u64,
 }
 
 /// The state that the clients of a run share.
+#[derive(Default)]
 struct SoakRun {
     soak: Soak,
     /// Set when clients are to end.
@@ -85,34 +88,23 @@ pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), 
     let args = Args { port: free_ports(args)?, ..args.clone() };
     let cluster = Cluster::start(&args).await.map_err(|error| error.to_string())?;
     let (addresses, processes) = (cluster.addresses(), cluster.processes());
-    say(&format!("three replicas serve ports {} and the next two; seed {seed}", args.port));
-    let result = run(Soak { addresses, processes, duration, seed }, stop, say).await;
+    say(format_args!("three replicas serve ports {} and the next two; seed {seed}", args.port));
+    let result = run(Soak { addresses, processes, duration, seed }, stop).await;
     match cluster.stop().await.as_slice() {
         [] => result,
         failed => Err(format!("replicas {failed:?} did not end well; {}", result.err().unwrap_or_default())),
     }
 }
 
-/// Loads the replicas until the time is over or `stop` is ready. Calls `say` with a line of progress, once a minute or
+/// Loads the replicas until the time is over or `stop` is ready. Prints a line of progress once a minute or
 /// more.
 ///
 /// # Errors
 ///
 /// The sentence names the fault: operations that failed, replicas that differ, or memory that grew.
-pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: impl FnMut(&str)) -> Result<(), String> {
+async fn run(soak: Soak, stop: impl Future<Output = ()>) -> Result<(), String> {
     let begun = Instant::now();
-    let run = Arc::new(SoakRun {
-        soak,
-        stop: AtomicBool::new(false),
-        silent: AtomicBool::new(false),
-        operations: AtomicU64::new(0),
-        connections: AtomicU64::new(0),
-        published: AtomicU64::new(0),
-        received: AtomicU64::new(0),
-        aborted: AtomicU64::new(0),
-        errors: AtomicU64::new(0),
-        told: Mutex::new(Vec::new()),
-    });
+    let run = Arc::new(SoakRun { soak, ..SoakRun::default() });
     let duration = run.soak.duration;
     let mut subscribers = JoinSet::new();
     for (replica, &address) in run.soak.addresses.iter().enumerate() {
@@ -125,7 +117,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
         clients.spawn(load::client(run.clone(), id));
     }
     clients.spawn(load::sweeper(run.clone()));
-    let samples = watch(&run, begun, stop, &mut say).await;
+    let samples = watch(&run, begun, stop).await;
     run.stop.store(true, Ordering::Relaxed);
     ended(&run, clients).await;
     let lasted = begun.elapsed();
@@ -143,7 +135,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
     run.silent.store(true, Ordering::Relaxed);
     ended(&run, subscribers).await;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    say(&format!(
+    say(format_args!(
         "{} operations on {} connections in {:.0} s of {:.0}; {} transactions aborted; {} messages published, {} received",
         count(&run.operations),
         count(&run.connections),
@@ -162,7 +154,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
         let _ = write!(wrong, "{} operations failed, the first of them: {told}. ", count(&run.errors));
     }
     match agreement(&run.soak.addresses, AGREEMENT_PATIENCE).await {
-        Ok(state) => say(&format!("all replicas hold the same: {state}")),
+        Ok(state) => say(format_args!("all replicas hold the same: {state}")),
         Err(error) => {
             let _ = write!(wrong, "{error}. ");
         }
@@ -171,7 +163,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
         None => say("too few looks at the memory to compare its quarters"),
         Some(quarters) => {
             for (replica, (second, last)) in (1..).zip(quarters) {
-                say(&format!(
+                say(format_args!(
                     "replica {replica}: {} MiB in the second quarter, {} MiB in the last",
                     second >> 20,
                     last >> 20
@@ -195,12 +187,7 @@ async fn ended(run: &SoakRun, mut tasks: JoinSet<()>) {
 }
 
 /// Samples the replicas' processes until the end, and reports. Returns the samples, with the time since `begun`.
-async fn watch(
-    run: &SoakRun,
-    begun: Instant,
-    stop: impl Future<Output = ()>,
-    say: &mut impl FnMut(&str),
-) -> Vec<(Duration, Vec<Usage>)> {
+async fn watch(run: &SoakRun, begun: Instant, stop: impl Future<Output = ()>) -> Vec<(Duration, Vec<Usage>)> {
     let duration = run.soak.duration;
     let look_every = (duration / 40).clamp(Duration::from_millis(100), Duration::from_secs(5));
     let say_every = (duration / 5).min(Duration::from_secs(60));
@@ -220,7 +207,7 @@ async fn watch(
             let errors = run.errors.load(Ordering::Relaxed);
             let each: Vec<String> = usage.iter().map(ToString::to_string).collect();
             let seconds = at.as_secs();
-            say(&format!(
+            say(format_args!(
                 "{seconds:>6} s {operations:>11} operations ({per_second:.0}/s), {errors} errors; {}",
                 each.join("; ")
             ));

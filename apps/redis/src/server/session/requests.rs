@@ -7,6 +7,7 @@ use crate::{
     Error, Reply,
     command::{self, CommandFn, Spec},
     encode::Protocol,
+    error::excerpt,
     number::integer,
     server::{
         clients::valid_name,
@@ -205,10 +206,7 @@ impl<R: Replica> Session<R> {
                     name = Some(valid_name(word)?);
                     rest
                 }
-                _ => {
-                    let option = String::from_utf8_lossy(&option[..option.len().min(128)]);
-                    return Err(Error::new(format!("ERR Syntax error in HELLO option '{option}'")));
-                }
+                _ => return Err(Error::new(format!("ERR Syntax error in HELLO option '{}'", excerpt(option)))),
             };
         }
         if let Some((user, password)) = said {
