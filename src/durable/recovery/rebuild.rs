@@ -131,7 +131,7 @@ pub(crate) fn rebuild<S: Service>(service: &mut S, source: &impl Source) -> Resu
                 return go_on(service, source, snapshot.at, snapshot.view);
             }
             Err(error) => {
-                tracing::warn!(%error, "a snapshot is passed over: an older one, and more of the log, will do")
+                tracing::warn!(%error, "a snapshot is passed over: an older one, and more of the log, will do");
             }
         }
     }
