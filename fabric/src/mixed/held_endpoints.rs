@@ -98,7 +98,7 @@ impl HeldEndpoints {
 impl Parts {
     /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
     pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
-        let Parts { fabrics, held: endpoints } = self;
+        let Parts { fabrics, held: endpoints, .. } = self;
         for id in endpoints.waiting_for(peer) {
             let (Some(held), Some(part)) = (endpoints.endpoints.get_mut(id), fabrics.get_mut(space)) else { continue };
             let inner = part.connect(peer, held.tag, &held.expose, &held.hello);

@@ -176,7 +176,7 @@ fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_
     }
     // Its missing records were taken from a copy.
     say(&mut state, reopen(1, short(9, 9)));
-    let next = follow(&state, &[1, 2], &[], &state.returns());
+    let next = suspended::follow(&state, &[1, 2], &[], &state.returns());
     assert_eq!(decide(&mut state, next).shards[0].complete, nodes(&[1]));
 }
 
