@@ -8,7 +8,6 @@
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -21,6 +20,7 @@ use atomic_waker::AtomicWaker;
 use squall_fabric::{Time, sync::Lock};
 
 /// A deadline, which expires once.
+#[derive(Debug, Default)]
 pub(crate) struct Deadline {
     expired: AtomicBool,
     waker: AtomicWaker,
@@ -30,12 +30,6 @@ impl Deadline {
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
         self.waker.register(context.waker());
         if self.expired.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
-impl fmt::Debug for Deadline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deadline").field("expired", &self.expired).finish_non_exhaustive()
     }
 }
 
@@ -63,7 +57,7 @@ impl Deadlines {
     /// Sets a deadline that expires when `after` has passed since the engine's or the delivering thread's next step.
     /// The engine must be woken.
     pub(crate) fn set(&self, after: Duration) -> Arc<Deadline> {
-        let deadline = Arc::new(Deadline { expired: AtomicBool::new(false), waker: AtomicWaker::new() });
+        let deadline = Arc::<Deadline>::default();
         let mut fresh = self.fresh.lock();
         fresh.push((after, Arc::clone(&deadline)));
         self.count.store(fresh.len(), Ordering::Release);
