@@ -42,8 +42,10 @@ Function = collections.namedtuple("Function", "name line lines")
 def run(breaches):
     """Prints the breaches that a check finds below the root, the repository if no argument names another, and exits."""
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    here = pathlib.Path(__file__).resolve().parent.parent
-    found = list(breaches(pathlib.Path(arguments[0]).resolve() if arguments else here))
+    root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent).resolve()
+    if not (root / "Cargo.toml").is_file():
+        sys.exit(f"{root} is not the root of the repository")
+    found = list(breaches(root))
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))
 
@@ -58,9 +60,12 @@ def files(root, ending):
         yield from (pathlib.Path(folder, name) for name in sorted(names) if name.endswith(ending))
 
 
+TEST_FILE = re.compile(r"(?:\w+_)?tests?\.rs|test_\w+\.rs|testing\.rs")
+
+
 def is_test(path):
     """Whether a file, given by its path from the root, holds tests or benchmarks alone."""
-    return not {"tests", "benches"}.isdisjoint(path.parts[:-1]) or "test" in path.name
+    return not {"tests", "benches"}.isdisjoint(path.parts[:-1]) or bool(TEST_FILE.fullmatch(path.name))
 
 
 def line_of(text, at):

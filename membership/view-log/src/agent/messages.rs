@@ -102,18 +102,16 @@ impl<C: Types> Agent<C> {
     fn on_message_of_other_life(&mut self, sender: Member, life: ClusterId, order: Ordering, body: Body) {
         let reply_to = Contact::from(&sender);
         match body {
-            Body::Hello(hello) => {
-                // A life in which nothing is decided yet may never be more than begun.
-                if self.last().is_some() && (order.is_gt() || !hello.decided) {
-                    let began = self.machine.read(|log_state| log_state.began().cloned());
-                    self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
-                }
+            // A life in which nothing is decided yet may never be more than begun.
+            Body::Hello(hello) if self.last().is_some() && (order.is_gt() || !hello.decided) => {
+                let began = self.machine.read(|log_state| log_state.began().cloned());
+                self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
             }
-            Body::Here(Here::OtherLife(began)) => {
-                // A life that this node has left for this one, in which it has not been told of anything yet, is over.
-                if order.is_lt() || self.last().is_none() && !self.left.contains(&life) {
-                    self.on_other_life(sender, life, began);
-                }
+            // A life that this node has left for this one, in which it has not been told of anything yet, is over.
+            Body::Here(Here::OtherLife(began))
+                if order.is_lt() || self.last().is_none() && !self.left.contains(&life) =>
+            {
+                self.on_other_life(sender, life, began);
             }
             // Nothing binds this node to a life of whose log it has nothing: the node that began that may be dead, and
             // begin another one.

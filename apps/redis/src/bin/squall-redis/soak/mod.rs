@@ -96,8 +96,8 @@ pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), 
     }
 }
 
-/// Loads the replicas until the time is over or `stop` is ready. Prints a line of progress once a minute or
-/// more.
+/// Loads the replicas until the time is over or `stop` is ready. Prints a line of progress once a
+/// minute or more.
 ///
 /// # Errors
 ///
