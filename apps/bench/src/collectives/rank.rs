@@ -10,7 +10,7 @@ use squall::{
     Time,
     collectives::{Builtin, CollectiveError, Collectives, CommunicatorConfig, CommunicatorId, Reduction},
 };
-use squall_fabric::{NodeId, mixed::MixedFabric};
+use squall_fabric::{Fabric, NodeId, Wait};
 
 use crate::{
     job::{CollectivesJob, Go, Of, ROOT, Timed},
@@ -25,21 +25,21 @@ const SAMPLE: Duration = Duration::from_micros(200);
 /// The time that it may take until all ranks have met.
 const CONNECT: Duration = Duration::from_secs(20);
 
-pub(crate) struct CollectivesRank<'a> {
+pub(crate) struct CollectivesRank<'a, F> {
     job: &'a CollectivesJob,
     told: &'a Receiver<Go>,
-    ranks: Collectives<MixedFabric>,
+    ranks: Collectives<F>,
     all: CommunicatorId,
     sum: Reduction<f64>,
     vector: Vec<f64>,
 }
 
-impl<'a> CollectivesRank<'a> {
+impl<'a, F: Fabric + Wait> CollectivesRank<'a, F> {
     pub(crate) fn connect(
         job: &'a CollectivesJob,
-        fabric: MixedFabric,
+        fabric: F,
         told: &'a Receiver<Go>,
-    ) -> Result<CollectivesRank<'a>, Stopped> {
+    ) -> Result<CollectivesRank<'a, F>, Stopped> {
         let mut ranks = Collectives::new(fabric, job.spin.into(), job.nodes as usize);
         let nodes = (0..job.nodes).map(NodeId).collect();
         let config = CommunicatorConfig {

@@ -11,7 +11,7 @@ use squall::{
     Time,
     onepipe::{self, CreateError, Delivery, HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError},
 };
-use squall_fabric::{Completion, Fabric, NodeId, mixed::MixedFabric};
+use squall_fabric::{Completion, Fabric, NodeId, Wait};
 use squall_onepipe::baseline::{Lamport, OneMode, Sequencer, TokenRing, TotalOrder};
 
 use crate::{
@@ -73,7 +73,7 @@ impl Times {
 }
 
 /// Takes part in a run, and reports its outcome.
-pub(crate) fn scatter(job: &OnePipeJob, mut fabric: MixedFabric, told: &Receiver<Go>) -> Result<(), Stopped> {
+pub(crate) fn scatter(job: &OnePipeJob, mut fabric: impl Fabric + Wait, told: &Receiver<Go>) -> Result<(), Stopped> {
     let nodes = (0..job.nodes).map(NodeId).collect();
     let config = OnePipeConfig {
         ring_bytes: job.ring_bytes,
@@ -103,17 +103,22 @@ pub(crate) fn scatter(job: &OnePipeJob, mut fabric: MixedFabric, told: &Receiver
     }
 }
 
-fn run<O: TotalOrder>(job: &OnePipeJob, fabric: MixedFabric, order: O, told: &Receiver<Go>) -> Result<(), Stopped> {
+fn run(
+    job: &OnePipeJob,
+    fabric: impl Fabric + Wait,
+    order: impl TotalOrder,
+    told: &Receiver<Go>,
+) -> Result<(), Stopped> {
     let mut rank = OnePipeRank::connect(job, fabric, order, told)?;
     say(&WorkerReport::Ready);
     say(&WorkerReport::Scattered(rank.measure()?));
     Ok(())
 }
 
-struct OnePipeRank<'a, O> {
+struct OnePipeRank<'a, F, O> {
     job: &'a OnePipeJob,
     told: &'a Receiver<Go>,
-    fabric: MixedFabric,
+    fabric: F,
     order: O,
     /// The first receiver of the next scattering.
     first: usize,
@@ -155,13 +160,13 @@ impl Inbox {
 /// The first word of messages that are not timed.
 const NOT_TIMED: u64 = 0;
 
-impl<'a, O: TotalOrder> OnePipeRank<'a, O> {
+impl<'a, F: Fabric + Wait, O: TotalOrder> OnePipeRank<'a, F, O> {
     fn connect(
         job: &'a OnePipeJob,
-        fabric: MixedFabric,
+        fabric: F,
         order: O,
         told: &'a Receiver<Go>,
-    ) -> Result<OnePipeRank<'a, O>, Stopped> {
+    ) -> Result<OnePipeRank<'a, F, O>, Stopped> {
         let inbox = Inbox {
             size_bytes: job.size_bytes,
             delivered: 0,
