@@ -75,16 +75,16 @@ impl WorkerArgs {
             WorkerJob::Collectives(job) => {
                 let told = listen();
                 let done = open_fast(job.config()).and_then(|fabric| match fabric {
-                    FastFabric::Shm(fabric) => time_operations(job, fabric, &told),
-                    FastFabric::Network(fabric) => time_operations(job, fabric, &told),
+                    FastFabric::Shm(fabric) => time_operations(job, *fabric, &told),
+                    FastFabric::Network(fabric) => time_operations(job, *fabric, &told),
                 });
                 end(done, &told);
             }
             WorkerJob::OnePipe(job) => {
                 let told = listen();
                 let done = open_fast(job.config()).and_then(|fabric| match fabric {
-                    FastFabric::Shm(fabric) => onepipe::scatter(job, fabric, &told),
-                    FastFabric::Network(fabric) => onepipe::scatter(job, fabric, &told),
+                    FastFabric::Shm(fabric) => onepipe::scatter(job, *fabric, &told),
+                    FastFabric::Network(fabric) => onepipe::scatter(job, *fabric, &told),
                 });
                 end(done, &told);
             }
@@ -100,16 +100,16 @@ fn open(config: Result<Config, String>) -> Result<MixedFabric, Stopped> {
 
 /// The fabric of work that takes less than a microsecond over shared memory, where the calls of a mixed fabric count.
 enum FastFabric {
-    Shm(ShmFabric),
-    Network(MixedFabric),
+    Shm(Box<ShmFabric>),
+    Network(Box<MixedFabric>),
 }
 
 /// Opens the fabric that the configuration asks for, shared memory by itself.
 fn open_fast(config: Result<Config, String>) -> Result<FastFabric, Stopped> {
     let config = config?;
     let opened = match config.carrier() {
-        squall::Carrier::Shm => config.open_shm().map(FastFabric::Shm),
-        _ => config.open_fabric().map(FastFabric::Network),
+        squall::Carrier::Shm => config.open_shm().map(|fabric| FastFabric::Shm(Box::new(fabric))),
+        _ => config.open_fabric().map(|fabric| FastFabric::Network(Box::new(fabric))),
     };
     Ok(opened.map_err(|error| error.to_string())?)
 }
