@@ -1,7 +1,6 @@
 //! The model that must explain the history of a key.
 
-// Each test uses only a part of this module.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use porcupine_rs::Model;
 use squall_redis::Reply;
