@@ -102,7 +102,9 @@ pub use clients::{
     admin,
     ask::ServedGroup,
     client, log_service,
-    serve::{Consistency, Portable, QueryService, ServeOptions, Served},
+    query::{Portable, QueryService},
+    serve::{ServeOptions, Served},
+    wire::Consistency,
 };
 pub use config::{Config, ConfigBuilder, ConfigError, Spin, carrier::Carrier};
 pub use durable::{

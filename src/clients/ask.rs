@@ -1,20 +1,17 @@
 //! Queries to one member, beside the order of messages.
 
-use std::{
-    collections::BTreeMap,
-    ops::Deref,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
-use squall_fabric::{NodeId, sync::Lock};
-use squall_services::{Caller, DialTarget};
+use squall_fabric::NodeId;
+use squall_services::Caller;
 
 use crate::{
     clients::{
-        client::{Ask, Call, ClientError, Driver, Resolve, encode},
-        contacts::Contacts,
-        serve::{self, Consistency, QueryService, Served},
+        asked_members::AskedMembers,
+        client::{Ask, Call, ClientError, Resolve, encode},
+        query::QueryService,
+        serve::{self, Served},
+        wire::Consistency,
     },
     group::handle::Group,
 };
@@ -24,11 +21,11 @@ use crate::{
 #[debug("ServedGroup({:?})", self.name())]
 pub struct ServedGroup<R: QueryService> {
     group: Group<Served<R>>,
-    asks: Arc<Asks>,
+    asks: Arc<AskedMembers>,
 }
 
 impl<R: QueryService> ServedGroup<R> {
-    pub(crate) fn new(group: Group<Served<R>>, asks: Arc<Asks>) -> ServedGroup<R> {
+    pub(crate) fn new(group: Group<Served<R>>, asks: Arc<AskedMembers>) -> ServedGroup<R> {
         ServedGroup { group, asks }
     }
 
@@ -73,56 +70,5 @@ impl<R: QueryService> Deref for ServedGroup<R> {
 impl<R: QueryService> Clone for ServedGroup<R> {
     fn clone(&self) -> ServedGroup<R> {
         ServedGroup { group: self.group.clone(), asks: Arc::clone(&self.asks) }
-    }
-}
-
-/// The number of queries to one member that may wait for answers.
-const MAX_WAITING: usize = 1024;
-
-/// The peers and streams over which a group's members are asked.
-#[derive(Default)]
-pub(crate) struct Asks {
-    /// This node as a caller of others, from its start on.
-    caller: OnceLock<Caller>,
-    peers: Lock<BTreeMap<NodeId, AskedMember>>,
-}
-
-struct AskedMember {
-    addresses: Vec<String>,
-    /// The driver of the queries, from the first query on.
-    driver: Option<Arc<Driver>>,
-}
-
-impl Asks {
-    /// Notes the node's start: from now on it can ask others.
-    pub(crate) fn start(&self, caller: Caller) {
-        assert!(self.caller.set(caller).is_ok(), "a node starts once");
-    }
-
-    /// Takes the addresses of the group's members, from a new view on.
-    pub(crate) fn learn(&self, members: BTreeMap<NodeId, Vec<String>>) {
-        let mut peers = self.peers.lock();
-        let mut before = std::mem::take(&mut *peers);
-        for (node, addresses) in members {
-            let driver = before.remove(&node).filter(|peer| peer.addresses == addresses).and_then(|peer| peer.driver);
-            peers.insert(node, AskedMember { addresses, driver });
-        }
-    }
-
-    fn driver(&self, group: &str, member: NodeId) -> Result<Arc<Driver>, ClientError> {
-        let Some(caller) = self.caller.get() else {
-            return Err(ClientError::Start("call `NodeBuilder::start` first".to_owned()));
-        };
-        let mut peers = self.peers.lock();
-        let peer = peers.get_mut(&member);
-        let peer = peer.ok_or_else(|| ClientError::Query(format!("{member} is no member of group {group:?} now")))?;
-        if let Some(driver) = &peer.driver {
-            return Ok(Arc::clone(driver));
-        }
-        let contact = DialTarget { node: Some(member), addresses: peer.addresses.clone() };
-        let contacts = Contacts::new(vec![contact], 0).only(member);
-        let driver = Arc::new(Driver::start(group, contacts, caller.clone(), MAX_WAITING)?);
-        peer.driver = Some(Arc::clone(&driver));
-        Ok(driver)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 use squall_services::DialTarget;
 
-use super::serve::wire::Members;
+use super::wire::Members;
 
 /// The pause before all nodes are tried again: at first this, growing up to the most.
 pub(super) const BACK_OFF: Duration = Duration::from_millis(20);

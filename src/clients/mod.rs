@@ -2,7 +2,10 @@
 
 pub mod admin;
 pub(crate) mod ask;
+pub(crate) mod asked_members;
 pub mod client;
 pub(crate) mod contacts;
 pub mod log_service;
+pub(crate) mod query;
 pub(crate) mod serve;
+pub(crate) mod wire;

@@ -160,6 +160,7 @@ mod draft;
 mod environment;
 mod error;
 mod file;
+mod file_text;
 mod hypervisor;
 mod membership;
 #[cfg(all(test, not(squall_loom)))]

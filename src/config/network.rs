@@ -10,7 +10,7 @@ use super::{
     draft::Draft,
     membership::Membership,
     security::Protection,
-    settings::Setting,
+    settings::{Setting, with_id},
 };
 
 /// The most addresses of a member: more are likely a slip.
@@ -197,11 +197,6 @@ impl Config {
     pub(crate) fn members_here(&self) -> usize {
         carrier::on_host_of(&self.network.addresses, &self.members, self.id)
     }
-}
-
-/// Returns a text that all nodes share, with this node's id in the place of `{id}`.
-pub(super) fn with_id(text: &str, me: NodeId) -> String {
-    text.replace("{id}", &me.0.to_string())
 }
 
 fn parse_all(setting: &Setting<Vec<String>>) -> Result<Option<Vec<Address>>, ConfigError> {

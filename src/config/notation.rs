@@ -9,7 +9,7 @@ use serde::{
 use squall_ordered::Mode;
 use toml::{Spanned, de::DeValue};
 
-use super::{Backend, ConfigError, Spin, ValuePlace, bytes, file::File, security::Protection};
+use super::{Backend, ConfigError, Spin, ValuePlace, bytes, file_text::File, security::Protection};
 
 /// A value as it is written, of the setting with this key.
 pub(super) struct Written<'a> {

@@ -12,7 +12,6 @@ use squall_ordered::Mode;
 
 use super::{
     Backend, ConfigError, Spin, ValuePlace, check_name,
-    network::with_id,
     notation::{self, Form, Written},
     security::Protection,
 };
@@ -186,4 +185,9 @@ impl Setting<PathBuf> {
         let own = |path: &PathBuf| path.to_str().map_or_else(|| path.clone(), |text| with_id(text, me).into());
         Ok(self.value.as_ref().map(|path| self.place.beside(own(path))))
     }
+}
+
+/// Returns a text that all nodes share, with this node's id in the place of `{id}`.
+pub(super) fn with_id(text: &str, me: NodeId) -> String {
+    text.replace("{id}", &me.0.to_string())
 }

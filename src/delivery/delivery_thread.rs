@@ -16,7 +16,10 @@ use crossbeam::{
 use squall_fabric::{Time, Waker};
 use squall_membership::ShardId;
 
-use crate::delivery::{Halt, Task, shard_change::ShardChange};
+use crate::delivery::{
+    shard_change::ShardChange,
+    task::{Halt, Task},
+};
 
 /// The number of turns that a thread delivers before it publishes its progress.
 const BATCH: usize = 64;

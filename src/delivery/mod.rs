@@ -2,17 +2,19 @@
 //! view.
 
 mod apply;
+mod apply_context;
 pub(crate) mod backlog;
 pub(crate) mod delivery_thread;
 mod pending_durable;
 pub(crate) mod shard_change;
-mod suspended_copy;
+mod task;
 mod transfer_requests;
 mod view_part;
+mod wakers;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
 };
 
 use rkyv::util::AlignedVec;
@@ -25,12 +27,13 @@ use squall_ordered::{
 use squall_runtime::blocking::Applying;
 
 use self::{
-    apply::{Apply, ApplyContext, FillBacklog, SkipApplied, Wakers},
-    pending_durable::{PendingDurable, fail_read},
+    apply::{Apply, FillBacklog, SkipApplied},
+    apply_context::{ApplyContext, fail, fail_read},
+    pending_durable::PendingDurable,
     shard_change::{Fate, Installed, ShardChange},
-    suspended_copy::SuspendedCopy,
-    transfer_requests::{TransferRequests, capture},
-    view_part::{ReplicaPhase, ViewPart, is_within, outcomes},
+    transfer_requests::TransferRequests,
+    view_part::{ReplicaPhase, SuspendedCopy, ViewPart, is_within, needs_replica, outcomes},
+    wakers::Wakers,
 };
 use crate::{
     calls::{
@@ -38,7 +41,7 @@ use crate::{
         error::{Outcome, ReadError, SubmitError, Unavailable},
         read::Reads,
         resubmit::Resubmission,
-        submit::{GroupShared, Unapplied},
+        submit::GroupShared,
     },
     capture::{
         exchange::{ReplicaStatus, StateExchange},
@@ -53,49 +56,10 @@ use crate::{
     },
 };
 
-/// The reason for which a task takes no further step.
-#[derive(Debug)]
-pub(crate) enum Halt {
-    /// A sender is faulty.
-    Faulty(DeliverError),
-    /// The application panicked, so this node's part ends with this reason.
-    Panicked(EndReason),
-}
-
-impl From<DeliverError> for Halt {
-    fn from(error: DeliverError) -> Halt {
-        Halt::Faulty(error)
-    }
-}
-
-/// The delivering thread's work for one group. It runs on the engine's thread, on one of its own, or in the simulator.
-pub(crate) trait Task: Send {
-    /// Whether a step would do anything, deadlines aside.
-    fn is_due(&self) -> bool;
-
-    /// Applies about `max` turns at most, and answers the reads that can be answered. The reads that it counts include
-    /// peeks.
-    ///
-    /// After an error there must be no further step, only the [end](ShardChange::End).
-    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt>;
-
-    /// Returns the time at which a step is due even if nothing happens.
-    fn deadline(&self) -> Option<Time>;
-
-    /// Notes an event of the shard. After [`ShardChange::End`] there must be no further step; another end does nothing.
-    fn change(&mut self, change: ShardChange);
-
-    fn name(&self) -> &str;
-}
-
-/// Counts, for other threads to read. Written by the delivering thread alone, except `overruns`.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) applied: AtomicU64,
-    pub(crate) skipped: AtomicU64,
-    pub(crate) reads: AtomicU64,
-    pub(crate) overruns: AtomicU64,
-}
+pub(crate) use self::{
+    apply_context::Tally,
+    task::{Halt, Task},
+};
 
 /// A group's replica, and all else that the delivering thread needs for the group.
 pub(crate) struct Delivery<S: Service> {
@@ -209,7 +173,8 @@ impl<S: Service> Delivery<S> {
         }
         for (wanted, reply) in requests.captures.drain(..) {
             let logged = context.durable.as_ref().map(|durable| durable.log_writer.place());
-            reply(capture(part.as_ref(), service, wanted, context.time, logged));
+            let captured = part.as_ref().ok_or(CaptureError::NotComplete);
+            reply(captured.and_then(|part| part.capture(service, wanted, context.time, logged)));
         }
         if context.reads.any_peeks() {
             context.answer_peeks(service);
@@ -456,25 +421,6 @@ impl<S: Service> Delivery<S> {
     }
 }
 
-/// Whether there is any work that needs the replica.
-fn needs_replica<S: Service>(part: Option<&ViewPart>, requests: &TransferRequests, context: &ApplyContext<S>) -> bool {
-    let part_does = part.is_some_and(|part| match &part.phase {
-        ReplicaPhase::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
-        ReplicaPhase::Incomplete { backlog, state } => {
-            let reached = |frontier| !backlog.is_empty() || part.delivered().covers(frontier);
-            state.as_ref().is_some_and(reached)
-        }
-    });
-    part_does || context.reads.any_peeks() || requests.any()
-}
-
-/// Tells the submitter of a message that it was not delivered here.
-fn fail<T>(shared: &GroupShared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
-    if ticket != 0 {
-        shared.complete(ticket, Err(Unapplied::Failed(Box::new(error))), |waker| wakers.push(waker));
-    }
-}
-
 impl<S: Service> Task for Delivery<S> {
     fn is_due(&self) -> bool {
         let Delivery { part, requests, context, replica, .. } = self;
@@ -508,7 +454,9 @@ impl<S: Service> Task for Delivery<S> {
                 Self::serve(part, requests, context, &mut service, max)
             })
         }));
-        let Ok(served) = served else { return Err(Halt::Panicked(context.panicked(part.as_ref()))) };
+        let Ok(served) = served else {
+            return Err(Halt::Panicked(context.panicked(part.as_ref().map(|part| part.members.shard))));
+        };
         let (ran, changed) = served.unwrap_or((Ok(Ran::default()), false));
         if changed {
             self.on_change();

@@ -1,23 +1,29 @@
-//! A node's part of a group in one view.
+//! A node's part of a group in one view, and a part that is kept while its shard is suspended.
 
-use std::sync::Arc;
-
-use squall_membership::{Epoch, Seq, ShardState, ShardView};
-use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, Submitter, Undelivered, log::Position};
-
-use super::{
-    Fate,
-    apply::{Apply, ApplyContext},
-    suspended_copy::SuspendedCopy,
-    transfer_requests::TransferRequests,
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
+
+use squall_membership::{Epoch, OrderEnd, Seq, ShardState, ShardView};
+use squall_ordered::{
+    Deliver, DeliverError, Deliverer, Message, Mode, Payload, Submitter, Undelivered,
+    log::{Hlc, Position},
+};
+
 use crate::{
     calls::error::{Outcome, Unavailable},
     capture::{
-        exchange::ReplicaStatus,
-        state::{Frontier, Reached},
+        exchange::{ReplicaStatus, Wanted},
+        state::{CaptureError, Captured, Frontier, LogPlace, Reached},
     },
-    delivery::backlog::{Backlog, BacklogEntry},
+    delivery::{
+        apply::{Apply, SkipApplied},
+        apply_context::ApplyContext,
+        backlog::{Backlog, BacklogEntry},
+        shard_change::Fate,
+        transfer_requests::TransferRequests,
+    },
     replica::{service::Service, view_change::NewView},
 };
 
@@ -48,6 +54,17 @@ pub(super) enum ReplicaPhase {
         /// The state that was restored; the replica lacks no more than the backlog.
         state: Option<Frontier>,
     },
+}
+
+/// A part in a view that is over for this node, with all messages that it had received there.
+///
+/// Any member may have delivered them, since delivery takes the receipt of all. But they are not known to be delivered,
+/// so the replica does not see them before the shard goes on with them. The submitters of this node's messages were
+/// told that the outcome is unknown.
+pub(super) struct SuspendedCopy {
+    part: ViewPart,
+    /// The end of the part of the view's order that is delivered, or may be.
+    to: Seq,
 }
 
 impl ViewPart {
@@ -89,6 +106,25 @@ impl ViewPart {
     /// The end of this node's delivery.
     pub(super) fn delivered(&self) -> Frontier {
         Frontier { epoch: self.epoch, turns: self.deliverer.turns() }
+    }
+
+    /// Captures the replica's state, or only its place. `time` is the group's time. `logged` is the place of the log,
+    /// in a durable group.
+    pub(super) fn capture<S: Service>(
+        &self,
+        service: &S,
+        wanted: Wanted,
+        time: Hlc,
+        logged: Option<LogPlace>,
+    ) -> Result<Captured, CaptureError> {
+        let ReplicaPhase::Complete { ahead, .. } = &self.phase else { return Err(CaptureError::NotComplete) };
+        let reached = Reached { frontier: ahead.clone().unwrap_or_else(|| self.delivered()), time };
+        if wanted == Wanted::Place {
+            return Ok(Captured::place(reached, logged));
+        }
+        // A snapshot changes nothing, so whatever happens in it, the replica and the thread go on.
+        let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
+        Captured::new(reached, snapshot, logged)
     }
 
     /// Takes a state that was restored, and applies the kept entries beyond it, a few times `max` at once. Returns
@@ -155,6 +191,69 @@ impl ViewPart {
             durable.log_writer.publish(self.deliverer.persisted(), from);
         }
     }
+}
+
+/// A `Deliver` that delivers messages for which no submitter waits any more.
+struct Untold<D>(D);
+
+impl<D: Deliver> Deliver for Untold<D> {
+    fn deliver(&mut self, message: Message<'_>) {
+        self.0.deliver(Message { ticket: 0, ..message });
+    }
+
+    fn answer(&mut self, _count: u64) {
+        unreachable!("the reads of the view were refused");
+    }
+}
+
+impl SuspendedCopy {
+    /// Keeps a complete replica's part, which has received the view's order up to `received`.
+    pub(super) fn new(part: ViewPart, received: Seq) -> Option<SuspendedCopy> {
+        matches!(part.phase, ReplicaPhase::Complete { .. }).then_some(SuspendedCopy { part, to: received })
+    }
+
+    pub(super) fn part(&self) -> &ViewPart {
+        &self.part
+    }
+
+    /// The same up to the place from which the shard goes on; None if it lacks something of that.
+    pub(super) fn up_to(self, began: OrderEnd) -> Option<SuspendedCopy> {
+        let reaches = began.epoch == self.part.epoch && began.seq <= self.to;
+        reaches.then_some(SuspendedCopy { to: began.seq, ..self })
+    }
+
+    /// Delivers the rest to the replica.
+    pub(super) fn deliver<S: Service>(
+        mut self,
+        context: &mut ApplyContext<S>,
+        service: &mut S,
+    ) -> Result<(), DeliverError> {
+        self.part.settle(context, service)?;
+        let ViewPart { phase: ReplicaPhase::Complete { ahead, .. }, deliverer, .. } = &mut self.part else {
+            return Ok(());
+        };
+        let apply = Apply { service, context };
+        match ahead {
+            None => deliverer.run_to(self.to, &mut Untold(apply)),
+            Some(frontier) => deliverer.run_to(self.to, &mut Untold(SkipApplied { ahead: frontier, apply })),
+        }
+    }
+}
+
+/// Whether there is any work that needs the replica.
+pub(super) fn needs_replica<S: Service>(
+    part: Option<&ViewPart>,
+    requests: &TransferRequests,
+    context: &ApplyContext<S>,
+) -> bool {
+    let part_does = part.is_some_and(|part| match &part.phase {
+        ReplicaPhase::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
+        ReplicaPhase::Incomplete { backlog, state } => {
+            let reached = |frontier| !backlog.is_empty() || part.delivered().covers(frontier);
+            state.as_ref().is_some_and(reached)
+        }
+    });
+    part_does || context.reads.any_peeks() || requests.any()
 }
 
 /// Whether a message of this node is part of what it has delivered.

@@ -1,5 +1,6 @@
 //! Durable groups: the log that a node writes, the recovery of replicas from it, and its past for applications.
 
+pub(crate) mod anew;
 pub(crate) mod batches;
 pub(crate) mod disk;
 pub(crate) mod history;

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use squall_fabric::{NodeId, Time};
 use squall_ordered::log::{Damage, Position, ReadError, Scrubbed, Scrubber};
 
-use crate::durable::{disk::Disk, log_writer::LogWriter, recovery};
+use crate::durable::{disk::Disk, log_writer::LogWriter, recovery, status::ScrubReport};
 
 /// The rate at which a log is read.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +45,6 @@ pub(crate) enum ScrubStep {
     Repair(Damage, NodeId),
     /// Report that no member has the damaged records.
     Alone(Damage),
-}
-
-/// The outcome of a log's damages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ScrubReport {
-    /// The damages that are left, in words.
-    pub(crate) damaged: Vec<String>,
-    /// The number of damages that were repaired while the node runs.
-    pub(crate) repaired: u64,
 }
 
 /// The largest number of damages that are kept in mind: more are found again once these are repaired.

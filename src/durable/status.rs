@@ -56,3 +56,12 @@ pub struct AsideStatus {
     /// The room that they take, in bytes.
     pub bytes: u64,
 }
+
+/// The outcome of a log's damages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScrubReport {
+    /// The damages that are left, in words.
+    pub(crate) damaged: Vec<String>,
+    /// The number of damages that were repaired while the node runs.
+    pub(crate) repaired: u64,
+}

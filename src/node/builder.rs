@@ -13,8 +13,10 @@ use squall_view_log::Directory;
 use crate::{
     calls::{clock::Now, clock_bound::ClockBound},
     clients::{
-        ask::{Asks, ServedGroup},
-        serve::{self, Clients, QueryService, ServeOptions, Served, ServedEntry},
+        ask::ServedGroup,
+        asked_members::AskedMembers,
+        query::QueryService,
+        serve::{self, Clients, ServeOptions, Served, ServedEntry},
     },
     config::{Config, carrier::Carrier},
     durable::{
@@ -30,7 +32,8 @@ use crate::{
     },
     node::{
         core::NodeCore,
-        engine::{Engine, GroupSlot},
+        engine::Engine,
+        group_slot::GroupSlot,
         handlers,
         onepipe::{OnePipeHandle, OnePipeSlot},
         operator::Operator,
@@ -100,6 +103,13 @@ pub struct NodeBuilder {
     served: Vec<ServedEntry>,
 }
 
+impl Node {
+    /// Begins the declaration of a node.
+    pub fn builder(config: Config) -> NodeBuilder {
+        NodeBuilder::new(config)
+    }
+}
+
 impl NodeBuilder {
     pub(super) fn new(config: Config) -> NodeBuilder {
         NodeBuilder { config, groups: Vec::new(), pipe_slots: Vec::new(), served: Vec::new() }
@@ -117,7 +127,7 @@ impl NodeBuilder {
     /// that are no members of it. All members must declare it so, with the same options.
     pub fn serve<R: QueryService>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
         let clients = Arc::new(Clients::default());
-        let asks = Arc::new(Asks::default());
+        let asks = Arc::new(AskedMembers::default());
         let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
         let backend = Box::new(group.clone());
         self.served.push(ServedEntry::new(name.to_owned(), backend, clients, options, Arc::clone(&asks)));

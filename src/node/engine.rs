@@ -4,20 +4,20 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
 use squall_fabric::{Fabric, Time, Wait, Waker, mixed::MixedFabric};
-use squall_membership::{EndReason, Input, ShardId};
+use squall_membership::{EndReason, Epoch, Input, ShardId};
 use squall_runtime::{Backoff, Rest, RunDelay};
 use squall_services::Caller;
 use squall_view_log::Monitor;
 
 use super::{
-    report::Forced,
+    group_slot::{GroupSlot, Home},
     returning::{Done, Returning, waits_for},
 };
 use crate::{
     calls::{clock::Now, error::Unavailable},
     capture::exchange::ReplicaStatus,
-    clients::admin::StatusReport,
-    delivery::{Halt, Task, delivery_thread::DeliveryThread, shard_change::ShardChange},
+    clients::admin::{EmptiedShard, StatusReport},
+    delivery::{Halt, delivery_thread::DeliveryThread, shard_change::ShardChange},
     durable::log_writer::{self, LogWriter},
     group::control::GroupControl,
     node::{
@@ -26,7 +26,7 @@ use crate::{
         view_log,
         watch::NodeWatch,
     },
-    state_transfer::fetcher::{Fetcher, Fetching},
+    state_transfer::fetcher::Fetcher,
 };
 
 /// The number of turns that the engine delivers before it looks at the fabric again.
@@ -44,6 +44,9 @@ const WATCH: Duration = Duration::from_secs(10);
 const LAST_RESORT: &str = "it goes on by itself once more of them are back; if these are lost for ever, `squall recover --force \
                            --reason TEXT` lets this node go on without them";
 
+/// The view that a node is forced to go on with, and the shards that start empty in it.
+pub(crate) type Forced = (Epoch, Vec<EmptiedShard>);
+
 /// A request of another thread to the engine.
 #[derive(Debug)]
 pub(crate) enum EngineRequest {
@@ -59,86 +62,6 @@ pub(crate) enum EngineRequest {
     Recover(String, Sender<Result<Forced, String>>),
     /// Says that a delivery thread goes no further.
     Halted(ShardId, Halt),
-}
-
-/// A group, as its engine sees it.
-pub(crate) struct GroupSlot {
-    pub(crate) control: Arc<dyn GroupControl>,
-    home: Home,
-    /// The number of overruns since it has been watched.
-    overruns: u32,
-    watched_until: Time,
-    /// The fetcher of the replica's state, where this node lacks it, with the number of the need that it serves.
-    fetcher: Option<(u32, Fetcher)>,
-    /// Fetchers that are no longer needed, until their threads have noticed.
-    retired: Vec<Fetcher>,
-}
-
-/// The place where a group's application runs.
-enum Home {
-    Engine(Box<dyn Task>),
-    Thread(DeliveryThread),
-    /// The task goes no further, and waits for its end.
-    Stuck(Box<dyn Task>),
-    Ended,
-}
-
-impl GroupSlot {
-    pub(crate) fn new(task: Box<dyn Task>, control: Arc<dyn GroupControl>) -> GroupSlot {
-        GroupSlot {
-            control,
-            home: Home::Engine(task),
-            overruns: 0,
-            watched_until: Time::ZERO,
-            fetcher: None,
-            retired: Vec::new(),
-        }
-    }
-
-    /// The progress of the state that is being fetched.
-    pub(crate) fn fetching(&self) -> Option<Fetching> {
-        self.fetcher.as_ref().and_then(|(_, fetcher)| fetcher.progress())
-    }
-
-    /// Whether nothing is on its way to its log, nor will be by itself.
-    pub(super) fn is_still(&mut self) -> bool {
-        self.retire();
-        let is_told = !matches!(&self.home, Home::Thread(thread) if !thread.is_up_to_date());
-        is_told && self.retired.is_empty()
-    }
-
-    /// Stops the fetcher: the replica needs no state any more, or another one.
-    fn retire(&mut self) {
-        if let Some((_, fetcher)) = self.fetcher.take() {
-            fetcher.stop();
-            self.retired.push(fetcher);
-        }
-        if !self.retired.is_empty() {
-            self.retired.retain(|fetcher| !fetcher.is_over());
-        }
-    }
-
-    fn tell(&mut self, change: ShardChange) {
-        let is_end = matches!(change, ShardChange::End { .. });
-        if matches!(change, ShardChange::Outside { .. }) {
-            // A node that comes back gets other messages, and another state.
-            self.home = match std::mem::replace(&mut self.home, Home::Ended) {
-                Home::Stuck(task) => Home::Engine(task),
-                home => home,
-            };
-        }
-        match &mut self.home {
-            // A task that met a faulty sender goes no further in its view.
-            Home::Stuck(task) if is_end => task.change(change),
-            Home::Stuck(_) | Home::Ended => return,
-            Home::Engine(task) => task.change(change),
-            // The thread stays until the node goes, since its application may be in the middle of a call.
-            Home::Thread(thread) => return thread.tell(change),
-        }
-        if is_end {
-            self.home = Home::Ended;
-        }
-    }
 }
 
 /// A running node's engine.

@@ -4,6 +4,7 @@
 pub(crate) mod builder;
 pub(crate) mod core;
 pub(crate) mod engine;
+mod group_slot;
 pub(crate) mod handlers;
 pub mod onepipe;
 pub(crate) mod operator;

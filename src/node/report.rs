@@ -2,10 +2,11 @@
 
 use crossbeam::channel::Sender;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Epoch, Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
+use squall_membership::{Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
 
 use super::{
-    engine::{Engine, GroupSlot},
+    engine::{Engine, Forced},
+    group_slot::GroupSlot,
     returning::waits_for,
 };
 use crate::{
@@ -15,9 +16,6 @@ use crate::{
         StallReport, StatusReport,
     },
 };
-
-/// The view that a node is forced to go on with, and the shards that start empty in it.
-pub(crate) type Forced = (Epoch, Vec<EmptiedShard>);
 
 impl Engine {
     /// Adds the engine's knowledge to a report about the view log.

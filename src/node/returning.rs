@@ -10,7 +10,7 @@ use std::{
 use squall_fabric::{NodeId, Waker};
 use squall_membership::{HeldCopy, OrderEnd, ShardId};
 
-use super::engine::GroupSlot;
+use super::group_slot::GroupSlot;
 use crate::{calls::error::list, group::control::GroupControl};
 
 /// A finished job.

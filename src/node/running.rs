@@ -8,10 +8,8 @@ use squall_services::Server;
 
 use crate::{
     clients::serve,
-    config::Config,
     durable::storage_thread::StorageThread,
     node::{
-        builder::NodeBuilder,
         engine::EngineRequest,
         operator::Operator,
         scrub_thread::ScrubThread,
@@ -38,11 +36,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Begins the declaration of a node.
-    pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder::new(config)
-    }
-
     /// The node's id.
     pub fn id(&self) -> NodeId {
         self.operator.id

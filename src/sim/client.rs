@@ -21,10 +21,9 @@ use crate::{
     clients::{
         client::{Ask, Call, CallId, ClientCore, ClientEffect, Resolve, encode},
         contacts::Contacts,
-        serve::{
-            Clients, ConnectedClient, Outbox, Passing, QueryService, ServeOptions, Served, ServedEntry, Server,
-            wire::{ToClient, ToNode},
-        },
+        query::QueryService,
+        serve::{Clients, ConnectedClient, Outbox, Passing, ServeOptions, Served, ServedEntry, Server},
+        wire::{ToClient, ToNode},
     },
     group::{control::new_group, handle::Group},
 };
@@ -377,7 +376,7 @@ impl Cluster {
         }
     }
 
-    fn call<T: crate::clients::serve::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
+    fn call<T: crate::clients::query::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
         let now = self.net.now();
         let client = &mut self.clients[number as usize];
         let (call, resolve) = Resolve::new();

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The number of seeds that run here.
-const SEEDS: u64 = 1000;
+const SEEDS: u64 = 200;
 
 /// The time within which all nodes serve, once all that can start have started, or never.
 const PATIENCE: Duration = Duration::from_secs(3);

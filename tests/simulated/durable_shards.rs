@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The number of seeds that run here.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 20;
 
 struct Run {
     world: World,

@@ -2,21 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::parts::Parts;
 use crate::{
-    BreakReason, Completion, EndpointId, Flushed, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, Slice,
-    endpoints::Endpoints,
-    graph::Work,
-    recvs::{Recv, RecvQueue},
+    BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, endpoints::Endpoints, recvs::RecvQueue,
 };
 
 /// An endpoint that was connected before its network was known. It keeps its id.
 pub(super) struct HeldEndpoint {
-    id: EndpointId,
+    pub(super) id: EndpointId,
     pub(super) peer: NodeId,
-    tag: GroupTag,
-    expose: Vec<Region>,
-    hello: Vec<u8>,
+    pub(super) tag: GroupTag,
+    pub(super) expose: Vec<Region>,
+    pub(super) hello: Vec<u8>,
     pub(super) recvs: RecvQueue,
     /// The endpoint of a fabric that it has become.
     pub(super) inner: Option<EndpointId>,
@@ -26,7 +22,7 @@ pub(super) struct HeldEndpoint {
 pub(super) struct HeldEndpoints {
     pub(super) endpoints: Endpoints<HeldEndpoint>,
     /// Their ids by the endpoints that they have become.
-    outer: HashMap<EndpointId, EndpointId>,
+    pub(super) outer: HashMap<EndpointId, EndpointId>,
 }
 
 /// The fabric number in their ids.
@@ -67,7 +63,7 @@ impl HeldEndpoints {
         Some(held)
     }
 
-    fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
+    pub(super) fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
         self.endpoints.all().filter(|held| held.peer == peer && held.inner.is_none()).map(|held| held.id).collect()
     }
 
@@ -91,42 +87,6 @@ impl HeldEndpoints {
                     self.remove(outer);
                 }
             }
-        }
-    }
-}
-
-impl Parts {
-    /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
-    pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
-        let Parts { fabrics, held: endpoints, .. } = self;
-        for id in endpoints.waiting_for(peer) {
-            let (Some(held), Some(part)) = (endpoints.endpoints.get_mut(id), fabrics.get_mut(space)) else { continue };
-            let inner = part.connect(peer, held.tag, &held.expose, &held.hello);
-            for Recv { region, offset, len, token } in held.recvs.queue.drain(..) {
-                let into = Slice { region: &region, offset, len };
-                let posted = match token.is_reserved() {
-                    true => part.post_request(inner, &Work::Recv { into: into.into() }, token),
-                    false => part.post(inner, Op::Recv { into }, token),
-                };
-                debug_assert!(!matches!(posted, Err(PostError::Full)), "no more are held than any queue takes");
-                if posted.is_err() {
-                    out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
-                }
-            }
-            held.recvs.report_room(usize::MAX, id, out);
-            held.inner = Some(inner);
-            endpoints.outer.insert(inner, id);
-        }
-    }
-
-    /// Ends the endpoints of a peer for which no network will be chosen.
-    pub(super) fn abandon(&mut self, peer: NodeId, reason: &BreakReason, out: &mut Vec<Completion>) {
-        for id in self.held.waiting_for(peer) {
-            let Some(held) = self.held.remove(id) else { continue };
-            for token in held.recvs.tokens() {
-                out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
-            }
-            out.push(Completion::Broken { endpoint: id, peer, reason: reason.clone() });
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use super::held_endpoints::{HELD, HeldEndpoints};
 use crate::{
-    EndpointId, Op, PostError, Token,
+    BreakReason, Completion, EndpointId, Flushed, NodeId, Op, PostError, Slice, Token,
     endpoints::{SHM, TCP, space_of},
     graph::{Host, Queue, Work},
     mixed_part::MixedPart,
+    recvs::Recv,
     shm::ShmFabric,
     tcp::TcpFabric,
 };
@@ -90,6 +91,40 @@ impl Parts {
             (Some(held), Op::Recv { into }) => held.recvs.post(depth, into, token),
             (None, _) if !is_stillborn => Err(PostError::Broken),
             _ => Err(PostError::NotConnected),
+        }
+    }
+
+    /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
+    pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
+        let Parts { fabrics, held: endpoints, .. } = self;
+        for id in endpoints.waiting_for(peer) {
+            let (Some(held), Some(part)) = (endpoints.endpoints.get_mut(id), fabrics.get_mut(space)) else { continue };
+            let inner = part.connect(peer, held.tag, &held.expose, &held.hello);
+            for Recv { region, offset, len, token } in held.recvs.queue.drain(..) {
+                let into = Slice { region: &region, offset, len };
+                let posted = match token.is_reserved() {
+                    true => part.post_request(inner, &Work::Recv { into: into.into() }, token),
+                    false => part.post(inner, Op::Recv { into }, token),
+                };
+                debug_assert!(!matches!(posted, Err(PostError::Full)), "no more are held than any queue takes");
+                if posted.is_err() {
+                    out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
+                }
+            }
+            held.recvs.report_room(usize::MAX, id, out);
+            held.inner = Some(inner);
+            endpoints.outer.insert(inner, id);
+        }
+    }
+
+    /// Ends the endpoints of a peer for which no network will be chosen.
+    pub(super) fn abandon(&mut self, peer: NodeId, reason: &BreakReason, out: &mut Vec<Completion>) {
+        for id in self.held.waiting_for(peer) {
+            let Some(held) = self.held.remove(id) else { continue };
+            for token in held.recvs.tokens() {
+                out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
+            }
+            out.push(Completion::Broken { endpoint: id, peer, reason: reason.clone() });
         }
     }
 }

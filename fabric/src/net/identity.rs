@@ -9,19 +9,30 @@ use std::{
 };
 
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
     client::{
         Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
+    crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
     server::WebPkiClientVerifier,
     version::TLS13,
 };
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::tls;
 use crate::{Fingerprint, NodeId};
+
+/// The cipher suites in the order of preference: the first is the fastest one where the processor knows AES.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| match suite.suite() {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => 0,
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => 1,
+        _ => 2,
+    });
+    Arc::new(provider)
+}
 
 /// The DNS name that the certificate of a cluster's node carries.
 ///
@@ -134,7 +145,7 @@ impl Identity {
             error => IdentityError::NoKey { what: key_name.clone(), cause: error.to_string() },
         };
         let roots = Arc::new(roots);
-        let mut client = ClientConfig::builder_with_provider(tls::provider())
+        let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .map_err(refused)?
             .with_root_certificates(Arc::clone(&roots))
@@ -146,13 +157,12 @@ impl Identity {
             what: ca_name.clone(),
             cause: error.to_string(),
         };
-        let inner = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), tls::provider())
-            .build()
-            .map_err(unusable)?;
+        let inner =
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), provider()).build().map_err(unusable)?;
         let mut any_client = client.clone();
         any_client.dangerous().set_certificate_verifier(Arc::new(AnyNode { label: label.clone(), inner }));
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, tls::provider()).build().map_err(unusable)?;
-        let mut server = ServerConfig::builder_with_provider(tls::provider())
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(unusable)?;
+        let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .map_err(refused)?
             .with_client_cert_verifier(verifier)
@@ -266,7 +276,7 @@ fn verify(
     now: UnixTime,
     [what, ca]: [&String; 2],
 ) -> Result<(), IdentityError> {
-    let algorithms = tls::provider().signature_verification_algorithms.all;
+    let algorithms = provider().signature_verification_algorithms.all;
     let what = what.clone();
     for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
         let verified = own.verify_for_usage(algorithms, &roots.roots, intermediates, now, usage, None, None);

@@ -1,11 +1,8 @@
 //! Sealing and opening bytes once both sides have shown their certificates: TLS 1.3, without sockets.
 
-use std::sync::Arc;
-
 use rustls::{
-    CipherSuite, Error,
+    Error,
     client::UnbufferedClientConnection,
-    crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, ServerName},
     server::UnbufferedServerConnection,
     unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic},
@@ -35,17 +32,6 @@ pub(crate) enum TlsError {
     /// The bytes violate the protocol.
     #[error("{0}")]
     Protocol(String),
-}
-
-/// The cipher suites in the order of preference: the first is the fastest one where the processor knows AES.
-pub(super) fn provider() -> Arc<CryptoProvider> {
-    let mut provider = ring::default_provider();
-    provider.cipher_suites.sort_by_key(|suite| match suite.suite() {
-        CipherSuite::TLS13_AES_128_GCM_SHA256 => 0,
-        CipherSuite::TLS13_AES_256_GCM_SHA384 => 1,
-        _ => 2,
-    });
-    Arc::new(provider)
 }
 
 /// One side of a connection, in any phase.

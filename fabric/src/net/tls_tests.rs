@@ -3,7 +3,7 @@ use rustls::ClientConfig;
 use super::{
     super::{
         handshake::Handshake,
-        identity::Identity,
+        identity::{Identity, certificate_name, provider},
         test_keys::{CLUSTER, Ca},
     },
     *,

@@ -12,7 +12,7 @@ use squall_fabric::sync::Lock;
 use squall_runtime::blocking;
 
 use super::error::ClientError;
-use crate::{calls::deadline::Deadline, clients::serve::Portable};
+use crate::{calls::deadline::Deadline, clients::query::Portable};
 
 /// A command or query under way, and the reply or answer that will come.
 ///

@@ -18,7 +18,7 @@ use crate::{
     calls::session::{Refusal, SessionId},
     clients::{
         contacts::{BACK_OFF, Contacts, MOST_BACK_OFF},
-        serve::wire::{Consistency, ToClient, ToNode, VERSION, WireOutcome},
+        wire::{Consistency, ToClient, ToNode, VERSION, WireOutcome},
     },
 };
 

@@ -22,10 +22,8 @@ use super::{
 };
 use crate::clients::{
     contacts::Contacts,
-    serve::{
-        Portable,
-        wire::{self, ToClient, ToNode},
-    },
+    query::Portable,
+    wire::{self, ToClient, ToNode},
 };
 
 /// The limit of an attempt to connect.

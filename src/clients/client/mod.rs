@@ -53,7 +53,7 @@ pub(crate) use self::core::{CallId, ClientCore, ClientEffect};
 pub use self::{call::Call, config::ClientConfig, error::ClientError};
 pub(crate) use self::{call::Resolve, config::someone, core::Ask, driver::Driver};
 use crate::{
-    clients::serve::{Consistency, QueryService},
+    clients::{query::QueryService, wire::Consistency},
     replica::replicated::Command,
 };
 

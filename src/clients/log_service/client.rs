@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Hlc, LogStatus,
-    clients::{client::ClientConfig, contacts::Contacts, serve::Consistency},
+    clients::{client::ClientConfig, contacts::Contacts, wire::Consistency},
     replica::replicated::Logged,
 };
 

@@ -20,7 +20,7 @@ use super::{
     wire::{LogServiceReply, LogServiceRequest, REPLY_BYTES, REQUEST_BYTES, VERSION},
 };
 use crate::{
-    clients::serve::{Consistency, wire::Members},
+    clients::wire::{Consistency, Members},
     durable::history::{EntryBody, HistoryError, LogFollower, Next},
     group::{
         control::{Controls, GroupControl},

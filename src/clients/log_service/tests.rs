@@ -16,7 +16,7 @@ use crate::{
     Config, Consistency, Mode, Node, ServedGroup,
     clients::{
         client::{Client, ClientConfig},
-        serve::wire::Members,
+        wire::Members,
     },
 };
 

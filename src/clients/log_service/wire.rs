@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Checked, Page};
 use crate::{
     LogStatus,
-    clients::serve::{Consistency, wire::Members},
+    clients::wire::{Consistency, Members},
 };
 
 /// The version of these messages.

@@ -9,12 +9,7 @@ use std::{
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_fabric::sync::Lock;
 
-use super::{
-    budget::Permit,
-    outbox::Outbox,
-    served::{QueryService, Served},
-    wire::{Consistency, Members, ToClient},
-};
+use super::{budget::Permit, outbox::Outbox, served::Served};
 use crate::{
     calls::{
         envelope::Envelope,
@@ -22,6 +17,10 @@ use crate::{
         read::Read,
         session::{SessionId, Trailer},
         submit::Sending,
+    },
+    clients::{
+        query::QueryService,
+        wire::{Consistency, Members, ToClient},
     },
     group::handle::Group,
 };

@@ -7,7 +7,8 @@ use std::{
 
 use squall_fabric::sync::Lock;
 
-use super::{outbox::Outbox, wire::ToClient};
+use super::outbox::Outbox;
+use crate::clients::wire::ToClient;
 
 /// The places to which the answers of sessions go. Clients of other nodes are not in it.
 #[derive(Debug, Default)]

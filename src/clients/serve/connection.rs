@@ -18,11 +18,13 @@ use super::{
     budget::Permit,
     outbox::Outbox,
     server::{ServedEntry, Server},
-    wire::{self, Members, ToClient, ToNode, VERSION},
 };
-use crate::calls::{
-    error::SubmitError,
-    session::{Opening, SessionId, Trailer},
+use crate::{
+    calls::{
+        error::SubmitError,
+        session::{Opening, SessionId, Trailer},
+    },
+    clients::wire::{self, Members, ToClient, ToNode, VERSION},
 };
 
 /// The number of a client's queries that may wait for answers; further ones are refused at once.

@@ -1,6 +1,7 @@
 //! A member's own use of a group that serves clients.
 
-use super::served::{QueryService, Served};
+use super::served::Served;
+use crate::clients::query::QueryService;
 use crate::{
     calls::{
         envelope::Envelope,

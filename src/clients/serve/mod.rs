@@ -25,7 +25,6 @@ mod served;
 mod server;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
-pub(crate) mod wire;
 
 pub(crate) use self::{
     backend::ask,
@@ -37,8 +36,4 @@ pub(crate) use self::{
     connection::{ConnectedClient, Passing},
     outbox::Outbox,
 };
-pub use self::{
-    options::ServeOptions,
-    served::{Portable, QueryService, Served},
-    wire::Consistency,
-};
+pub use self::{options::ServeOptions, served::Served};

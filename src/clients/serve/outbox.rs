@@ -14,10 +14,8 @@ use squall_fabric::{
     sync::{Condition, Lock},
 };
 
-use super::{
-    budget::Budget,
-    wire::{ToClient, WireOutcome},
-};
+use super::budget::Budget;
+use crate::clients::wire::{ToClient, WireOutcome};
 use squall_services::HangUp;
 
 /// A bounded queue. Adding to it never waits: the connection of a client that does not read is closed.

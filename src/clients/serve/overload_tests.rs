@@ -21,7 +21,6 @@ use super::{
     Clients, ServeOptions, ServedEntry, Server,
     backend::{Backend, Query},
     outbox::Outbox,
-    wire::{self, Consistency, ToClient, ToNode, VERSION},
 };
 use crate::{
     calls::{
@@ -30,7 +29,10 @@ use crate::{
         session::{SessionId, Trailer},
         submit::Sending,
     },
-    clients::ask::Asks,
+    clients::{
+        asked_members::AskedMembers,
+        wire::{self, Consistency, ToClient, ToNode, VERSION},
+    },
 };
 
 const SHARD: ShardId = ShardId(0);
@@ -94,7 +96,7 @@ impl Backend for Arc<Slow> {
 
 fn server() -> (Arc<Server>, Arc<Slow>) {
     let slow = Arc::new(Slow::default());
-    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(Asks::default()));
+    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(AskedMembers::default()));
     let backend = Box::new(Arc::clone(&slow));
     let entry = ServedEntry::new("slow".to_owned(), backend, clients, ServeOptions::default(), asks);
     let server = Server::new(NodeId(1), [(SHARD, entry)], 2 * HALF);

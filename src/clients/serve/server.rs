@@ -21,14 +21,16 @@ use super::{
     connection,
     options::ServeOptions,
     outbox::Outbox,
-    wire::{Members, ToClient},
 };
 use crate::{
     calls::{
         read::Read,
         session::{Idle, SessionId, Trailer},
     },
-    clients::ask::Asks,
+    clients::{
+        asked_members::AskedMembers,
+        wire::{Members, ToClient},
+    },
 };
 
 /// The time of silence after which a client's connection is closed. Clients say something every second.
@@ -45,7 +47,7 @@ pub(crate) struct ServedEntry {
     pub(super) backend: Box<dyn Backend>,
     pub(super) clients: Arc<Clients>,
     pub(super) options: ServeOptions,
-    pub(crate) asks: Arc<Asks>,
+    pub(crate) asks: Arc<AskedMembers>,
     serving: Lock<ServingState>,
 }
 
@@ -73,7 +75,7 @@ impl ServedEntry {
         backend: Box<dyn Backend>,
         clients: Arc<Clients>,
         options: ServeOptions,
-        asks: Arc<Asks>,
+        asks: Arc<AskedMembers>,
     ) -> ServedEntry {
         let away = Some("the node has not started".to_owned());
         let serving = Lock::new(ServingState { members: Members::default(), away, watches: false });

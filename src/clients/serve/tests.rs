@@ -12,13 +12,11 @@ use rkyv::Archived;
 use squall_fabric::NodeId;
 use squall_services::{Caller, ControlStream, DialTarget, Service};
 
-use super::{
-    Consistency, QueryService, ServeOptions,
-    wire::{self, ToClient, ToNode, VERSION},
-};
+use super::{Consistency, QueryService, ServeOptions};
 use crate::{
     Applied, Config, Mode, Node, Replicated, ServedGroup, StartError,
     clients::client::{Client, ClientConfig, ClientError},
+    clients::wire::{self, ToClient, ToNode, VERSION},
 };
 
 /// A service that adds, and replies with the sum.

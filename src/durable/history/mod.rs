@@ -31,8 +31,7 @@ use crate::{
     capture::exchange::StateExchange,
     durable::{
         log_writer::{DiskLog, LogWriter},
-        scrub::ScrubReport,
-        status::LogStatus,
+        status::{LogStatus, ScrubReport},
     },
     replica::replicated::Logged,
 };

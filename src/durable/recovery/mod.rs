@@ -17,7 +17,6 @@
 //! A snapshot is written before the log that begins with it. Snapshots of places that the log does not have are removed
 //! whenever it is opened. So a crash leaves the old log with its snapshots, or the new one with its own.
 
-pub(crate) mod anew;
 mod open;
 pub(crate) mod rebuild;
 mod repair;

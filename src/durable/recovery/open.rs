@@ -18,10 +18,11 @@ use squall_ordered::log::{
 };
 use squall_view_log::{Directory, StorageError};
 
-use super::{anew, cluster_id, directory};
+use super::{cluster_id, directory};
 use crate::{
     config::Config,
     durable::{
+        anew,
         disk::Disk,
         log_keys::{self, LogKeysError},
         log_writer::DiskLog,

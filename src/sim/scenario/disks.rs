@@ -9,26 +9,10 @@ use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::EndReason;
 
-use super::{Scenario, faults::Fault};
-
-/// A fault of a disk, or of all.
-#[derive(Clone, Debug)]
-pub(super) enum DiskFault {
-    /// All nodes lose power at once.
-    PowerLoss,
-    /// A node loses power in the midst of a change to its disk. The number is that of the changes before it.
-    CrashInWrite(NodeId, u64),
-    /// A disk has room for so many bytes more.
-    Full(NodeId, u64),
-    /// A sync fails. The number is that of the syncs before it.
-    FailSync(NodeId, u64),
-    /// Writes take up to so many microseconds.
-    Slow(NodeId, u64),
-    /// No write to a log ends any more; or, if false, writes end again.
-    Hang(NodeId, bool),
-    /// A random bit of a disk flips, while its node is down.
-    Rot(NodeId),
-}
+use super::{
+    Scenario,
+    faults::{DiskFault, Fault},
+};
 
 /// The mask that turns a scenario's seed into the one for the choices about a hang of all disks.
 const HANG: u64 = 0xd1_5c00_0001;

@@ -7,7 +7,6 @@ use squall_fabric::{NodeId, Time, sim::LinkProperties};
 use super::{
     super::cluster::{Cluster, random},
     Scenario, SimPeer, WITNESS,
-    disks::DiskFault,
     ledger::{Ledger, Log},
 };
 
@@ -48,6 +47,25 @@ pub(super) enum Fault {
     Disk(DiskFault),
     CrashWitness,
     LaunchWitness,
+}
+
+/// A fault of a disk, or of all.
+#[derive(Clone, Debug)]
+pub(super) enum DiskFault {
+    /// All nodes lose power at once.
+    PowerLoss,
+    /// A node loses power in the midst of a change to its disk. The number is that of the changes before it.
+    CrashInWrite(NodeId, u64),
+    /// A disk has room for so many bytes more.
+    Full(NodeId, u64),
+    /// A sync fails. The number is that of the syncs before it.
+    FailSync(NodeId, u64),
+    /// Writes take up to so many microseconds.
+    Slow(NodeId, u64),
+    /// No write to a log ends any more; or, if false, writes end again.
+    Hang(NodeId, bool),
+    /// A random bit of a disk flips, while its node is down.
+    Rot(NodeId),
 }
 
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use squall_transactions::{
     history::{Checked, History, KnownOutcome, Record},
 };
 
-use super::{member::OUT, start, sums, transacted};
+use super::{start, sums, transacted};
 use crate::{
     cluster::{PATIENCE, RunError, WARM_UP},
     job::{StoreCommand, Transacted, TransactionsJob, WorkerReport},
@@ -25,6 +25,9 @@ use crate::{
 /// One node's part of the history: the transactions that its client saw, those that its copies carried out, and these
 /// copies.
 pub(super) type Findings = (Vec<Record>, Vec<Execution>, BTreeMap<ShardId, Keyspace>);
+
+/// The reason of a node that the others have removed.
+pub(super) const OUT: &str = "it was taken for failed by the others";
 
 /// The file for the findings of a node.
 pub(super) fn findings_file(directory: &Path, rank: usize) -> PathBuf {

@@ -19,7 +19,7 @@ use squall_fabric::{
 use squall_transactions::{Store, StoreConfig, SubmitError, Transaction};
 
 use super::{
-    check::{Findings, findings_file},
+    check::{Findings, OUT, findings_file},
     client::StoreClient,
 };
 use crate::{
@@ -36,9 +36,6 @@ const DELIVERIES: usize = 256;
 
 /// The interval of looks for a command, which wakes no thread.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// The reason of a node that the others have removed.
-pub(super) const OUT: &str = "it was taken for failed by the others";
 
 struct StoreMember<'a> {
     pipe: Pipe<ShmFabric, ViewController>,

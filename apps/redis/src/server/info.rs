@@ -4,11 +4,8 @@ use std::{fmt::Write, fs, sync::atomic::Ordering};
 
 use squall::{Epoch, GroupStatus, NodeId, ReadError, Seq, Status, Time, View};
 
-use super::{GROUP, Server, reception::Reception};
+use super::{GROUP, Server, VERSION, reception::Reception};
 use crate::Store;
-
-/// The version of Redis whose protocol and texts are followed; clients look at it.
-pub(super) const VERSION: &str = "7.2.0";
 
 /// The sources of `INFO`.
 pub(super) struct Facts<'a> {

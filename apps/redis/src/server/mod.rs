@@ -6,6 +6,7 @@
 
 mod auth;
 mod clients;
+mod config_command;
 mod connection;
 mod counts;
 mod describe;
@@ -45,6 +46,9 @@ use crate::{Store, value::MAX_VALUE_BYTES};
 
 /// The name of the replicated group, in configurations `[groups.kv]`.
 pub const GROUP: &str = "kv";
+
+/// The version of Redis whose protocol and texts are followed; clients look at it.
+const VERSION: &str = "7.2.0";
 
 /// The bytes that a replica reserves by default for each replica's large commands: enough for the longest value with
 /// the longest reasonable key. They take memory only while there are such commands.

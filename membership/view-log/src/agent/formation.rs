@@ -5,7 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Incarnation, Layout, Member, View};
 
-use super::{Agent, BUSY, MANY, force::LOOKS, is_same, leader::Asking};
+use super::{
+    Agent, BUSY, MANY,
+    force::LOOKS,
+    is_same,
+    leader::{Asking, Founders},
+};
 use crate::{
     settings::{Failure, Settings, Start, nodes},
     types::{LogNode, Types},
@@ -52,14 +57,6 @@ impl Formation {
     pub(super) fn new(returns_to_log: bool) -> Formation {
         Formation { returns_to_log, ..Formation::default() }
     }
-}
-
-/// The nodes that found a group.
-pub(super) struct Founders {
-    pub(super) layout: Layout,
-    /// The members, by rank.
-    pub(super) members: Vec<NodeId>,
-    pub(super) witnesses: Vec<NodeId>,
 }
 
 impl<C: Types> Agent<C> {

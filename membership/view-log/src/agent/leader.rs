@@ -7,9 +7,9 @@ use std::{
 
 use openraft::{ChangeMembers, async_runtime::watch::WatchReceiver, type_config::TypeConfigExt};
 use squall_fabric::NodeId;
-use squall_membership::{Entry, Member, Proposal};
+use squall_membership::{Entry, Layout, Member, Proposal};
 
-use super::{Agent, formation::Founders, input::Input, is_same};
+use super::{Agent, input::Input, is_same};
 use crate::{
     types::{AppRequest, AppResponse, LogNode, Types},
     voters::{self, Situation},
@@ -34,6 +34,14 @@ pub(super) struct Asking {
     /// Whether it is in no group yet, and among the founders of one.
     pub(super) founds: bool,
     pub(super) heard: Duration,
+}
+
+/// The nodes that found a group.
+pub(super) struct Founders {
+    pub(super) layout: Layout,
+    /// The members, by rank.
+    pub(super) members: Vec<NodeId>,
+    pub(super) witnesses: Vec<NodeId>,
 }
 
 /// A leader's memory. Another leader begins without it.

@@ -18,7 +18,7 @@ use crate::{
     calls::session::{Opening, RequestOutcome, RequestVerdict, SessionId, Sessions},
     clients::{
         contacts::Contacts,
-        serve::wire::{Members, ToClient, ToNode, WireOutcome},
+        wire::{Members, ToClient, ToNode, WireOutcome},
     },
 };
 

@@ -10,8 +10,8 @@ use crate::{
     error::excerpt,
     number::integer,
     server::{
+        VERSION,
         clients::valid_name,
-        info::VERSION,
         subscriptions::{CutOff, TopicKind},
         transaction::Exec,
     },

@@ -6,28 +6,35 @@
 //!   cutting.
 //! - The node's engine thread checks whether the disk has failed.
 
+mod appending;
+mod writing;
+
 use std::{
     collections::VecDeque,
     io,
     path::PathBuf,
     sync::{
-        Arc, MutexGuard, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
 };
 
 use event_listener::Event;
-use squall_fabric::{NodeId, Waker, sync::Lock};
-use squall_membership::{ClusterId, EndReason, Epoch, Seq};
+use squall_fabric::{Waker, sync::Lock};
+use squall_membership::{ClusterId, EndReason, Epoch};
 use squall_ordered::{
-    Payload, Persisted,
-    log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
+    Persisted,
+    log::{Appender, Batch, End, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
 };
 
 use crate::{
     capture::state::LogPlace,
-    durable::{disk::Disk, recovery::anew, scrub::ScrubReport, status::AsideStatus},
+    durable::{
+        anew,
+        disk::Disk,
+        status::{AsideStatus, ScrubReport},
+    },
 };
 
 /// A shard's log on a node's disk.
@@ -405,39 +412,6 @@ impl LogWriter {
         }
     }
 
-    /// Returns a guard with which to append for a while. The records go to the disk once the guard is dropped, or when
-    /// the batch before is there.
-    pub(crate) fn append(&self) -> AppendGuard<'_> {
-        AppendGuard { log_writer: self, buffer: self.buffer.lock(), appended: false }
-    }
-
-    /// Publishes on `persisted` from now on how far the log persists. That begins once all that was appended so far
-    /// persists, and the log reaches `from` and has the view's record.
-    ///
-    /// A view may begin behind the last record of the one before, since an entry of the order that is no message leaves
-    /// none. Only with the view's record does the log reach that place. A node whose log does not reach it has
-    /// acknowledged nothing in the view (docs/src/internals/restart.md).
-    pub(crate) fn publish(&self, persisted: Persisted, from: Position) {
-        let mut buffer = self.buffer.lock();
-        let record = Position::new(persisted.epoch(), Seq(0));
-        let from = buffer.appender.end().position.max(from).max(record);
-        let has_mark = self.is_anew();
-        if self.failure().is_none() && buffer.on_disk.position >= from && !has_mark {
-            persisted.set(buffer.on_disk.version);
-        }
-        buffer.persisted = Some((persisted, from));
-        drop(buffer);
-        if has_mark {
-            // The writing thread removes the mark.
-            self.wake();
-        }
-    }
-
-    /// Stops publishing how far the log persists.
-    pub(crate) fn stop_publishing(&self) {
-        self.buffer.lock().persisted = None;
-    }
-
     /// Asks the writing thread to run a job on the log, behind all that was appended before, as soon as the batch on
     /// its way is written. The result comes over the channel. Nothing comes if the log has failed, or its thread has
     /// ended.
@@ -498,172 +472,9 @@ impl LogWriter {
             Ok(end)
         })
     }
-
-    /// Does all work that is due, on the writing thread: the jobs, and one batch. Returns whether there was any; the
-    /// node's engine thread is to be woken then.
-    pub(crate) fn write(&self, log: &mut DiskLog) -> bool {
-        // Work that comes from here on sets it again.
-        self.due.store(false, Ordering::Release);
-        let jobs = std::mem::take(&mut *self.jobs.lock());
-        let mut any = !jobs.is_empty();
-        any |= self.write_batch(log);
-        if !jobs.is_empty() {
-            // Records that were appended while the first batch was on its way, but before the jobs were asked for.
-            self.write_batch(log);
-        }
-        if self.failure().is_none() {
-            self.say_persisted(log);
-        }
-        for job in jobs {
-            if self.failure().is_some() {
-                return any;
-            }
-            match job(log) {
-                Ok(tell) => {
-                    self.note_begin(log);
-                    tell();
-                }
-                Err(error) => self.fail(error.to_string()),
-            }
-        }
-        self.call_if_due();
-        // A lack of space for the next segment does no harm yet.
-        if self.failure().is_none()
-            && any
-            && let Err(error) = log.prepare()
-        {
-            tracing::debug!(%error, "the next segment of a log is not there yet");
-        }
-        any
-    }
-
-    /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
-    /// to save.
-    pub(crate) fn save_acknowledged(&self, log: &mut DiskLog) -> bool {
-        if self.failure().is_some() {
-            return false;
-        }
-        log.set_acknowledged(self.globally_persisted());
-        match log.save_acknowledged() {
-            Err(WriteError::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {}
-            Err(error) => self.fail(error.to_string()),
-            Ok(_) => {}
-        }
-        log.acknowledged() < log.persisted().version
-    }
-
-    fn note_begin(&self, log: &mut DiskLog) {
-        if log.begin() != self.begin() {
-            let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
-            let mut buffer = self.buffer.lock();
-            (buffer.begin, buffer.held) = (log.begin(), held);
-        }
-    }
-
-    /// Writes a batch, if there is one, and publishes the new end.
-    fn write_batch(&self, log: &mut DiskLog) -> bool {
-        if self.failure().is_some() {
-            return false;
-        }
-        let mut buffer = self.buffer.lock();
-        let ready = buffer.ready.take();
-        let Some(mut batch) = ready.or_else(|| buffer.appender.take_batch()) else { return false };
-        drop(buffer);
-        log.set_acknowledged(self.globally_persisted());
-        let end = match log.commit(&mut batch) {
-            Ok(end) => end,
-            Err(error) => {
-                self.fail(error.to_string());
-                return true;
-            }
-        };
-        let Counts { records, bytes, syncs } = &self.counts;
-        records.fetch_add(batch.records(), Ordering::Relaxed);
-        bytes.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
-        syncs.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = self.buffer.lock();
-        (buffer.on_disk, buffer.tip) = (end, log.tip());
-        buffer.appender.give_back(batch);
-        // Taken at once, so that the thread that is told next finds the room.
-        buffer.ready = buffer.appender.take_batch();
-        if buffer.ready.is_some() {
-            self.due.store(true, Ordering::Release);
-        }
-        drop(buffer);
-        self.say_persisted(log);
-        true
-    }
-
-    /// Publishes how far the log persists. A log that was begun anew first loses its mark, since others rely on what
-    /// the node then says.
-    fn say_persisted(&self, log: &DiskLog) {
-        let reaches = |buffer: &WriteBuffer| {
-            let told = buffer.persisted.as_ref();
-            told.filter(|(_, from)| buffer.on_disk.position >= *from).map(|(persisted, _)| persisted.clone())
-        };
-        if self.is_anew()
-            && reaches(&self.buffer.lock()).is_some()
-            && let Err(error) = self.end_anew(log)
-        {
-            return self.fail(error.to_string());
-        }
-        let buffer = self.buffer.lock();
-        if let Some(persisted) = reaches(&buffer) {
-            persisted.set(buffer.on_disk.version);
-        }
-    }
 }
 
 /// The result of setting or removing a log's mark.
 fn marked(log: &DiskLog, marked: io::Result<()>) -> Result<(), WriteError> {
     marked.map_err(|source| WriteError::Io { action: "its mark", path: log.storage().path(anew::NAME), source })
-}
-
-/// A guard to append to a log; see [`LogWriter::append`].
-pub(crate) struct AppendGuard<'a> {
-    log_writer: &'a LogWriter,
-    buffer: MutexGuard<'a, WriteBuffer>,
-    appended: bool,
-}
-
-impl AppendGuard<'_> {
-    /// The end of the log, with all that was appended.
-    pub(crate) fn end(&self) -> End {
-        self.buffer.appender.end()
-    }
-
-    /// Whether a record of any size that a message can have fits.
-    pub(crate) fn has_room(&self) -> bool {
-        self.buffer.appender.has_room() && self.log_writer.failure().is_none()
-    }
-
-    /// Appends a message, at the sender's time or just behind the record before.
-    pub(crate) fn message(
-        &mut self,
-        position: Position,
-        sent: Hlc,
-        sender: NodeId,
-        payload: Payload<'_>,
-    ) -> Result<End, AppendError> {
-        let time = self.end().time.next(sent);
-        self.appended = true;
-        self.buffer.appender.append(position, time, sender, payload)
-    }
-
-    /// Appends a view, at the time of the record before, so that it is alike in all members' logs.
-    pub(crate) fn view(&mut self, epoch: Epoch, view: &ViewRecord) -> Result<End, AppendError> {
-        let time = self.end().time;
-        self.appended = true;
-        let end = self.buffer.appender.append_view(epoch, time, view)?;
-        self.buffer.view = Some((epoch, view.clone()));
-        Ok(end)
-    }
-}
-
-impl Drop for AppendGuard<'_> {
-    fn drop(&mut self) {
-        if self.appended {
-            self.log_writer.wake();
-        }
-    }
 }
