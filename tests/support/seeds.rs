@@ -4,7 +4,14 @@
 // Each test uses only a part of this module.
 #![allow(dead_code)]
 
-use std::{env, ops::Range, thread};
+use std::{
+    any::Any,
+    env, iter,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    thread,
+};
 
 /// The seeds that the environment names, or the first `usual` ones.
 pub(crate) fn seeds(usual: u64) -> Range<u64> {
@@ -17,16 +24,40 @@ pub(crate) fn seeds(usual: u64) -> Range<u64> {
     number(from)..number(to)
 }
 
-/// Calls `run` with each of these seeds, on a thread for each core. Panics with the errors, if there are any.
-pub(crate) fn run_all(seeds: Range<u64>, run: impl Fn(u64) -> Result<(), String> + Sync) {
-    let run = |seed| run(seed).err().map(|what| format!("seed {seed}: {what}"));
+/// The number of failures after which no other seed is begun.
+const ENOUGH: usize = 5;
+
+/// Calls `run` with each of these seeds, on a thread for each core, and returns the results, in any order. Panics with
+/// the first errors and panics, if there are any.
+pub(crate) fn run_all<T: Send>(seeds: Range<u64>, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
+    let run = |seed| {
+        let result = catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|why| Err(sentence(&*why)));
+        result.map_err(|what| format!("seed {seed}: {what}"))
+    };
+    let (next, failed) = (AtomicU64::new(seeds.start), AtomicUsize::new(0));
+    let next = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| seeds.contains(seed));
+    let goes_on = || failed.load(Ordering::Relaxed) < ENOUGH;
+    let run = |seed| run(seed).inspect_err(|_| _ = failed.fetch_add(1, Ordering::Relaxed));
+    let share = || iter::from_fn(|| goes_on().then(next).flatten()).map(run).collect::<Vec<_>>();
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let failures: Vec<String> = thread::scope(|scope| {
-        let share = |thread| seeds.clone().skip(thread).step_by(threads);
-        let run = |thread| scope.spawn(move || share(thread).filter_map(run).collect::<Vec<_>>());
-        let running: Vec<_> = (0..threads).map(run).collect();
-        running.into_iter().flat_map(|thread| thread.join().expect("a run ends")).collect()
+    let results: Vec<Result<T, String>> = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
     });
-    let told: Vec<&String> = failures.iter().take(5).collect();
-    assert!(failures.is_empty(), "{} of {} seeds failed; the first: {told:#?}", failures.len(), seeds.count());
+    let (done, failures): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let mut failures: Vec<String> = failures.into_iter().filter_map(Result::err).collect();
+    failures.sort();
+    assert!(
+        failures.is_empty(),
+        "of {} seeds, at least {} failed: {failures:#?}",
+        seeds.end - seeds.start,
+        failures.len()
+    );
+    done.into_iter().filter_map(Result::ok).collect()
+}
+
+/// The message of a panic.
+fn sentence(why: &(dyn Any + Send)) -> String {
+    let text = why.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
 }

@@ -1,15 +1,16 @@
 //! The store in whole simulated clusters, each from a seed: clients at all nodes, clocks that differ, nodes that pause.
 //!
 //! Afterwards all replicas must be the same to the last detail, and the history of some keys must be linearizable. A
-//! failure names its seed, and `SQUALL_SEED` runs that one alone.
+//! failure names its seed. `SQUALL_SEED` runs that one alone, and `SQUALL_SEEDS=FROM..TO` runs others than usual.
 
 #[path = "histories/model.rs"]
 mod model;
+#[path = "../../../tests/support/seeds.rs"]
+mod seeds;
 
 use std::{
     cell::{Cell, RefCell},
     future::Future,
-    panic::catch_unwind,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
@@ -428,19 +429,7 @@ fn run(seed: u64) -> Vec<String> {
 
 #[test]
 fn replicas_stay_the_same_and_histories_are_linearizable() {
-    let seeds = match std::env::var("SQUALL_SEED") {
-        Ok(seed) => vec![seed.parse().expect("SQUALL_SEED is a number")],
-        Err(_) => (0..SEEDS).collect(),
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let failed: Vec<u64> = std::thread::scope(|scope| {
-        let share = |thread: usize| seeds.iter().copied().skip(thread).step_by(threads);
-        let fails = |seed: &u64| catch_unwind(|| run(*seed)).is_err();
-        let run = |thread| move || share(thread).filter(fails).collect::<Vec<_>>();
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(run(thread))).collect();
-        running.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
-    });
-    assert!(failed.is_empty(), "SQUALL_SEED={} and {} more of {} failed", failed[0], failed.len() - 1, seeds.len());
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Ok(run(seed)));
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use rustls::ClientConfig;
 
 use super::{

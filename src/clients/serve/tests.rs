@@ -12,11 +12,14 @@ use rkyv::Archived;
 use squall_fabric::NodeId;
 use squall_services::{Caller, ControlStream, DialTarget, Service};
 
-use super::{Consistency, QueryService, ServeOptions};
+use super::ServeOptions;
 use crate::{
     Applied, Config, Mode, Node, Replicated, ServedGroup, StartError,
-    clients::client::{Client, ClientConfig, ClientError},
-    clients::wire::{self, ToClient, ToNode, VERSION},
+    clients::{
+        client::{Client, ClientConfig, ClientError},
+        query::QueryService,
+        wire::{self, Consistency, ToClient, ToNode, VERSION},
+    },
 };
 
 /// A service that adds, and replies with the sum.

@@ -8,16 +8,11 @@
 mod faults;
 mod model;
 mod register;
+#[path = "../../../../tests/support/seeds.rs"]
+mod seeds;
 
 use std::{
-    any::Any,
     collections::{BTreeMap, VecDeque},
-    ops::Range,
-    panic::catch_unwind,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -308,59 +303,9 @@ fn run(seed: u64) -> Seen {
     simulation.seen
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().expect("nobody panics with it")
-}
-
-/// The message of a panic.
-fn sentence(why: &(dyn Any + Send)) -> &str {
-    let text = why.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
-}
-
-/// The seeds that run.
-fn seeds() -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
-    if let Ok(seed) = std::env::var("SQUALL_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    match std::env::var("SQUALL_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-            number(from)..number(to)
-        }
-        Err(_) => 0..SEEDS,
-    }
-}
-
 #[test]
 fn what_clients_saw_through_many_views_is_linearizable() {
-    let seeds = seeds();
-    let next = AtomicU64::new(seeds.start);
-    let (all, failed) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    match catch_unwind(|| run(seed)) {
-                        Ok(seen) => lock(&all).push(seen),
-                        Err(why) => {
-                            next.store(seeds.end, Ordering::Relaxed);
-                            lock(&failed).insert(seed, sentence(&*why).to_owned());
-                        }
-                    }
-                }
-            });
-        }
-    });
-    if let Some((seed, why)) = lock(&failed).first_key_value() {
-        panic!("seed {seed}: {why}\nSQUALL_SEED={seed} runs it alone");
-    }
-    let all = lock(&all);
+    let all = seeds::run_all(seeds::seeds(SEEDS), |seed| Ok(run(seed)));
     let sum = |of: fn(&Seen) -> u64| all.iter().map(of).sum::<u64>();
     let (runs, answered, unknown) = (all.len() as u64, sum(|seen| seen.answered), sum(|seen| seen.unknown));
     let (epochs, lost) = (sum(|seen| seen.epoch), sum(|seen| seen.lost));
