@@ -5,7 +5,7 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use squall_fabric::{NodeId, Time, shm::{ShmConfig, ShmFabric}};
-//! use squall_rdmc::{Buffer, Event, GroupConfig, GroupId, bulk::Bulk};
+//! use squall_rdmc::{Buffer, Event, Failure, GroupConfig, GroupId, bulk::Bulk};
 //! use squall_runtime::Spin;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,6 +34,9 @@
 //!             }
 //!             Event::Received { buffer, len, .. } => println!("{} bytes, the first is {}", len, buffer[0]),
 //!             Event::Destroyed => return Ok(()),
+//!             Event::Failed(Failure { suspect: Some(node), reason, .. }) => {
+//!                 return Err(format!("{node}: {reason}").into());
+//!             }
 //!             Event::Failed(failure) => return Err(failure.reason.into()),
 //!             Event::Connected | Event::Released { .. } => {}
 //!         }

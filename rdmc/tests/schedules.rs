@@ -200,7 +200,8 @@ fn the_average_slack_of_a_binomial_pipeline_is_the_papers() {
 #[test]
 fn impossible_groups_are_refused_with_a_reason() {
     let error = |algorithm: &Algorithm, n, rank| Schedule::new(algorithm, n, Rank(rank)).unwrap_err().to_string();
-    assert_eq!(error(&Algorithm::Chain, 0, 0), "a group of 0 members is not possible");
+    let said = error(&Algorithm::Chain, 0, 0);
+    assert_eq!(said, "a group of 0 members is not possible: give 1 to 2^31 members, the root first");
     assert_eq!(error(&Algorithm::Chain, 3, 3), "rank 3 is none of a group of 3 members");
     let racks = hybrid(&[0, 0, 1], Outer::Chain);
     assert_eq!(error(&racks, 4, 0), "racks are given for 3 members, but the group has 4");

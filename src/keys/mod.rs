@@ -39,7 +39,10 @@ pub use self::{
     log::LogKeys,
 };
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use crate::config::NameError;
 
@@ -48,7 +51,7 @@ use crate::config::NameError;
 #[non_exhaustive]
 pub enum KeysError {
     /// A file could not be read.
-    #[error("{} can't be read: {cause}{}", path.display(), if *is_ca { "; `squall keys init` makes a CA" } else { "" })]
+    #[error("{} can't be read: {cause}{}", path.display(), if *is_ca { NO_CA } else { "" })]
     Read {
         /// The file.
         path: PathBuf,
@@ -68,7 +71,7 @@ pub enum KeysError {
         cause: io::Error,
     },
     /// A file exists already, and was not to be replaced.
-    #[error("{} is there already: give another directory, or --force to replace it", path.display())]
+    #[error("{} is there already: {}", path.display(), instead_of(path))]
     Exists {
         /// The file.
         path: PathBuf,
@@ -97,7 +100,8 @@ pub enum KeysError {
     },
     /// The CA has expired.
     #[error(
-        "the CA of cluster {cluster:?} expired on {on}: make a new one with `squall keys init`, and keys of all nodes"
+        "the CA of cluster {cluster:?} expired on {on}: make a new one with `squall keys init --force`, and new keys \
+         of all nodes with `squall keys add --force`"
     )]
     AuthorityExpired {
         /// The CA's cluster.
@@ -108,6 +112,18 @@ pub enum KeysError {
     /// Making a key or a certificate failed.
     #[error("a key or a certificate could not be made: {0}")]
     Make(#[from] rcgen::Error),
+}
+
+/// The remedy where a CA's file can't be read.
+const NO_CA: &str = "; run this where the CA was made; only if the cluster has none, `squall keys init` makes one";
+
+/// The remedies where a file is there already.
+fn instead_of(path: &Path) -> &'static str {
+    if path.file_stem().is_some_and(|stem| stem == "ca") {
+        "give another directory, or --force to replace the CA, which makes all certificates of the old one useless"
+    } else {
+        "leave this node out, or give --force to replace its keys"
+    }
 }
 
 #[cfg(all(test, not(squall_loom), feature = "certificates"))]

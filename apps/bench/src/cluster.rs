@@ -53,8 +53,12 @@ pub(crate) enum RunError {
     Died { node: usize, how: String },
     #[error("it was told to stop, and what it had written is removed")]
     Stopped,
-    #[error("the nodes did not answer within {0:?}: the host may be overloaded, try fewer --nodes")]
-    Silent(Duration),
+    #[error("the nodes did not answer within {limit:?}: the host may be overloaded, try fewer --nodes{or}")]
+    Silent {
+        limit: Duration,
+        /// Another guess, where there is a network.
+        or: &'static str,
+    },
 }
 
 impl From<RunError> for CommandError {
@@ -126,6 +130,8 @@ pub(crate) struct Workers {
     /// A process' words; None once it says nothing more.
     said: Receiver<(Life, Option<WorkerReport>)>,
     say: Sender<(Life, Option<WorkerReport>)>,
+    /// Whether the nodes talk over a network, be it loopback.
+    has_network: bool,
 }
 
 /// A node's index, and the number of its process: 0 is the first.
@@ -144,7 +150,8 @@ impl Workers {
     /// Starts a process for each of these works, one for each node from 0 on.
     pub(crate) fn start(works: impl Iterator<Item = WorkerJob>, places: &Places) -> Result<Workers, RunError> {
         let (say, said) = mpsc::channel();
-        let mut workers = Workers { workers: Vec::new(), stop: Arc::default(), said, say };
+        let has_network = places.place.is_some();
+        let mut workers = Workers { workers: Vec::new(), stop: Arc::default(), said, say, has_network };
         for (node, work) in works.enumerate() {
             let worker = workers.spawn((node, 0), &work, places)?;
             workers.workers.push(worker);
@@ -265,7 +272,7 @@ impl Workers {
                 }
                 Ok(((node, _), None)) => return Err(self.died(node)),
                 Err(RecvTimeoutError::Timeout) if left > STOP_AFTER => {}
-                Err(RecvTimeoutError::Timeout) => return Err(RunError::Silent(limit)),
+                Err(RecvTimeoutError::Timeout) => return Err(self.silent(limit)),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(0)),
             }
         }
@@ -293,6 +300,12 @@ impl Workers {
             Err(error) => error.to_string(),
         };
         RunError::Died { node, how }
+    }
+
+    /// The error for workers that do not say in time what is awaited.
+    pub(crate) fn silent(&self, limit: Duration) -> RunError {
+        let or = if self.has_network { ", or the nodes do not reach each other (--addresses)" } else { "" };
+        RunError::Silent { limit, or }
     }
 
     /// Sends a line to all workers.

@@ -46,18 +46,19 @@ impl ProtectionArgs {
         }
     }
 
-    pub(crate) fn security(&self) -> Result<Security, CommandError> {
+    /// The protection. `node_option` is the command's option for this side's node.
+    pub(crate) fn security(&self, node_option: &str) -> Result<Security, CommandError> {
         match (&self.keys, self.security) {
-            (Some(directory), _) => Ok(Security::Tls(self.identity(directory)?)),
+            (Some(directory), _) => Ok(Security::Tls(self.identity(directory, node_option)?)),
             (None, Some(Unprotected::None)) => Ok(Security::None),
             (None, None) => Ok(Security::LoopbackOnly),
         }
     }
 
-    fn identity(&self, directory: &Path) -> Result<Identity, CommandError> {
+    fn identity(&self, directory: &Path, node_option: &str) -> Result<Identity, CommandError> {
         let node = match self.node {
             Some(node) => node,
-            None => only_node(directory).map_err(CommandError::Usage)?,
+            None => only_node(directory, node_option).map_err(CommandError::Usage)?,
         };
         let file = |name: &str| directory.join(name);
         Identity::load(file("ca.pem"), file(&format!("node-{node}.pem")), file(&format!("node-{node}.key")))
@@ -66,7 +67,7 @@ impl ProtectionArgs {
 }
 
 /// The node whose key a directory has. An error if there is none, or more than one.
-fn only_node(directory: &Path) -> Result<u32, String> {
+fn only_node(directory: &Path, node_option: &str) -> Result<u32, String> {
     let shown = directory.display();
     let entries = directory.read_dir().map_err(|error| format!("the keys in {shown} can't be read: {error}"))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -75,7 +76,7 @@ fn only_node(directory: &Path) -> Result<u32, String> {
         (Some(node), None) => Ok(node),
         (None, _) => Err(format!("{shown} has no node-N.key: make one with `squall keys add --dir {shown} --node N`")),
         (Some(_), Some(_)) => {
-            Err(format!("{shown} has keys of several nodes: say with --node which of them this side is"))
+            Err(format!("{shown} has keys of several nodes: say with {node_option} which of them this side is"))
         }
     }
 }

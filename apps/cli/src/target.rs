@@ -84,7 +84,7 @@ pub(crate) struct KeysArgs {
 impl KeysArgs {
     pub(crate) fn security(&self) -> Result<Security, CommandError> {
         let KeysArgs { keys, keys_of, security } = self;
-        ProtectionArgs { keys: keys.clone(), node: *keys_of, security: *security }.security()
+        ProtectionArgs { keys: keys.clone(), node: *keys_of, security: *security }.security("--keys-of")
     }
 }
 

@@ -165,7 +165,7 @@ impl Thread {
             ChannelError::End | ChannelError::System(_) => {}
             // The other end has proved that it is the peer.
             ChannelError::Pipe(PipeError::Tls(TlsError::OwnCertificate(_))) => {
-                return self.refused(id, format!("{peer}: {error}; make a new one with `squall keys add`"));
+                return self.refused(id, format!("{peer}: {error}"));
             }
             ChannelError::Pipe(_) => self.dial_problem(peer, address, &error.to_string()),
         }

@@ -34,7 +34,8 @@ impl Security {
 }
 
 /// The reason for which an address is not dialed that the node's protection does not permit.
-pub(super) const UNPROTECTED: &str = "it is not dialed without protection: configure a CA, or write `security = \"none\"` if only this cluster is on that network";
+pub(super) const UNPROTECTED: &str = "it is not dialed without protection: configure a CA, or write \
+     `security = \"none\"` if only this cluster is on that network; to a command give --keys DIR or --security none";
 
 /// The settings of a node's port.
 #[derive(Clone, Debug)]

@@ -369,7 +369,7 @@ pub enum IdentityError {
         what: String,
     },
     /// The certificate is too old.
-    #[error("{what} expired {ago} ago: make a new one with `squall keys add`")]
+    #[error("{what} expired {ago} ago: make a new one with `squall keys add --force`")]
     Expired {
         /// The certificate.
         what: String,

@@ -258,7 +258,7 @@ pub enum DialError {
     #[error(transparent)]
     Config(#[from] NetError),
     /// The node refused.
-    #[error("{address} refused service {service}: {why}")]
+    #[error("{address} refused the connection: {why}")]
     Refused {
         /// The address of the node.
         address: SocketAddr,
@@ -268,7 +268,7 @@ pub enum DialError {
         why: String,
     },
     /// The node would talk to this one, and has no such service, or no room for another stream of it.
-    #[error("{address} does not offer service {service}, or too many wait for it")]
+    #[error("{address} does not offer this service now, or too many wait for it")]
     NoService {
         /// The address of the node.
         address: SocketAddr,
@@ -276,7 +276,7 @@ pub enum DialError {
         service: u32,
     },
     /// None of the addresses answered as the node should.
-    #[error("service {service} could not be reached: {}", causes.join("; "))]
+    #[error("the node could not be reached: {}", causes.join("; "))]
     Unreachable {
         /// The service's number.
         service: u32,

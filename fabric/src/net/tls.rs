@@ -1,7 +1,7 @@
 //! Sealing and opening bytes once both sides have shown their certificates: TLS 1.3, without sockets.
 
 use rustls::{
-    Error,
+    CertificateError, Error,
     client::UnbufferedClientConnection,
     pki_types::{CertificateDer, ServerName},
     server::UnbufferedServerConnection,
@@ -20,6 +20,9 @@ const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 /// The longest record that the standard allows, with its header.
 pub(super) const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 
+/// The remedy where a certificate is refused.
+const ONE_CA: &str = "both sides need certificates of one CA, valid today (`squall keys show`)";
+
 /// The reason for which an encrypted connection can't go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TlsError {
@@ -27,7 +30,7 @@ pub(crate) enum TlsError {
     #[error("its certificate was refused: {0}")]
     PeerCertificate(String),
     /// A peer whose certificate is good does not accept this node's.
-    #[error("it refuses this node's certificate: {0}")]
+    #[error("it refuses this node's certificate: {0}; {ONE_CA}")]
     OwnCertificate(String),
     /// The bytes violate the protocol.
     #[error("{0}")]
@@ -173,7 +176,10 @@ impl Connection {
 pub(super) fn explain(error: &Error, authenticated: bool) -> TlsError {
     use rustls::AlertDescription as Alert;
     match error {
-        Error::InvalidCertificate(_) => TlsError::PeerCertificate(error.to_string()),
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => TlsError::PeerCertificate(error.to_string()),
+        Error::InvalidCertificate(_) => TlsError::PeerCertificate(format!("{error}; {ONE_CA}")),
         Error::NoCertificatesPresented => TlsError::PeerCertificate("it showed none".into()),
         Error::AlertReceived(
             alert @ (Alert::BadCertificate

@@ -111,6 +111,15 @@ pub enum VerbsError {
          `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`"
     )]
     NoDevice,
+    /// The kernel has the device, but programs can't use it.
+    #[error(
+        "this machine has the RDMA device {device}, but programs can't use it: load `ib_uverbs`, and install the \
+         device's part of libibverbs (Debian: ibverbs-providers)"
+    )]
+    NoProvider {
+        /// The device.
+        device: String,
+    },
     /// The machine has other devices.
     #[error("there is no RDMA device {wanted:?}: this machine has {present}")]
     NoSuchDevice {
@@ -142,8 +151,8 @@ pub enum VerbsError {
     },
     /// The port has no usable address.
     #[error(
-        "port {port} of the RDMA device {device} has no RoCE v2 address: give its interface an IP address, or set the GID \
-         index of another kind (`rdma link`, /sys/class/infiniband/{device}/ports/{port}/gid_attrs/types)"
+        "port {port} of the RDMA device {device} has no RoCE v2 address: give its interface an IP address, or set \
+         `fabric.verbs.gid_index` to one of another kind (/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types)"
     )]
     NoGid {
         /// The device.
@@ -152,7 +161,10 @@ pub enum VerbsError {
         port: u8,
     },
     /// The port has no address at that index.
-    #[error("port {port} of the RDMA device {device} has no address at GID index {index}: {cause}")]
+    #[error(
+        "port {port} of the RDMA device {device} has no address at GID index {index}: {cause}; leave \
+         `fabric.verbs.gid_index` out, or take one that `squall doctor` shows"
+    )]
     Gid {
         /// The device.
         device: String,
@@ -187,7 +199,20 @@ pub enum VerbsError {
     QueueDepth {
         /// The depth that was asked for.
         depth: usize,
-        /// The greatest depth here.
+        /// The greatest depth of any.
+        most: usize,
+    },
+    /// The device's queues are shorter.
+    #[error(
+        "a queue depth of {depth} can't be had on the RDMA device {device}, whose queues take {most}: choose another \
+         device, or set `VerbsConfig::queue_depth`"
+    )]
+    QueuesTooShort {
+        /// The device.
+        device: String,
+        /// The depth that was asked for.
+        depth: usize,
+        /// The greatest depth there.
         most: usize,
     },
     /// The node's port could not be opened.
@@ -278,32 +303,36 @@ fn choose(config: &VerbsConfig) -> Result<(Arc<Context>, u8, ibv_port_attr), Ver
     let wanted = |name: &str| config.device.as_deref().is_none_or(|device| device == name);
     let devices = Context::open_all(wanted).map_err(|error| match error.raw_os_error() {
         // libibverbs returns ENOSYS where the kernel's part is not loaded.
-        Some(38) => VerbsError::NoDevice,
+        Some(38) => no_device(config),
         _ => VerbsError::system("list the RDMA devices")(error),
     })?;
-    if let (true, Some(wanted)) = (devices.is_empty(), &config.device) {
-        let names: Vec<String> = fs::read_dir(CLASS)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect();
-        if !names.is_empty() {
-            return Err(VerbsError::NoSuchDevice { wanted: wanted.clone(), present: names.join(", ") });
-        }
-    }
     // The first device's refusal is reported if none will do.
-    let mut refusal = VerbsError::NoDevice;
+    let mut refusal = None;
     for (device, context) in devices {
         let tried = context
             .map_err(|error| VerbsError::Open { device: device.clone(), cause: error.to_string() })
             .and_then(|context| choose_port(config, &context).map(|(port, attributes)| (context, port, attributes)));
         match tried {
             Ok(found) => return Ok(found),
-            Err(error) if refusal == VerbsError::NoDevice => refusal = error,
-            Err(_) => {}
+            Err(error) => refusal = refusal.or(Some(error)),
         }
     }
-    Err(refusal)
+    Err(refusal.unwrap_or_else(|| no_device(config)))
+}
+
+/// The error for a machine on which programs can use no device, or none of the name that is asked for.
+fn no_device(config: &VerbsConfig) -> VerbsError {
+    let names: Vec<String> = fs::read_dir(CLASS)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let Some(first) = names.first() else { return VerbsError::NoDevice };
+    let device = config.device.as_ref().unwrap_or(first).clone();
+    match names.contains(&device) {
+        true => VerbsError::NoProvider { device },
+        false => VerbsError::NoSuchDevice { wanted: device, present: names.join(", ") },
+    }
 }
 
 fn choose_port(config: &VerbsConfig, context: &Context) -> Result<(u8, ibv_port_attr), VerbsError> {

@@ -115,7 +115,8 @@ impl VerbsFabric {
         let recvs = config.queue_depth;
         let most = attachment.max_entries.saturating_sub(sends).min(attachment.max_requests);
         if recvs > most || sends <= RESERVED {
-            return Err(VerbsError::QueueDepth { depth: config.queue_depth, most });
+            let device = attachment.device().to_owned();
+            return Err(VerbsError::QueuesTooShort { device, depth: config.queue_depth, most });
         }
         let room = Room { sends: sends as u32, recvs: recvs as u32, inline: config.inline_bytes as u32 };
         let completions = Completions::new(&attachment.pd.context, attachment.max_entries)

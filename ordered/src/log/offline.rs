@@ -1,6 +1,6 @@
 //! An operator's work on a log that no node has: reading its good parts, repairing it from copies, or cutting it.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 use super::{
     Body, CutOutcome, Damage, End, Hlc, Log, MAX_REASON_BYTES, MAX_SKIPS, Missing, OpenError, Opened, Position,
@@ -40,7 +40,7 @@ pub enum OfflineError {
         oldest: Position,
     },
     /// The log does not reach the version at which it should end.
-    #[error("the log holds versions {first} to {last}, so it can't be cut at version {version}: give one of these")]
+    #[error("the log can't be cut at version {version}: it can be cut at versions {first} to {last}")]
     NotThere {
         /// The version that was asked for.
         version: u64,
@@ -87,6 +87,15 @@ pub enum OfflineError {
     /// The log has as many skipped commands as can be.
     #[error("{max} commands of this log are skipped already, as many as can be: mend the program", max = MAX_SKIPS)]
     TooManySkips,
+    /// A log that was given as a copy of this one belongs to another cluster, or to another shard.
+    #[error(
+        "{} is the log of another cluster, group or shard: give --from copies of the log that is to be repaired",
+        path.display()
+    )]
+    OtherLog {
+        /// The log's directory.
+        path: PathBuf,
+    },
     /// Damaged records lie before the version at which the log should end.
     #[error("{damage}, before version {version}: repair it from another member's log, or cut at version {after}")]
     DamagedBefore {
@@ -240,13 +249,7 @@ pub fn repair<S: Storage + Clone, T: Storage + Clone>(
         let copy = Log::look(other, false)?.log;
         let is_same = (copy.options().cluster, copy.options().shard) == (log.options().cluster, log.options().shard);
         if !is_same {
-            let path = copy.storage().path("");
-            let (found, expected) = (copy.options().cluster, log.options().cluster);
-            let (found_shard, expected_shard) = (copy.options().shard, log.options().shard);
-            return Err(OfflineError::Open(match found == expected {
-                true => OpenError::OtherShard { path, found: found_shard, expected: expected_shard },
-                false => OpenError::OtherCluster { path, found, expected },
-            }));
+            return Err(OfflineError::OtherLog { path: copy.storage().path("") });
         }
         copies.push(copy);
     }

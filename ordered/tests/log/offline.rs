@@ -363,7 +363,7 @@ fn another_log_is_no_copy() {
     let options = Options { shard: squall_membership::ShardId(9), ..options(1 << 20, 1 << 16) };
     open(&other, options);
     let error = repair(storage, [other], &mut Rng::with_seed(1)).expect_err("it is another shard's");
-    assert!(matches!(error, OfflineError::Open(_)), "{error}");
+    assert!(matches!(error, OfflineError::OtherLog { .. }), "{error}");
 }
 
 /// The versions in a log's list.

@@ -122,7 +122,7 @@ impl FirstBlock {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A group has at least its root, and at most 2³¹ members.
-    #[error("a group of {0} members is not possible")]
+    #[error("a group of {0} members is not possible: give 1 to 2^31 members, the root first")]
     Members(usize),
     /// The rank is not one of the group's ranks.
     #[error("{rank} is none of a group of {members} members")]

@@ -381,7 +381,11 @@ impl ClientCore {
             let Some(id) = self.queued.pop_front() else { break };
             let Some(call) = self.calls.get_mut(&id) else { continue };
             if matches!(&call.ask, Ask::Command(command) if command.len() > self.request_bytes) {
-                let why = format!("it is longer than {} bytes, which the group takes of a client", self.request_bytes);
+                let why = format!(
+                    "it is longer than {} bytes, which the group takes of a client; divide it, or configure a larger \
+                     limit (`bulk_reserve` of the group, `request_bytes` of its `ServeOptions`)",
+                    self.request_bytes
+                );
                 self.deadlines.remove(&(call.deadline, id));
                 self.calls.remove(&id);
                 out.push(ClientEffect::Resolve(id, Err(ClientError::Rejected(why))));

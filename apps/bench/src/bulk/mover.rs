@@ -16,7 +16,7 @@ use std::{
 use squall::{
     Time,
     bulk::Bulk,
-    rdmc::{Buffer, Event, GroupConfig, GroupId, schedule::Algorithm},
+    rdmc::{Buffer, Event, Failure, GroupConfig, GroupId, schedule::Algorithm},
 };
 use squall_fabric::{NodeId, Wait, mixed::MixedFabric, shm::ShmFabric};
 
@@ -312,6 +312,7 @@ impl<'a> Mover<'a> {
                     self.provide(group, Arc::into_inner(buffer).expect("its group has released it"));
                 }
             }
+            (Event::Failed(Failure { suspect: Some(node), reason, .. }), _) => return Err(format!("{node}: {reason}")),
             (Event::Failed(failure), _) => return Err(failure.reason),
             (Event::Incoming { .. } | Event::Destroyed, _) => {
                 return Err(format!("{group:?} wants memory, or has ended: this is a bug of Squall"));

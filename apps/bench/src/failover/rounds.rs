@@ -66,7 +66,7 @@ fn settle(workers: &mut Workers, patience: Duration) -> Result<Settled, RunError
             return Ok(views.into_iter().next().expect("there are workers"));
         }
         if Instant::now() > until {
-            return Err(RunError::Silent(patience));
+            return Err(workers.silent(patience));
         }
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn run(jobs: &[TransactionsJob], lasts: Duration) -> Result<String, S
         workers.resume(victim);
         match workers.until(victim, PATIENCE, |_| None::<()>) {
             Err(RunError::Failed { node, why }) if node == victim && why == OUT => {}
-            Err(RunError::Silent(_)) => {
+            Err(RunError::Silent { .. }) => {
                 return Err(format!("rank {victim} went on, and did not learn that it was removed"));
             }
             ended => ended.map_err(text)?,

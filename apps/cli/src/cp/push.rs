@@ -99,7 +99,7 @@ impl PushArgs {
                 PushOptions::new(self.paths, self.to, self.cluster)
             }
             all if all == self.to.len() => {
-                let security = self.protection.security()?;
+                let security = self.protection.security("--node")?;
                 PushOptions::over_network(self.paths, self.to, self.cluster, security)
             }
             _ => {

@@ -44,7 +44,7 @@ impl ServeArgs {
         if listen.is_empty() {
             protection.check_unused()?;
         }
-        let security = protection.security()?;
+        let security = protection.security("--node")?;
         let name = name.unwrap_or_else(|| listen.join(","));
         let network = (!listen.is_empty()).then_some(ReceiverNetwork { listen, security });
         let options = ServeOptions { directory: dir, name: name.clone(), cluster, network };

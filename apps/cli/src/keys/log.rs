@@ -31,9 +31,9 @@ impl LogArgs {
         let files = Files::in_directory(&self.dir);
         let made: Vec<LogKeys> = self.node.iter().map(|&id| LogKeys::create(NodeId(id))).collect::<Result<_, _>>()?;
         // All or none: half of a list would have to be taken out of the next call.
-        let taken = |keys: &&LogKeys| files.log_key(keys.node()).exists() || files.log_public_key(keys.node()).exists();
-        if let Some(keys) = made.iter().find(taken).filter(|_| !self.force) {
-            return Err(KeysError::Exists { path: files.log_key(keys.node()) });
+        let mut all = made.iter().flat_map(|keys| [files.log_key(keys.node()), files.log_public_key(keys.node())]);
+        if let Some(path) = all.find(|path| !self.force && path.exists()) {
+            return Err(KeysError::Exists { path });
         }
         for keys in &made {
             keys.save(&files, self.force)?;

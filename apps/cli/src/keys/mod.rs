@@ -114,9 +114,9 @@ impl AddArgs {
         let made: Vec<NodeKeys> =
             self.node.iter().map(|&id| authority.issue(NodeId(id), self.days)).collect::<Result<_, _>>()?;
         // All or none: half of a list would have to be taken out of the next call.
-        let taken = |keys: &&NodeKeys| files.key(keys.node()).exists() || files.certificate(keys.node()).exists();
-        if let Some(keys) = made.iter().find(taken).filter(|_| !self.force) {
-            return Err(KeysError::Exists { path: files.key(keys.node()) });
+        let mut all = made.iter().flat_map(|keys| [files.key(keys.node()), files.certificate(keys.node())]);
+        if let Some(path) = all.find(|path| !self.force && path.exists()) {
+            return Err(KeysError::Exists { path });
         }
         for keys in &made {
             keys.save(&files, self.force)?;

@@ -74,7 +74,14 @@ fn validity(certificate: &Description, now: i64) -> String {
     let (since, until) = (certificate.since.unix_timestamp(), certificate.until.unix_timestamp());
     let day = certificate.until.date();
     if now >= until {
-        return format!("EXPIRED on {day}, {} days ago: renew it with `squall keys add --force`", (now - until) / DAY);
+        let remedy = match certificate.subject {
+            Subject::Authority { .. } => {
+                "make a new one with `squall keys init --force`, and new keys of all nodes with `squall keys add \
+                 --force`"
+            }
+            _ => "renew it with `squall keys add --force`",
+        };
+        return format!("EXPIRED on {day}, {} days ago: {remedy}", (now - until) / DAY);
     }
     if now < since {
         return format!("not yet good: from {} on (is the clock right?)", certificate.since.date());
@@ -101,5 +108,7 @@ mod tests {
         assert!(validity(certificate, 0).starts_with("not yet good"));
         let [certificate] = &describe(authority.certificate()).unwrap()[..] else { panic!("one certificate") };
         assert!(sentence(certificate).starts_with("the CA of cluster \"bank\", good until "));
+        let said = validity(certificate, certificate.until.unix_timestamp());
+        assert!(said.contains("keys init --force") && said.contains("keys add --force"), "{said}");
     }
 }

@@ -178,7 +178,7 @@ impl Tally {
     fn say(&self, took: Duration) -> String {
         let Tally { acknowledged, bytes, first, last, .. } = *self;
         if acknowledged == 0 {
-            return "no record was appended".to_owned();
+            return "no record was acknowledged".to_owned();
         }
         let rate = acknowledged as f64 / took.as_secs_f64().max(1e-9);
         format!(
@@ -226,10 +226,11 @@ fn wait(
     }
     let _ = out.flush();
     if refused > 0 {
-        tally.rest += &format!("; {refused} were not appended");
+        tally.rest += &format!("; {refused} {} not appended", if refused == 1 { "was" } else { "were" });
     }
     if unknown > 0 {
-        tally.rest += &format!("; of {unknown} it is unknown whether they were");
+        let they = if unknown == 1 { "it was" } else { "they were" };
+        tally.rest += &format!("; of {unknown} it is unknown whether {they} appended");
     }
     tally
 }

@@ -32,7 +32,7 @@ impl AtArgs {
         let (records, _) = log.last(1, Some(at.version)).map_err(CommandError::failed)?;
         let Some(record) = records.first() else {
             let time = time::show(self.time);
-            return Err(CommandError::Failed(format!("there is no record that is not later than {time}")));
+            return Err(CommandError::Failed(format!("all records are later than {time}")));
         };
         shown(Shown::new(self.form).records([record]))
     }

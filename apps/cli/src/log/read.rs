@@ -55,7 +55,7 @@ impl ReadArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let (from, to) = (self.from.unwrap_or(1), self.to.unwrap_or(u64::MAX));
         if from > to {
-            return Err(CommandError::Usage(format!("--from {from} lies behind --to {to}")));
+            return Err(CommandError::Usage(format!("--from {from} lies behind --to {to}: exchange the two")));
         }
         match &self.directory {
             Some(directory) => self.print_directory(directory, from, to),

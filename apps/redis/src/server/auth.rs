@@ -21,22 +21,32 @@ pub enum PasswordError {
         error: io::Error,
     },
     /// The password is empty, which would let in every client.
-    #[error("the password is empty: give one, or leave the option out to serve every client")]
-    Empty,
+    #[error(
+        "the password in {place} is empty: give one; to serve every client, give no --password-file, and unset \
+         SQUALL_REDIS_PASSWORD"
+    )]
+    Empty {
+        /// The file, or the variable.
+        place: String,
+    },
     /// The password is longer than any word that a client may send before it has given the password.
-    #[error("the password has {bytes} bytes: give one of at most {STRANGERS_BULK_BYTES}")]
+    #[error("the password in {place} has {bytes} bytes: give one of at most {STRANGERS_BULK_BYTES}")]
     TooLong {
+        /// The file, or the variable.
+        place: String,
         /// The password's length, in bytes.
         bytes: usize,
     },
 }
 
 impl Password {
-    /// A password, which must not be empty, nor have more than 16 KiB.
-    pub fn new(password: impl AsRef<[u8]>) -> Result<Password, PasswordError> {
+    /// A password, which must not be empty, nor have more than 16 KiB. `place` says in errors where it comes from.
+    pub fn new(password: impl AsRef<[u8]>, place: impl Into<String>) -> Result<Password, PasswordError> {
         match password.as_ref() {
-            [] => Err(PasswordError::Empty),
-            long if long.len() > STRANGERS_BULK_BYTES => Err(PasswordError::TooLong { bytes: long.len() }),
+            [] => Err(PasswordError::Empty { place: place.into() }),
+            long if long.len() > STRANGERS_BULK_BYTES => {
+                Err(PasswordError::TooLong { place: place.into(), bytes: long.len() })
+            }
             password => Ok(Password(password.into())),
         }
     }
@@ -50,7 +60,7 @@ impl Password {
             tracing::warn!(path = %path.display(), "every user of this host can read the password: chmod o-r helps");
         }
         let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        Password::new(line.strip_suffix(b"\r").unwrap_or(line))
+        Password::new(line.strip_suffix(b"\r").unwrap_or(line), path.display().to_string())
     }
 
     /// Whether these bytes are the password. The time that the comparison takes reveals only the length of `said`.
@@ -69,7 +79,7 @@ mod tests {
 
     #[test]
     fn only_the_same_words_are_the_password() {
-        let password = Password::new("secret").expect("it is not empty");
+        let password = Password::new("secret", "a test").expect("it is not empty");
         assert!(password.is(b"secret"));
         for other in ["", "s", "secre", "secreT", "secretsecret", "secrets"] {
             assert!(!password.is(other.as_bytes()), "{other}");
@@ -78,9 +88,9 @@ mod tests {
 
     #[test]
     fn nobody_can_be_asked_for_nothing_or_for_too_much() {
-        assert!(matches!(Password::new(""), Err(PasswordError::Empty)));
+        assert!(matches!(Password::new("", "a test"), Err(PasswordError::Empty { .. })));
         let long = vec![b'x'; STRANGERS_BULK_BYTES + 1];
-        assert!(matches!(Password::new(&long), Err(PasswordError::TooLong { bytes: 16385 })));
-        assert!(Password::new(&long[1..]).is_ok());
+        assert!(matches!(Password::new(&long, "a test"), Err(PasswordError::TooLong { bytes: 16385, .. })));
+        assert!(Password::new(&long[1..], "a test").is_ok());
     }
 }

@@ -116,7 +116,13 @@ impl Replica for Backstage {
 /// The error for a request that the group did not answer.
 fn failed(error: &ClientError) -> Error {
     let code = if error.is_not_applied() { "CLUSTERDOWN" } else { "UNKNOWN" };
-    Error::new(format!("{code} {error}"))
+    match error {
+        ClientError::Full { max } => {
+            Error::new(format!("{code} {max} requests of this front end wait already, as many as may: try again later"))
+        }
+        ClientError::NoReply => Error::new(format!("{code} the command was carried out, but its answer was too long")),
+        error => Error::new(format!("{code} {error}")),
+    }
 }
 
 /// A command on its way through the group.

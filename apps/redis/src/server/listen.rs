@@ -10,7 +10,8 @@ use std::{
 pub enum ListenError {
     /// Another program listens there.
     #[error(
-        "port {} of {} is in use: stop the program that listens there (`ss -ltnp` names it), or choose other ports with --port",
+        "port {} of {} is in use: stop the program that listens there (`ss -ltnp` names it), or choose other ports \
+         with --port (a front end's in --listen)",
         .0.port(), .0.ip()
     )]
     InUse(SocketAddr),
@@ -18,7 +19,10 @@ pub enum ListenError {
     #[error("{} is no address of this host: give one that is with --listen", .0.ip())]
     NoAddress(SocketAddr),
     /// The port is reserved.
-    #[error("this user may not listen on port {}: choose ports from 1024 on with --port", .0.port())]
+    #[error(
+        "this user may not listen on port {}: choose ports from 1024 on with --port (a front end's in --listen)",
+        .0.port()
+    )]
     NotPermitted(SocketAddr),
     /// Any other reason.
     #[error("listening on {0} failed: {1}")]

@@ -232,7 +232,9 @@ impl Args {
 
 /// A replica's port does not exist.
 #[derive(Debug, thiserror::Error)]
-#[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
+#[error(
+    "with --port {base}, there is no port for replica {id}: ids count from 1, and id plus --port may be at most 65536"
+)]
 pub(crate) struct NoPort {
     base: u16,
     id: u32,

@@ -27,10 +27,24 @@ const LOCKED_BULK_RESERVE: usize = 64 << 20;
 pub(crate) enum NetworkError {
     #[error("no free port of 127.0.0.1 was found: {0}")]
     Ports(io::Error),
-    #[error("the configuration {} could not be written: {error}", path.display())]
+    #[error("{} could not be made or written: {error}", path.display())]
     Write { path: PathBuf, error: io::Error },
+    #[error(
+        "{} is there, and no kv-tls.toml beside it: put that back, or remove ca.* and node-*.* there",
+        path.display()
+    )]
+    KeysLeft { path: PathBuf },
     #[error(transparent)]
-    Keys(#[from] KeysError),
+    Keys(KeysError),
+}
+
+impl From<KeysError> for NetworkError {
+    fn from(error: KeysError) -> NetworkError {
+        match error {
+            KeysError::Exists { path } => NetworkError::KeysLeft { path },
+            error => NetworkError::Keys(error),
+        }
+    }
 }
 
 /// A directory with the replicas' votes. Where they use ports, it also has a configuration, and keys if they are asked

@@ -111,7 +111,7 @@ pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, Password
     if let Some(file) = file {
         return Password::load(file).map(Some);
     }
-    std::env::var_os(PASSWORD).map(|password| Password::new(password.as_encoded_bytes())).transpose()
+    std::env::var_os(PASSWORD).map(|password| Password::new(password.as_encoded_bytes(), PASSWORD)).transpose()
 }
 
 fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {
