@@ -1,7 +1,5 @@
 //! A lost rank ends every operation on all others, with its name.
 
-mod world;
-
 use std::time::Duration;
 
 use squall_collectives::{
@@ -11,7 +9,8 @@ use squall_fabric::{
     Time,
     sim::{SimConfig, SimFabric, SimNet},
 };
-use world::{Rank, World, config, seed};
+
+use crate::world::{Rank, World, config, seed};
 
 type Start = fn(usize, &mut SimFabric, &mut Communicator) -> Result<Operation<u64>, CollectiveError>;
 

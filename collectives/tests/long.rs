@@ -1,7 +1,5 @@
 //! Broadcasts by RDMC, in a network that does the worst that the fabric's contract permits.
 
-mod world;
-
 use std::collections::VecDeque;
 
 use squall_collectives::{
@@ -15,7 +13,8 @@ use squall_rdmc::{
     block::{Medium, Network},
     schedule::{Outer, Racks},
 };
-use world::{World, config, long_config, seed};
+
+use crate::world::{World, config, long_config, seed};
 
 /// The size of a block, in bytes.
 const BLOCK: usize = 64;

@@ -1,12 +1,11 @@
 //! A rank that is lost during broadcasts by RDMC ends them on all others, with its name.
 
-mod world;
-
 use std::time::Duration;
 
 use squall_collectives::{Algorithm, Collective, CollectiveError, Operation};
 use squall_fabric::{Time, sim::SimConfig};
-use world::{World, long_config, seed};
+
+use crate::world::{World, long_config, seed};
 
 /// The time within which operations end after a break: the failure timeout of the network, and some more.
 const BREAK: Duration = Duration::from_millis(40);

@@ -1,10 +1,9 @@
 //! Every operation, in a network that does the worst that the fabric's contract permits, against a serial computation.
 
-mod world;
-
 use squall_collectives::{Algorithm, Builtin, Collective, CollectiveError, Communicator, Element, Reduction};
 use squall_fabric::sim::{Sabotage, SimConfig};
-use world::{World, config, seed};
+
+use crate::world::{World, config, seed};
 
 const ALLREDUCE: [Algorithm; 8] = [
     Algorithm::Exchange,

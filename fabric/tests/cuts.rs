@@ -1,8 +1,5 @@
 //! TCP fabrics of several hosts, with cut links and stopped processes: each node is a process of a network namespace.
 
-#[path = "../../tests/hosts/mod.rs"]
-mod hosts;
-
 use std::{
     env,
     io::Write as _,
@@ -13,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hosts::Hosts;
+use crate::hosts::Hosts;
 use rustix::process::{Pid, Signal, kill_process};
 use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Time, Wait,
@@ -43,7 +40,7 @@ impl Node {
     fn start(hosts: &Hosts, id: u32) -> Node {
         let mut process = hosts
             .command(id, env::current_exe().unwrap())
-            .args(["--exact", "node", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "cuts::node", "--nocapture", "--test-threads=1"])
             .env(NODE, id.to_string())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,12 +1,11 @@
 //! Single rules, with a run for each.
 
-mod world;
-
 use std::time::Duration;
 
 use squall_fabric::Fabric;
 use squall_onepipe::{Message, Mode, OnePipeConfig, SkewedClock, Topology};
-use world::{Rank, World, check, config, fast};
+
+use crate::world::{Rank, World, check, config, fast};
 
 /// A flat group whose clocks agree, and whose barriers are told only when a rank waits for them.
 fn group(n: usize, clock: SkewedClock) -> World {

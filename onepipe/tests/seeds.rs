@@ -1,8 +1,4 @@
 //! Random clusters, traffic, clocks and failures, in all of which 1Pipe's promises hold.
-//!
-//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
-
-mod world;
 
 use std::{
     ops::Range,
@@ -10,7 +6,8 @@ use std::{
 };
 
 use squall_fabric::sim::Sabotage;
-use world::plan::{self, Tally};
+
+use crate::world::plan::{self, Tally};
 
 /// Runs a seed. Fails with the broken rule, if there is one.
 fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<Tally, String> {
@@ -47,7 +44,7 @@ fn a_hundred_seeds() {
     runs(first..first + 100);
 }
 
-/// Run it with `cargo test --release -p squall-onepipe --test seeds -- --ignored`.
+/// Run it with `cargo test --release -p squall-onepipe --test all seeds:: -- --ignored`.
 #[test]
 #[ignore = "takes a minute"]
 fn a_thousand_seeds() {

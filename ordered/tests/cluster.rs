@@ -1,10 +1,4 @@
 //! Clusters of shards in virtual time.
-//!
-//! Every run comes from one seed, which a failure prints. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n` runs n
-//! seeds.
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::time::Duration;
 
@@ -14,7 +8,8 @@ use squall_fabric::{
     sim::{Sabotage, SimConfig},
 };
 use squall_ordered::Mode;
-use world::{Fault, Plan, World, ending, for_seeds, is_noticed};
+
+use crate::world::{Fault, Plan, World, ending, for_seeds, is_noticed};
 
 #[test]
 fn all_members_deliver_one_sequence_without_gap_or_duplicate() {

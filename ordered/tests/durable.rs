@@ -1,17 +1,12 @@
 //! Durable shards in virtual time, on disks that are slow, stand still or fail.
-//!
-//! Every random run comes from one seed, which a failure prints. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n`
-//! runs n seeds.
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::time::Duration;
 
 use fastrand::Rng;
 use squall_membership::Rank;
 use squall_ordered::Mode;
-use world::{End, Fault, Plan, World, ending, for_seeds, is_noticed};
+
+use crate::world::{End, Fault, Plan, World, ending, for_seeds, is_noticed};
 
 const WHILE: Duration = Duration::from_millis(1);
 

@@ -1,13 +1,12 @@
 //! The ends of groups where a member leaves, or nothing can be done: every member hears one end, and none waits for
 //! ever.
 
-mod world;
-
 use std::sync::Arc;
 
 use squall_fabric::{Fabric, NodeId, sim::SimConfig};
 use squall_rdmc::{BlockSet, Buffer, GroupConfig, GroupId, Interrupted};
-use world::{GROUP, World, config};
+
+use crate::world::{GROUP, World, config};
 
 const BLOCK: usize = 64;
 

@@ -1,8 +1,6 @@
 //! A member dies in the middle: every survivor learns it once, knows which blocks it holds, and a new group completes
 //! the message.
 
-mod world;
-
 use std::sync::Arc;
 
 use squall_fabric::{
@@ -13,7 +11,8 @@ use squall_rdmc::{
     BlockSet, Buffer, GroupConfig, GroupId, Interrupted,
     schedule::{Algorithm, Outer, Racks},
 };
-use world::{GROUP, Member, World, config, content};
+
+use crate::world::{GROUP, Member, World, config, content};
 
 const BLOCK: usize = 64;
 

@@ -1,10 +1,8 @@
 //! Transfers over real shared memory: several nodes in one process, each with a thread.
 
-mod member;
-
 use std::thread;
 
-use member::content;
+use crate::member::{self, content};
 use squall_fabric::{
     NodeId,
     shm::{ShmConfig, ShmFabric},

@@ -1,7 +1,5 @@
 //! The times of transfers on a network that is only as slow as its rates say.
 
-mod world;
-
 use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{
@@ -9,7 +7,8 @@ use squall_fabric::{
     sim::{LinkProperties, SimConfig},
 };
 use squall_rdmc::{Buffer, GroupConfig, schedule::Algorithm};
-use world::{World, config};
+
+use crate::world::{World, config};
 
 const RATE: u64 = 12_500_000_000;
 const BLOCK: usize = 1 << 20;

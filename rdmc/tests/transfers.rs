@@ -1,7 +1,5 @@
 //! Whole transfers in the simulator, which does the worst that the fabric's contract permits.
 
-mod world;
-
 use std::time::Duration;
 
 use squall_fabric::{Fabric, MIN_RECV_DEPTH, NodeId, sim::SimConfig};
@@ -9,7 +7,8 @@ use squall_rdmc::{
     Buffer, CreateError, GroupConfig, Progress, Rdmc, SendError,
     schedule::{Algorithm, Outer, Racks},
 };
-use world::{World, config, content};
+
+use crate::world::{World, config, content};
 
 fn any_algorithm(rng: &mut fastrand::Rng, n: usize) -> Algorithm {
     match rng.u8(..7) {

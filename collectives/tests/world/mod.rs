@@ -1,5 +1,4 @@
 //! A simulated cluster whose nodes are the ranks of one communicator.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::time::Duration;
 

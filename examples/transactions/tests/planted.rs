@@ -1,12 +1,12 @@
 //! Errors that a store could have, planted in histories. Both checkers must find each, and must find nothing without
 //! it.
 
-mod serial;
-
 use squall_transactions::{
     Condition, Execution, Key, Moment, Operation, Outcome, Placement, Reply, ShardId, Transaction, Value,
     history::{Checked, History, KnownOutcome, Record, Violation},
 };
+
+use crate::serial;
 
 /// Two keys in different shards.
 const A: &str = "alice";

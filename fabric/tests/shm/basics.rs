@@ -4,7 +4,7 @@ use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Op, Region, RegionKey, RegionKind, Slice, Source, Target, Token,
 };
 
-use crate::world::{bytes_of, inline, pair, pattern, whole};
+use super::world::{bytes_of, inline, pair, pattern, whole};
 
 /// A length beyond inline bytes, and beyond the bytes that one poll copies.
 const LONG: usize = 5 << 20;

@@ -1,5 +1,5 @@
 //! The costs of operations. These tests print figures, and are run by hand on an idle host:
-//! `cargo test --release -p squall-fabric --test shm -- --ignored --nocapture --test-threads=1`
+//! `cargo test --release -p squall-fabric --test all shm::figures:: -- --ignored --nocapture --test-threads=1`
 
 use std::{
     hint::black_box,
@@ -8,10 +8,8 @@ use std::{
 
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Op, RegionKind, Source, Time, Token};
 
-use crate::{
-    child::Process,
-    world::{Node, Pair, cluster, inline, pair, until, whole},
-};
+use super::world::{Node, Pair, cluster, inline, pair, until, whole};
+use crate::child::Process;
 
 /// The shortest time of several runs: other processes can only make it longer.
 fn shortest(mut run: impl FnMut() -> Duration) -> Duration {
@@ -161,7 +159,7 @@ fn noticing_a_death() {
     let mut times: Vec<Duration> = (0..20)
         .map(|_| {
             let cluster = cluster();
-            let mut child = Process::start("processes::child_that_connects", &cluster);
+            let mut child = Process::start("shm::processes::child_that_connects", &cluster);
             let mut node = Node::open(&cluster, 1);
             let end = node.connect(2, &[]);
             node.until("a connection", |node| node.remote(end).is_some());

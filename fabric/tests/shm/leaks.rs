@@ -2,10 +2,8 @@
 
 use squall_fabric::{Op, RegionKind, Source, Token};
 
-use crate::{
-    child::{self, Process},
-    world::{pair, whole},
-};
+use super::world::{pair, whole};
+use crate::child::{self, Process};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -55,5 +53,5 @@ fn child_that_counts() {
 #[test]
 fn a_fabric_leaks_neither_descriptors_nor_memory() {
     // Other tests of this process open descriptors meanwhile.
-    Process::start("leaks::child_that_counts", "").succeed();
+    Process::start("shm::leaks::child_that_counts", "").succeed();
 }

@@ -5,10 +5,8 @@ use squall_fabric::{
     shm::{ShmConfig, ShmError, ShmFabric},
 };
 
-use crate::{
-    child::{self, Process},
-    world::{Node, TAG, cluster, inline, pair, until, whole},
-};
+use super::world::{Node, TAG, cluster, inline, pair, until, whole};
+use crate::child::{self, Process};
 
 /// A node 2 that connects to node 1 and then does nothing, until it is killed.
 #[test]
@@ -28,7 +26,7 @@ fn child_that_connects() {
 #[test]
 fn the_death_of_a_process_flushes_work_and_breaks_its_endpoints_once() {
     let cluster = cluster();
-    let mut child = Process::start("processes::child_that_connects", &cluster);
+    let mut child = Process::start("shm::processes::child_that_connects", &cluster);
     let mut node = Node::open(&cluster, 1);
     let end = node.connect(2, &[]);
     node.until("a connection", |node| node.remote(end).is_some());
@@ -54,7 +52,7 @@ fn the_death_of_a_process_flushes_work_and_breaks_its_endpoints_once() {
 
     // The next life of the process meets a new endpoint of the same tag.
     let end = node.connect(2, &[]);
-    let _child = Process::start("processes::child_that_connects", &cluster);
+    let _child = Process::start("shm::processes::child_that_connects", &cluster);
     node.until("a connection with the next life", |node| node.remote(end).is_some());
 }
 

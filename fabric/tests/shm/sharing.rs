@@ -6,10 +6,8 @@ use squall_fabric::{
     shm::{SealError, SealedMemory, SharedCopy},
 };
 
-use crate::{
-    child::{self, Process},
-    world::{Node, Pair, bytes_of, cluster, inline, pair, pattern, whole},
-};
+use super::world::{Node, Pair, bytes_of, cluster, inline, pair, pattern, whole};
+use crate::child::{self, Process};
 
 /// A length that is not of whole pages.
 const LEN: usize = 100_000;
@@ -186,7 +184,7 @@ fn child_that_shares() {
 #[test]
 fn a_copy_outlives_a_peer_that_is_stopped_and_killed_and_its_own_fabric() {
     let cluster = cluster();
-    let mut child = Process::start("sharing::child_that_shares", &cluster);
+    let mut child = Process::start("shm::sharing::child_that_shares", &cluster);
     let mut node = Node::open(&cluster, 1);
     let buffer = node.region(RegionKind::Bulk, 8);
     let end = node.connect(2, &[]);

@@ -13,7 +13,7 @@ use rustix::{
 };
 use squall_fabric::{BreakReason, NodeId, RegionKind, shm::ShmConfig};
 
-use crate::world::{Node, PATIENCE, cluster, until};
+use super::world::{Node, PATIENCE, cluster, until};
 
 fn dial(cluster: &str, node: u32) -> OwnedFd {
     let name = format!("squall/{}/{cluster}/{node}", rustix::process::geteuid().as_raw());

@@ -6,7 +6,7 @@ use squall_fabric::{
     shm::{MAX_QUEUE_DEPTH, ShmConfig, ShmError, ShmFabric},
 };
 
-use crate::world::{Node, cluster, inline, until, whole};
+use super::world::{Node, cluster, inline, until, whole};
 
 /// Two nodes with several endpoints between them.
 struct World {

@@ -10,10 +10,8 @@ use squall_fabric::{
     Wait, WorkGraph, shm::ShmConfig,
 };
 
-use crate::{
-    child::{self, Process},
-    world::{Node, PATIENCE, TAG, cluster, inline, pair, pattern, whole},
-};
+use super::world::{Node, PATIENCE, TAG, cluster, inline, pair, pattern, whole};
+use crate::child::{self, Process};
 
 const ROUNDS: u64 = 100_000;
 
@@ -96,7 +94,7 @@ fn child_that_echoes() {
 #[test]
 fn processes_that_sleep_after_each_word_are_always_woken() {
     let cluster = cluster();
-    let child = Process::start("waking::child_that_echoes", &format!("sleep {cluster}"));
+    let child = Process::start("shm::waking::child_that_echoes", &format!("sleep {cluster}"));
     Player::join(&cluster, 1, 2).serve("two processes that sleep", Player::sleep_until);
     child.succeed();
 }
@@ -105,7 +103,7 @@ fn processes_that_sleep_after_each_word_are_always_woken() {
 #[ignore = "measures; needs two idle cores"]
 fn processes_that_spin() {
     let cluster = cluster();
-    let child = Process::start("waking::child_that_echoes", &format!("spin {cluster}"));
+    let child = Process::start("shm::waking::child_that_echoes", &format!("spin {cluster}"));
     Player::join(&cluster, 1, 2).serve("two processes that spin", Player::spin_until);
     child.succeed();
 }

@@ -4,10 +4,8 @@ use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Op, Region, RegionKey, RegionKind, Source, Target, Token,
 };
 
-use crate::{
-    child::{self, Process},
-    world::{bytes_of, inline, pair, pattern, two, until, whole},
-};
+use super::world::{bytes_of, inline, pair, pattern, two, until, whole};
+use crate::child::{self, Process};
 
 #[test]
 fn hundreds_of_endpoints_carry_writes_in_both_directions() {
@@ -123,5 +121,5 @@ fn child_that_counts() {
 #[test]
 fn a_fabric_leaks_no_descriptors() {
     // Other tests of this process open descriptors meanwhile.
-    Process::start("basics::child_that_counts", "").succeed();
+    Process::start("tcp::basics::child_that_counts", "").succeed();
 }

@@ -1,5 +1,5 @@
 //! The costs of operations. These tests print figures, and are run by hand on an idle host:
-//! `cargo test --release -p squall-fabric --test tcp -- --ignored --nocapture --test-threads=1`
+//! `cargo test --release -p squall-fabric --test all tcp::figures:: -- --ignored --nocapture --test-threads=1`
 
 use std::{
     io::{Read, Write},
@@ -11,10 +11,8 @@ use std::{
 
 use squall_fabric::{Completion, Fabric, Op, PostError, RegionKind, Source, Target, Time, Token, Wait};
 
-use crate::{
-    child::Process,
-    world::{Node, cluster, inline, pair, whole},
-};
+use super::world::{Node, cluster, inline, pair, whole};
+use crate::child::Process;
 
 /// The time for which each figure is measured.
 const SPELL: Duration = Duration::from_secs(1);
@@ -229,7 +227,7 @@ fn noticing_a_death() {
             let cluster = cluster();
             let mut node = Node::open(&cluster, 1);
             let argument = format!("{cluster} {}", node.addresses()[0]);
-            let mut child = Process::start("processes::child_that_connects", &argument);
+            let mut child = Process::start("tcp::processes::child_that_connects", &argument);
             let end = node.connect(2, &[]);
             node.until("a connection", |node| node.remote(end).is_some());
             let began = Instant::now();

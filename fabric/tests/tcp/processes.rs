@@ -4,10 +4,8 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::{BreakReason, Completion, Fabric, Flushed, NodeId, Op, RegionKind, Token};
 
-use crate::{
-    child::{self, Process},
-    world::{Node, cluster, inline, whole},
-};
+use super::world::{Node, cluster, inline, whole};
+use crate::child::{self, Process};
 
 /// A node 2 that dials node 1 and connects, until it learns the reason for which the connection has ended.
 #[test]
@@ -26,7 +24,7 @@ fn a_stopped_process_is_given_up_in_time_and_learns_of_it_when_it_goes_on() {
     let cluster = cluster();
     let mut node = Node::open(&cluster, 1);
     let argument = format!("{cluster} {}", node.addresses()[0]);
-    let child = Process::start("processes::child_that_is_given_up", &argument);
+    let child = Process::start("tcp::processes::child_that_is_given_up", &argument);
     let end = node.connect(2, &[]);
     node.until("a connection", |node| node.remote(end).is_some());
     let pid = rustix::process::Pid::from_child(&child.0);
@@ -63,7 +61,7 @@ fn the_death_of_a_process_flushes_work_and_breaks_its_endpoints_without_delay() 
     let cluster = cluster();
     let mut node = Node::with(&cluster, 1, |config| config.net.failure_timeout = FAILURE_TIMEOUT);
     let argument = format!("{cluster} {}", node.addresses()[0]);
-    let mut child = Process::start("processes::child_that_connects", &argument);
+    let mut child = Process::start("tcp::processes::child_that_connects", &argument);
     let end = node.connect(2, &[]);
     node.until("a connection", |node| node.remote(end).is_some());
     let into = node.region(RegionKind::Bulk, 64);
@@ -92,6 +90,6 @@ fn the_death_of_a_process_flushes_work_and_breaks_its_endpoints_without_delay() 
 
     // The next life of the process meets a new endpoint of the same tag.
     let end = node.connect(2, &[]);
-    let _child = Process::start("processes::child_that_connects", &argument);
+    let _child = Process::start("tcp::processes::child_that_connects", &argument);
     node.until("a connection with the next life", |node| node.remote(end).is_some());
 }

@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::{EndpointId, Fabric, NodeId, Op, Region, RegionKind, Source, Target, Time, Token, Wait};
 
-use crate::world::{Node, PATIENCE, TAG, cluster, inline, pair, two, whole};
+use super::world::{Node, PATIENCE, TAG, cluster, inline, pair, two, whole};
 
 const ROUNDS: u64 = 20_000;
 

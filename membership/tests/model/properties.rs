@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use crate::{
+use super::{
     steps::Group,
     world::{Life, Node, World},
 };

@@ -3,7 +3,7 @@
 use squall_membership::{Accusations, Entry, Final, Finals, Proposal, Seq, staying, staying_with, successor};
 use stateright::{Model, Property};
 
-use crate::{
+use super::{
     properties,
     world::{Decision, Life, Log, Node, Row, SHARD, Sent, World, id, layout, member},
 };

@@ -6,7 +6,7 @@ use squall_membership::{
     ShardView, View, ViewLogState, reopening, successor,
 };
 
-use crate::{
+use super::{
     ALL, PAIR, back, decide, end, life, nodes, restarted, say, state,
     suspended::{follow, reopen, suspended},
     whole,

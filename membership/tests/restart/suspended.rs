@@ -6,7 +6,7 @@ use squall_membership::{
     ShardId, ShardState, ShardView, ViewLogState, VoterId, reopening, successor,
 };
 
-use crate::{
+use super::{
     ALL, PAIR, back, decide, end, go_on, last_holders, layout, life, nodes, refusal, restarted, say, state, whole,
 };
 

@@ -6,7 +6,7 @@ use squall_membership::{
 };
 use stateright::{Model, Property};
 
-use crate::world::{Node, SHARD, Segment, World, common, cut, held, id, layout, line};
+use super::world::{Node, SHARD, Segment, World, common, cut, held, id, layout, line};
 
 pub(crate) const KEPT: &str = "what is acknowledged is in the line of a shard that goes on";
 pub(crate) const ONE_LINE: &str = "who holds the state has what was decided";

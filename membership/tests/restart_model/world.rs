@@ -11,7 +11,7 @@ use squall_membership::{
     Seq, ShardId, ShardState, ShardView, Skipped, View, ViewLogState, VoterId, successor,
 };
 
-use crate::steps::Group;
+use super::steps::Group;
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 

@@ -4,7 +4,7 @@
 use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::Epoch;
 
-use crate::{
+use super::{
     faults::{for_seeds, seeds},
     world::{CONNECT_TIMEOUT, World, ms},
 };

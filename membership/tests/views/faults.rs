@@ -9,7 +9,7 @@ use std::{
 use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::Input;
 
-use crate::world::{World, ms};
+use super::world::{World, ms};
 
 /// The time within which all are together again, once nothing more happens to them.
 const SETTLES_WITHIN: Duration = ms(3000);

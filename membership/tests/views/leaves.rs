@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, Epoch, Input, ShardId};
 
-use crate::world::{FAILURE_TIMEOUT, World, ms};
+use super::world::{FAILURE_TIMEOUT, World, ms};
 
 #[test]
 fn who_leaves_delivers_and_nobody_waits_for_a_timeout() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{BreakReason, NodeId};
 use squall_membership::{Epoch, Input, StallLimits, WaitsFor};
 
-use crate::world::{CONNECT_TIMEOUT, FAILURE_TIMEOUT, READ_LEASE, World, ms};
+use super::world::{CONNECT_TIMEOUT, FAILURE_TIMEOUT, READ_LEASE, World, ms};
 
 #[test]
 fn a_view_that_is_decided_is_installed() {

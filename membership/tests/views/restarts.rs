@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::{Epoch, ShardState};
 
-use crate::{
+use super::{
     faults::{for_seeds, network, seeds},
     world::{CONNECT_TIMEOUT, RESTART_WAIT, World, ms},
 };

@@ -1,12 +1,11 @@
 //! Tests of logs on disks: their contents, and the fate of a node whose disk fails, or which dies while it writes.
 
-mod world;
-
 use redb::StorageBackend;
 use squall_fabric::NodeId;
 use squall_membership::ViewLog;
 use squall_view_log::{Failure, SimDisk};
-use world::{MS, World};
+
+use crate::world::{MS, World};
 
 fn with_disks(ids: &[u32], seed: u64) -> World {
     let mut world = World::new(ids, seed);

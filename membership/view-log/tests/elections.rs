@@ -1,13 +1,12 @@
 //! Elections when links are cut, in one direction or both. No log is without a leader for longer than three failure
 //! timeouts while a majority is connected, and a leader that a majority hears stays.
 
-mod world;
-
 use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::ViewLog;
-use world::{MS, World};
+
+use crate::world::{MS, World, seeds};
 
 /// The default one, for which the default times are made.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -101,15 +100,6 @@ impl Watched {
 
 fn pairs() -> impl Iterator<Item = (u32, u32)> {
     ALL.into_iter().flat_map(|a| ALL.into_iter().filter(move |&b| b != a).map(move |b| (a, b)))
-}
-
-/// The seeds to run: this many, unless one is named.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
-    match number("SQUALL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
-    }
 }
 
 /// Prints the measured times, and checks the bound.

@@ -1,13 +1,12 @@
 //! Tests of a group that forms though nodes die and are started again meanwhile, or says in time which nodes are
 //! missing.
 
-mod world;
-
 use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_view_log::{Failure, Start, Timing};
-use world::{MS, World};
+
+use crate::world::{MS, World, seeds};
 
 /// Members 1 and 2 and witness 9, all of which vote.
 fn with_witness(seed: u64) -> World {
@@ -43,8 +42,7 @@ fn a_group_with_a_witness_forms_though_its_founder_dies_while_it_founds_it() {
 
 #[test]
 fn a_group_with_a_witness_forms_at_random_moments_of_its_founders_death() {
-    let only = std::env::var("SQUALL_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    for seed in only.map_or(0..150, |seed: u64| seed..seed + 1) {
+    for seed in seeds(150) {
         let mut world = with_witness(seed);
         if seed % 3 == 1 {
             [1, 2, 9].iter().for_each(|&id| world.with_disk(id));

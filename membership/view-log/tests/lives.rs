@@ -1,11 +1,10 @@
 //! Tests of groups that operators force more than once, and of the lives to which nodes go over.
 
-mod world;
-
 use squall_fabric::NodeId;
 use squall_membership::ViewLog;
 use squall_view_log::Failure;
-use world::{MS, World};
+
+use crate::world::{MS, World};
 
 /// Of five members, node 1 was cut off before the others had their second view, and was forced; its life has node 5
 /// since then. Of the others, node 2 alone still runs, and waits for a decision.

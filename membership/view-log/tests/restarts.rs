@@ -1,15 +1,14 @@
 //! Tests of groups whose nodes all go down, and come back with their disks: their reports reach all, and the successor
 //! is decided once.
 
-mod world;
-
 use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 use squall_membership::{
     Epoch, HeldCopy, Layout, OrderEnd, ReturnReport, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
 };
-use world::{MS, Trouble, World};
+
+use crate::world::{MS, Trouble, World};
 
 const SHARD: ShardId = ShardId(0);
 

@@ -1,13 +1,12 @@
 //! Tests of clusters of logs in virtual time.
 
-mod world;
-
-use std::{sync::mpsc, time::Duration};
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_membership::{Incarnation, Member, Parameters, ViewEvent, ViewLog};
-use squall_view_log::{Failure, NotForced, Start, Timing};
-use world::{MS, Trouble, World};
+use squall_view_log::{Failure, Start, Timing};
+
+use crate::world::{MS, Trouble, World, seeds, successor};
 
 #[test]
 fn all_of_a_list_form_one_group_in_any_order_of_starting() {
@@ -141,7 +140,7 @@ fn what_was_refused_may_be_right_once_a_candidate_is_there() {
     world.run(500 * MS);
     let joiner = Member { voter: squall_membership::VoterId(7), ..Member::new(NodeId(4), Incarnation(1)) };
     let last = world.last(1).unwrap();
-    let early = world::successor(&last.view, 1, &[1, 2, 3, 4], &[joiner]);
+    let early = successor(&last.view, 1, &[1, 2, 3, 4], &[joiner]);
     world.log(1).propose(early);
     world.run(500 * MS);
     assert_eq!(world.epoch(1), Some(1), "nobody knows of the joiner");
@@ -301,115 +300,6 @@ fn two_members_and_a_witness_survive_the_loss_of_any_one() {
 }
 
 #[test]
-fn what_is_left_goes_on_when_it_is_forced_and_others_come_to_it() {
-    let mut world = World::formed(&[1, 2, 3], 9);
-    world.cut = vec![(1, 2), (2, 1), (1, 3), (3, 1)];
-    world.decided.clear();
-    force(&mut world, 1);
-    world.run_until(3000 * MS, "a view", |world| world.members(1) == [1]);
-    assert_eq!(world.log(1).status().forced, ["test"]);
-    world.cut.clear();
-    world.crash(3);
-    world.start(3);
-    world.crash(2);
-    world.start_as(2, Start::Join { contacts: world.contacts(&[1]) }, Timing::default());
-    world.run_until(4000 * MS, "candidates", |world| world.candidates(1).len() == 2);
-}
-
-/// Lets an operator force a node to go on alone. The outcome comes in time.
-fn force(world: &mut World, id: u32) -> mpsc::Receiver<Result<(), NotForced>> {
-    let (done, answer) = mpsc::channel();
-    let proposal = world.successor(id, &[id]);
-    // The caller may have gone.
-    world.log(id).force(proposal, "test".into(), move |result| _ = done.send(result));
-    answer
-}
-
-/// Five members, of which 3, 4 and 5 are lost. The others wait for a decision.
-fn two_of_five(seed: u64) -> World {
-    let mut world = World::formed(&[1, 2, 3, 4, 5], seed);
-    [3, 4, 5].into_iter().for_each(|id| world.crash(id));
-    for id in [1, 2] {
-        world.propose(id, &[1, 2, 3]);
-    }
-    world.run_until(9000 * MS, "an end of their patience", |world| {
-        [1, 2].iter().all(|id| world.nodes[id].events.contains(&ViewEvent::NoQuorum))
-    });
-    world
-}
-
-#[test]
-fn another_survivor_goes_over_to_the_life_that_was_forced_by_itself() {
-    for seed in 0..5 {
-        let mut world = two_of_five(seed);
-        let answer = force(&mut world, 1);
-        world.run_until(5000 * MS, "news of it at node 2", |world| world.members(2) == [1]);
-        assert_eq!(answer.try_recv(), Ok(Ok(())));
-        assert_eq!(world.log(2).failure(), None);
-        let me = world.log(2).me();
-        world.log(2).join(me);
-        world.run_until(3000 * MS, "a candidate", |world| world.candidates(1) == [2]);
-        world.propose(1, &[1, 2]);
-        world.run_until(3000 * MS, "a view of both", |world| [1, 2].iter().all(|&id| world.members(id) == [1, 2]));
-        assert_eq!(world.log(2).status().forced, ["test"], "it is recorded");
-    }
-}
-
-#[test]
-fn a_survivor_that_knows_of_a_later_view_than_the_forced_life_has_stays() {
-    let mut world = World::formed(&[1, 2, 3, 4, 5], 3);
-    (2..=5).for_each(|id| world.cut.extend([(1, id), (id, 1)]));
-    world.run(3000 * MS);
-    world.propose(2, &[2, 3, 4, 5]);
-    world.run_until(3000 * MS, "a view without node 1", |world| world.members(2) == [2, 3, 4, 5]);
-    [3, 4, 5].into_iter().for_each(|id| world.crash(id));
-    world.has_two_lives = true;
-    let answer = force(&mut world, 1);
-    world.run_until(5000 * MS, "a view", |world| world.members(1) == [1]);
-    assert_eq!(answer.try_recv(), Ok(Ok(())), "it can't know of the view without it");
-    world.propose(2, &[2, 3]);
-    world.cut.clear();
-    world.run(9000 * MS);
-    assert_eq!((world.members(2), world.log(2).failure()), (vec![2, 3, 4, 5], None));
-    assert_eq!(world.log(2).status().other_life, Some(NodeId(1)), "operators are told");
-}
-
-#[test]
-fn of_two_survivors_that_are_forced_at_once_the_first_goes_on_and_the_other_is_told() {
-    for pause in [0, 100, 400, 900, 1100, 3000] {
-        let mut world = two_of_five(u64::from(pause));
-        let first = force(&mut world, 2);
-        world.run(MS * pause);
-        let second = (world.members(1) == [1, 2, 3, 4, 5]).then(|| force(&mut world, 1));
-        world.run(5000 * MS);
-        let results = (first.try_recv(), second.map(|second| second.try_recv()));
-        let expected = match pause {
-            0..1000 => (Ok(Err(NotForced::AtOnce { with: NodeId(1) })), Some(Ok(Ok(())))),
-            1000..2000 => (Ok(Ok(())), Some(Ok(Err(NotForced::Begun { with: NodeId(2) })))),
-            _ => (Ok(Ok(())), None),
-        };
-        assert_eq!(results, expected, "{pause} ms between them");
-        assert_eq!([world.log(1).failure(), world.log(2).failure()], [None, None]);
-        assert_eq!(world.members(1), world.members(2), "there is one group");
-    }
-}
-
-#[test]
-fn of_two_survivors_that_are_forced_and_can_not_reach_each_other_one_ends_when_they_can() {
-    let mut world = two_of_five(4);
-    world.has_two_lives = true;
-    world.cut = vec![(1, 2), (2, 1)];
-    let answers = [force(&mut world, 1), force(&mut world, 2)];
-    world.run_until(5000 * MS, "two groups", |world| world.members(1) == [1] && world.members(2) == [2]);
-    assert_eq!(answers.map(|answer| answer.try_recv()), [Ok(Ok(())), Ok(Ok(()))]);
-    world.cut.clear();
-    world.run(5000 * MS);
-    let failures = [world.log(1).failure(), world.log(2).failure()];
-    let [first, second] = [Failure::Rival { with: NodeId(2) }, Failure::Rival { with: NodeId(1) }];
-    assert!(failures == [Some(first), None] || failures == [None, Some(second)], "{failures:?}");
-}
-
-#[test]
 fn a_node_with_a_disk_comes_back_as_the_same_part_of_the_log() {
     let mut world = World::new(&[1, 2, 3], 10);
     for id in 1..4 {
@@ -428,8 +318,7 @@ fn a_node_with_a_disk_comes_back_as_the_same_part_of_the_log() {
 /// and when the trouble is over, something is decided.
 #[test]
 fn whatever_happens_each_epoch_has_one_successor() {
-    let only = std::env::var("SQUALL_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    for seed in only.map_or(0..40, |seed: u64| seed..seed + 1) {
+    for seed in seeds(40) {
         let list = [1, 2, 3, 4, 5];
         let mut world = World::new(&list, seed);
         world.seed = Some(seed);
@@ -471,7 +360,7 @@ fn whatever_happens_each_epoch_has_one_successor() {
         let Some(by) = by else { continue };
         // The log does not care whether the members still run: some of them may have come back as candidates.
         let (last, members) = (world.last(by).unwrap(), world.members(by));
-        world.log(by).propose(world::successor(&last.view, by, &members, &[]));
+        world.log(by).propose(successor(&last.view, by, &members, &[]));
         world.run_until(5000 * MS, "a successor", |world| world.decided.keys().last().unwrap().0 > epoch);
     }
 }

@@ -1,22 +1,16 @@
 //! Tests of storage that went back: an old copy of a node's directory is put in the place of a newer one. The node is
 //! told, or the group.
-//!
-//! `SQUALL_SEEDS=FROM..TO` runs other seeds than usual.
-
-mod world;
 
 use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Layout, ReturnReport, ViewEvent, ViewLog, restart};
 use squall_view_log::{Failure, SimDisk};
-use world::{MS, World};
 
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(range) = std::env::var("SQUALL_SEEDS") else { return 0..20 };
-    let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-    from.parse().expect("a number")..to.parse().expect("a number")
-}
+use crate::world::{MS, Trouble, World, seeds};
+
+/// The number of seeds that run unless the environment names others.
+const SEEDS: u64 = 20;
 
 fn formed(seed: u64) -> World {
     let mut world = World::new(&[1, 2, 3], seed);
@@ -77,7 +71,7 @@ fn is_left_behind(world: &World, id: u32) -> bool {
 
 #[test]
 fn a_node_with_an_old_copy_of_its_storage_ends_and_the_others_go_on() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         let id = 1 + world.rng.u32(0..3);
         let old = copy(&mut world, id);
@@ -97,7 +91,7 @@ fn a_node_with_an_old_copy_of_its_storage_ends_and_the_others_go_on() {
 
 #[test]
 fn an_old_copy_is_found_when_all_start_again_and_however_often_its_node_was_started_with_it() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         let id = 1 + world.rng.u32(0..3);
         let old = copy(&mut world, id);
@@ -124,7 +118,7 @@ fn an_old_copy_is_found_when_all_start_again_and_however_often_its_node_was_star
 /// Its lives are the same: it has none after the copy. It lacks entries that it has acknowledged.
 #[test]
 fn a_copy_of_the_running_storage_is_found_by_who_leads() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         let leader = world.log(1).status().leader.expect("one leads").0;
         let id = (1..4).find(|id| *id != leader).expect("another");
@@ -182,7 +176,7 @@ fn backs(world: &World, id: u32) -> Vec<ReturnReport> {
 
 #[test]
 fn a_group_that_goes_on_from_old_copies_is_told_so_by_who_knows_more_and_that_node_keeps_what_it_has() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         let late = 1 + world.rng.u32(0..3);
         let ids: Vec<u32> = (1..4).filter(|id| *id != late).collect();
@@ -194,7 +188,7 @@ fn a_group_that_goes_on_from_old_copies_is_told_so_by_who_knows_more_and_that_no
 
 #[test]
 fn copies_of_running_storage_that_most_go_on_from_are_found_by_what_was_decided_since() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         let late = 1 + world.rng.u32(0..3);
         let ids: Vec<u32> = (1..4).filter(|id| *id != late).collect();
@@ -208,7 +202,7 @@ fn copies_of_running_storage_that_most_go_on_from_are_found_by_what_was_decided_
 /// The node that knows more comes in time: it tells the others before anything is lost.
 #[test]
 fn old_copies_of_most_end_if_the_third_is_there() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         let good = 1 + world.rng.u32(0..3);
         let ids: Vec<u32> = (1..4).filter(|id| *id != good).collect();
@@ -226,7 +220,7 @@ fn old_copies_of_most_end_if_the_third_is_there() {
 /// acknowledged in the life that is over.
 #[test]
 fn a_node_that_comes_to_its_leaders_next_life_has_no_old_copy() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
         world.has_two_lives = true;
         let leader = world.log(1).status().leader.expect("one leads").0;
@@ -248,9 +242,9 @@ fn a_node_that_comes_to_its_leaders_next_life_has_no_old_copy() {
 /// Crashes, restarts and a network that delays and repeats messages are no old copies.
 #[test]
 fn no_storage_is_taken_for_an_old_copy_that_is_none() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut world = formed(seed);
-        world.trouble = world::Trouble { loss: 5, repeats: 20 };
+        world.trouble = Trouble { loss: 5, repeats: 20 };
         world.delay = 40 * MS;
         for _ in 0..30 {
             let id = 1 + world.rng.u32(0..3);

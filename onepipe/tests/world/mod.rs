@@ -1,5 +1,4 @@
 //! A simulated cluster whose nodes are the ranks of one 1Pipe group.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod check;
 pub(crate) mod court;

@@ -15,7 +15,7 @@ use squall_ordered::log::{
     Aside, CutAt, DirectoryError, End, Files, Hlc, Log, OpenError, Options, Storage, WriteError, asides, cut, repair,
 };
 
-use crate::model::{Kept, KeptBody, SIGNER, key, known, next_record, options, read_all, records, write};
+use super::model::{Kept, KeptBody, SIGNER, key, known, next_record, options, read_all, records, write};
 
 /// The variable that holds the directory in which a child process is to make its log.
 const DIRECTORY: &str = "SQUALL_TEST_LOG";
@@ -205,7 +205,7 @@ fn a_files_space_is_there_before_it_is_written() {
 /// Fills the disk, in a child that a shell has prepared.
 fn fill_up(directory: &Directory, shell: &[&str], prepare: &str) {
     let script =
-        format!("{prepare} && exec \"$0\" --exact --ignored --nocapture files::appends_until_there_is_no_space");
+        format!("{prepare} && exec \"$0\" --exact --ignored --nocapture log::files::appends_until_there_is_no_space");
     let mut command = Command::new(shell[0]);
     command.args(&shell[1..]).args(["-c", &script]).arg(std::env::current_exe().expect("this program"));
     let output = command.env(DIRECTORY, &directory.0).output().expect("a shell");

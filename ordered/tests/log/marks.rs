@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use squall_ordered::log::{End, Log, Options, Position, SimStorage};
 
-use crate::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, read_all, records, seeds, write};
+use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, read_all, records, seeds, write};
 
 type Image = BTreeMap<String, Vec<u8>>;
 

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use squall_ordered::log::{End, Hlc, ReadError, Reader, SimStorage};
 
-use crate::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, records, seeds, write};
+use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, records, seeds, write};
 
 /// The records that a reader shows up to its end.
 fn rest(reader: &mut Reader<SimStorage>) -> Vec<Kept> {

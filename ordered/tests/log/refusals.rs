@@ -6,7 +6,7 @@ use fastrand::Rng;
 use squall_membership::{ClusterId, ShardId};
 use squall_ordered::log::{Log, OpenError, Options, SimStorage};
 
-use crate::model::{open, options, records, write};
+use super::model::{open, options, records, write};
 
 const SMALL: u64 = 8192;
 

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use squall_fabric::NodeId;
 use squall_ordered::log::{End, Flaw, Hlc, Log, Position, ReadError, SimStorage, Verified, WriteError};
 
-use crate::model::{
+use super::model::{
     Kept, KeptBody, SIGNER, Seed, any_options, chain_at_start, chain_of, key, known, open, options, read_all, records,
     seeds, write,
 };

@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use squall_ordered::log::{ChainValue, End, Log, Options, Position, SimStorage, WriteError};
 
-use crate::model::{
+use super::model::{
     Kept, SIGNER, Seed, any_options, chain_at_start, chain_of, key, known, next_record, open, options, seeds, write,
 };
 

@@ -6,7 +6,7 @@ use squall_ordered::log::{
     End, Hlc, Position, SimStorage, Snapshot, SnapshotError, SnapshotWriter, Storage, remove_snapshots, snapshots,
 };
 
-use crate::model::{Seed, options, position, seeds};
+use super::model::{Seed, open, options, position, seeds};
 
 const CLUSTER: ClusterId = ClusterId(7);
 const SHARD: ShardId = ShardId(3);
@@ -87,7 +87,7 @@ fn they_are_listed_in_order_and_old_ones_go() {
 fn one_that_was_not_finished_is_gone_when_the_log_is_opened() {
     let storage = SimStorage::new(1);
     drop(SnapshotWriter::new(storage.clone(), CLUSTER, SHARD, end(position(1, 1))).expect("the disk is well"));
-    crate::model::open(&storage, options(8192, 1));
+    open(&storage, options(8192, 1));
     assert!(storage.image().into_keys().all(|name| !name.ends_with(".new")));
 }
 

@@ -8,7 +8,7 @@ use squall_ordered::{
     log::{AppendError, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, SimStorage, ViewRecord, WriteError, import},
 };
 
-use crate::model::{Kept, open, options, position, read_all, records, write};
+use super::model::{Kept, open, options, position, read_all, records, write};
 
 fn view() -> ViewRecord {
     ViewRecord { complete: vec![NodeId(1), NodeId(2)], ..ViewRecord::default() }

@@ -1,6 +1,14 @@
 //! One member, driven as a runtime would drive it.
 
-use std::{cell::RefCell, collections::VecDeque, fmt, panic, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    fmt, panic,
+    rc::Rc,
+    sync::Once,
+    thread,
+    time::Duration,
+};
 
 use fastrand::Rng;
 use squall_fabric::{Fabric, NodeId, Time, sim::SimFabric};
@@ -13,6 +21,28 @@ use super::{
     reluctant::Reluctant,
     within,
 };
+
+thread_local! {
+    /// Whether a panic of this thread says nothing.
+    static IS_SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `run`, whose panic says nothing. Those of other threads do.
+fn caught(run: impl FnOnce()) -> thread::Result<()> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !IS_SILENT.get() {
+                usual(panic);
+            }
+        }));
+    });
+    IS_SILENT.set(true);
+    let result = panic::catch_unwind(panic::AssertUnwindSafe(run));
+    IS_SILENT.set(false);
+    result
+}
 
 /// The memory for which a message that found no room waits.
 #[derive(Clone, Copy, Debug)]
@@ -372,10 +402,7 @@ impl Member {
 
     /// A refusal of the shard by a panic counts as wrong, too.
     pub(crate) fn clean_up(&mut self, trim: Seq, counted: bool) -> Result<(), Wrong> {
-        let hook = panic::take_hook();
-        panic::set_hook(Box::new(|_| {}));
-        let result = panic::catch_unwind(panic::AssertUnwindSafe(|| self.shard.clean_up(trim, counted)));
-        panic::set_hook(hook);
+        let result = caught(|| self.shard.clean_up(trim, counted));
         self.due.engine = Time::ZERO;
         result.map_err(|_| Wrong(format!("member {} refused the trim {trim}", self.me)))
     }

@@ -1,5 +1,4 @@
 //! A simulated cluster whose nodes are members of one group.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Clusters of logs in virtual time, with a network that delays, loses and repeats messages, and nodes that crash.
-#![allow(unreachable_pub, dead_code, reason = "each test uses a part of it")]
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -13,48 +13,48 @@ use squall_membership::{
 };
 use squall_view_log::{Contact, Settings, SimDisk, SimLog, Start, Timing};
 
-pub const MS: Duration = Duration::from_millis(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
 
 /// A node: its log, the views of which it was told, and its disk.
-pub struct Node {
-    pub log: Option<SimLog>,
-    pub disk: Option<SimDisk>,
-    pub events: Vec<ViewEvent>,
-    pub lives: u64,
+pub(crate) struct Node {
+    pub(crate) log: Option<SimLog>,
+    pub(crate) disk: Option<SimDisk>,
+    pub(crate) events: Vec<ViewEvent>,
+    pub(crate) lives: u64,
 }
 
 /// The network's treatment of messages.
 #[derive(Clone, Copy, Default)]
-pub struct Trouble {
+pub(crate) struct Trouble {
     /// The number of a hundred that are lost.
-    pub loss: u32,
+    pub(crate) loss: u32,
     /// The number of a hundred that arrive twice.
-    pub repeats: u32,
+    pub(crate) repeats: u32,
 }
 
-pub struct World {
-    pub now: Time,
-    pub nodes: BTreeMap<u32, Node>,
-    pub trouble: Trouble,
-    pub rng: fastrand::Rng,
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) nodes: BTreeMap<u32, Node>,
+    pub(crate) trouble: Trouble,
+    pub(crate) rng: fastrand::Rng,
     /// The longest time that messages take beyond the usual one; they take half of it at least.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     /// The pairs that can't reach each other, in this direction.
-    pub cut: Vec<(u32, u32)>,
-    pub list: Vec<u32>,
-    pub witnesses: Vec<u32>,
-    pub voters: Option<Vec<NodeId>>,
+    pub(crate) cut: Vec<(u32, u32)>,
+    pub(crate) list: Vec<u32>,
+    pub(crate) witnesses: Vec<u32>,
+    pub(crate) voters: Option<Vec<NodeId>>,
     /// By node, its parameters, if it has any.
-    pub parameters: BTreeMap<u32, Parameters>,
+    pub(crate) parameters: BTreeMap<u32, Parameters>,
     in_flight: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
     /// The number of messages that were sent.
-    pub sent: u64,
+    pub(crate) sent: u64,
     /// The successor of each epoch, whichever node was told.
-    pub decided: BTreeMap<Epoch, Proposal>,
+    pub(crate) decided: BTreeMap<Epoch, Proposal>,
     /// Whether operators force two lives, which decide the same epochs each for itself.
-    pub has_two_lives: bool,
+    pub(crate) has_two_lives: bool,
     /// The seed, which is named when the test fails.
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
 }
 
 impl Drop for World {
@@ -66,12 +66,21 @@ impl Drop for World {
     }
 }
 
+/// The seeds to run: this many, unless one is named.
+pub(crate) fn seeds(count: u64) -> Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
+    match number("SQUALL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
+    }
+}
+
 fn contact(id: u32) -> Contact {
     Contact { node: Some(NodeId(id)), addresses: vec![format!("10.0.0.{id}:7000")] }
 }
 
 impl World {
-    pub fn new(list: &[u32], seed: u64) -> World {
+    pub(crate) fn new(list: &[u32], seed: u64) -> World {
         World {
             now: Time::ZERO,
             nodes: BTreeMap::new(),
@@ -92,7 +101,7 @@ impl World {
     }
 
     /// The nodes of the list, started now.
-    pub fn formed(list: &[u32], seed: u64) -> World {
+    pub(crate) fn formed(list: &[u32], seed: u64) -> World {
         let mut world = World::new(list, seed);
         for &id in list {
             world.start(id);
@@ -101,11 +110,11 @@ impl World {
         world
     }
 
-    pub fn contacts(&self, ids: &[u32]) -> Vec<Contact> {
+    pub(crate) fn contacts(&self, ids: &[u32]) -> Vec<Contact> {
         ids.iter().copied().map(contact).collect()
     }
 
-    pub fn start(&mut self, id: u32) {
+    pub(crate) fn start(&mut self, id: u32) {
         let start = if self.list.contains(&id) {
             let contacts = |ids: &[u32]| ids.iter().copied().map(contact).collect();
             Start::List { members: contacts(&self.list), witnesses: contacts(&self.witnesses) }
@@ -117,7 +126,7 @@ impl World {
         self.start_as(id, start, Timing::default());
     }
 
-    pub fn start_as(&mut self, id: u32, start: Start, timing: Timing) {
+    pub(crate) fn start_as(&mut self, id: u32, start: Start, timing: Timing) {
         let node = self.nodes.entry(id).or_insert(Node { log: None, disk: None, events: Vec::new(), lives: 0 });
         node.lives += 1;
         node.events.clear();
@@ -136,12 +145,12 @@ impl World {
         node.log = Some(log.expect("a log starts"));
     }
 
-    pub fn with_disk(&mut self, id: u32) {
+    pub(crate) fn with_disk(&mut self, id: u32) {
         let disk = Some(SimDisk::new(self.rng.u64(..)));
         self.nodes.insert(id, Node { log: None, disk, events: Vec::new(), lives: 0 });
     }
 
-    pub fn crash(&mut self, id: u32) {
+    pub(crate) fn crash(&mut self, id: u32) {
         let node = self.node(id);
         node.log = None;
         if let Some(disk) = &node.disk {
@@ -150,35 +159,35 @@ impl World {
         self.in_flight.retain(|_, (from, to, _)| *from != id && *to != id);
     }
 
-    pub fn node(&mut self, id: u32) -> &mut Node {
+    pub(crate) fn node(&mut self, id: u32) -> &mut Node {
         self.nodes.get_mut(&id).expect("a node of the world")
     }
 
-    pub fn log(&mut self, id: u32) -> &mut SimLog {
+    pub(crate) fn log(&mut self, id: u32) -> &mut SimLog {
         self.node(id).log.as_mut().expect("a node that runs")
     }
 
-    pub fn is_up(&self, id: u32) -> bool {
+    pub(crate) fn is_up(&self, id: u32) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.log.is_some())
     }
 
     /// The last proposal that a node was told of.
-    pub fn last(&self, id: u32) -> Option<Proposal> {
+    pub(crate) fn last(&self, id: u32) -> Option<Proposal> {
         self.nodes.get(&id)?.events.iter().rev().find_map(|event| match event {
             ViewEvent::Committed(proposal) => Some(proposal.clone()),
             _ => None,
         })
     }
 
-    pub fn epoch(&self, id: u32) -> Option<u64> {
+    pub(crate) fn epoch(&self, id: u32) -> Option<u64> {
         self.last(id).map(|last| last.view.epoch.0)
     }
 
-    pub fn members(&self, id: u32) -> Vec<u32> {
+    pub(crate) fn members(&self, id: u32) -> Vec<u32> {
         self.last(id).map(|last| last.view.members.iter().map(|member| member.node.0).collect()).unwrap_or_default()
     }
 
-    pub fn candidates(&self, id: u32) -> Vec<u32> {
+    pub(crate) fn candidates(&self, id: u32) -> Vec<u32> {
         let candidates = self.nodes[&id].events.iter().rev().find_map(|event| match event {
             ViewEvent::Candidates(members) => Some(members.iter().map(|member| member.node.0).collect()),
             _ => None,
@@ -187,7 +196,7 @@ impl World {
     }
 
     /// The successor of the view that a node knows, with these members; new ones must be candidates.
-    pub fn successor(&self, by: u32, members: &[u32]) -> Proposal {
+    pub(crate) fn successor(&self, by: u32, members: &[u32]) -> Proposal {
         let last = self.last(by).expect("a view to follow");
         let asking = self.nodes[&by].events.iter().rev().find_map(|event| match event {
             ViewEvent::Candidates(members) => Some(members.clone()),
@@ -196,13 +205,13 @@ impl World {
         successor(&last.view, by, members, &asking.unwrap_or_default())
     }
 
-    pub fn propose(&mut self, by: u32, members: &[u32]) {
+    pub(crate) fn propose(&mut self, by: u32, members: &[u32]) {
         let proposal = self.successor(by, members);
         self.log(by).propose(proposal);
     }
 
     /// Lets an operator force a node to go on alone, and waits until it does.
-    pub fn force(&mut self, id: u32) {
+    pub(crate) fn force(&mut self, id: u32) {
         let (done, answer) = mpsc::channel();
         let proposal = self.successor(id, &[id]);
         // The caller may have gone.
@@ -211,12 +220,12 @@ impl World {
         assert_eq!(answer.try_recv(), Ok(Ok(())));
     }
 
-    pub fn run(&mut self, duration: Duration) {
+    pub(crate) fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.step(end) {}
     }
 
-    pub fn run_until(&mut self, patience: Duration, what: &str, done: impl Fn(&World) -> bool) -> Duration {
+    pub(crate) fn run_until(&mut self, patience: Duration, what: &str, done: impl Fn(&World) -> bool) -> Duration {
         let (began, end) = (self.now, self.now + patience);
         while !done(self) {
             if !self.step(end) {
@@ -294,7 +303,7 @@ impl World {
 }
 
 /// A proposal that follows all rules: no member received anything.
-pub fn successor(current: &Arc<View>, by: u32, nodes: &[u32], candidates: &[Member]) -> Proposal {
+pub(crate) fn successor(current: &Arc<View>, by: u32, nodes: &[u32], candidates: &[Member]) -> Proposal {
     let layout = Layout::of_all(["group".into()]);
     let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
     let joining: Vec<Member> = candidates.iter().filter(|asks| nodes.contains(&asks.node)).cloned().collect();

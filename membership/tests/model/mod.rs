@@ -11,7 +11,7 @@ mod world;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::{
+use self::{
     properties::{GOES_ON, NO_STALE_READ, NOTHING_LOST, NOTHING_TWICE, ONE_SUCCESSOR, WITHIN_TRIM},
     steps::{Bug, Group},
 };

@@ -1,10 +1,6 @@
 //! Clusters in the simulated network: many clients, skewed clocks, crashes. The clients' histories must be strictly
 //! serializable.
-//!
-//! `SQUALL_SEED=7` runs one seed, `SQUALL_SEEDS=0..1000` a range of them.
 
-#[path = "../serial/mod.rs"]
-mod serial;
 mod world;
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
@@ -13,6 +9,7 @@ use squall::Time;
 use squall_transactions::{Condition, Key, Operation, ShardId, Transaction, Value, history::KnownOutcome};
 
 use self::world::{FAILURE_TIMEOUT, World};
+use crate::serial;
 
 /// The number of seeds that run by default.
 const SEEDS: u64 = 100;

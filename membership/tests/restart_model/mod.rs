@@ -14,7 +14,7 @@ mod world;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::steps::{Bug, Group, KEPT};
+use self::steps::{Bug, Group, KEPT};
 
 const TWO: Group =
     Group { members: 2, joiners: 0, messages: 1, views: 2, crashes: 2, wipes: 0, in_memory: false, bug: None };

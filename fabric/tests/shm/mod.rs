@@ -1,10 +1,8 @@
 //! Tests that only the shared-memory backend permits: real processes, sockets and descriptors.
 
 mod basics;
-mod child;
 mod figures;
 mod leaks;
-mod nodes;
 mod processes;
 mod sharing;
 mod strangers;

@@ -1,14 +1,10 @@
 //! The log on disk: on disks that crash, tear, rot and fill, and on real ones.
-//!
-//! Random choices come from seeds, which a failure prints. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n` runs
-//! n seeds.
 
 mod asides;
 mod crashes;
 mod damage;
 mod files;
 mod marks;
-
 mod model;
 mod offline;
 mod readers;
@@ -16,6 +12,5 @@ mod refusals;
 mod scrub;
 mod signatures;
 mod signed_crashes;
-
 mod snapshots;
 mod use_cases;

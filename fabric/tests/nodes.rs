@@ -1,8 +1,5 @@
 //! Nodes on any fabric of this process, which are polled until something has happened.
 
-// Each test uses only a part of this module.
-#![allow(dead_code)]
-
 use std::{
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},

@@ -1,0 +1,10 @@
+//! Tests of collective operations: in the simulator, and over real shared memory.
+//!
+//! A test with random choices that fails prints its seed. `SQUALL_SEED=n` runs it with that seed.
+
+mod failures;
+mod long;
+mod long_failures;
+mod operations;
+mod shm;
+mod world;

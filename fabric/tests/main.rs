@@ -1,0 +1,11 @@
+//! Tests of single fabrics, of several as one, and of nodes that are processes.
+
+mod child;
+mod cuts;
+#[path = "../../tests/hosts/mod.rs"]
+mod hosts;
+mod mixed;
+mod nodes;
+mod shm;
+mod sim;
+mod tcp;

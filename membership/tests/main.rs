@@ -1,0 +1,11 @@
+//! Tests of views: their rules, models that are searched exhaustively, and members on the simulated network.
+//!
+//! Of the random runs on that network, `SQUALL_SEED=n` runs one seed alone, `SQUALL_SEEDS=n` runs n seeds.
+
+mod layout;
+mod lead;
+mod model;
+mod restart;
+mod restart_model;
+mod rules;
+mod views;

@@ -1,0 +1,11 @@
+//! Tests of groups and their transfers: in the simulator, and over real shared memory.
+
+mod ends;
+mod failures;
+mod graph;
+mod member;
+mod schedules;
+mod shm;
+mod timing;
+mod transfers;
+mod world;
