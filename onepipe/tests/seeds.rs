@@ -1,41 +1,17 @@
 //! Random clusters, traffic, clocks and failures, in all of which 1Pipe's promises hold.
 
-use std::{
-    ops::Range,
-    panic::{self, AssertUnwindSafe},
-};
+use std::{ops::Range, panic};
 
 use squall_fabric::sim::Sabotage;
 
-use crate::world::plan::{self, Tally};
-
-/// Runs a seed. Fails with the broken rule, if there is one.
-fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<Tally, String> {
-    panic::catch_unwind(AssertUnwindSafe(|| plan::run(seed, sabotage))).map_err(|payload| {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        text.or(payload.downcast_ref().copied()).unwrap_or("a panic").to_string()
-    })
-}
+use crate::{
+    runner,
+    world::plan::{self, Tally},
+};
 
 /// Runs these seeds, or those that the environment names.
-fn runs(seeds: Range<u64>) -> Tally {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
-    let seeds = match (std::env::var("SQUALL_SEED"), std::env::var("SQUALL_SEEDS")) {
-        (Ok(seed), _) => number(&seed)..number(&seed) + 1,
-        (_, Ok(range)) => {
-            let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-            number(from)..number(to)
-        }
-        _ => seeds,
-    };
-    let mut tally = Tally::default();
-    for seed in seeds {
-        match run(seed, None) {
-            Ok(had) => tally.add(had),
-            Err(what) => panic!("seed {seed}: {what}"),
-        }
-    }
-    tally
+fn runs(seeds: Range<u64>) {
+    runner::run_all(runner::seeds_or(seeds), |seed| Ok(plan::run(seed, None)));
 }
 
 #[test]
@@ -65,6 +41,7 @@ fn runs_are_not_tame() {
 #[test]
 fn what_breaks_the_contract_of_fabrics_is_noticed() {
     for sabotage in [Sabotage::WordFirst, Sabotage::Overtake, Sabotage::TornWord] {
-        assert!((0..200).any(|seed| run(seed, Some(sabotage)).is_err()), "{sabotage:?} is not noticed");
+        let breaks = |seed| panic::catch_unwind(|| plan::run(seed, Some(sabotage))).is_err();
+        assert!((0..200).any(breaks), "{sabotage:?} is not noticed");
     }
 }

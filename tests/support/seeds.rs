@@ -15,11 +15,16 @@ use std::{
 
 /// The seeds that the environment names, or the first `usual` ones.
 pub(crate) fn seeds(usual: u64) -> Range<u64> {
+    seeds_or(0..usual)
+}
+
+/// The seeds that the environment names, or the `usual` ones.
+pub(crate) fn seeds_or(usual: Range<u64>) -> Range<u64> {
     let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
     if let Ok(seed) = env::var("SQUALL_SEED") {
         return number(&seed)..number(&seed) + 1;
     }
-    let Ok(range) = env::var("SQUALL_SEEDS") else { return 0..usual };
+    let Ok(range) = env::var("SQUALL_SEEDS") else { return usual };
     let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
     number(from)..number(to)
 }

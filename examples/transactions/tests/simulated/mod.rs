@@ -3,13 +3,13 @@
 
 mod world;
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use squall::Time;
 use squall_transactions::{Condition, Key, Operation, ShardId, Transaction, Value, history::KnownOutcome};
 
 use self::world::{FAILURE_TIMEOUT, World};
-use crate::serial;
+use crate::{seeds, serial};
 
 /// The number of seeds that run by default.
 const SEEDS: u64 = 100;
@@ -215,13 +215,11 @@ fn run(seed: u64) -> Ran {
     Ran { committed, aborted, untold, failures, out, short: usize::from(short) }
 }
 
-fn run_all(seeds: Range<u64>) {
+fn run_all(usual: u64) {
+    let ran = seeds::run_all(seeds::seeds(usual), |seed| Ok(run(seed)));
     let mut all = Ran::default();
-    let runs = seeds.end - seeds.start;
-    for seed in seeds {
-        let ran = std::panic::catch_unwind(|| run(seed));
-        let Ran { committed, aborted, untold, failures, out, short } =
-            ran.unwrap_or_else(|_| panic!("SQUALL_SEED={seed} runs it alone"));
+    let runs = ran.len() as u64;
+    for Ran { committed, aborted, untold, failures, out, short } in ran {
         all.committed += committed;
         all.aborted += aborted;
         all.untold += untold;
@@ -236,30 +234,15 @@ fn run_all(seeds: Range<u64>) {
     assert!(runs < SEEDS || counts.iter().all(|&count| count > few), "they are no test: {all:?}");
 }
 
-/// The seeds that were asked for, or the first `by_default`.
-fn seeds(by_default: u64) -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
-    if let Ok(seed) = std::env::var("SQUALL_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    match std::env::var("SQUALL_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-            number(from)..number(to)
-        }
-        Err(_) => 0..by_default,
-    }
-}
-
 #[test]
 fn what_clients_saw_through_failures_is_strictly_serializable() {
-    run_all(seeds(SEEDS));
+    run_all(SEEDS);
 }
 
 #[test]
 #[ignore = "takes minutes; for who has changed the protocol"]
 fn the_same_for_a_thousand_seeds() {
-    run_all(seeds(1000));
+    run_all(1000);
 }
 
 #[test]
