@@ -1,4 +1,4 @@
-//! `CONFIG`.
+//! `CONFIG`: the settings as clients see and change them.
 
 use std::sync::atomic::Ordering;
 
