@@ -199,7 +199,7 @@ fn what_is_appended_can_be_read_by_version_and_by_time() {
         let just_before = next["time_ns"].as_u64().expect("nanoseconds") - 1;
         let seconds = format!("{}.{:09}", just_before / 1_000_000_000, just_before % 1_000_000_000);
         assert_eq!(says(&cluster.run(&["at", "--time", &seconds])).trim_end(), lines[250]);
-        assert!(complains(&cluster.run(&["at", "--time", "1"]), 1).contains("no record"));
+        assert!(complains(&cluster.run(&["at", "--time", "1"]), 1).contains("all records are later"));
 
         let stat: Value = serde_json::from_str(&says(&cluster.run(&["stat", "--json"]))).expect("JSON");
         let members = stat["members"].as_array().expect("a list");
