@@ -9,7 +9,7 @@ use std::{
     env, iter,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
 
@@ -29,36 +29,28 @@ pub(crate) fn seeds_or(usual: Range<u64>) -> Range<u64> {
     number(from)..number(to)
 }
 
-/// The number of failures after which no other seed is begun.
-const ENOUGH: usize = 5;
-
-/// Calls `run` with each of these seeds, on a thread for each core, and returns the results, in any order. Panics with
-/// the first errors and panics, if there are any.
+/// Calls `run` with each of these seeds, on a thread for each core, and returns the results, in any order. After an
+/// error or a panic no other seed is begun, and this panics with those that came.
 pub(crate) fn run_all<T: Send>(seeds: Range<u64>, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
     let run = |seed| {
         let result = catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|why| Err(sentence(&*why)));
         result.map_err(|what| format!("seed {seed}: {what}"))
     };
-    let (next, failed) = (AtomicU64::new(seeds.start), AtomicUsize::new(0));
-    let next = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| seeds.contains(seed));
-    let goes_on = || failed.load(Ordering::Relaxed) < ENOUGH;
-    let run = |seed| run(seed).inspect_err(|_| _ = failed.fetch_add(1, Ordering::Relaxed));
-    let share = || iter::from_fn(|| goes_on().then(next).flatten()).map(run).collect::<Vec<_>>();
+    let (next, failed) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
+    let next = || {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        (seeds.contains(&seed) && !failed.load(Ordering::Relaxed)).then_some(seed)
+    };
+    let run = |seed| run(seed).inspect_err(|_| failed.store(true, Ordering::Relaxed));
+    let share = || iter::from_fn(next).map(run).collect::<Vec<_>>();
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let results: Vec<Result<T, String>> = thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
         running.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
     });
-    let (done, failures): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-    let mut failures: Vec<String> = failures.into_iter().filter_map(Result::err).collect();
-    failures.sort();
-    assert!(
-        failures.is_empty(),
-        "of {} seeds, at least {} failed: {failures:#?}",
-        seeds.end - seeds.start,
-        failures.len()
-    );
-    done.into_iter().filter_map(Result::ok).collect()
+    let failures: Vec<&String> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    assert!(failures.is_empty(), "not all seeds passed: {failures:#?}");
+    results.into_iter().filter_map(Result::ok).collect()
 }
 
 /// The message of a panic.
