@@ -127,7 +127,8 @@ pub use node::{
 #[doc(hidden)]
 pub use replica::service::{Invalid, Service};
 pub use replica::{
-    replicated::{Applied, Command, Logged, Replicated, Stamp},
+    command::Command,
+    replicated::{Applied, Logged, Replicated, Stamp},
     schema::Schema,
     snapshot::Snapshot,
     view_change::ViewChange,

@@ -1,5 +1,8 @@
 //! TCP fabrics of several hosts, with cut links and stopped processes: each node is a process of a network namespace.
 
+#[path = "../../tests/hosts/mod.rs"]
+mod hosts;
+
 use std::{
     env,
     io::Write as _,
@@ -10,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::hosts::Hosts;
+use hosts::Hosts;
 use rustix::process::{Pid, Signal, kill_process};
 use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Time, Wait,
@@ -40,7 +43,7 @@ impl Node {
     fn start(hosts: &Hosts, id: u32) -> Node {
         let mut process = hosts
             .command(id, env::current_exe().unwrap())
-            .args(["--exact", "cuts::node", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "node", "--nocapture", "--test-threads=1"])
             .env(NODE, id.to_string())
             .stdout(Stdio::piped())
             .spawn()

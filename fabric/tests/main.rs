@@ -1,9 +1,6 @@
 //! Tests of single fabrics, of several as one, and of nodes that are processes.
 
 mod child;
-mod cuts;
-#[path = "../../tests/hosts/mod.rs"]
-mod hosts;
 mod mixed;
 mod nodes;
 mod shm;

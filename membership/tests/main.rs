@@ -1,6 +1,6 @@
 //! Tests of views: their rules, models that are searched exhaustively, and members on the simulated network.
 //!
-//! Of the random runs on that network, `SQUALL_SEED=n` runs one seed alone, `SQUALL_SEEDS=n` runs n seeds.
+//! Of the random runs on that network, `SQUALL_SEED=n` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 mod layout;
 mod lead;
@@ -8,4 +8,6 @@ mod model;
 mod restart;
 mod restart_model;
 mod rules;
+#[path = "../../tests/support/seeds.rs"]
+mod seeds;
 mod views;

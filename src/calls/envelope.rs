@@ -6,7 +6,7 @@ use rkyv::{api::high::to_bytes_in, rancor, util::AlignedVec};
 
 use crate::{
     calls::{error::SubmitError, session::Trailer},
-    replica::replicated::Command,
+    replica::command::Command,
 };
 
 /// The largest buffer that a thread keeps between messages, in bytes.

@@ -3,7 +3,6 @@
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_services::Caller;
 
 use crate::{
     clients::{
@@ -39,7 +38,7 @@ impl<R: QueryService> ServedGroup<R> {
             Ok(query) => query,
             Err(error) => return Call::failed(error),
         };
-        if self.asks.caller.get().map(Caller::node) == Some(member) {
+        if self.asks.node() == Some(member) {
             let (call, resolve) = Resolve::new();
             serve::ask(&self.group, consistency, query, move |answer| {
                 resolve.resolve(match answer {

@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 1024;
 #[derive(Default)]
 pub(crate) struct AskedMembers {
     /// This node as a caller of others, from its start on.
-    pub(super) caller: OnceLock<Caller>,
+    caller: OnceLock<Caller>,
     peers: Lock<BTreeMap<NodeId, AskedMember>>,
 }
 
@@ -34,6 +34,11 @@ impl AskedMembers {
     /// Notes the node's start: from now on it can ask others.
     pub(crate) fn start(&self, caller: Caller) {
         assert!(self.caller.set(caller).is_ok(), "a node starts once");
+    }
+
+    /// This node, once it has started.
+    pub(super) fn node(&self) -> Option<NodeId> {
+        self.caller.get().map(Caller::node)
     }
 
     /// Takes the addresses of the group's members, from a new view on.

@@ -2,7 +2,7 @@
 
 use rkyv::{Archived, Deserialize, api::high::HighDeserializer, rancor};
 
-use crate::replica::replicated::{Command, Replicated};
+use crate::replica::{command::Command, replicated::Replicated};
 
 /// A type that can travel and be decoded at the other end: any that derives rkyv's `Archive`, `Serialize` and
 /// `Deserialize`. Never implemented by hand.

@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str, place: &dyn Fn(Option<usize>) -> ValuePlace) -> 
             "is empty: the file may not have been written yet; a configuration begins with `cluster = \"...\"`";
         return Err(ConfigError::Text { place: place(None), problem: problem.into() });
     }
-    let file = File { text, place };
+    let file = File::new(text, place);
     let root = DeTable::parse(text).map_err(|error| file.error(error.message(), error.span()))?;
     let root = root.get_ref();
     let mut draft = Draft::new(&place(None));

@@ -11,11 +11,16 @@ use super::{ConfigError, ValuePlace};
 
 /// A file's text.
 pub(super) struct File<'a> {
-    pub(super) text: &'a str,
-    pub(super) place: &'a dyn Fn(Option<usize>) -> ValuePlace,
+    text: &'a str,
+    place: &'a dyn Fn(Option<usize>) -> ValuePlace,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
+    /// A text; `place` makes a place of a line.
+    pub(super) fn new(text: &'a str, place: &'a dyn Fn(Option<usize>) -> ValuePlace) -> File<'a> {
+        File { text, place }
+    }
+
     /// Returns a value that must be a table.
     pub(super) fn table<'v>(&self, value: &'v Spanned<DeValue<'v>>) -> Result<&'v DeTable<'v>, ConfigError> {
         let problem = || format!("invalid type: {}, expected a table", value.get_ref().type_str());

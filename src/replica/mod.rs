@@ -1,5 +1,6 @@
 //! The application's replica: the traits that it implements, what it is given, and the cell that holds it.
 
+pub(crate) mod command;
 pub(crate) mod poison;
 pub(crate) mod replica_cell;
 pub(crate) mod replicated;

@@ -2,14 +2,7 @@
 
 use std::io::{self, Read};
 
-use rkyv::{
-    Archive, Archived, Serialize,
-    api::high::{HighSerializer, HighValidator},
-    bytecheck::CheckBytes,
-    rancor,
-    ser::allocator::ArenaHandle,
-    util::AlignedVec,
-};
+use rkyv::Archived;
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
 use squall_ordered::{
@@ -17,7 +10,7 @@ use squall_ordered::{
     log::{End, Hlc},
 };
 
-use crate::replica::{schema::Schema, snapshot::Snapshot, view_change::ViewChange};
+use crate::replica::{command::Command, schema::Schema, snapshot::Snapshot, view_change::ViewChange};
 
 /// A state machine, of which every member of a group holds a replica.
 ///
@@ -127,23 +120,6 @@ pub trait Replicated: Send + 'static {
     /// The first call tells of the view in which the group began. A replica that joins is told of the views that follow
     /// the one in which its state was captured.
     fn view_changed(&mut self, _change: &ViewChange) {}
-}
-
-/// A type that can travel as a message: any type that derives rkyv's `Archive` and `Serialize`. Never implemented by
-/// hand.
-///
-/// A command is checked where it is received, before anything reads it. It is then used in place, without
-/// deserialization.
-pub trait Command:
-    Archive<Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
-    + for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
-{
-}
-
-impl<T> Command for T where
-    T: Archive<Archived: for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
-        + for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
-{
 }
 
 /// The place in a group's history at which a command was applied.

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use rkyv::{Archive, Archived};
+use rkyv::Archived;
+
+use crate::replica::command::Command;
 
 /// The identity of what a group's members send each other and keep: of the commands, and of the contents of snapshots.
 ///
@@ -52,7 +54,7 @@ impl Schema {
     }
 
     /// Returns the same schema, with the layout of these commands.
-    pub const fn of_commands<C: Archive>(self) -> Schema {
+    pub const fn of_commands<C: Command>(self) -> Schema {
         Schema { layout: (size_of::<Archived<C>>(), align_of::<Archived<C>>()), ..self }
     }
 

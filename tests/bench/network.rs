@@ -20,8 +20,8 @@ fn benchmarks_run_over_sockets_with_and_without_tls() {
     for (name, options, figure) in [
         ("ordered", "--nodes 3 --size 100,20000 --seconds 0.3 --window 8", "messages_per_second"),
         ("calls", "--nodes 2 --reads 50 --seconds 0.3", "calls_per_second"),
-        ("bulk", "--nodes 4 --size 1000001 --iterations 2 --warm-up 0", "bytes_per_second"),
-        ("onepipe", "--nodes 2 --seconds 0.1 --mode be,r", "scatterings_per_second"),
+        ("bulk", "--nodes 4 --size 1000001,64MiB --iterations 2 --warm-up 0", "bytes_per_second"),
+        ("onepipe", "--nodes 3 --seconds 0.1 --mode be,r", "scatterings_per_second"),
     ] {
         for tls in [false, true] {
             let options = format!("{options} --fabric tcp {}", if tls { "--tls" } else { "" });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Transport;
+use super::transport::Transport;
 use crate::{
     BreakReason, GroupTag, NodeId, Waker,
     endpoints::Endpoints,

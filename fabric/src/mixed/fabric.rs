@@ -9,53 +9,18 @@ use super::{
     held_endpoints::HeldEndpoints,
     host::shares_host,
     parts::{Fabrics, Parts},
+    transport::Transport,
 };
+#[cfg(feature = "verbs")]
+use crate::verbs::{VerbsConfig, VerbsError, VerbsFabric};
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
     RegisterError, Time, Token, Wait, WorkGraph,
-    endpoints::{SHM, TCP},
     graph::Executor,
     net::{ServiceId, ServiceStream},
     shm::ShmFabric,
     tcp::TcpFabric,
 };
-#[cfg(feature = "verbs")]
-use crate::{
-    endpoints::VERBS,
-    verbs::{VerbsConfig, VerbsError, VerbsFabric},
-};
-
-/// The way by which a peer is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
-pub enum Transport {
-    /// Shared memory: its process is one of this user on this host.
-    #[display("shared memory")]
-    Shm,
-    /// TCP.
-    #[display("TCP")]
-    Tcp,
-    /// RDMA verbs.
-    #[cfg(feature = "verbs")]
-    #[display("RDMA verbs")]
-    Verbs,
-    /// RDMA verbs if both nodes have a device, else TCP: they tell each other when they first meet. Both must have this
-    /// route.
-    #[display("a network")]
-    Network,
-}
-
-impl Transport {
-    /// The fabric's number in the ids of its endpoints.
-    fn space(self) -> Option<u8> {
-        match self {
-            Transport::Shm => Some(SHM),
-            Transport::Tcp => Some(TCP),
-            #[cfg(feature = "verbs")]
-            Transport::Verbs => Some(VERBS),
-            Transport::Network => None,
-        }
-    }
-}
 
 /// A [`Fabric`] made of others. See the [module](super).
 ///

@@ -8,7 +8,7 @@ use crate::{
 
 /// An endpoint that was connected before its network was known. It keeps its id.
 pub(super) struct HeldEndpoint {
-    pub(super) id: EndpointId,
+    id: EndpointId,
     pub(super) peer: NodeId,
     pub(super) tag: GroupTag,
     pub(super) expose: Vec<Region>,

@@ -11,7 +11,9 @@ mod fabric;
 mod held_endpoints;
 mod host;
 mod parts;
+mod transport;
 mod wait;
 
-pub use fabric::{MixedFabric, Transport};
+pub use fabric::MixedFabric;
 pub use host::shares_host;
+pub use transport::Transport;

@@ -6,14 +6,16 @@
 //! processes or devices also runs the [races](concurrent).
 //!
 //! Each scenario runs from several seeds, on `sim` from many; `SQUALL_SEED=n` runs it from that one,
-//! `SQUALL_SEEDS=n` from the first n. That the scenarios bite is shown by [running them on networks that break one
-//! guarantee each](sim).
+//! `SQUALL_SEEDS=FROM..TO` from others than usual. That the scenarios bite is shown by
+//! [running them on networks that break one guarantee each](sim).
 
 mod concurrent;
 mod mixed;
 mod monitor;
 mod rig;
 mod scenarios;
+#[path = "../../../tests/support/seeds.rs"]
+mod seeds;
 mod shm;
 mod sim;
 mod tcp;
@@ -21,14 +23,4 @@ mod testbed;
 #[cfg(feature = "verbs")]
 mod verbs;
 
-/// The first `count` seeds, or as many as `SQUALL_SEEDS` says, or the one in `SQUALL_SEED`.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let given = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        Some(value.parse::<u64>().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
-    };
-    match given("SQUALL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..given("SQUALL_SEEDS").unwrap_or(count),
-    }
-}
+use self::seeds::seeds;

@@ -5,7 +5,7 @@ use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::Epoch;
 
 use super::{
-    faults::{for_seeds, seeds},
+    faults::for_seeds,
     world::{CONNECT_TIMEOUT, World, ms},
 };
 
@@ -20,7 +20,7 @@ fn crowded(seed: u64, members: u32) -> World {
 
 #[test]
 fn the_first_view_comes_about_in_one_epoch_however_long_connecting_takes() {
-    for_seeds(seeds(100), |seed| {
+    for_seeds(100, |seed| {
         let mut world = crowded(seed, 7 + seed as u32 % 3);
         while !world.all_in(Epoch::FIRST) {
             assert_eq!(world.log.history.len(), 1, "nobody is given up: {}", world.describe());
@@ -38,7 +38,7 @@ fn the_first_view_comes_about_in_one_epoch_however_long_connecting_takes() {
 
 #[test]
 fn one_that_never_comes_is_given_up_when_nobody_else_is_missing() {
-    for_seeds(seeds(100), |seed| {
+    for_seeds(100, |seed| {
         let mut world = crowded(seed, 8);
         let victim = world.rng.u32(1..=8);
         world.crash(victim);
@@ -50,7 +50,7 @@ fn one_that_never_comes_is_given_up_when_nobody_else_is_missing() {
 
 #[test]
 fn one_that_dies_meanwhile_costs_one_more_epoch() {
-    for_seeds(seeds(100), |seed| {
+    for_seeds(100, |seed| {
         let mut world = crowded(seed, 8);
         let (victim, after) = (world.rng.u32(1..=8), world.rng.u64(0..600));
         world.run_for(ms(after));

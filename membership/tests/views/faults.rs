@@ -10,19 +10,13 @@ use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::Input;
 
 use super::world::{World, ms};
+use crate::seeds::seeds;
 
 /// The time within which all are together again, once nothing more happens to them.
 const SETTLES_WITHIN: Duration = ms(3000);
 
-/// The number of seeds: the usual one, unless the environment names another.
-pub(crate) fn seeds(usual: u64) -> u64 {
-    std::env::var("SQUALL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
-}
-
-pub(crate) fn for_seeds(seeds: u64, run: impl Fn(u64)) {
-    let first = std::env::var("SQUALL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let range = first.map_or(0..seeds, |seed| seed..seed + 1);
-    for seed in range {
+pub(crate) fn for_seeds(usual: u64, run: impl Fn(u64)) {
+    for seed in seeds(usual) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
             eprintln!("failed with SQUALL_SEED={seed}");
             std::panic::resume_unwind(panic);
@@ -107,7 +101,7 @@ fn one_thing_happens(world: &mut World, started: &mut u32) {
 
 #[test]
 fn crashes_joins_leaves_and_pauses() {
-    for_seeds(seeds(1000), |seed| {
+    for_seeds(1000, |seed| {
         let members = 2 + seed as u32 % 5;
         let mut world = World::formed_on(seed, members, network(seed));
         let mut started = members;
@@ -123,7 +117,7 @@ fn crashes_joins_leaves_and_pauses() {
 
 #[test]
 fn partitions_and_links_that_come_and_go() {
-    for_seeds(seeds(1000), |seed| {
+    for_seeds(1000, |seed| {
         let members = 2 + seed as u32 % 5;
         let mut world = World::formed_on(seed, members, network(seed));
         let node = |world: &mut World| NodeId(world.rng.u32(1..=members));
@@ -146,7 +140,7 @@ fn partitions_and_links_that_come_and_go() {
 
 #[test]
 fn a_cut_in_two() {
-    for_seeds(seeds(300), |seed| {
+    for_seeds(300, |seed| {
         let members = 3 + seed as u32 % 5;
         let mut world = World::formed_on(seed, members, network(seed));
         let side = members.div_ceil(2).max(2);

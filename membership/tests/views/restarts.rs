@@ -6,7 +6,7 @@ use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::{Epoch, ShardState};
 
 use super::{
-    faults::{for_seeds, network, seeds},
+    faults::{for_seeds, network},
     world::{CONNECT_TIMEOUT, RESTART_WAIT, World, ms},
 };
 
@@ -198,7 +198,7 @@ fn waits_for_more(world: &World) -> bool {
 
 #[test]
 fn crashes_of_all_at_any_moment() {
-    for_seeds(seeds(500), |seed| {
+    for_seeds(500, |seed| {
         let members = 2 + seed as u32 % 5;
         let mut world = World::durable(seed, members, network(seed));
         world.log.loss = if seed % 3 == 0 { 0.2 } else { 0.0 };
@@ -222,7 +222,7 @@ fn crashes_of_all_at_any_moment() {
 
 #[test]
 fn crashes_of_any_at_any_moment_and_cuts() {
-    for_seeds(seeds(500), |seed| {
+    for_seeds(500, |seed| {
         let members = 2 + seed as u32 % 5;
         let mut world = World::durable(seed, members, network(seed));
         world.log.loss = if seed % 3 == 0 { 0.2 } else { 0.0 };

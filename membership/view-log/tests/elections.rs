@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, time::Duration};
 use squall_fabric::{NodeId, Time};
 use squall_membership::ViewLog;
 
-use crate::world::{MS, World, seeds};
+use crate::{
+    seeds::seeds,
+    world::{MS, World},
+};
 
 /// The default one, for which the default times are made.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,7 +6,10 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 use squall_view_log::{Failure, Start, Timing};
 
-use crate::world::{MS, World, seeds};
+use crate::{
+    seeds::seeds,
+    world::{MS, World},
+};
 
 /// Members 1 and 2 and witness 9, all of which vote.
 fn with_witness(seed: u64) -> World {

@@ -1,6 +1,6 @@
 //! Tests of logs of views: in virtual time, and on threads.
 //!
-//! Random runs come from seeds. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n` runs n seeds.
+//! Random runs come from seeds. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 mod disks;
 mod elections;
@@ -8,6 +8,8 @@ mod forced;
 mod forming;
 mod lives;
 mod restarts;
+#[path = "../../../tests/support/seeds.rs"]
+mod seeds;
 mod simulated;
 mod threads;
 mod went_back;

@@ -6,7 +6,10 @@ use squall_fabric::NodeId;
 use squall_membership::{Incarnation, Member, Parameters, ViewEvent, ViewLog};
 use squall_view_log::{Failure, Start, Timing};
 
-use crate::world::{MS, Trouble, World, seeds, successor};
+use crate::{
+    seeds::seeds,
+    world::{MS, Trouble, World, successor},
+};
 
 #[test]
 fn all_of_a_list_form_one_group_in_any_order_of_starting() {

@@ -7,7 +7,10 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, Layout, ReturnReport, ViewEvent, ViewLog, restart};
 use squall_view_log::{Failure, SimDisk};
 
-use crate::world::{MS, Trouble, World, seeds};
+use crate::{
+    seeds::seeds,
+    world::{MS, Trouble, World},
+};
 
 /// The number of seeds that run unless the environment names others.
 const SEEDS: u64 = 20;

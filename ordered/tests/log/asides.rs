@@ -3,7 +3,8 @@
 use fastrand::Rng;
 use squall_ordered::log::{Aside, End, Log, Options, Position, SimStorage, WriteError, asides, summary_of};
 
-use super::model::{Kept, Seed, any_options, next_record, open, options, read_all, records, seeds, write};
+use super::model::{Kept, Seed, any_options, next_record, open, options, read_all, records, write};
+use crate::seeds::seeds;
 
 /// The records of a log that was set aside.
 fn kept(storage: &SimStorage, name: &str) -> Vec<Kept> {

@@ -3,7 +3,8 @@
 use fastrand::Rng;
 use squall_ordered::log::{Appender, Batch, Log, Options, Position, SimStorage, WriteError};
 
-use super::model::{Kept, Seed, any_options, next_record, open, read_all, seeds};
+use super::model::{Kept, Seed, any_options, next_record, open, read_all};
+use crate::seeds::seeds;
 
 /// A log on a disk, and the records that it should hold.
 struct World {

@@ -3,7 +3,8 @@
 use fastrand::Rng;
 use squall_ordered::log::{Damage, Log, Position, ReadError, SimStorage, Storage, WriteError, import};
 
-use super::model::{Kept, Seed, any_options, open, options, read_all, records, seeds, write};
+use super::model::{Kept, Seed, any_options, open, options, read_all, records, write};
+use crate::seeds::seeds;
 
 /// The places of records in a log's files, as docs/src/internals/log-format.md draws them: file, offset, size.
 fn places(storage: &SimStorage, records: &[Kept]) -> Vec<(String, u64, u64)> {

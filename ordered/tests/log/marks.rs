@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use squall_ordered::log::{End, Log, Options, Position, SimStorage};
 
-use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, read_all, records, seeds, write};
+use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, read_all, records, write};
+use crate::seeds::seeds;
 
 type Image = BTreeMap<String, Vec<u8>>;
 

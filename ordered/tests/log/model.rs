@@ -1,7 +1,5 @@
 //! The records that a log should hold, and random ones.
 
-use std::ops::Range;
-
 use fastrand::Rng;
 use ring::digest::{SHA256, digest};
 use squall_fabric::NodeId;
@@ -89,15 +87,6 @@ pub(crate) fn chain_of<S: Storage + Clone>(log: &Log<S>, begin: ChainValue) -> C
 /// The chain of a log that holds nothing yet.
 pub(crate) fn chain_at_start() -> ChainValue {
     ChainValue::begin(ClusterId(7), ShardId(3), End::START)
-}
-
-/// The seeds to run: the first `count`, or as the environment says.
-pub(crate) fn seeds(count: u64) -> Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match number("SQUALL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
-    }
 }
 
 /// A seed that is printed if the test fails.

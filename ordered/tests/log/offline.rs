@@ -6,7 +6,8 @@ use squall_ordered::log::{
     SnapshotWriter, cut, read, repair, skip, skips,
 };
 
-use super::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, seeds, write};
+use super::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, write};
+use crate::seeds::seeds;
 
 /// A member's log that has all of these records, and knows that they were acknowledged.
 fn copy(seed: u64, rng: &mut Rng, all: &[Kept]) -> (SimStorage, Options) {

@@ -3,7 +3,8 @@
 use fastrand::Rng;
 use squall_ordered::log::{End, Hlc, ReadError, Reader, SimStorage};
 
-use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, records, seeds, write};
+use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, records, write};
+use crate::seeds::seeds;
 
 /// The records that a reader shows up to its end.
 fn rest(reader: &mut Reader<SimStorage>) -> Vec<Kept> {

@@ -4,7 +4,8 @@
 use fastrand::Rng;
 use squall_ordered::log::{Damage, Gap, Hlc, Log, SimStorage};
 
-use super::model::{Kept, KeptBody, Seed, any_options, open, read_all, records, seeds, write};
+use super::model::{Kept, KeptBody, Seed, any_options, open, read_all, records, write};
+use crate::seeds::seeds;
 
 /// Reads all of a log again, in parts.
 fn scrub(log: &Log<SimStorage>, rng: &mut Rng) -> Vec<Damage> {

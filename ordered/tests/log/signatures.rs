@@ -8,8 +8,9 @@ use squall_ordered::log::{End, Flaw, Hlc, Log, Position, ReadError, SimStorage, 
 
 use super::model::{
     Kept, KeptBody, SIGNER, Seed, any_options, chain_at_start, chain_of, key, known, open, options, read_all, records,
-    seeds, write,
+    write,
 };
+use crate::seeds::seeds;
 
 type Image = BTreeMap<String, Vec<u8>>;
 

@@ -5,8 +5,9 @@ use fastrand::Rng;
 use squall_ordered::log::{ChainValue, End, Log, Options, Position, SimStorage, WriteError};
 
 use super::model::{
-    Kept, SIGNER, Seed, any_options, chain_at_start, chain_of, key, known, next_record, open, options, seeds, write,
+    Kept, SIGNER, Seed, any_options, chain_at_start, chain_of, key, known, next_record, open, options, write,
 };
+use crate::seeds::seeds;
 
 struct World {
     storage: SimStorage,

@@ -6,7 +6,8 @@ use squall_ordered::log::{
     End, Hlc, Position, SimStorage, Snapshot, SnapshotError, SnapshotWriter, Storage, remove_snapshots, snapshots,
 };
 
-use super::model::{Seed, open, options, position, seeds};
+use super::model::{Seed, open, options, position};
+use crate::seeds::seeds;
 
 const CLUSTER: ClusterId = ClusterId(7);
 const SHARD: ShardId = ShardId(3);

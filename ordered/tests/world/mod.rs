@@ -18,19 +18,16 @@ use squall_fabric::{NodeId, Time, sim::SimNet};
 use squall_membership::{ClusterId, Epoch, Incarnation, Member as ViewMember, Rank, Seq, ShardId, ShardView, View};
 use squall_ordered::Undelivered;
 
+use crate::seeds::seeds;
+
 pub(crate) use disk::Disk;
 pub(crate) use member::Member;
 pub(crate) use oracle::{Entry, Oracle, Wrong};
 pub(crate) use plan::{BulkPlan, End, Fault, Plan, ending};
 
-/// Runs `one` for many seeds, or for the seed that the environment names.
+/// Runs `one` for the first `count` seeds, or for those that the environment names.
 pub(crate) fn for_seeds(count: u64, mut one: impl FnMut(u64) -> Result<(), Wrong>) {
-    let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
-    let seeds = match number("SQUALL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
-    };
-    for seed in seeds {
+    for seed in seeds(count) {
         if let Err(wrong) = one(seed) {
             panic!("SQUALL_SEED={seed}: {wrong}");
         }

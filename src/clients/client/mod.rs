@@ -54,7 +54,7 @@ pub use self::{call::Call, config::ClientConfig, error::ClientError};
 pub(crate) use self::{call::Resolve, config::someone, core::Ask, driver::Driver};
 use crate::{
     clients::{query::QueryService, wire::Consistency},
-    replica::replicated::Command,
+    replica::command::Command,
 };
 
 /// A client of a group, with a session of its own. Clones are handles to the same client, for any number of threads and

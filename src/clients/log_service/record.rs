@@ -10,7 +10,7 @@ use super::{LogError, RecordLog};
 use crate::{
     Hlc,
     clients::serve::Served,
-    replica::{replicated::Command, service::Service},
+    replica::{command::Command, service::Service},
 };
 
 /// An [`Hlc`] as it travels.

@@ -5,7 +5,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
 use squall_ordered::log::Hlc;
 
-use crate::replica::{replicated::Command, view_change::ViewChange};
+use crate::replica::{command::Command, view_change::ViewChange};
 
 /// An entry of a durable group's log: a message, or a view.
 #[derive(Clone, Copy, Debug)]

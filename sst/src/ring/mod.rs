@@ -40,7 +40,7 @@ use squall_fabric::Region;
 
 pub use outbox::Outbox;
 pub use producer::{PushError, Ring, RingMemory};
-pub use reader::{Bulk, Corrupt, Reader, Turn};
+pub use reader::{Corrupt, Reader, Turn};
 
 /// The version of the rings' format, which must be the same at all members.
 pub const FORMAT: u64 = 2;
@@ -53,6 +53,23 @@ pub(crate) const HEADER: u64 = 8;
 
 /// The bytes behind the first word of a `Bulk` record.
 pub(crate) const BULK_BYTES: u64 = 16;
+
+/// A message that does not lie in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bulk {
+    /// The number of the message among the sender's bulk messages, from 0.
+    pub number: u64,
+    /// The message's length, in bytes.
+    pub len: u64,
+}
+
+impl Bulk {
+    /// Loads the words behind the first one of a record at `offset`.
+    fn load(memory: &impl RingMemory, offset: usize) -> Bulk {
+        let word = |index: usize| memory.load(offset + HEADER as usize + index * 8);
+        Bulk { number: word(0), len: word(1) }
+    }
+}
 
 /// The bytes behind the first word of a `Time` record, and those of the whole record.
 pub(crate) const TIME_BYTES: u64 = 8;

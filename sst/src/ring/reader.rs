@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use squall_fabric::Region;
 
-use super::{
-    HEADER, Header, Kind, Payload, Tag, place,
-    producer::{Ring, RingMemory},
-};
+use super::{Bulk, HEADER, Header, Kind, Payload, Tag, place, producer::Ring};
 
 /// A ring's bytes are not what its sender may write: the sender is faulty, and nothing after them can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,23 +14,6 @@ pub struct Corrupt {
     pub position: u64,
     /// The word at the position.
     pub word: u64,
-}
-
-/// A message that does not lie in the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bulk {
-    /// The number of the message among the sender's bulk messages, from 0.
-    pub number: u64,
-    /// The message's length, in bytes.
-    pub len: u64,
-}
-
-impl Bulk {
-    /// Loads the words behind the first one of a record at `offset`.
-    pub(super) fn load(memory: &impl RingMemory, offset: usize) -> Bulk {
-        let word = |index: usize| memory.load(offset + HEADER as usize + index * 8);
-        Bulk { number: word(0), len: word(1) }
-    }
 }
 
 /// A sender's use of a turn.

@@ -1,7 +1,5 @@
 //! `CONFIG`: the settings as clients see and change them.
 
-use std::sync::atomic::Ordering;
-
 use super::{KEEP_ALIVE, reception::Reception, resp::MAX_BULK_BYTES};
 use crate::{Error, Reply, number::integer, pattern::matches};
 
@@ -86,13 +84,13 @@ impl Reception {
             }
         }
         if let Some(max_clients) = max_clients {
-            self.settings.max_clients.store(max_clients as usize, Ordering::Relaxed);
+            self.settings.set_max_clients(max_clients as usize);
         }
         if let Some(bytes) = max_client_bytes {
             self.budget.set_max(bytes);
         }
         if let Some(timeout) = timeout {
-            self.settings.timeout_seconds.store(timeout.into(), Ordering::Relaxed);
+            self.settings.set_timeout_seconds(timeout.into());
         }
         Ok(Reply::OK)
     }

@@ -120,7 +120,9 @@ fn failed(error: &ClientError) -> Error {
         ClientError::Full { max } => {
             Error::new(format!("{code} {max} requests of this front end wait already, as many as may: try again later"))
         }
-        ClientError::NoReply => Error::new(format!("{code} the command was carried out, but its answer was too long")),
+        ClientError::NoReply => {
+            Error::fixed("ERR the command was carried out, but its answer was too long to be kept: don't send it again")
+        }
         error => Error::new(format!("{code} {error}")),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    ops::Range,
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -63,15 +62,6 @@ impl Drop for World {
         if let Some(seed) = self.seed.filter(|_| std::thread::panicking()) {
             eprintln!("SQUALL_SEED={seed}: run it again with that seed");
         }
-    }
-}
-
-/// The seeds to run: this many, unless one is named.
-pub(crate) fn seeds(count: u64) -> Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
-    match number("SQUALL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
     }
 }
 
