@@ -2,6 +2,7 @@
 //!
 //! Of the random runs on that network, `SQUALL_SEED=n` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
+mod exhaustive;
 mod layout;
 mod lead;
 mod model;

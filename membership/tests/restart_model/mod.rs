@@ -12,20 +12,15 @@
 mod steps;
 mod world;
 
-use stateright::{Checker, HasDiscoveries, Model};
-
 use self::steps::{Bug, Group, KEPT};
+use crate::exhaustive::{self, holds};
 
 const TWO: Group =
     Group { members: 2, joiners: 0, messages: 1, views: 2, crashes: 2, wipes: 0, in_memory: false, bug: None };
 
-/// All properties hold in every state, of which there are more than a few.
-fn holds(group: Group) {
-    let checker = group.checker().threads(2).spawn_dfs().join();
-    let (states, group) = (checker.unique_state_count(), checker.model());
-    eprintln!("{group:?}: {states} states");
-    assert!(states > 100, "the model of {group:?} does nothing");
-    checker.assert_properties();
+/// With a bug, a property fails.
+fn is_caught(bug: Bug, group: Group, property: &'static str) {
+    exhaustive::is_caught(Group { bug: Some(bug), ..group }, property);
 }
 
 #[test]
@@ -95,14 +90,6 @@ fn nothing_is_lost_where_a_joiner_says_too_early_that_it_is_complete() {
 #[ignore = "millions of states"]
 fn two_who_join_count_once_their_disks_have_what_is_acknowledged() {
     holds(Group { members: 3, joiners: 2, views: 2, crashes: 3, ..TWO });
-}
-
-/// With a bug, a property fails.
-fn is_caught(bug: Bug, group: Group, property: &'static str) {
-    let group = Group { bug: Some(bug), ..group };
-    let checker = group.checker().finish_when(HasDiscoveries::AnyOf([property].into())).spawn_bfs().join();
-    let steps = checker.assert_any_discovery(property).into_actions();
-    eprintln!("{bug:?} breaks {property:?} by {steps:?}");
 }
 
 /// As [`JOINING`], of a group without disks: node 0 may be dropped while the second stays, which suspends the shard.
