@@ -97,6 +97,17 @@ fn a_member_says_what_it_has_on_disk_once_the_view_s_record_is_there() {
     assert_eq!((said(&solo), log_writer.on_disk().position), (1, Position::new(Epoch(2), Seq(0))));
 }
 
+/// Otherwise the others could count it as complete, while its disk does not even name the view.
+#[test]
+fn a_member_of_an_empty_group_is_complete_once_its_disk_has_the_view_s_record() {
+    let mut solo = solo();
+    solo.settle();
+    assert!(!solo.shard.is_kept(), "its disk has all messages, since there are none, and not the view's record");
+    solo.write();
+    solo.settle();
+    assert!(solo.shard.is_kept());
+}
+
 #[test]
 fn who_reads_by_itself_does_not_see_what_a_crash_could_undo() {
     let config = Config::builder("test", 1).members([1]).read_lease(Duration::from_millis(10)).storage("nowhere");
