@@ -114,7 +114,7 @@ impl Caller {
 
     fn dial_host(&self, node: NodeId) -> Result<ControlStream, ControlError> {
         let socket = local::dial(KIND, &name(&self.cluster, node)).map_err(|error| match error {
-            LocalError::Stranger => ControlError::Stranger { node },
+            LocalError::OtherUser => ControlError::OtherUser { node },
             LocalError::System(cause) => ControlError::Cut { node: Some(node), cause },
             LocalError::Absent | LocalError::Taken => ControlError::Absent { node, cluster: self.cluster.clone() },
         })?;

@@ -40,7 +40,7 @@ pub enum ControlError {
     },
     /// The process that is that node belongs to another user.
     #[error("{node} belongs to another user, and is not trusted: run both as the same user")]
-    Stranger {
+    OtherUser {
         /// The node.
         node: NodeId,
     },

@@ -30,7 +30,7 @@ pub enum LocalError {
     /// Another process has it.
     Taken,
     /// Another user has it.
-    Stranger,
+    OtherUser,
     /// The system refused.
     System(io::Error),
 }
@@ -58,7 +58,7 @@ pub fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
     })?);
     stream.set_nonblocking(false).map_err(LocalError::System)?;
     if !is_same_user(&stream) {
-        return Err(LocalError::Stranger);
+        return Err(LocalError::OtherUser);
     }
     Ok(stream)
 }

@@ -28,7 +28,7 @@ pub type Handler = Arc<dyn Fn(ControlStream) + Send + Sync>;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most callers that have not named a service yet; a further one is disconnected.
-const STRANGERS: usize = 64;
+const MAX_UNNAMED: usize = 64;
 
 /// The services that a node offers, until this is dropped: then all streams end, and their handlers have returned.
 pub struct Server {
@@ -197,8 +197,8 @@ impl Drop for Leave<'_> {
 
 impl Live {
     fn enter(&mut self, hang_up: HangUp) -> Option<u64> {
-        let strangers = self.streams.values().filter(|(service, _)| service.is_none()).count();
-        if self.ended || strangers >= STRANGERS {
+        let unnamed = self.streams.values().filter(|(service, _)| service.is_none()).count();
+        if self.ended || unnamed >= MAX_UNNAMED {
             return None;
         }
         self.next += 1;

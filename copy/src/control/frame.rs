@@ -23,7 +23,7 @@ pub(crate) enum FrameError {
     #[error("the connection failed: {0}")]
     System(#[from] io::Error),
     #[error("the other side is no squall cp")]
-    Stranger,
+    NotCopy,
     #[error("the other side speaks version {0} of the protocol, this one {VERSION}: run the same version at both ends")]
     Version(u32),
     #[error("a message of {0} bytes is longer than {FRAME_BYTES}, the limit: copy fewer files at once")]
@@ -55,7 +55,7 @@ pub(crate) fn expect_greeting(from: &mut impl Read) -> Result<(), FrameError> {
     let (mut magic, mut version) = ([0; 8], [0; 4]);
     frame::read_exact(from, &mut magic)?;
     if magic != MAGIC {
-        return Err(FrameError::Stranger);
+        return Err(FrameError::NotCopy);
     }
     frame::read_exact(from, &mut version)?;
     match u32::from_le_bytes(version) {

@@ -51,7 +51,7 @@ pub enum RendezvousError {
     },
     /// The process that has the name belongs to another user.
     #[error("the receiver {name:?} belongs to another user, and is not trusted")]
-    Stranger {
+    OtherUser {
         /// The receiver's name.
         name: String,
     },
@@ -98,7 +98,7 @@ fn no_rendezvous(error: LocalError, cluster: &str, name: &str) -> RendezvousErro
     match error {
         LocalError::Absent => RendezvousError::Absent { name, cluster },
         LocalError::Taken => RendezvousError::Taken { name, cluster },
-        LocalError::Stranger => RendezvousError::Stranger { name },
+        LocalError::OtherUser => RendezvousError::OtherUser { name },
         LocalError::System(cause) => RendezvousError::System { name, cause },
     }
 }

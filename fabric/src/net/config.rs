@@ -57,7 +57,7 @@ pub struct NetConfig {
     /// The time within which a connection's other end must say which node it is.
     pub handshake_timeout: Duration,
     /// The number of connections that may be in that state; one more closes the oldest of the address with the most.
-    pub max_strangers: usize,
+    pub max_pending_peers: usize,
     /// The version of the protocol that is spoken, for tests.
     #[doc(hidden)]
     pub protocol: u32,
@@ -80,7 +80,7 @@ impl NetConfig {
             security: Security::LoopbackOnly,
             failure_timeout: Duration::from_secs(1),
             handshake_timeout: Duration::from_secs(8),
-            max_strangers: 256,
+            max_pending_peers: 256,
             protocol: PROTOCOL,
         }
     }

@@ -2,10 +2,8 @@
 //! together.
 
 use std::{
-    cmp::Reverse,
-    collections::BTreeMap,
     io::ErrorKind,
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -24,7 +22,7 @@ use super::{
 };
 use crate::{
     NodeId,
-    control::{LinkId, and_more, mismatch},
+    control::{self, LinkId, and_more, mismatch},
     random,
 };
 
@@ -34,14 +32,14 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// The number of connections that are accepted before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// A connection whose other end has not said which node it is.
-pub(super) struct PendingPeer {
-    pub(super) id: u64,
+/// A connection that was accepted, and whose other end was asked to repeat a challenge.
+pub(super) struct Greeted {
     pub(super) channel: Channel,
-    from: SocketAddr,
     challenge: Nonce,
-    pub(super) deadline: Instant,
 }
+
+/// The same, before the other end has said which node it is.
+type PendingPeer = control::PendingPeer<SocketAddr, Greeted>;
 
 /// The kind under which a connection with an error is counted.
 fn refusal_kind(error: &ChannelError) -> RefusalKind {
@@ -81,52 +79,30 @@ impl Thread {
     }
 
     fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
-        if self.pending_peers.len() >= self.config.max_strangers.max(1) {
-            let pending = self.pending_peers.remove(self.least_welcome());
-            self.refuse_stranger(
-                pending.from,
-                RefusalKind::TooMany,
-                "too many connections have not said which node they are of",
-            );
-        }
         let pipe = match &self.config.security {
             Security::Tls(identity) => match Handshake::accept(identity) {
                 Ok(handshake) => Pipe::shaking(handshake, Vec::new()),
-                Err(error) => return self.refuse_stranger(from, RefusalKind::Tls, &error.to_string()),
+                Err(error) => return self.refuse_connection(from, RefusalKind::Tls, &error.to_string()),
             },
             Security::LoopbackOnly | Security::None => Pipe::plain(),
         };
         let (Ok(challenge), Ok(())) = (random::bytes(), socket.set_nonblocking(true)) else {
-            return self.refuse_stranger(from, RefusalKind::Left, "the system has no numbers for it");
+            return self.refuse_connection(from, RefusalKind::Left, "the system has no numbers for it");
         };
         let mut channel = Channel::new(socket, pipe);
         let greeting = Greeting::Challenge { version: self.config.protocol, challenge };
         if let Err(error) = channel.send(&greeting.encode()) {
-            return self.refuse_stranger(from, RefusalKind::Left, &error.to_string());
+            return self.refuse_connection(from, RefusalKind::Left, &error.to_string());
         }
-        let id = self.new_id();
-        self.pending_peers.push(PendingPeer {
-            id,
-            channel,
-            from,
-            challenge,
-            deadline: now + self.config.handshake_timeout,
-        });
-    }
-
-    /// The oldest of the pending peers from the address that has the most of them: a node introduces itself at once,
-    /// and a stranger that keeps coming leaves nodes elsewhere their places.
-    fn least_welcome(&self) -> usize {
-        let mut from = BTreeMap::<IpAddr, (usize, Reverse<usize>)>::new();
-        for (index, pending) in self.pending_peers.iter().enumerate() {
-            from.entry(pending.from.ip()).or_insert((0, Reverse(index))).0 += 1;
+        if let Some(last) = self.pending_peers.add(from, Greeted { channel, challenge }, now, SocketAddr::ip) {
+            let why = "too many connections have not said which node they are of";
+            self.refuse_connection(last.from, RefusalKind::TooMany, why);
         }
-        from.into_values().max().map_or(0, |(_, Reverse(oldest))| oldest)
     }
 
     /// Counts and logs a connection that was closed.
-    pub(super) fn refuse_stranger(&mut self, from: SocketAddr, kind: RefusalKind, why: &str) {
-        self.counters.stranger(kind);
+    pub(super) fn refuse_connection(&mut self, from: SocketAddr, kind: RefusalKind, why: &str) {
+        self.counters.refuse(kind);
         if let Some(more) = self.log.permits(Instant::now()) {
             tracing::warn!(%from, "a connection was refused: {why}{}", and_more(more));
         }
@@ -134,68 +110,63 @@ impl Thread {
 
     /// Closes connections that took too long.
     pub(super) fn expire_pending_peers(&mut self, now: Instant) {
-        while let Some(late) = self.pending_peers.iter().position(|pending| pending.deadline <= now) {
-            let pending = self.pending_peers.remove(late);
-            self.refuse_stranger(pending.from, RefusalKind::TooSlow, "it did not say in time which node it is of");
+        while let Some(pending) = self.pending_peers.take_late(now) {
+            self.refuse_connection(pending.from, RefusalKind::TooSlow, "it did not say in time which node it is of");
         }
     }
 
     /// Reads the greeting of a connection's other end.
     pub(super) fn hear_pending_peer(&mut self, id: u64) {
-        let Some(index) = self.pending_peers.iter().position(|pending| pending.id == id) else { return };
-        let channel = &mut self.pending_peers[index].channel;
+        let Some(pending) = self.pending_peers.get_mut(id) else { return };
+        let channel = &mut pending.connection.channel;
         let was_shaking = channel.pipe.is_shaking();
         let heard = channel.read().map(|_| channel.pipe.next_frame(GREETING_BYTES).map_err(ChannelError::Pipe));
         // After an error, too, there may be an alert to send.
         let flushed = channel.flush();
-        let frame = match heard.and_then(|frame| frame) {
-            Ok(None) if flushed.is_ok() => {
-                if was_shaking && !channel.pipe.is_shaking() {
-                    // It is a node of the cluster, which has the time for its next step.
-                    self.pending_peers[index].deadline = Instant::now() + self.config.handshake_timeout;
-                }
-                return;
+        let heard = heard.and_then(|frame| frame);
+        if matches!(heard, Ok(None)) && flushed.is_ok() {
+            if was_shaking && !channel.pipe.is_shaking() {
+                // It is a node of the cluster, which has the time for its next step.
+                self.pending_peers.renew(id, Instant::now());
             }
+            return;
+        }
+        let Some(pending) = self.pending_peers.take(id) else { return };
+        let frame = match heard {
             Ok(Some(frame)) => frame,
-            Ok(None) => {
-                let from = self.pending_peers.remove(index).from;
-                return self.refuse_stranger(from, RefusalKind::Left, "it left");
-            }
-            Err(error) => {
-                let from = self.pending_peers.remove(index).from;
-                return self.refuse_stranger(from, refusal_kind(&error), &error.to_string());
-            }
+            Ok(None) => return self.refuse_connection(pending.from, RefusalKind::Left, "it left"),
+            Err(error) => return self.refuse_connection(pending.from, refusal_kind(&error), &error.to_string()),
         };
-        let pending = self.pending_peers.remove(index);
         match Greeting::decode(&frame, self.config.protocol) {
             Ok(Greeting::Hello(hello)) => self.judge(pending, hello),
-            Ok(_) => self.refuse_stranger(pending.from, RefusalKind::Malformed, "its first frame is not a greeting"),
-            Err(error) => self.refuse_stranger(pending.from, RefusalKind::Malformed, &error.to_string()),
+            Ok(_) => self.refuse_connection(pending.from, RefusalKind::Malformed, "its first frame is not a greeting"),
+            Err(error) => self.refuse_connection(pending.from, RefusalKind::Malformed, &error.to_string()),
         }
     }
 
     /// Says no to a node that can't be admitted.
     fn refuse(&mut self, pending: PendingPeer, kind: RefusalKind, why: Refusal, sentence: &str) {
-        self.refuse_stranger(pending.from, kind, sentence);
+        self.refuse_connection(pending.from, kind, sentence);
         self.say_no(pending, why);
     }
 
     fn say_no(&mut self, mut pending: PendingPeer, why: Refusal) {
         let greeting = Greeting::Refuse { version: self.config.protocol, why, cluster: self.config.cluster.clone() };
         // If it does not get through, the peer dials again.
-        let _ = pending.channel.send(&greeting.encode());
-        pending.channel.pipe.farewell();
-        let _ = pending.channel.flush();
+        let channel = &mut pending.connection.channel;
+        let _ = channel.send(&greeting.encode());
+        channel.pipe.farewell();
+        let _ = channel.flush();
     }
 
     /// Decides about a connection whose other end has introduced itself.
     fn judge(&mut self, pending: PendingPeer, hello: Hello) {
         let from = pending.from;
         let peer = hello.from;
-        if let Some(session) = pending.channel.pipe.session()
+        if let Some(session) = pending.connection.channel.pipe.session()
             && let Err(error) = session.verify_peer(&self.config.cluster, peer)
         {
-            return self.refuse_stranger(from, RefusalKind::Certificate, &error.to_string());
+            return self.refuse_connection(from, RefusalKind::Certificate, &error.to_string());
         }
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
         if let Some(sentence) =
@@ -206,7 +177,7 @@ impl Thread {
             } else {
                 (RefusalKind::OtherVersion, Refusal::Version)
             };
-            let authenticated = pending.channel.pipe.session().is_some();
+            let authenticated = pending.connection.channel.pipe.session().is_some();
             self.refuse(pending, kind, why, &sentence);
             // Otherwise any process could say so in the peer's name.
             if authenticated {
@@ -216,8 +187,8 @@ impl Thread {
             return;
         }
         let Some(rest) = hello.rest else { return };
-        if rest.challenge != pending.challenge {
-            return self.refuse_stranger(from, RefusalKind::Replayed, "its greeting was made for another connection");
+        if rest.challenge != pending.connection.challenge {
+            return self.refuse_connection(from, RefusalKind::Replayed, "its greeting was made for another connection");
         }
         let anyone = rest.to.is_none() && matches!(rest.service, Service::Application(_));
         if rest.to != Some(self.config.node) && !anyone {
@@ -252,7 +223,7 @@ impl Thread {
                 match ServiceStream::new(peer, socket, tls, early) {
                     // Only this thread fills it. If the receiver is gone, the peer reads an end.
                     Ok(stream) => drop(taker.try_send(stream)),
-                    Err(error) => self.refuse_stranger(from, RefusalKind::Left, &error.to_string()),
+                    Err(error) => self.refuse_connection(from, RefusalKind::Left, &error.to_string()),
                 }
             }
         }
@@ -270,28 +241,29 @@ impl Thread {
             link.send(&super::wire::LinkFrame::Beat);
             return self.say_no(pending, Refusal::Busy);
         }
-        let (from, challenge) = (pending.from, pending.challenge);
+        let (from, challenge) = (pending.from, pending.connection.challenge);
         let Some(channel) = self.admit(pending, peer, incarnation, nonce) else { return };
         let id = LinkId(self.new_id());
         self.link_up(NetLink::new(id, peer, incarnation, channel, challenge, from, false));
     }
 
     /// Bids a peer welcome.
-    fn admit(&mut self, mut pending: PendingPeer, peer: NodeId, incarnation: u64, nonce: Nonce) -> Option<Channel> {
+    fn admit(&mut self, pending: PendingPeer, peer: NodeId, incarnation: u64, nonce: Nonce) -> Option<Channel> {
         let version = self.config.protocol;
         let welcome = Greeting::Welcome { version, from: self.config.node, incarnation: self.incarnation, nonce };
-        match pending.channel.send(&welcome.encode()) {
+        let mut channel = pending.connection.channel;
+        match channel.send(&welcome.encode()) {
             // A socket that has room for nothing yet is none at whose other end a node waits.
-            Ok(()) if !pending.channel.is_stuffed() => {
+            Ok(()) if !channel.is_stuffed() => {
                 tracing::debug!(%peer, incarnation, "welcome");
-                Some(pending.channel)
+                Some(channel)
             }
             Ok(()) => {
-                self.refuse_stranger(pending.from, RefusalKind::TooSlow, "it does not read");
+                self.refuse_connection(pending.from, RefusalKind::TooSlow, "it does not read");
                 None
             }
             Err(error) => {
-                self.refuse_stranger(pending.from, refusal_kind(&error), &error.to_string());
+                self.refuse_connection(pending.from, refusal_kind(&error), &error.to_string());
                 None
             }
         }
@@ -303,7 +275,7 @@ impl Thread {
         match pipe.into_parts() {
             Ok((tls, early)) => Some(DataStream { socket, tls, early }),
             Err(error) => {
-                self.refuse_stranger(from, RefusalKind::Malformed, &error.to_string());
+                self.refuse_connection(from, RefusalKind::Malformed, &error.to_string());
                 None
             }
         }

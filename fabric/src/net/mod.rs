@@ -54,7 +54,7 @@ pub(crate) use plane::{Command, Connect, DataStream, Event, Paired, Plane};
 pub use service::{
     DialError, ServiceDial, ServiceHangUp, ServiceId, ServiceReader, ServiceStream, ServiceWriter, dial_service,
 };
-pub use stats::{NetStats, StrangerStats};
+pub use stats::{NetStats, RefusalStats};
 pub(crate) use tls::Session;
 
 use crate::{

@@ -21,8 +21,9 @@ pub(super) enum RefusalKind {
 /// Connections that were refused, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct StrangerStats {
-    /// Closed for one more, while [`max_strangers`](super::NetConfig::max_strangers) had not introduced themselves.
+pub struct RefusalStats {
+    /// Closed for one more, while [`max_pending_peers`](super::NetConfig::max_pending_peers) had not introduced
+    /// themselves.
     pub too_many: u64,
     /// Did not introduce themselves within the [`handshake_timeout`](super::NetConfig::handshake_timeout).
     pub too_slow: u64,
@@ -46,7 +47,7 @@ pub struct StrangerStats {
     pub no_service: u64,
 }
 
-impl StrangerStats {
+impl RefusalStats {
     /// The sum of all.
     pub fn total(&self) -> u64 {
         self.too_many
@@ -68,7 +69,7 @@ impl StrangerStats {
 #[non_exhaustive]
 pub struct NetStats {
     /// Connections that were refused.
-    pub strangers: StrangerStats,
+    pub refused: RefusalStats,
     /// Links that came about.
     pub links_up: u64,
     /// Links that ended.
@@ -88,20 +89,20 @@ impl Counters {
         change(&mut self.0.lock());
     }
 
-    pub(super) fn stranger(&self, why: RefusalKind) {
-        let strangers = &mut self.0.lock().strangers;
+    pub(super) fn refuse(&self, why: RefusalKind) {
+        let refused = &mut self.0.lock().refused;
         *match why {
-            RefusalKind::TooMany => &mut strangers.too_many,
-            RefusalKind::TooSlow => &mut strangers.too_slow,
-            RefusalKind::Left => &mut strangers.left,
-            RefusalKind::Malformed => &mut strangers.malformed,
-            RefusalKind::Tls => &mut strangers.tls,
-            RefusalKind::Certificate => &mut strangers.certificate,
-            RefusalKind::Replayed => &mut strangers.replayed,
-            RefusalKind::OtherCluster => &mut strangers.other_cluster,
-            RefusalKind::OtherVersion => &mut strangers.other_version,
-            RefusalKind::OtherNode => &mut strangers.other_node,
-            RefusalKind::NoService => &mut strangers.no_service,
+            RefusalKind::TooMany => &mut refused.too_many,
+            RefusalKind::TooSlow => &mut refused.too_slow,
+            RefusalKind::Left => &mut refused.left,
+            RefusalKind::Malformed => &mut refused.malformed,
+            RefusalKind::Tls => &mut refused.tls,
+            RefusalKind::Certificate => &mut refused.certificate,
+            RefusalKind::Replayed => &mut refused.replayed,
+            RefusalKind::OtherCluster => &mut refused.other_cluster,
+            RefusalKind::OtherVersion => &mut refused.other_version,
+            RefusalKind::OtherNode => &mut refused.other_node,
+            RefusalKind::NoService => &mut refused.no_service,
         } += 1;
     }
 

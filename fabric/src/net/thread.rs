@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::fd::AsFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use super::{
     attempt::Attempt,
     config::NetConfig,
     dial::DataDial,
-    greeting::PendingPeer,
+    greeting::Greeted,
     link::NetLink,
     pairing::NetMedium,
     peer::Peer,
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     EndpointId, NodeId,
-    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, Untaken, Watched},
+    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, PendingPeers, Untaken, Watched},
 };
 
 /// The time for which peers that do not read hold up the end.
@@ -65,8 +65,7 @@ pub(super) struct Thread {
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
     pub(super) log: LogLimit,
-    /// The connections that have not introduced themselves, the oldest first.
-    pub(super) pending_peers: Vec<PendingPeer>,
+    pub(super) pending_peers: PendingPeers<SocketAddr, Greeted>,
     pub(super) peers: BTreeMap<NodeId, Peer>,
     pub(super) attempts: BTreeMap<u64, Attempt>,
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
@@ -96,6 +95,7 @@ impl Thread {
         let now = Instant::now();
         let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone(), now))).collect();
         Thread {
+            pending_peers: PendingPeers::new(config.max_pending_peers, config.handshake_timeout),
             config,
             incarnation,
             to_thread: ends.to_thread,
@@ -107,7 +107,6 @@ impl Thread {
             listeners,
             accept_again: None,
             log: LogLimit::new(LOG_SPELL),
-            pending_peers: Vec::new(),
             peers,
             attempts: BTreeMap::new(),
             data_dials: BTreeMap::new(),
@@ -208,8 +207,9 @@ impl Thread {
             let stuffed = attempt.connecting || attempt.channel.is_stuffed();
             watched.add(Ready::Attempt(*id), attempt.channel.socket.as_fd(), stuffed);
         }
-        for pending in &self.pending_peers {
-            watched.add(Ready::PendingPeer(pending.id), pending.channel.socket.as_fd(), pending.channel.is_stuffed());
+        for pending in self.pending_peers.iter() {
+            let channel = &pending.connection.channel;
+            watched.add(Ready::PendingPeer(pending.id), channel.socket.as_fd(), channel.is_stuffed());
         }
         if self.accept_again.is_none() {
             for (index, listener) in self.listeners.iter().enumerate() {
@@ -225,8 +225,13 @@ impl Thread {
         if self.backlog {
             return Some(Instant::now());
         }
-        let pending_peers = self.pending_peers.iter().map(|pending| pending.deadline).min();
-        pending_peers.into_iter().chain(self.accept_again).chain(self.dials_due()).chain(self.links_due()).min()
+        self.pending_peers
+            .deadline()
+            .into_iter()
+            .chain(self.accept_again)
+            .chain(self.dials_due())
+            .chain(self.links_due())
+            .min()
     }
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {

@@ -30,7 +30,7 @@ pub struct ShmConfig {
     /// The time within which a connection's other end must say which node it is.
     pub handshake_timeout: Duration,
     /// The number of connections that may be in that state; one more closes the oldest.
-    pub max_strangers: usize,
+    pub max_pending_peers: usize,
     /// The version of the protocol that is spoken, for tests.
     #[doc(hidden)]
     pub protocol: u32,
@@ -48,7 +48,7 @@ impl ShmConfig {
             queue_depth: 1024,
             poll_bytes: 1 << 20,
             handshake_timeout: Duration::from_secs(1),
-            max_strangers: 16,
+            max_pending_peers: 16,
             protocol: PROTOCOL,
             rendezvous: None,
         }

@@ -87,8 +87,8 @@ impl ShmFabric {
 
     /// The counts since it was opened.
     pub fn stats(&self) -> ShmStats {
-        let strangers_refused = self.control.strangers_refused.load(std::sync::atomic::Ordering::Relaxed);
-        ShmStats { strangers_refused, ..self.core.stats }
+        let connections_refused = self.control.connections_refused.load(std::sync::atomic::Ordering::Relaxed);
+        ShmStats { connections_refused, ..self.core.stats }
     }
 
     /// A random number that no other process has, nor a later life of this node.

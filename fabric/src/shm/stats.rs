@@ -26,5 +26,5 @@ pub struct ShmStats {
     /// The number of times that a peer that had work was awake, or signaled already.
     pub doorbells_skipped: u64,
     /// Connections that were closed since their other end was no node of the cluster.
-    pub strangers_refused: u64,
+    pub connections_refused: u64,
 }

@@ -62,7 +62,7 @@ fn strangers_that_send_rubbish_are_closed_and_disturb_nobody() {
         let _ = send(&socket, &bytes, SendFlags::NOSIGNAL);
         wait_closed(&socket);
     }
-    assert_eq!(nodes[1].fabric.stats().strangers_refused, strangers);
+    assert_eq!(nodes[1].fabric.stats().connections_refused, strangers);
     check_undisturbed(&mut nodes);
 }
 
@@ -70,13 +70,13 @@ fn strangers_that_send_rubbish_are_closed_and_disturb_nobody() {
 fn silent_strangers_are_closed_after_a_while_or_when_there_are_too_many() {
     let cluster = cluster();
     let mut config = ShmConfig::new(cluster.as_str(), NodeId(2));
-    config.max_strangers = 4;
+    config.max_pending_peers = 4;
     config.handshake_timeout = Duration::from_millis(500);
     let mut nodes = vec![Node::open(&cluster, 1), Node::with(config)];
     let strangers: Vec<OwnedFd> = (0..40).map(|_| dial(&cluster, 2)).collect();
     check_undisturbed(&mut nodes);
     strangers.iter().for_each(wait_closed);
-    assert_eq!(nodes[1].fabric.stats().strangers_refused, 40);
+    assert_eq!(nodes[1].fabric.stats().connections_refused, 40);
 }
 
 /// The reasons by which each node is told of the other: node 1 as configured, and node 2 as the callback makes it.

@@ -2,7 +2,7 @@
 
 use std::{fs, hint::black_box, io, os::unix::fs::PermissionsExt, path::Path};
 
-use super::resp::STRANGERS_BULK_BYTES;
+use super::resp::UNAUTHENTICATED_BULK_BYTES;
 
 /// A password. It is not shown in debug output.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
@@ -30,7 +30,7 @@ pub enum PasswordError {
         place: String,
     },
     /// The password is longer than any word that a client may send before it has given the password.
-    #[error("the password in {place} has {bytes} bytes: give one of at most {STRANGERS_BULK_BYTES}")]
+    #[error("the password in {place} has {bytes} bytes: give one of at most {UNAUTHENTICATED_BULK_BYTES}")]
     TooLong {
         /// The file, or the variable.
         place: String,
@@ -44,7 +44,7 @@ impl Password {
     pub fn new(password: impl AsRef<[u8]>, place: impl Into<String>) -> Result<Password, PasswordError> {
         match password.as_ref() {
             [] => Err(PasswordError::Empty { place: place.into() }),
-            long if long.len() > STRANGERS_BULK_BYTES => {
+            long if long.len() > UNAUTHENTICATED_BULK_BYTES => {
                 Err(PasswordError::TooLong { place: place.into(), bytes: long.len() })
             }
             password => Ok(Password(password.into())),
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn nobody_can_be_asked_for_nothing_or_for_too_much() {
         assert!(matches!(Password::new("", "a test"), Err(PasswordError::Empty { .. })));
-        let long = vec![b'x'; STRANGERS_BULK_BYTES + 1];
+        let long = vec![b'x'; UNAUTHENTICATED_BULK_BYTES + 1];
         assert!(matches!(Password::new(&long, "a test"), Err(PasswordError::TooLong { bytes: 16385, .. })));
         assert!(Password::new(&long[1..], "a test").is_ok());
     }

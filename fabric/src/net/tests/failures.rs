@@ -154,7 +154,7 @@ fn who_dials_a_node_of_another_cluster_or_version_is_told() {
         let endpoint = a.connect(2, 1);
         let BreakReason::Refused(text) = a.broken(endpoint) else { panic!("it broke otherwise") };
         assert!(text.contains(word), "{text}");
-        let strangers = b.net.stats().strangers;
+        let strangers = b.net.stats().refused;
         assert_eq!((strangers.other_cluster + strangers.other_version, strangers.total()), (1, 1));
         assert!(b.event_within(Duration::from_millis(20)).is_none(), "anybody could have said that");
     }

@@ -51,7 +51,7 @@ fn endpoints_of_a_tag_meet_and_get_a_connection_of_their_own() {
             assert_eq!(carry(&mut sb, &mut sa, b"to a"), b"to a");
         }
         assert_eq!((a.net.stats().links_up, b.net.stats().links_up), (1, 1));
-        assert_eq!(b.net.stats().strangers.total() + a.net.stats().strangers.total(), 0);
+        assert_eq!(b.net.stats().refused.total() + a.net.stats().refused.total(), 0);
     });
 }
 

@@ -26,8 +26,8 @@ impl Town {
         assert_eq!(self.b.net.stats().links_down, 0);
     }
 
-    fn strangers(&self, what: &str, is: impl Fn(&StrangerStats) -> u64, count: u64) {
-        self.b.counts(what, |stats| is(&stats.strangers) == count && stats.strangers.total() == count);
+    fn strangers(&self, what: &str, is: impl Fn(&RefusalStats) -> u64, count: u64) {
+        self.b.counts(what, |stats| is(&stats.refused) == count && stats.refused.total() == count);
     }
 }
 
@@ -42,7 +42,7 @@ fn random_bytes_disturb_nobody() {
             // A length that neither TLS nor a greeting may have.
             bytes[..5].copy_from_slice(&[255; 5]);
             let _ = bare.socket.write_all(&bytes);
-            let kind = |stats: &StrangerStats| stats.tls + stats.malformed;
+            let kind = |stats: &RefusalStats| stats.tls + stats.malformed;
             town.strangers("random bytes", kind, count);
         }
         town.is_undisturbed();
@@ -74,7 +74,7 @@ fn who_is_slow_has_to_go() {
         // A byte now and then does not help.
         let start_of_a_hello = if ca.is_some() { [22, 3, 1, 0, 200] } else { [200, 0, 0, 0, 2] };
         for byte in start_of_a_hello.into_iter().chain(std::iter::repeat(1)) {
-            if town.b.net.stats().strangers.too_slow == 1 {
+            if town.b.net.stats().refused.too_slow == 1 {
                 break;
             }
             assert!(start.elapsed() < PATIENCE);
@@ -88,7 +88,7 @@ fn who_is_slow_has_to_go() {
 
 #[test]
 fn so_many_strangers_are_heard_and_no_more() {
-    let mut town = Town::new(None, |config| config.max_strangers = 3);
+    let mut town = Town::new(None, |config| config.max_pending_peers = 3);
     let mut crowd: Vec<Bare> = Vec::new();
     for _ in 0..10 {
         let mut bare = Bare::dial(&town.b);
@@ -106,7 +106,7 @@ fn so_many_strangers_are_heard_and_no_more() {
 
 #[test]
 fn a_crowd_from_one_address_leaves_others_their_places() {
-    let mut town = Town::new(None, |config| config.max_strangers = 3);
+    let mut town = Town::new(None, |config| config.max_pending_peers = 3);
     let mut patient = Bare::dial_from(&town.b, [127, 0, 0, 2]);
     let _crowd: Vec<Bare> = std::iter::repeat_with(|| {
         let mut bare = Bare::dial(&town.b);

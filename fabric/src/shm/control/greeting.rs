@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::thread::Thread;
 use crate::{
     BreakReason, NodeId,
-    control::mismatch,
+    control::{PendingPeer, and_more, mismatch},
     shm::{
         doorbell::PeerBell,
         socket::{self, Packet},
@@ -24,12 +24,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 
 /// The longest such time.
 const LAST_BACKOFF: Duration = Duration::from_millis(50);
-
-/// A connection whose other end has not said which node it is.
-pub(super) struct PendingPeer {
-    pub(super) socket: OwnedFd,
-    pub(super) deadline: Instant,
-}
 
 /// The attempts to reach a node.
 pub(super) struct Dial {
@@ -73,18 +67,15 @@ impl Thread {
 
     /// Takes connections from the listener.
     pub(super) fn accept(&mut self, now: Instant) {
-        for _ in 0..self.config.max_strangers.max(1) {
+        for _ in 0..self.config.max_pending_peers.max(1) {
             match socket::accept(&self.listener) {
                 Ok(Some(socket)) if socket::is_same_user(&socket) => {
-                    if self.pending_peers.len() >= self.config.max_strangers.max(1) {
-                        // A node introduces itself at once, so the connection that has been silent the longest is no
-                        // node's.
-                        self.pending_peers.remove(0);
-                        self.refuse_stranger("too many connections have not said which node they are of");
+                    // All are of this host, so that the oldest one has to go.
+                    if self.pending_peers.add((), socket, now, |()| ()).is_some() {
+                        self.refuse_connection("too many connections have not said which node they are of");
                     }
-                    self.pending_peers.push(PendingPeer { socket, deadline: now + self.config.handshake_timeout });
                 }
-                Ok(Some(_)) => self.refuse_stranger("it belongs to another user"),
+                Ok(Some(_)) => self.refuse_connection("it belongs to another user"),
                 Ok(None) => return,
                 Err(cause) => {
                     tracing::error!(%cause, "a connection could not be accepted{}", crate::shm::memory::hint(cause));
@@ -97,46 +88,46 @@ impl Thread {
     }
 
     /// Counts and logs a connection that was closed.
-    fn refuse_stranger(&mut self, why: &str) {
-        let count = 1 + self.strangers_refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if self.stranger_log.permits(Instant::now()).is_some() {
-            tracing::warn!(node = self.config.node.0, count, "a connection was refused: {why}");
+    fn refuse_connection(&mut self, why: &str) {
+        let count = 1 + self.connections_refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if let Some(more) = self.log.permits(Instant::now()) {
+            tracing::warn!(node = self.config.node.0, count, "a connection was refused: {why}{}", and_more(more));
         }
     }
 
     /// Closes connections that have been silent for too long.
     pub(super) fn expire_pending_peers(&mut self, now: Instant) {
-        while self.pending_peers.first().is_some_and(|pending| pending.deadline <= now) {
-            self.pending_peers.remove(0);
-            self.refuse_stranger("it did not say in time which node it is of");
+        while self.pending_peers.take_late(now).is_some() {
+            self.refuse_connection("it did not say in time which node it is of");
         }
     }
 
     /// Reads the introduction of a connection's other end.
-    pub(super) fn hear_pending_peer(&mut self, index: usize) {
+    pub(super) fn hear_pending_peer(&mut self, id: u64) {
         let mut buffer = [0; FRAME_BYTES];
-        let packet = socket::recv(&self.pending_peers[index].socket, &mut buffer);
+        let Some(pending) = self.pending_peers.get_mut(id) else { return };
+        let packet = socket::recv(&pending.connection, &mut buffer);
         if matches!(packet, Packet::None) {
             return;
         }
-        let socket = self.pending_peers.remove(index).socket;
+        let Some(PendingPeer { connection: socket, .. }) = self.pending_peers.take(id) else { return };
         let (hello, fds) = match packet {
             Packet::Bytes(len, fds) => match Frame::decode(&buffer[..len], self.config.protocol) {
                 Ok(Frame::Hello(hello)) => (hello, fds),
-                Ok(_) => return self.refuse_stranger("its first packet is not a greeting"),
-                Err(error) => return self.refuse_stranger(&error.to_string()),
+                Ok(_) => return self.refuse_connection("its first packet is not a greeting"),
+                Err(error) => return self.refuse_connection(&error.to_string()),
             },
-            Packet::End => return self.refuse_stranger("it left without a word"),
-            Packet::TooLong => return self.refuse_stranger("its greeting is too long"),
+            Packet::End => return self.refuse_connection("it left without a word"),
+            Packet::TooLong => return self.refuse_connection("its greeting is too long"),
             Packet::NoDescriptors => {
-                return self.refuse_stranger("this process has too many files open: raise `ulimit -n`");
+                return self.refuse_connection("this process has too many files open: raise `ulimit -n`");
             }
             Packet::None => return,
         };
         let peer = hello.from;
         // The smaller id dials.
         if peer >= self.config.node {
-            return self.refuse_stranger("its node id should not dial this one");
+            return self.refuse_connection("its node id should not dial this one");
         }
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
         if let Some(sentence) = self.mismatch(peer, hello.version, cluster) {
@@ -146,12 +137,12 @@ impl Thread {
             let refuse = Frame::Refuse { version: self.config.protocol, why, cluster };
             // If it does not get through, the peer dials again.
             let _ = socket::send(&socket, &refuse.encode(), &[]);
-            self.refuse_stranger(&sentence);
+            self.refuse_connection(&sentence);
             self.pairing.refuse(peer, sentence, Instant::now());
             return self.settle();
         }
         let Some(rest) = hello.rest.filter(|rest| rest.to == self.config.node) else {
-            return self.refuse_stranger("it looks for another node");
+            return self.refuse_connection("it looks for another node");
         };
         // A process that has ended has closed its end before another could take its id.
         if let Some(link) = self.pairing.link_with(peer) {
@@ -161,13 +152,13 @@ impl Thread {
             let cluster = self.config.cluster.clone();
             let refuse = Frame::Refuse { version: self.config.protocol, why: RefuseWhy::Busy, cluster };
             let _ = socket::send(&socket, &refuse.encode(), &[]);
-            return self.refuse_stranger("a node with its id is connected already");
+            return self.refuse_connection("a node with its id is connected already");
         }
         let Some(bell) = bell_of(fds, self.config.node) else {
-            return self.refuse_stranger("its greeting carries no usable doorbell");
+            return self.refuse_connection("its greeting carries no usable doorbell");
         };
         if let Err(error) = self.say_hello(&socket, &Frame::Welcome(self.own_hello(peer))) {
-            return self.refuse_stranger(&format!("it could not be welcomed: {error}"));
+            return self.refuse_connection(&format!("it could not be welcomed: {error}"));
         }
         self.link_up(peer, rest.incarnation, socket, bell);
     }
@@ -200,14 +191,15 @@ impl Thread {
             // The peer is not there yet, or its queue of connections is full.
             Err(Errno::CONNREFUSED | Errno::AGAIN) => return None,
             Err(cause) => {
-                if self.stranger_log.permits(Instant::now()).is_some() {
-                    tracing::warn!(%peer, %cause, "could not be dialed{}", crate::shm::memory::hint(cause));
+                if let Some(more) = self.log.permits(Instant::now()) {
+                    let hint = crate::shm::memory::hint(cause);
+                    tracing::warn!(%peer, %cause, "could not be dialed{hint}{}", and_more(more));
                 }
                 return None;
             }
         };
         if !socket::is_same_user(&socket) {
-            self.refuse_stranger("another user's process listens in the place of a node");
+            self.refuse_connection("another user's process listens in the place of a node");
             return None;
         }
         self.say_hello(&socket, &Frame::Hello(self.own_hello(peer))).ok()?;

@@ -118,7 +118,7 @@ pub(super) type Control = Commands<Command>;
 pub(super) struct ControlThread {
     pub(super) control: Control,
     pub(super) events: Events<Event>,
-    pub(super) strangers_refused: Arc<AtomicU64>,
+    pub(super) connections_refused: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -132,13 +132,13 @@ impl ControlThread {
         let (control, commands) = control::commands().map_err(ShmError::system("create an eventfd"))?;
         let own_bell = Arc::clone(bell);
         let (sender, events) = control::events(move || own_bell.wake());
-        let strangers_refused = Arc::new(AtomicU64::new(0));
+        let connections_refused = Arc::new(AtomicU64::new(0));
         let thread = thread::Thread::new(
             config.clone(),
             incarnation,
             listener,
             thread::Ends { commands, events: sender, bell: Arc::clone(bell) },
-            Arc::clone(&strangers_refused),
+            Arc::clone(&connections_refused),
         );
         let thread = std::thread::Builder::new()
             .name(format!("squall-shm-{}", config.node.0))
@@ -147,7 +147,7 @@ impl ControlThread {
                 attempt: "start its control thread",
                 cause: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
             })?;
-        Ok(ControlThread { control, events, strangers_refused, thread: Some(thread) })
+        Ok(ControlThread { control, events, connections_refused, thread: Some(thread) })
     }
 }
 

@@ -9,15 +9,10 @@ use std::{
 
 use rustix::event::PollFlags;
 
-use super::{
-    Command, Event,
-    greeting::{Dial, PendingPeer},
-    link::ShmLink,
-    pairing::ShmMedium,
-};
+use super::{Command, Event, greeting::Dial, link::ShmLink, pairing::ShmMedium};
 use crate::{
     BreakReason, NodeId,
-    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, Watched},
+    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, PendingPeers, Watched},
     shm::{
         config::ShmConfig,
         doorbell::{Doorbell, PeerBell},
@@ -49,10 +44,9 @@ pub(super) struct Thread {
     pub(super) listener: OwnedFd,
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
-    /// The connections that have not introduced themselves, the oldest first.
-    pub(super) pending_peers: Vec<PendingPeer>,
-    pub(super) strangers_refused: Arc<AtomicU64>,
-    pub(super) stranger_log: LogLimit,
+    pub(super) pending_peers: PendingPeers<(), OwnedFd>,
+    pub(super) connections_refused: Arc<AtomicU64>,
+    pub(super) log: LogLimit,
     pub(super) dials: BTreeMap<NodeId, Dial>,
     pub(super) links: BTreeMap<LinkId, ShmLink>,
     pub(super) pairing: Pairing<ShmMedium>,
@@ -67,7 +61,7 @@ enum Ready {
     Listener,
     Link(LinkId),
     Dial(NodeId),
-    PendingPeer(usize),
+    PendingPeer(u64),
 }
 
 impl Thread {
@@ -76,19 +70,19 @@ impl Thread {
         incarnation: u64,
         listener: OwnedFd,
         ends: Ends,
-        strangers_refused: Arc<AtomicU64>,
+        connections_refused: Arc<AtomicU64>,
     ) -> Thread {
         Thread {
             bell: ends.bell,
+            pending_peers: PendingPeers::new(config.max_pending_peers, config.handshake_timeout),
             config,
             incarnation,
             commands: ends.commands,
             events: ends.events,
             listener,
             accept_again: None,
-            pending_peers: Vec::new(),
-            strangers_refused,
-            stranger_log: LogLimit::new(LOG_SPELL),
+            connections_refused,
+            log: LogLimit::new(LOG_SPELL),
             dials: BTreeMap::new(),
             links: BTreeMap::new(),
             pairing: Pairing::new(),
@@ -132,9 +126,8 @@ impl Thread {
                 watched.add(Ready::Dial(*peer), socket.as_fd(), false);
             }
         }
-        // The last pending peer comes first, so that those before keep their indices when one is taken out.
-        for (index, pending) in self.pending_peers.iter().enumerate().rev() {
-            watched.add(Ready::PendingPeer(index), pending.socket.as_fd(), false);
+        for pending in self.pending_peers.iter() {
+            watched.add(Ready::PendingPeer(pending.id), pending.connection.as_fd(), false);
         }
         if self.accept_again.is_none() {
             watched.add(Ready::Listener, self.listener.as_fd(), false);
@@ -145,9 +138,8 @@ impl Thread {
 
     /// The time at which something is due even if nothing becomes ready.
     fn deadline(&self) -> Option<Instant> {
-        let pending = self.pending_peers.first().map(|pending| pending.deadline);
         let dials = self.dials.values().map(|dial| dial.socket.as_ref().map_or(dial.next, |(_, deadline)| *deadline));
-        dials.chain(pending).chain(self.accept_again).min()
+        dials.chain(self.pending_peers.deadline()).chain(self.accept_again).min()
     }
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
@@ -155,7 +147,7 @@ impl Thread {
             Ready::Commands => self.commands.calm(),
             Ready::Listener => self.accept(Instant::now()),
             Ready::Dial(peer) => self.hear_dialed(peer, Instant::now()),
-            Ready::PendingPeer(index) => self.hear_pending_peer(index),
+            Ready::PendingPeer(id) => self.hear_pending_peer(id),
             Ready::Link(link) => {
                 if flags.contains(PollFlags::OUT)
                     && let Some(link) = self.links.get_mut(&link)

@@ -19,8 +19,8 @@ pub(super) const MAX_BULK_BYTES: usize = MAX_VALUE_BYTES;
 const MAX_WORDS: usize = 1 << 20;
 
 /// The same limits for a client that has not given the password yet.
-pub(super) const STRANGERS_BULK_BYTES: usize = 16 << 10;
-const STRANGERS_WORDS: usize = 10;
+pub(super) const UNAUTHENTICATED_BULK_BYTES: usize = 16 << 10;
+const UNAUTHENTICATED_WORDS: usize = 10;
 
 /// The longest inline command, in bytes. The line of a length is far shorter.
 const MAX_LINE_BYTES: usize = 64 << 10;
@@ -43,7 +43,7 @@ pub(super) enum ProtocolError {
     #[error("ERR Protocol error: invalid multibulk length")]
     InvalidCount,
     #[error("ERR Protocol error: unauthenticated multibulk length")]
-    StrangersCount,
+    UnauthenticatedCount,
     #[error("ERR Protocol error: too big bulk count string")]
     LongLength,
     #[error("ERR Protocol error: expected '$', got '{}'", .0.escape_ascii())]
@@ -51,7 +51,7 @@ pub(super) enum ProtocolError {
     #[error("ERR Protocol error: invalid bulk length")]
     InvalidLength,
     #[error("ERR Protocol error: unauthenticated bulk length")]
-    StrangersLength,
+    UnauthenticatedLength,
 }
 
 /// A client's request, or a request that was dropped because of its size.
@@ -190,8 +190,8 @@ impl RequestBuffer {
     fn begin_array(&mut self) -> Result<bool, ProtocolError> {
         let Some((count, bytes)) = self.number_line(ProtocolError::LongCount)? else { return Ok(false) };
         let count = count.filter(|&count| count <= MAX_WORDS as i64).ok_or(ProtocolError::InvalidCount)?;
-        if count > STRANGERS_WORDS as i64 && !self.is_trusted {
-            return Err(ProtocolError::StrangersCount);
+        if count > UNAUTHENTICATED_WORDS as i64 && !self.is_trusted {
+            return Err(ProtocolError::UnauthenticatedCount);
         }
         self.begin_request();
         // As in Redis, an array of negative length counts as empty, and asks nothing.
@@ -213,8 +213,8 @@ impl RequestBuffer {
             .and_then(|length| usize::try_from(length).ok())
             .filter(|&length| length <= MAX_BULK_BYTES)
             .ok_or(ProtocolError::InvalidLength)?;
-        if length > STRANGERS_BULK_BYTES && !self.is_trusted {
-            return Err(ProtocolError::StrangersLength);
+        if length > UNAUTHENTICATED_BULK_BYTES && !self.is_trusted {
+            return Err(ProtocolError::UnauthenticatedLength);
         }
         let left = length + LINE_END;
         let bytes = size.bytes + bytes + left;

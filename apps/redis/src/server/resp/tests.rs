@@ -101,8 +101,8 @@ fn a_stranger_may_have_small_requests_only() {
         feed_to(buffer, [stream.as_bytes()])
     };
     assert_eq!(feed("*1\r\n$4\r\nPING\r\n"), [request(&["PING"])]);
-    assert_eq!(feed("*11\r\n"), [Out::Error(ProtocolError::StrangersCount)]);
-    assert_eq!(feed("*1\r\n$16385\r\n"), [Out::Error(ProtocolError::StrangersLength)]);
+    assert_eq!(feed("*11\r\n"), [Out::Error(ProtocolError::UnauthenticatedCount)]);
+    assert_eq!(feed("*1\r\n$16385\r\n"), [Out::Error(ProtocolError::UnauthenticatedLength)]);
 }
 
 #[test]

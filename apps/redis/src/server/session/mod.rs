@@ -482,7 +482,7 @@ impl<R: Replica> Session<R> {
 
     fn check(&self, words: &[&[u8]]) -> Result<&'static Spec, Error> {
         let spec = command::check(words)?;
-        if !self.is_trusted && !requests::is_for_strangers(spec) {
+        if !self.is_trusted && !requests::needs_no_password(spec) {
             return Err(Error::fixed("NOAUTH Authentication required."));
         }
         if self.protocol == Protocol::Resp2 && !self.subscriptions.is_empty() && !requests::is_for_listeners(spec) {

@@ -25,7 +25,7 @@ pub(super) fn is_done_in_transaction(spec: &Spec) -> bool {
 }
 
 /// Whether a client may ask this before it has given the password.
-pub(super) fn is_for_strangers(spec: &Spec) -> bool {
+pub(super) fn needs_no_password(spec: &Spec) -> bool {
     matches!(spec.name, "auth" | "hello" | "quit" | "reset")
 }
 
