@@ -89,7 +89,7 @@ impl Inbound {
     }
 
     /// Takes out the record that was read, if there is one, with its payload, and returns its ticket.
-    #[cfg(feature = "model")]
+    #[cfg(feature = "baseline")]
     #[inline]
     pub(crate) fn take(&mut self, payload: &mut Vec<u8>) -> Option<u32> {
         let (stamp, label) = self.head.take()?;

@@ -3,8 +3,8 @@
 //! A *scattering* is a group of messages to different receivers that takes effect at one logical time: every receiver
 //! delivers messages in the order of their timestamps, ties by sender. There is no sequencer: each rank stamps with its
 //! own clock, and receivers wait until nothing earlier can come. This is 1Pipe (SIGCOMM 2021, "the paper" on these
-//! pages), for networks whose switches do not take part in it. The feature `model` adds a simulation of the paper's own
-//! testbed.
+//! pages), for networks whose switches do not take part in it. The feature `baseline` adds the orders that
+//! the paper compares itself with.
 //!
 //! # How data flows
 //!
@@ -73,7 +73,7 @@
 //! ```
 
 mod barrier;
-#[cfg(feature = "model")]
+#[cfg(feature = "baseline")]
 pub mod baseline;
 mod clock;
 mod config;
@@ -88,8 +88,6 @@ mod layout;
 mod links;
 mod message;
 mod mirror;
-#[cfg(feature = "model")]
-pub mod model;
 mod order;
 mod peer_link;
 mod pipe;
@@ -111,3 +109,4 @@ pub use event::PipeEvent;
 pub use gate::Gate;
 pub use message::{Delivery, Message, Mode, ScatteringId};
 pub use pipe::OnePipe;
+pub use tournament::Tournament;

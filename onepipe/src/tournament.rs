@@ -3,7 +3,7 @@
 /// A tournament tree, which finds the least of its numbers, and the first place that has it, after O(log n) work per
 /// change.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tournament {
+pub struct Tournament {
     /// Above the leaves (a power of two of them, the second half): the winner of each match, that of the whole
     /// tournament at 1.
     winners: Box<[u32]>,
@@ -11,8 +11,8 @@ pub(crate) struct Tournament {
 }
 
 impl Tournament {
-    /// A tournament of `places` places, each with `number`.
-    pub(crate) fn new(places: usize, number: u64) -> Tournament {
+    /// A tournament of `places` places, each with `number`. Places count from 0, and there is at least one.
+    pub fn new(places: usize, number: u64) -> Tournament {
         let leaves = places.next_power_of_two();
         // Places beyond the last lose to all before them.
         let mut numbers = vec![u64::MAX; leaves];
@@ -29,13 +29,13 @@ impl Tournament {
 
     /// The least number.
     #[inline]
-    pub(crate) fn least(&self) -> u64 {
+    pub fn least(&self) -> u64 {
         self.numbers[self.first()]
     }
 
     /// The first place that has the least number.
     #[inline]
-    pub(crate) fn first(&self) -> usize {
+    pub fn first(&self) -> usize {
         // The only leaf of a tournament of one has played no match.
         self.winners.get(1).map_or(0, |&winner| winner as usize)
     }
@@ -43,7 +43,7 @@ impl Tournament {
     /// The least number of all places but the [first](Tournament::first), and the first of the places that have it; in
     /// a tournament of one, [`u64::MAX`] at no place.
     #[inline]
-    pub(crate) fn second(&self) -> (u64, usize) {
+    pub fn second(&self) -> (u64, usize) {
         let (leaves, first) = (self.numbers.len(), self.first());
         let mut second = (u64::MAX, leaves);
         // The place that would win without the first has lost to the first alone.
@@ -57,15 +57,15 @@ impl Tournament {
         second
     }
 
-    /// The number at a place.
+    /// The number at a place. Panics if there is no such place.
     #[inline]
-    pub(crate) fn get(&self, place: usize) -> u64 {
+    pub fn get(&self, place: usize) -> u64 {
         self.numbers[place]
     }
 
-    /// Changes the number at a place.
+    /// Changes the number at a place. Panics if there is no such place.
     #[inline]
-    pub(crate) fn set(&mut self, place: usize, number: u64) {
+    pub fn set(&mut self, place: usize, number: u64) {
         self.numbers[place] = number;
         let leaves = self.numbers.len();
         let mut node = (leaves + place) / 2;

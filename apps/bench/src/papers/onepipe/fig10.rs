@@ -1,7 +1,7 @@
 //! Figure 10: the time that reliable 1Pipe takes to recover.
 
+use super::model::{FailedComponent, Latencies, Profile, Recovery, ScenarioError};
 use squall_command::plot::{Axis, Chart};
-use squall_onepipe::model::{FailedComponent, Latencies, Profile, Recovery, ScenarioError};
 
 use super::{
     ExperimentRun, line, on_all_cores,

@@ -1,7 +1,7 @@
 //! Figure 8: throughput and latency of total order broadcasts, by the number of processes.
 
+use super::model::{Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic};
 use squall_command::plot::{Axis, Chart, Unit};
-use squall_onepipe::model::{Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic};
 
 use super::{
     ExperimentRun, line, on_all_cores,

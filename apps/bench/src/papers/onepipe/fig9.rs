@@ -1,9 +1,7 @@
 //! Figure 9: delivery latency of 1Pipe's variants, idle, and with loss.
 
+use super::model::{Destinations, Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic};
 use squall_command::plot::{Axis, Chart, Unit};
-use squall_onepipe::model::{
-    Destinations, Figures, OrderProtocol, Profile, Scenario, ScenarioError, Switches, Traffic,
-};
 
 use super::{
     ExperimentRun, line, on_all_cores,

@@ -7,10 +7,11 @@
 mod fig10;
 mod fig8;
 mod fig9;
+mod model;
 
+use self::model::{Profile, ScenarioError};
 use clap::{Args, ValueEnum};
 use squall_command::{CommandError, plot::Line};
-use squall_onepipe::model::{Profile, ScenarioError};
 
 use super::{
     experiment::{ExperimentOptions, ExperimentRun, on_all_cores},

@@ -4,7 +4,7 @@ use super::{Destinations, OrderProtocol, Profile, Recovery, Scenario, Traffic, p
 
 /// The reason why something cannot be simulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ScenarioError {
+pub(crate) enum ScenarioError {
     /// Processes do not fill hosts evenly, or there are none.
     #[error("{0} processes cannot be simulated: give 1 to 32, or a multiple of 32 up to 2048")]
     Processes(usize),
@@ -73,7 +73,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::FailedComponent;
+    use crate::papers::onepipe::model::FailedComponent;
 
     const BROADCAST: Scenario = Scenario {
         profile: Profile::TESTBED,

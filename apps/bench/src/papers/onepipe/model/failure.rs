@@ -13,7 +13,7 @@ use super::{
 
 /// The part that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailedComponent {
+pub(crate) enum FailedComponent {
     /// A host, with its process.
     Host,
     /// The switch of a rack: all hosts of the rack are cut off.
@@ -26,28 +26,28 @@ pub enum FailedComponent {
 
 /// One failure on a testbed whose hosts have a process each.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Recovery {
+pub(crate) struct Recovery {
     /// The machine.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
     /// The part that fails.
-    pub failure: FailedComponent,
+    pub(crate) failure: FailedComponent,
     /// The number of hosts, in the racks of both pods in turn.
-    pub hosts: usize,
+    pub(crate) hosts: usize,
     /// The seed of everything that is random.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// The result of a failure.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recovered {
+pub(crate) struct Recovered {
     /// For each surviving host, the time from the failure until its commit barrier passed it.
-    pub times: Latencies,
+    pub(crate) times: Latencies,
     /// The time from the failure until the controller had the first report, in nanoseconds.
-    pub reported_ns: u64,
+    pub(crate) reported_ns: u64,
     /// The number of scatterings of survivors that were recalled, since one of their receivers had failed.
-    pub recalled: usize,
+    pub(crate) recalled: usize,
     /// The number of hosts that failed, or were cut off.
-    pub failed: usize,
+    pub(crate) failed: usize,
 }
 
 /// The earliest time of the failure: all rates are steady by then.
@@ -113,7 +113,7 @@ impl Recovery {
     /// # Errors
     ///
     /// [`ScenarioError`], if it cannot be simulated.
-    pub fn run(&self) -> Result<Recovered, ScenarioError> {
+    pub(crate) fn run(&self) -> Result<Recovered, ScenarioError> {
         self.check()?;
         let mut outage = self.happen().outage.expect("it was given one");
         let survivors = (0..self.hosts).filter(|&host| !outage.failed[host]);

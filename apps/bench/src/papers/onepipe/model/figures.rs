@@ -2,7 +2,7 @@
 
 /// Latencies of messages, each with the number of messages that had it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Latencies {
+pub(crate) struct Latencies {
     samples: Vec<(u64, u64)>,
 }
 
@@ -12,19 +12,19 @@ impl Latencies {
     }
 
     /// The number of messages.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.samples.iter().map(|sample| sample.1).sum()
     }
 
     /// The mean in microseconds; not a number if there are none.
-    pub fn mean_us(&self) -> f64 {
+    pub(crate) fn mean_us(&self) -> f64 {
         let sum: u128 = self.samples.iter().map(|&(nanos, messages)| u128::from(nanos) * u128::from(messages)).sum();
         sum as f64 / self.count() as f64 / 1e3
     }
 
     /// The latency that `percent` percent of the messages did not exceed, in microseconds; not a number if there are
     /// none.
-    pub fn percentile_us(&self, percent: f64) -> f64 {
+    pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         let mut sorted = self.samples.clone();
         sorted.sort_unstable();
         let wanted = self.count() as f64 * percent / 100.0;
@@ -39,7 +39,7 @@ impl Latencies {
     }
 
     /// Adds the latencies of another simulation.
-    pub fn merge(&mut self, other: &Latencies) {
+    pub(crate) fn merge(&mut self, other: &Latencies) {
         self.samples.extend_from_slice(&other.samples);
     }
 }
@@ -67,34 +67,34 @@ impl Sum {
 ///
 /// Latencies count from the moment at which a process is ready to send a scattering.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Latencies until messages have been received: those of delivery without any order.
-    pub unordered: Latencies,
+    pub(crate) unordered: Latencies,
     /// Latencies until messages have been delivered in order: by 1Pipe those of best effort.
-    pub ordered: Latencies,
+    pub(crate) ordered: Latencies,
     /// Latencies until 1Pipe has delivered messages reliably.
-    pub reliable: Latencies,
+    pub(crate) reliable: Latencies,
     /// The same three between hosts at the greatest distance.
-    pub farthest: [Latencies; 3],
+    pub(crate) farthest: [Latencies; 3],
     /// Times from receipt until delivery in order, between the same hosts: for each sending host, whose messages share
     /// a clock, the mean over them.
-    pub ordering: Latencies,
+    pub(crate) ordering: Latencies,
     /// The number of messages that were lost on their way to a receiver, first sent or sent again.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// The time of measurement, in nanoseconds.
-    pub measured_ns: u64,
+    pub(crate) measured_ns: u64,
     /// The number of processes.
-    pub processes: usize,
+    pub(crate) processes: usize,
 }
 
 impl Figures {
     /// Millions of messages per second and process that were delivered in order, with best effort.
-    pub fn ordered_rate(&self) -> f64 {
+    pub(crate) fn ordered_rate(&self) -> f64 {
         self.rate(&self.ordered)
     }
 
     /// Millions of messages per second and process that were delivered reliably.
-    pub fn reliable_rate(&self) -> f64 {
+    pub(crate) fn reliable_rate(&self) -> f64 {
         self.rate(&self.reliable)
     }
 
@@ -103,7 +103,7 @@ impl Figures {
     }
 
     /// Adds the measurements of another simulation of the same scenario.
-    pub fn merge(&mut self, other: &Figures) {
+    pub(crate) fn merge(&mut self, other: &Figures) {
         self.unordered.merge(&other.unordered);
         self.ordered.merge(&other.ordered);
         self.reliable.merge(&other.reliable);

@@ -1,9 +1,9 @@
 //! A simulation of 1Pipe on the testbed of the paper (Li, Zuo, Bai, Zhang: *1Pipe: Scalable Total Order Communication
 //! in Data Center Networks*, SIGCOMM 2021), for its Figures 8, 9 and 10. Sections on these pages are the paper's.
 //!
-//! It is a model of the protocols' event flow, and has nothing to do with the machines that run the rest of this crate.
-//! Only here do data and barriers pass the same links and switches, which lets switches use the plain minimum. A
-//! program that sends messages does not need it, so it is behind the feature `model`.
+//! It is a model of the protocols' event flow, and has nothing to do with the machines of `squall_onepipe`, of which it
+//! uses only the tournament tree. Only here do data and barriers pass the same links and switches, which lets switches
+//! use the plain minimum.
 //!
 //! # What is simulated
 //!
@@ -60,9 +60,9 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-pub use error::ScenarioError;
-pub use failure::{FailedComponent, Recovered, Recovery};
-pub use figures::{Figures, Latencies};
-pub use order::{Destinations, OrderProtocol, Switches, Traffic};
-pub use profile::Profile;
-pub use world::Scenario;
+pub(super) use error::ScenarioError;
+pub(super) use failure::{FailedComponent, Recovery};
+pub(super) use figures::{Figures, Latencies};
+pub(super) use order::{Destinations, OrderProtocol, Switches, Traffic};
+pub(super) use profile::Profile;
+pub(super) use world::Scenario;

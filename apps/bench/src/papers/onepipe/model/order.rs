@@ -2,7 +2,7 @@
 
 /// The part of a switch that aggregates barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switches {
+pub(crate) enum Switches {
     /// The programmable chip (§6.2.1): every packet's barrier is read and replaced on its way through.
     Chip,
     /// A representative on a host (§6.2.3): beacons alone carry barriers, and each takes a detour at each switch.
@@ -11,7 +11,7 @@ pub enum Switches {
 
 /// The protocol by which messages get into one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrderProtocol {
+pub(crate) enum OrderProtocol {
     /// 1Pipe. Best effort and reliable delivery of the same messages are both measured; `reliable` says whether
     /// processes pay for the prepare phase.
     OnePipe {
@@ -35,7 +35,7 @@ pub enum OrderProtocol {
 
 /// The messages that processes send.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Traffic {
+pub(crate) enum Traffic {
     /// Each process sends to all processes, itself among them, with flow control.
     Broadcast {
         /// The part of its rate that each tries to use, in percent.
@@ -52,7 +52,7 @@ pub enum Traffic {
 
 /// The receivers of one scattering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destinations {
+pub(crate) enum Destinations {
     /// A number of processes of a random host, or all that it has.
     OneHost(usize),
     /// Every process.

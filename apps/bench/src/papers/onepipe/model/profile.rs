@@ -5,63 +5,63 @@
 /// [`TESTBED`](Profile::TESTBED) is that of the paper's evaluation; each field says where its value there comes from.
 /// "Assumed" means that the paper gives no figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// The time between two beacons of a host: 3 µs (§7.1).
-    pub beacon_ns: u64,
+    pub(crate) beacon_ns: u64,
     /// The time from a host to its switch, or back, with that of the host's interface: 0.5 µs, so that a round trip
     /// through one switch takes the 2 µs of §7.2.
-    pub host_hop_ns: u64,
+    pub(crate) host_hop_ns: u64,
     /// The time from switch to switch: 1 µs, so that a round trip of five hops takes the 10 µs of §7.2.
-    pub switch_hop_ns: u64,
+    pub(crate) switch_hop_ns: u64,
     /// The rate of a link: 100 Gb/s (§7.1).
-    pub bits_per_ns: u64,
+    pub(crate) bits_per_ns: u64,
     /// The number of such links between two switches: 4, which carry eight hosts through two spines without
     /// oversubscription (§7.1).
-    pub parallel_links: u64,
+    pub(crate) parallel_links: u64,
     /// The size of a message of 64 bytes on the wire. 80 M messages per second and host (§7.2) leave 156 bytes of 100
     /// Gb/s to each, with its acknowledgement and its share of the beacons. An Ethernet frame of its own would be
     /// longer, so messages must share frames. Assumed: 138.
-    pub message_bytes: u64,
+    pub(crate) message_bytes: u64,
     /// The size of one message's acknowledgement, which shares a packet with others. Assumed: 8.
-    pub acknowledgement_bytes: u64,
+    pub(crate) acknowledgement_bytes: u64,
     /// The size of a beacon on the wire: the shortest Ethernet frame with what is before and after it, 84.
-    pub beacon_bytes: u64,
+    pub(crate) beacon_bytes: u64,
     /// The time of a process's sending thread, and of its receiving thread, for one message: 200 ns, since a process
     /// with a core for each reaches 5 M messages per second (§7.2).
-    pub message_cpu_ns: u64,
+    pub(crate) message_cpu_ns: u64,
     /// The additional time of each of the two if a message is reliable, for its acknowledgement. Assumed: 67 ns, a
     /// third of a message.
-    pub prepare_cpu_ns: u64,
+    pub(crate) prepare_cpu_ns: u64,
     /// The time from a switch to its representative, through it, and back: 2 µs (§7.2).
-    pub representative_ns: u64,
+    pub(crate) representative_ns: u64,
     /// The time of a sequencer on a programmable switch for one message. Assumed: 1 ns, one pipeline's clock of about 1
     /// GHz, since one counter lies in one pipeline.
-    pub sequencer_ns: u64,
+    pub(crate) sequencer_ns: u64,
     /// The number of messages that a process may have under way in experiments with flow control: 2048, a send buffer
     /// of 128 KiB. Assumed.
-    pub window: u64,
+    pub(crate) window: u64,
     /// The time beyond the longest round trip after which a message that was not acknowledged is sent again. Assumed: 2
     /// µs.
-    pub retransmit_ns: u64,
+    pub(crate) retransmit_ns: u64,
     /// The scale of clock errors. Clocks are off by plus or minus this, times the power
     /// [`skew_exponent`](Profile::skew_exponent) of an exponentially distributed number.
-    pub skew_ns: f64,
+    pub(crate) skew_ns: f64,
     /// The exponent of clock errors. 1.5 and 137.5 ns make the difference of two clocks 0.3 µs in the mean, and 1.0 µs
     /// at the 95th percentile: §7.1 says so of the "clock skew". That it means the difference of two clocks, and not of
     /// each from the true time, is assumed.
-    pub skew_exponent: f64,
+    pub(crate) skew_exponent: f64,
     /// The number of silent beacon intervals after which a link is given up. Assumed: 10, where §6.2.1 says
     /// "significantly lags behind".
-    pub silent_intervals: u64,
+    pub(crate) silent_intervals: u64,
     /// The time of the controller to receive or to send one message. Assumed: 2 µs, one small call through the kernel.
-    pub controller_ns: u64,
+    pub(crate) controller_ns: u64,
     /// The time to write a decision to the replicated log. Assumed: 100 µs, one round of consensus between servers.
-    pub log_ns: u64,
+    pub(crate) log_ns: u64,
 }
 
 impl Profile {
     /// 32 servers, 100 Gb/s, three layers of switches (§7.1).
-    pub const TESTBED: Profile = Profile {
+    pub(crate) const TESTBED: Profile = Profile {
         beacon_ns: 3_000,
         host_hop_ns: 500,
         switch_hop_ns: 1_000,

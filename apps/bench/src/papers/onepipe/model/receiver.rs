@@ -11,7 +11,7 @@ use super::{
     packet::{Barriers, Content, Packet, Train, count},
     world::{ModelEvent, World},
 };
-use crate::tournament::Tournament;
+use squall_onepipe::Tournament;
 
 /// A host's receiving side.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use super::{
     topology::{Node, TopologyNode},
     world::{ModelEvent, World, serial_of},
 };
-use crate::tournament::Tournament;
+use squall_onepipe::Tournament;
 
 /// One half of a switch: the traffic that goes up, or that goes down.
 #[derive(Debug)]

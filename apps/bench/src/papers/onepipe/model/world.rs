@@ -16,25 +16,25 @@ use super::{
 
 /// A scenario to simulate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// The machine.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
     /// The number of processes. Up to 32 are on hosts of their own, more (a multiple of 32, up to 2048) on 32 hosts, as
     /// many on each.
-    pub processes: usize,
+    pub(crate) processes: usize,
     /// The protocol by which messages get into one order.
-    pub order: OrderProtocol,
+    pub(crate) order: OrderProtocol,
     /// The messages that processes send.
-    pub traffic: Traffic,
+    pub(crate) traffic: Traffic,
     /// The likelihood with which a receiver loses a message, an acknowledgement or a beacon. Beacons are lost on every
     /// link, the others where they end (§7.2).
-    pub loss: f64,
+    pub(crate) loss: f64,
     /// The time at the beginning in which nothing is measured, in nanoseconds.
-    pub warm_up_ns: u64,
+    pub(crate) warm_up_ns: u64,
     /// The time of measurement after that, in nanoseconds.
-    pub measured_ns: u64,
+    pub(crate) measured_ns: u64,
     /// The seed of everything that is random.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 impl Scenario {
@@ -43,7 +43,7 @@ impl Scenario {
     /// # Errors
     ///
     /// [`ScenarioError`], if it cannot be simulated.
-    pub fn run(&self) -> Result<Figures, ScenarioError> {
+    pub(crate) fn run(&self) -> Result<Figures, ScenarioError> {
         self.check()?;
         let mut racks: Vec<usize> = (0..self.hosts()).map(|host| host / RACK).collect();
         if self.order == OrderProtocol::HostSequencer {
