@@ -7,6 +7,7 @@
 //! A core lives through many views. Each has shards of its own. When a view ends, its shards hand out what they have
 //! not delivered before those of the next are made.
 
+mod effect;
 mod view_change;
 mod view_shards;
 
@@ -23,49 +24,14 @@ use squall_membership::{
 };
 use squall_ordered::{DeliverError, Mode, Row, ShardConfig, log::Hlc};
 
+pub(crate) use self::effect::CoreEffect;
 use self::view_shards::ViewShards;
 use crate::{
-    calls::{clock_bound::ClockBound, error::Unavailable},
-    delivery::{Halt, shard_change::ShardChange},
+    calls::clock_bound::ClockBound,
+    delivery::Halt,
     fabric::NodeFabric,
     node::{onepipe::OnePipeSlot, status::ViewChangeTimes},
 };
-
-/// An effect that a node's surroundings must carry out.
-#[derive(Debug)]
-pub(crate) enum CoreEffect {
-    /// An event of a shard, for its task.
-    Shard(ShardId, ShardChange),
-    /// All members of a view are connected.
-    Installed(Arc<View>),
-    /// The shard's deliverer may have more to do.
-    Deliver(ShardId),
-    /// The shard's ring has more room.
-    Freed(ShardId),
-    /// The shard's reserve for bulk messages has more room.
-    FreedBulk(ShardId),
-    /// The other members' clocks are known, so the shard's messages may be stamped.
-    Stamps(ShardId),
-    /// All that a durable shard has beyond `end` is void, in its log and its replica. The surroundings must remove it,
-    /// and say so ([`NodeCore::cut_done`]).
-    ///
-    /// The next view waits for that. `complete` says whether this node is complete in the shard there.
-    CutTo { shard: ShardId, end: OrderEnd, complete: bool },
-    /// This node is in no view any more. Comes before the fates of its shards.
-    Dropped,
-    /// The node was dropped, and the shard's application, or another thread, still does not let go of the shard: no
-    /// caller shall wait for that. The shard's fate follows all the same.
-    Halt { shard: ShardId, why: Unavailable },
-    /// The node is to join again. The surroundings must say what its disks hold ([`Input::Held`]), once nothing is on
-    /// its way there.
-    Returns,
-    /// The group is in pieces, and these of the last view's members are not back yet. All are back if there are none.
-    WaitsFor(Vec<NodeId>),
-    /// Nothing can be decided, for this reason.
-    Stalled(String),
-    /// The node has nothing more to do: all waiting calls of any group must fail.
-    Ended(EndReason),
-}
 
 /// The layer to which an endpoint belongs.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{EndReason, Progress, Rank, Seq, ShardId, ShardView, Trims, View, WatchedMembers};
 use squall_ordered::{Row, Shard, Undelivered};
 
-use super::CoreEffect;
+use super::effect::CoreEffect;
 
 /// This node's shards in one view.
 #[derive(Debug, Default)]
