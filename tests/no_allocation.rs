@@ -1,4 +1,6 @@
 //! In steady state neither the thread that submits nor the one that delivers allocates memory for a message.
+//!
+//! A program of its own, since it counts what its allocator is asked for.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

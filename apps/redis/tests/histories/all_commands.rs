@@ -1,12 +1,8 @@
-//! The store in whole simulated clusters, each from a seed: clients at all nodes, clocks that differ, nodes that pause.
+//! All commands of the store in whole simulated clusters, each from a seed, within one view: clients at all nodes,
+//! clocks that differ, nodes that pause.
 //!
 //! Afterwards all replicas must be the same to the last detail, and the history of some keys must be linearizable. A
 //! failure names its seed. `SQUALL_SEED` runs that one alone, and `SQUALL_SEEDS=FROM..TO` runs others than usual.
-
-#[path = "histories/model.rs"]
-mod model;
-#[path = "../../../tests/support/seeds.rs"]
-mod seeds;
 
 use std::{
     cell::{Cell, RefCell},
@@ -30,7 +26,10 @@ use squall_redis::{
     words,
 };
 
-use self::model::{Register, Step, number};
+use crate::{
+    model::{Register, Step, number},
+    seeds,
+};
 
 /// The number of seeds that run.
 const SEEDS: u64 = 100;

@@ -5,6 +5,7 @@
 //! effect at any time after its call, or never. A write that was said not to be applied must not show. A failure names
 //! its seed: `SQUALL_SEED` runs that one alone, and `SQUALL_SEEDS=FROM..TO` runs others than usual.
 
+mod all_commands;
 mod faults;
 mod model;
 mod register;
