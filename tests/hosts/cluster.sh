@@ -1,5 +1,5 @@
-# Clusters on hosts: for the scripts beside this one, which say in `script` what they are called. The programs are those of the
-# release build, or those in the folder SQUALL_BIN.
+# Clusters on hosts: for the scripts beside this one, which say in `script` what they are called. The programs are those
+# of the release build, or those in the folder SQUALL_BIN.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 hosts=$PWD/tests/hosts/hosts

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Measures, in one run, how long a message takes to four processes of this host: by Squall over shared memory, by MPI_Bcast
-# of the installed MPI libraries, and by a plain loop that copies it to three places.
+# Measures, in one run, how long a message takes to four processes of this host: by Squall over shared memory, by
+# MPI_Bcast of the installed MPI libraries, and by a plain loop that copies it to three places.
 #
-# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over the
-# rounds. Needs a C compiler and OpenMPI (Debian: gcc, openmpi-bin, libopenmpi-dev), and MPICH for its rows (mpich,
+# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over
+# the rounds. Needs a C compiler and OpenMPI (Debian: gcc, openmpi-bin, libopenmpi-dev), and MPICH for its rows (mpich,
 # libmpich-dev); some half a minute a round. It wants a machine that does nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -12,7 +12,7 @@ usage() {
     cat <<'END'
 usage: apps/bench/peers/bulk.sh [--tsv]
 
-  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, separated by tabs; # begins a comment
+  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, tab-separated; # begins a comment
 
 Rows, all for four processes of which each has a copy of its own, unless shared:
   bulk.SIZE       squall-bench bulk --fabric shm; beside OpenMPI's MPI_Bcast
@@ -22,8 +22,8 @@ Rows, all for four processes of which each has a copy of its own, unless shared:
   copy.*          squall-bench yardsticks: the loop that copies 256 MiB to three places, on one core and on two
   share.SIZE      squall-bench bulk --share: the pages of one copy, copy-on-write; sealing that copy included
   share.SIZE.after_seal  the same from when it is sealed
-  share.SIZE.USE  what it then takes the slowest receiver to read, or to write, a byte of each page, when all receivers do;
-                  beside bulk.SIZE.USE, the same in copies; and the page faults of each receiver
+  share.SIZE.USE  what it then takes the slowest receiver to read, or to write, a byte of each page, when all receivers
+                  do; beside bulk.SIZE.USE, the same in copies; and the page faults of each receiver
 
   ratio           value / reference; less is better
   target          what the ratio shall be; the verdict is met or missed, if the run has what it takes

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Measures, in one run, what Squall does beside what this machine and an unreplicated redis-server do.
 #
-# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over the
-# rounds. Needs redis-server and redis-benchmark (Debian: redis-server, redis-tools), and some three minutes a round.
+# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over
+# the rounds. Needs redis-server and redis-benchmark (Debian: redis-server, redis-tools), and some three minutes a
+# round.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -10,7 +11,7 @@ usage() {
     cat <<'END'
 usage: apps/bench/peers/compare.sh [--tsv]
 
-  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, separated by tabs; # begins a comment
+  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, tab-separated; # begins a comment
 
 Rows:
   machine.*       squall-bench yardsticks
@@ -29,7 +30,8 @@ Environment:
   ONLY="machine redis" which parts: machine ordered latency redis memory
   REDIS=HOST:PORT      a redis-server that runs already on this host, in place of a new one for each part
   REPLICAS="HOST:PORT HOST:PORT HOST:PORT"
-                       the same of replicas. Loaded from outside, they keep what was written; their memory is looked at once.
+                       the same of replicas. Loaded from outside, they keep what was written; their memory is looked at
+                       once.
   SKIP_BUILD=1         take the binaries that are there
 END
 }

@@ -21,9 +21,9 @@ statistic() {
 # field NAME: this field of each JSON object on standard input, which are flat and take a line each.
 field() { sed -nE 's/.*"'"$1"'":"?([^",}]*).*/\1/p'; }
 
-# rows: of each figure its id, value, unit, least, most, reference, ratio, target, verdict. The script says, in a function
-# `reference_of`, beside which other figure one stands, and in `targets` what is aimed at: id, then "ratio" or "value", then
-# ">=" or "<=", then a number.
+# rows: of each figure its id, value, unit, least, most, reference, ratio, target, verdict. The script says, in a
+# function `reference_of`, beside which other figure one stands, and in `targets` what is aimed at: id, then "ratio" or
+# "value", then ">=" or "<=", then a number.
 rows() {
     local id value least most reference base ratio
     for id in "${order[@]}"; do

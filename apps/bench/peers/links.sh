@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures, in one run, how long a message takes to hosts whose links are slower than they are: by Squall over TCP, beside the
-# bound that the links set, and by MPI_Bcast of the installed MPI libraries.
+# Measures, in one run, how long a message takes to hosts whose links are slower than they are: by Squall over TCP,
+# beside the bound that the links set, and by MPI_Bcast of the installed MPI libraries.
 #
-# The hosts are network namespaces (tests/hosts/hosts). The rounds are interleaved, so that a change of the machine's mood
-# meets all figures; each figure is the median over the rounds. Needs root, iproute2, iperf3, a C compiler, and what MPI takes
-# (Debian: gcc, openmpi-bin, libopenmpi-dev, mpich, libmpich-dev); some four minutes a round.
+# The hosts are network namespaces (tests/hosts/hosts). The rounds are interleaved, so that a change of the machine's
+# mood meets all figures; each figure is the median over the rounds. Needs root, iproute2, iperf3, a C compiler, and
+# what MPI takes (Debian: gcc, openmpi-bin, libopenmpi-dev, mpich, libmpich-dev); some four minutes a round.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -12,7 +12,7 @@ usage() {
     cat <<'END'
 usage: apps/bench/peers/links.sh [--tsv]
 
-  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, separated by tabs; # begins a comment
+  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, tab-separated; # begins a comment
 
 Rows, for 8 hosts unless the name ends in another number:
   goodput        what one TCP connection carries over a link (iperf3)
@@ -153,7 +153,8 @@ slow() {
     "$hosts" rate "$1" "$2" unlimited
 }
 
-# mpi LIBRARY COMMAND...: of 8 hosts, started at the first. MPICH's MPI_Finalize at times never ends, so the figure is enough.
+# mpi LIBRARY COMMAND...: of 8 hosts, started at the first. MPICH's MPI_Finalize at times never ends, so the figure is
+# enough.
 mpi() {
     local library=$1 process
     shift

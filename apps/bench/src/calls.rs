@@ -20,8 +20,9 @@ Examples:
   squall-bench calls --nodes 3 --in-flight 1,16,64            as an async task does, or a client that pipelines
   squall-bench calls --nodes 3 --reads 100 --read-lease-ms 15,0    reads by lease, and by asking all members
 
-Every node is a process of its own. Its callers are ordinary threads; each keeps so many calls under way and waits for the
-oldest. A call is a submit, answered once this node has applied the message, or a linearizable read of this node's replica.
+Every node is a process of its own. Its callers are ordinary threads; each keeps so many calls under way and waits for
+the oldest. A call is a submit, answered once this node has applied the message, or a linearizable read of this node's
+replica.
 
 What the figures mean:
   calls/s   answers per second, at all nodes together

@@ -24,7 +24,8 @@ Examples:
   squall-bench ordered --delivery durable --dir /mnt/disk
   squall-bench ordered --fabric tcp --tls
   squall-bench ordered --fabric verbs --device mlx5_0             over RDMA, if it was built with the feature `verbs`
-  squall-bench ordered --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}'   each node in a network namespace
+  squall-bench ordered --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}'
+                                                                  each node in a network namespace
 
 Every node is a process of its own, with an ordinary thread that submits messages. The sender writes every byte of each
 message, and every receiver reads its first and its last word.
@@ -44,8 +45,8 @@ What the figures mean:
 
 The lines before the table say what the machine itself can do; hold the figures against them.
 
-With --delivery durable a message is answered once all nodes have it on disk: so many of each sender are under way as the
-window lets through, and the figures are those of `squall-bench log`, whose --help explains them.";
+With --delivery durable a message is answered once all nodes have it on disk: so many of each sender are under way as
+the window lets through, and the figures are those of `squall-bench log`, whose --help explains them.";
 
 /// Measures atomic multicast: each message is delivered by every node, in one order, once all have received it.
 #[derive(Debug, Args)]

@@ -128,8 +128,8 @@ pub(crate) fn open(
         tracing::info!(%path, record, "a batch that was being written was cut off; it was not acknowledged");
     }
     // Another member's log has the missing records; or an operator must say how to go on, while the node does not run.
-    const HELP: &str = "the log is damaged: the node gets the records from another member; if none has them, see `squall log repair \
-                        --help` and `squall log cut --help`";
+    const HELP: &str = "the log is damaged: the node gets the records from another member; if none has them, see \
+                        `squall log repair --help` and `squall log cut --help`";
     damage.iter().for_each(|damage| tracing::error!(%damage, "{HELP}"));
     if let Some(missing) = missing {
         tracing::error!(%missing, "{HELP}");

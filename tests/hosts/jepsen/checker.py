@@ -4,17 +4,17 @@
 on keys. Every value is written once, so each read says which writes came before it, and the order of a key's versions
 follows from what was observed:
 
-- lists:     ["append", key, value, length or None] and ["read", key, list]; a read is the whole order so far, and an append's
-             reply, the new length, is its place in it;
-- registers: ["write", key, value] and ["read", key, value or None]; a transaction that reads a key before it writes it says
-             which version it replaces.
+- lists:     ["append", key, value, length or None] and ["read", key, list]; a read is the whole order so far, and an
+             append's reply, the new length, is its place in it;
+- registers: ["write", key, value] and ["read", key, value or None]; a transaction that reads a key before it writes it
+             says which version it replaces.
 
-Between transactions there are edges: ww (the next version), wr (a version and its reader), rw (a reader and the next version),
-and rt (one had ended before the other began). Transactions are strictly serializable only if no cycle exists. Knows nothing of
-the store: no time stamp, version or log of its own goes in.
+Between transactions there are edges: ww (the next version), wr (a version and its reader), rw (a reader and the next
+version), and rt (one had ended before the other began). Transactions are strictly serializable only if no cycle exists.
+Knows nothing of the store: no time stamp, version or log of its own goes in.
 
-A transaction that was answered is "ok"; one that certainly did nothing is "fail"; of any other ("info") it is unknown whether,
-and when, it takes effect. It never ends.
+A transaction that was answered is "ok"; one that certainly did nothing is "fail"; of any other ("info") it is unknown
+whether, and when, it takes effect. It never ends.
 """
 
 import bisect
@@ -204,7 +204,8 @@ class Checker:
 
     @staticmethod
     def follow_first(versions):
-        """Nothing comes between the versions of a chain, so the one that begins with nothing is before all others of its key.
+        """Nothing comes between the versions of a chain, so the one that begins with nothing is before all others of
+        its key.
 
         Others begin with a write of unknown outcome, which counts if somebody has seen it or what replaced it.
         """
@@ -252,7 +253,7 @@ class Checker:
                 yield count + before - 1, index, 3
 
     def cycles(self, versions):
-        """Looks for cycles: removes what nothing precedes until nothing is left, or only cycles and what they lead to."""
+        """Finds cycles: removes what nothing precedes until nothing is left, or only cycles and their successors."""
         sources, targets, kinds = array("i"), array("i"), bytearray()
         for source, target, kind in self.edges(versions):
             sources.append(source)

@@ -131,7 +131,8 @@ def outcome(operations, replies):
 
 
 async def carry_out(connection, operations, patience=PATIENCE):
-    """Carries operations out: several as one transaction. Returns the outcome, and the operations with what they saw."""
+    """Carries operations out: several as one transaction. Returns the outcome, and the operations with their
+    results."""
     commands = [words(operation) for operation in operations]
     if len(commands) > 1:
         commands = [[b"MULTI"], *commands, [b"EXEC"]]
@@ -139,7 +140,8 @@ async def carry_out(connection, operations, patience=PATIENCE):
 
 
 class Clients:
-    """All clients of a run: some on the hosts of replicas, which ask their own replica only, and some on a host of their own."""
+    """All clients of a run: some on the hosts of replicas, which ask their own replica only, and some on another
+    host."""
 
     def __init__(self, cluster, history, seed, label):
         self.cluster, self.history, self.label = cluster, history, label

@@ -4,23 +4,25 @@
 //
 // Both programs measure the same, which is:
 //
-//   call     One blocking operation of all ranks, the root being rank 0. Reductions sum doubles, and BYTES is the vector of
-//            each rank, of which reduce-scatter leaves each a share of BYTES / N. Broadcast sends BYTES. For gather, scatter,
-//            allgather and all-to-all BYTES is one block. What is sent and what is received are in memory of their own,
-//            except in a broadcast, begin at a page each, and are the same in each call, untouched in between.
+//   call     One blocking operation of all ranks, the root being rank 0. Reductions sum doubles, and BYTES is the
+//            vector of each rank, of which reduce-scatter leaves each a share of BYTES / N. Broadcast sends BYTES. For
+//            gather, scatter, allgather and all-to-all BYTES is one block. What is sent and what is received are in
+//            memory of their own, except in a broadcast, begin at a page each, and are the same in each call, untouched
+//            in between.
 //   check    Before all else, one call whose result each rank compares byte by byte; then the input stays as it is.
-//   batch    K calls without a pause, after a barrier. Each rank reads the monotonic clock after that barrier and after its
-//            last call. One call can take less time than a few looks at the clock, so that it isn't timed alone.
-//   K        The first of 1, 2, 4, ... to 2^20 for which a batch takes 100 us, as the least of three batches: one in which
-//            a rank had to wait for a processor doesn't count. Rank 0 decides and tells the others.
+//   batch    K calls without a pause, after a barrier. Each rank reads the monotonic clock after that barrier and after
+//            its last call. One call can take less time than a few looks at the clock, so that it isn't timed alone.
+//   K        The first of 1, 2, 4, ... to 2^20 for which a batch takes 100 us, as the least of three batches: one in
+//            which a rank had to wait for a processor doesn't count. Rank 0 decides and tells the others.
 //   sample   The batch's time at the rank that took longest, divided by K. Ranks keep their times to the end, so that
 //            nothing but a barrier is between batches.
 //   warm-up  One tenth as many batches as samples, and one, after K is found.
-//   figures  Over the samples (200 unless said): the median, of an even number the mean of the middle two; and p99, the least
-//            of them that 99 % don't exceed. Each is a mean over K calls, so that p99 is of batches and not of calls.
+//   figures  Over the samples (200 unless said): the median, of an even number the mean of the middle two; and p99, the
+//            least of them that 99 % don't exceed. Each is a mean over K calls, so that p99 is of batches and not of
+//            calls.
 //
-// Where K is over 1, operations with a root, which the root may leave early, overlap. The figure then says how many can be
-// made in a time, and not how long a single one takes.
+// Where K is over 1, operations with a root, which the root may leave early, overlap. The figure then says how many can
+// be made in a time, and not how long a single one takes.
 
 #include <mpi.h>
 #include <stdbool.h>
@@ -147,7 +149,8 @@ static long long now_ns(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-// Ranks of one host have one clock: the last must have come before the first goes, although they come one after another.
+// Ranks of one host have one clock: the last must have come before the first goes, although they come one after
+// another.
 static bool barrier_holds(void) {
     nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000L * rank}, NULL);
     long long last_came, first_went, came = now_ns();

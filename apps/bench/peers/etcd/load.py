@@ -1,11 +1,11 @@
-"""Loads an etcd cluster with puts, so many under way at a time, and prints one JSON object: rate, latencies in microseconds, and
-the processor time that this client itself took.
+"""Loads an etcd cluster with puts, so many under way at a time, and prints one JSON object: rate, latencies in
+microseconds, and the processor time that this client itself took.
 
     load.py --endpoints URL,URL,.. --outstanding N [--size BYTES] [--seconds S] [--processes N]
 
-The client is PyPI's etcd-client-py: Rust's etcd-client under asyncio. Each writer has a connection of its own, since that client
-has one call under way on each, and waits for its put before it begins the next; the writers are spread evenly over the
-endpoints. A put that fails ends the run.
+The client is PyPI's etcd-client-py: Rust's etcd-client under asyncio. Each writer has a connection of its own, since
+that client has one call under way on each, and waits for its put before it begins the next; the writers are spread
+evenly over the endpoints. A put that fails ends the run.
 """
 
 import argparse

@@ -34,11 +34,12 @@ Examples:
   squall-bench bulk --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}' --link-rate 25MB
   squall-bench bulk --size 256MiB --share --touch write           copy-on-write, and what writing each page costs then
 
-Every node is a process of its own. The root sends one message, and the next one when all have it. Receivers have given memory
-for it, which was written before. They compare every byte of the first message, and a word of each page of all others.
+Every node is a process of its own. The root sends one message, and the next one when all have it. Receivers have given
+memory for it, which was written before. They compare every byte of the first message, and a word of each page of all
+others.
 
-With --share the root seals each message, which was in memory of its own, and receivers map its pages: they copy a page when they
-write it. What giving the pages back costs is not measured.
+With --share the root seals each message, which was in memory of its own, and receivers map its pages: they copy a page
+when they write it. What giving the pages back costs is not measured.
 
 What the figures mean:
   ms        from the root's send until the last receiver has the message: the median, least and most of all iterations

@@ -22,18 +22,20 @@ Examples:
   squall-bench collectives --nodes 8 --operation allreduce --size 64KiB --algorithm exchange,tree3,halving,ring
   squall-bench collectives --fabric tcp --operation broadcast --size 16MiB
 
-Every node is a process of its own, whose main thread does the operations: it spins where there is a core for each node, and
-yields where there are fewer. Elements are 64-bit floats, reductions add them up. Each node compares one whole result.
+Every node is a process of its own, whose main thread does the operations: it spins where there is a core for each node,
+and yields where there are fewer. Elements are 64-bit floats, reductions add them up. Each node compares one whole
+result.
 
 What the figures mean:
-  size      bytes of each node's vector; of one block, where each node has one for all: gather, scatter, allgather, all-to-all
-  us        what one operation takes: after a barrier, a batch of them follow each other without pause, and the node that takes
-            longest counts, divided by the batch: the median and the 99th percentile of the samples
+  size      bytes of each node's vector; of one block, where each node has one for all: gather, scatter, allgather,
+            all-to-all
+  us        what one operation takes: after a barrier, a batch of them follow each other without pause, and the node
+            that takes longest counts, divided by the batch: the median and the 99th percentile of the samples
   batch     how many operations a sample is of: as many as take 200 us, at most
   cpu us    processor time of all nodes together for one operation, waiting included
 
-The lines before the table say what the machine itself can do; hold the figures against them. apps/bench/peers/collectives/run measures
-OpenMPI and MPICH in the same way, in the same run.";
+The lines before the table say what the machine itself can do; hold the figures against them.
+apps/bench/peers/collectives/run measures OpenMPI and MPICH in the same way, in the same run.";
 
 /// Measures collective operations: barrier, broadcast, reductions and their family.
 #[derive(Debug, Args)]

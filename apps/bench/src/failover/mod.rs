@@ -22,17 +22,20 @@ Examples:
   squall-bench failover --nodes 3 --victim leader
   squall-bench failover --fabric tcp --nodes 5 --victim follower --rounds 20 --json
 
-Every node is a process of its own, with one caller that submits a message of 100 bytes, waits for the answer, and submits
-the next. In each round one node is killed (SIGKILL), and comes back as a new process once the others go on; the next round begins
-when it is a full member again.
+Every node is a process of its own, with one caller that submits a message of 100 bytes, waits for the answer, and
+submits the next. In each round one node is killed (SIGKILL), and comes back as a new process once the others go on; the
+next round begins when it is a full member again.
 
 What the figures mean, in milliseconds:
-  pause    from the kill until a surviving node's caller has its first answer of the new view: one for each survivor and round
-  detect   from the kill until the node suspects a member, or sees that another node does; it stops sending and receiving at once
-  wedge    from there until it sees that all staying members have stopped, or hears the decision of a node that saw it sooner
+  pause    from the kill until a surviving node's caller has its first answer of the new view: one for each survivor and
+           round
+  detect   from the kill until the node suspects a member, or sees that another node does; it stops sending and
+           receiving at once
+  wedge    from there until it sees that all staying members have stopped, or hears the decision of a node that saw it
+           sooner
   decide   from there until it hears that the next view is committed
-  install  from there until that is in operation: the dropped node reads no more, what was decided is delivered, and all are
-           connected anew
+  install  from there until that is in operation: the dropped node reads no more, what was decided is delivered, and all
+           are connected anew
   answer   from there until the caller's first answer
 
 Of each survivor and round the phases add up to its pause; the medians of phases need not add up to that of pauses.";

@@ -23,12 +23,12 @@ Examples:
   squall-bench log --writers 1,100,1000,3000 --dir /mnt/disk
   squall-bench log --nodes 5 --size 100 --seconds 5 --rounds 5 --json
 
-Every node is a process of its own, with its log in a directory of its own, all on one disk. Each writer has one append under
-way and begins the next when that one is answered, which is when all nodes have it on disk; a node's writers are tasks of one
-thread, and its ring has room for twice their appends (1 MiB at least).
+Every node is a process of its own, with its log in a directory of its own, all on one disk. Each writer has one append
+under way and begins the next when that one is answered, which is when all nodes have it on disk; a node's writers are
+tasks of one thread, and its ring has room for twice their appends (1 MiB at least).
 
-In each round, when the nodes have ended, as many threads as there were nodes write to that disk what is called plain: batches
-of the mean size that the nodes' had, to files that have their space, each with one fdatasync.
+In each round, when the nodes have ended, as many threads as there were nodes write to that disk what is called plain:
+batches of the mean size that the nodes' had, to files that have their space, each with one fdatasync.
 
 What the figures mean (medians of the rounds):
   appends/s   appends that were answered, at all nodes together

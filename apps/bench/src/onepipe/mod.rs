@@ -24,19 +24,20 @@ Examples:
   squall-bench onepipe --mode be,r --size 64,1024 --width 1,4
   squall-bench onepipe --fabric tcp --mode be
 
-Every node is a process of its own, whose main thread sends and receives: it spins where there is a core for each node, yields
-where there are fewer, and never sleeps. All modes send as many scatterings between two steps, if there is room, over rings of
-one size. That is not as much buffer for all: 1Pipe, the token ring and Lamport's clocks have a ring from each node to each
-other, the sequencer one of requests from each, and to each receiver one for the numbered messages of all senders. Each scattering
-goes to as many nodes as it is wide, one after the other in turn; a node may be among its own receivers. Every receiver checks that
-messages come in order.
+Every node is a process of its own, whose main thread sends and receives: it spins where there is a core for each node,
+yields where there are fewer, and never sleeps. All modes send as many scatterings between two steps, if there is room,
+over rings of one size. That is not as much buffer for all: 1Pipe, the token ring and Lamport's clocks have a ring from
+each node to each other, the sequencer one of requests from each, and to each receiver one for the numbered messages of
+all senders. Each scattering goes to as many nodes as it is wide, one after the other in turn; a node may be among its
+own receivers. Every receiver checks that messages come in order.
 
 What the figures mean:
   scatterings/s
             as fast as there is room, all nodes together: messages that were delivered per second, divided by the width
-  p50 p99   latency at --rate, before that: from the moment at which a scattering was to be sent until one of its receivers has
-            it, over all of them. The schedule does not wait, so that a stall is charged to all that it held up. Where little
-            is sent, best effort's is that of its beacons, each 10 us; reliable barriers are told as soon as all is acknowledged
+  p50 p99   latency at --rate, before that: from the moment at which a scattering was to be sent until one of its
+            receivers has it, over all of them. The schedule does not wait, so that a stall is charged to all that it
+            held up. Where little is sent, best effort's is that of its beacons, each 10 us; reliable barriers are told
+            as soon as all is acknowledged
   cpu us    processor time of all nodes together for one scattering, as fast as there is room
 
 The lines before the table say what the machine itself can do; hold the figures against them.";

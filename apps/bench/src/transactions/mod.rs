@@ -23,13 +23,14 @@ use super::{
 const HELP: &str = "\
 Examples:
   squall-bench transactions                        three nodes, 16 transactions under way at each
-  squall-bench transactions --nodes 4 --window 1   four nodes, each with one transaction at a time: the shortest latencies
-  squall-bench transactions --check                the same with a check of everything, while one node is killed (-9), or, if the
-                                                   seed is odd, stopped
+  squall-bench transactions --nodes 4 --window 1   four nodes, each with one transaction at a time: the shortest
+                                                   latencies
+  squall-bench transactions --check                the same with a check of everything, while one node is killed (-9),
+                                                   or, if the seed is odd, stopped
 
-Every node is a process of its own. It has copies of some shards, and a client that moves money between random accounts of all
-shards and now and then reads all of them. Each such transaction is one reliable scattering of 1Pipe: its parts are delivered to
-all replicas of all its shards at one logical time, so no node takes a lock or votes.
+Every node is a process of its own. It has copies of some shards, and a client that moves money between random accounts
+of all shards and now and then reads all of them. Each such transaction is one reliable scattering of 1Pipe: its parts
+are delivered to all replicas of all its shards at one logical time, so no node takes a lock or votes.
 
 What the figures mean:
   transactions/s  those that were over per second, of all nodes together
@@ -38,15 +39,15 @@ What the figures mean:
 --check looks whether
 
   - each reading of all accounts, at any time and node, finds the whole sum;
-  - what all clients saw is strictly serializable: their transactions, carried out again one after the other in the order of
-    their time stamps, give the same replies, and none is before one that had ended when it was submitted;
+  - what all clients saw is strictly serializable: their transactions, carried out again one after the other in the
+    order of their time stamps, give the same replies, and none is before one that had ended when it was submitted;
   - the nodes that are left have the same in all copies of a shard, and each has carried out all of its part of every
     transaction, at the same moment and with the same replies.
 
-A node that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction that
-the lost node had not received is recalled: it did nothing anywhere, and its client tries again. The nodes' own views decide
-which nodes have failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all replicas of a shard fail, its
-accounts are lost, and nodes that are not more than half can decide nothing.";
+A node that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction
+that the lost node had not received is recalled: it did nothing anywhere, and its client tries again. The nodes' own
+views decide which nodes have failed. With --replicas R, R - 1 nodes may fail, and fewer than half of all: when all
+replicas of a shard fail, its accounts are lost, and nodes that are not more than half can decide nothing.";
 
 /// Measures transactions over several shards, each a reliable scattering of 1Pipe; or checks that they are strictly
 /// serializable.

@@ -15,7 +15,8 @@ use squall_command::CommandError;
   squall cp serve --dir /srv/b --name b &
   squall cp push ./release --to a,b
 
-From host to host, each side with keys of its own (`squall keys init --cluster cp`; for those of another, give --cluster):
+From host to host, each side with keys of its own (`squall keys init --cluster cp`; for those of another, give
+--cluster):
 
   a$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
   b$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys

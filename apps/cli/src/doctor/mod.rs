@@ -22,8 +22,8 @@ Examples:
   squall doctor --config squall.toml          and whether the node that the file describes can run here
   squall doctor --config squall.toml --id 2   as node 2 of a file that all nodes share
 
-With a configuration it also checks the node's keys, whether the address that it listens at can be had, and which of the other
-members can be reached now. Nothing is changed, and no cluster is disturbed.
+With a configuration it also checks the node's keys, whether the address that it listens at can be had, and which of the
+other members can be reached now. Nothing is changed, and no cluster is disturbed.
 
 The exit code is 1 if what the configuration asks for can't be used, or, without one, if no fabric can.";
 

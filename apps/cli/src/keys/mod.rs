@@ -15,19 +15,20 @@ use squall_command::{CommandError, say};
 use crate::target::name;
 
 const HELP: &str = "\
-With keys, nodes on a network talk TLS 1.3, and each proves its identity. They are made in one place, and copied to the nodes:
+With keys, nodes on a network talk TLS 1.3, and each proves its identity. They are made in one place, and copied to the
+nodes:
 
   squall keys init --cluster bank --dir keys      once: the cluster's CA
   squall keys add --dir keys --node 1,2,3         a certificate and a key for each node
   squall keys show keys/*.pem                     the owner of each, and when it expires
   squall keys log --dir keys --node 1,2,3         where nodes sign their logs: another key for each
 
-A node needs ca.pem and its own node-N.pem and node-N.key. It never needs ca.key: with that, nodes can be made, so keep it
-where keys are made, or offline. Certificates name a node and its cluster, and no host.
+A node needs ca.pem and its own node-N.pem and node-N.key. It never needs ca.key: with that, nodes can be made, so keep
+it where keys are made, or offline. Certificates name a node and its cluster, and no host.
 
-A certificate that ends soon is renewed with `add --force`: copy the two files to the node and restart it. The others need
-nothing, as long as the CA is the same. A key that was stolen is good until its certificate ends; to be rid of it at once, make
-a new CA (`init --force`) and new keys of all nodes.";
+A certificate that ends soon is renewed with `add --force`: copy the two files to the node and restart it. The others
+need nothing, as long as the CA is the same. A key that was stolen is good until its certificate ends; to be rid of it
+at once, make a new CA (`init --force`) and new keys of all nodes.";
 
 /// Makes the keys with which nodes on a network prove their identity.
 #[derive(Debug, Args)]

@@ -12,9 +12,9 @@ Examples:
   squall leave --config squall.toml
   squall leave --cluster bank --node 3
 
-The others go on without a pause for a timeout. What the node's callers have submitted is delivered before it leaves, or refused
-so that they can submit it elsewhere. The command returns when it has left. Its process is not ended, unless the program ends with
-its node.";
+The others go on without a pause for a timeout. What the node's callers have submitted is delivered before it leaves, or
+refused so that they can submit it elsewhere. The command returns when it has left. Its process is not ended, unless the
+program ends with its node.";
 
 /// Lets a node leave its group, and waits until it has.
 #[derive(Debug, Args)]

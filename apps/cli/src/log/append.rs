@@ -40,9 +40,10 @@ Examples:
   squall log append --config log.toml access.log error.log
   squall log append --config log.toml --file contract.pdf
 
-Each record's version is printed once all members have it on disk. Many are under way at a time, and get there in their order. When
-the member that it talks to fails, or all of them do and are started again, it goes on by itself, and each record is there once. That
-holds within one run: after an error or Ctrl-C it says how many records are acknowledged, and of how many it does not know.";
+Each record's version is printed once all members have it on disk. Many are under way at a time, and get there in their
+order. When the member that it talks to fails, or all of them do and are started again, it goes on by itself, and each
+record is there once. That holds within one run: after an error or Ctrl-C it says how many records are acknowledged, and
+of how many it does not know.";
 
 /// Appends records: the lines of standard input or of files, or whole files.
 #[derive(Debug, Args)]

@@ -10,10 +10,10 @@ const HELP: &str = "\
 Examples, with the node ended:
   squall log cut audit/1/logs/log --before-damage                  its node gets the rest from another member
   squall log cut audit/1/logs/log --before-damage --accept-loss    no member has the rest
-  squall log cut audit/1/logs/log --version 6000 --accept-loss     what came behind version 6000 is to go; do so at all members
+  squall log cut audit/1/logs/log --version 6000 --accept-loss     what follows version 6000 is to go, at all members
 
-What goes is kept beside the log, in files whose names begin with aside-N. The log counts for nothing until its node has got
-from another member what it may lack; where no member has it, the group waits. With --accept-loss the log counts as
+What goes is kept beside the log, in files whose names begin with aside-N. The log counts for nothing until its node has
+got from another member what it may lack; where no member has it, the group waits. With --accept-loss the log counts as
 it is: the group can go on with it, and what it lacks is lost, also to members that still have it and come back later.";
 
 /// Ends a log before its damage, or at a version, while its node does not run.

@@ -46,14 +46,14 @@ and, from anywhere on this host,
   squall log verify --config log.toml
   squall log stat --config log.toml
 
-A record is acknowledged once all members have it on disk. Kill any member, or all of them, and start them again: what was
-acknowledged is there, once, and `append` and `tail -f` go on by themselves at whichever member serves.
+A record is acknowledged once all members have it on disk. Kill any member, or all of them, and start them again: what
+was acknowledged is there, once, and `append` and `tail -f` go on by themselves at whichever member serves.
 
-Nodes on several hosts need addresses and keys in the file, as all of Squall's do (`squall keys --help`); a client that only appends
-and reads may have the file too, or say `--cluster audit --address HOST:7700 --keys DIR`.
+Nodes on several hosts need addresses and keys in the file, as all of Squall's do (`squall keys --help`); a client that
+only appends and reads may have the file too, or say `--cluster audit --address HOST:7700 --keys DIR`.
 
-A node whose log is damaged gets what it lacks from another member by itself. Where no member has it, `squall status` says so; end the
-nodes, and look at their logs:
+A node whose log is damaged gets what it lacks from another member by itself. Where no member has it, `squall status`
+says so; end the nodes, and look at their logs:
 
   squall log verify audit/1/logs/log audit/2/logs/log      what is damaged, or missing
   squall log read audit/1/logs/log                         all that can be read

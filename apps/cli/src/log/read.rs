@@ -23,8 +23,8 @@ Examples:
   squall log read --config log.toml --from 500 --limit 10    of a group that runs
   squall log read audit/1/logs/log                           what can be read of one node's log as it lies on its disk
 
-With a directory no member is asked, and nothing is changed. What is damaged or missing is named, and what follows is read all the
-same; the exit code is 1 then. Records are among them that may never have been acknowledged.";
+With a directory no member is asked, and nothing is changed. What is damaged or missing is named, and what follows is
+read all the same; the exit code is 1 then. Records are among them that may never have been acknowledged.";
 
 /// Prints records by version: all that had been acknowledged when it began, or a part of them.
 #[derive(Debug, Args)]

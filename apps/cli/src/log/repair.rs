@@ -10,9 +10,9 @@ const HELP: &str = "\
 Example, with the nodes ended:
   squall log repair audit/1/logs/log --from audit/2/logs/log --from copy-of-3
 
-Each damaged record is replaced by one that any of the other logs has, if it fits between its neighbours; and records that are
-missing at the log's end are appended, as far as another log has them. The other logs may be damaged, too: they are only looked at. What was right
-stays as it is, so a repair that was interrupted is begun again.
+Each damaged record is replaced by one that any of the other logs has, if it fits between its neighbours; and records
+that are missing at the log's end are appended, as far as another log has them. The other logs may be damaged, too: they
+are only looked at. What was right stays as it is, so a repair that was interrupted is begun again.
 
 The exit code is 1 if anything is left damaged or missing.";
 

@@ -12,8 +12,8 @@ use crate::target::{load, name};
 const ATTENTIVE: Duration = Duration::from_millis(100);
 
 const HELP: &str = "\
-It runs until Ctrl-C or SIGTERM, or until its disk fails. The others go on without it if most of the members are left, and it gets
-what it lacks when it is started again. After all were stopped, start all: the log goes on where it was.
+It runs until Ctrl-C or SIGTERM, or until its disk fails. The others go on without it if most of the members are left,
+and it gets what it lacks when it is started again. After all were stopped, start all: the log goes on where it was.
 
 The configuration needs, besides what every node needs,
   storage = \"DIRECTORY\"        # {id} in it is the node's number

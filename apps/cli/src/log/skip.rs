@@ -12,10 +12,10 @@ Example, with all nodes ended:
   squall log skip audit/2/logs/log --version 6001 --reason \"overflows; ticket 17\"
   squall log skip audit/3/logs/log --version 6001 --reason \"overflows; ticket 17\"
 
-A node that ends with a panic names the version. Say so of each member's log that has it; one that ends before needs nothing:
-its node learns of it with the command, as does a node with an empty directory. The record stays in the log, and readers see it
-marked. The client that submitted it is told that no member applies it. A node whose log says otherwise than those of most
-members is refused, and its log stays as it is.
+A node that ends with a panic names the version. Say so of each member's log that has it; one that ends before needs
+nothing: its node learns of it with the command, as does a node with an empty directory. The record stays in the log,
+and readers see it marked. The client that submitted it is told that no member applies it. A node whose log says
+otherwise than those of most members is refused, and its log stays as it is.
 
 It can't be taken back. To apply the command after all, start a program that does not panic with it, instead of this.";
 

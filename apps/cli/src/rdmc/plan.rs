@@ -21,10 +21,11 @@ const MOST_MOVES: u64 = 20_000;
 /// Steps order the transfers of one message; they are no clock: a node sends a block as soon as it has it, and the
 /// receiver has made room.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  squall rdmc plan --nodes 8 --blocks 4\n  squall rdmc plan --algorithm chain --nodes 5 --blocks 3\n  \
-    squall rdmc plan --algorithm hybrid --racks 4x8 --blocks 6 --svg hybrid.svg"
-)]
+#[command(after_help = "\
+Examples:
+  squall rdmc plan --nodes 8 --blocks 4
+  squall rdmc plan --algorithm chain --nodes 5 --blocks 3
+  squall rdmc plan --algorithm hybrid --racks 4x8 --blocks 6 --svg hybrid.svg")]
 pub(super) struct PlanArgs {
     /// The algorithm by which the message gets from the root, rank 0, to all others.
     #[arg(long, value_enum, default_value_t = Name::Pipeline)]

@@ -15,20 +15,21 @@ const HELP: &str = "\
 Example:
   squall recover --force --config squall.toml --id 3 --reason \"hosts 1 and 2 burnt\"
 
-For when most of the nodes that decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
-only down, or cut off, comes back with what it has.
+For when most of the nodes that decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself:
+a node that is only down, or cut off, comes back with what it has.
 
-With --force, the node that is asked begins a new life of the group, of which it is the first member: with what it holds, or with
-what its disk has if it was started again and waits for those that are lost. Other survivors that can't go on either, and nodes
-that start again, join it by themselves and get its state; so force ONE of the survivors, whichever was in the latest view
-(`squall status`). Of two that are forced at the same time only one goes on, and the other one's operator is told. A
-survivor that knows of a later view holds what the new life lacks: it stays as it is, and says so, until it is started again.
+With --force, the node that is asked begins a new life of the group, of which it is the first member: with what it
+holds, or with what its disk has if it was started again and waits for those that are lost. Other survivors that can't
+go on either, and nodes that start again, join it by themselves and get its state; so force ONE of the survivors,
+whichever was in the latest view (`squall status`). Of two that are forced at the same time only one goes on, and the
+other one's operator is told. A survivor that knows of a later view holds what the new life lacks: it stays as it is,
+and says so, until it is started again.
 
-What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, or from where the node's own
-log of it ends, even if another node holds it: the command names these shards before it asks, if the node is a member,
-and when it is done.
-If most of the lost nodes still run, there are TWO groups from then on, with different states, and nothing will unite them: end
-those processes first. The view log records the node, the time and the reason, and `squall status` shows them.";
+What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, or from where
+the node's own log of it ends, even if another node holds it: the command names these shards before it asks, if the node
+is a member, and when it is done. If most of the lost nodes still run, there are TWO groups from then on, with different
+states, and nothing will unite them: end those processes first. The view log records the node, the time and the reason,
+and `squall status` shows them.";
 
 /// Lets a node go on alone when most of the members that decide are lost for ever.
 #[derive(Debug, Args)]

@@ -26,9 +26,10 @@ Examples:
   squall status --cluster bank --address 10.0.0.1:7700 --keys keys
   squall status --watch --config squall.toml    again every second
 
-It shows the view and its members, of each shard how far each member is (its lag: places of the order that some member has
-received and this one has not delivered; how much of its state has come, while this node gets it), the view log, and the nodes that
-ask to join. The exit code is 1 if the node does not answer; with --watch it is asked again until Ctrl-C, which ends it with 0.
+It shows the view and its members, of each shard how far each member is (its lag: places of the order that some member
+has received and this one has not delivered; how much of its state has come, while this node gets it), the view log, and
+the nodes that ask to join. The exit code is 1 if the node does not answer; with --watch it is asked again until Ctrl-C,
+which ends it with 0.
 
 --json prints the fields of squall::admin::StatusReport, of which later versions may have more.";
 

@@ -11,9 +11,9 @@ Examples:
   squall suspect 3 --config squall.toml
   squall suspect 3 --cluster bank --node 1
 
-For a member that does harm and does not fail: one that is so slow that all wait for it, say. The node that is asked takes it for
-failed from now on, and the group drops it, if at least half of the members are left and the nodes that decide agree. If it
-still runs, it notices, forgets what it has, and joins again with the state of the others.";
+For a member that does harm and does not fail: one that is so slow that all wait for it, say. The node that is asked
+takes it for failed from now on, and the group drops it, if at least half of the members are left and the nodes that
+decide agree. If it still runs, it notices, forgets what it has, and joins again with the state of the others.";
 
 /// Lets a node take a member for failed, so that the group goes on without it.
 #[derive(Debug, Args)]

@@ -16,8 +16,9 @@ in a cluster whose configuration has, at all nodes,
   members = [1, 2]
   witnesses = [3]
 
-Two members alone can't go on without each other: neither knows whether the other is gone, or it is itself cut off. With a witness,
-two of the three can. It needs next to nothing, and no state; let it run where neither member does. It runs until it is ended.";
+Two members alone can't go on without each other: neither knows whether the other is gone, or it is itself cut off. With
+a witness, two of the three can. It needs next to nothing, and no state; let it run where neither member does. It runs
+until it is ended.";
 
 /// Runs a node that votes on views and has no part in any group.
 #[derive(Debug, Args)]

@@ -25,10 +25,12 @@ use super::{
 /// switches. The assumptions where the paper gives no figure are printed with each experiment. A finding that does not
 /// hold is printed, and is no error.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  squall-bench papers onepipe fig9 --svg fig9.svg\n  squall-bench papers onepipe all --quick\n\nFigures and \
-    sections are those of 1Pipe: Scalable Total Order Communication in Data Center Networks, SIGCOMM 2021."
-)]
+#[command(after_help = "\
+Examples:
+  squall-bench papers onepipe fig9 --svg fig9.svg
+  squall-bench papers onepipe all --quick
+
+Figures and sections are those of 1Pipe: Scalable Total Order Communication in Data Center Networks, SIGCOMM 2021.")]
 pub(super) struct OnePipe {
     /// The experiment.
     #[arg(value_enum, default_value_t = Name::All)]

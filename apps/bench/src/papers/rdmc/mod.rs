@@ -30,10 +30,12 @@ use super::{
 /// The engine is the real one; the network and the time that software takes are simulated. The figures are therefore
 /// those of a model of the machine, not of the machine. A finding that does not hold is printed, and is no error.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  squall-bench papers rdmc fig4 --svg fig4.svg\n  squall-bench papers rdmc all --quick\n\nFigures, tables and \
-    sections are those of RDMC: A Reliable RDMA Multicast for Large Objects, DSN 2018."
-)]
+#[command(after_help = "\
+Examples:
+  squall-bench papers rdmc fig4 --svg fig4.svg
+  squall-bench papers rdmc all --quick
+
+Figures, tables and sections are those of RDMC: A Reliable RDMA Multicast for Large Objects, DSN 2018.")]
 pub(super) struct Rdmc {
     /// The experiment.
     #[arg(value_enum)]

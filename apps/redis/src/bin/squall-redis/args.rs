@@ -18,35 +18,39 @@ pub(crate) const CLUSTER: &str = "squall-redis";
     name = "squall-redis",
     args_conflicts_with_subcommands = true,
     after_help = "\
-Without --id, all replicas run as processes of this host, under this one, which starts those again that die, and stops all when
-it stops.
+Without --id, all replicas run as processes of this host, under this one, which starts those again that die, and stops
+all when it stops.
 
   squall-redis                            three replicas, on ports 7001 to 7003
   squall-redis --smoke                    three replicas on free ports, a check of everything, and the end
   squall-redis --smoke --fabric tcp --tls the same, where replicas talk TCP over loopback, protected by TLS
   squall-redis --smoke --fabric verbs     the same over RDMA, if it was built with `--features verbs`
   squall-redis --durable DIR              three replicas whose data is on disk, in DIR, and there again after a restart
-  squall-redis --smoke --durable NEW_DIR  the check, with one more: all replicas are killed (-9), and nothing acknowledged is lost
+  squall-redis --smoke --durable NEW_DIR  the check, with one more: all replicas are killed (-9), and nothing
+                                          acknowledged is lost
   squall-redis --soak 10m                 three replicas on free ports under a mixed load, with a report
   squall-redis --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
   squall-redis --id 2 --config kv.toml    one replica of the cluster that the file describes
   squall-redis --id 4 --join 1            a further replica, on port 7004, of the cluster in which replica 1 runs
   squall-redis front-end --members 1,2,3  a server on port 7000 that asks whichever replica serves
 
-Only its own clients miss a replica that dies. The other replicas go on without it, as long as more than half of all live: after some
-milliseconds if its process has ended, else after a second. Started again, it joins them, gets the state, and serves. A replica
-that was only stopped, or cut off, comes back by itself.
-Meanwhile its clients are answered CLUSTERDOWN, and UNKNOWN where the outcome of a command is not known.
+Only its own clients miss a replica that dies. The other replicas go on without it, as long as more than half of all
+live: after some milliseconds if its process has ended, else after a second. Started again, it joins them, gets the
+state, and serves. A replica that was only stopped, or cut off, comes back by itself. Meanwhile its clients are answered
+CLUSTERDOWN, and UNKNOWN where the outcome of a command is not known.
 
 To replace replica 2 by one with a new id, here 4, while all goes on:
 
   squall-redis --id 4 --join 1            start the new one, and wait until it says that it serves
   redis-cli -p 7004 info squall            view_senders has 4 once it is a full member
-  Ctrl-C on replica 2                      it answers what it was asked, leaves, and ends; the others need no timeout for it
+  Ctrl-C on replica 2                      it answers what it was asked, leaves, and ends; the others need no timeout
+                                           for it
 
-Clients of a front end notice nothing of all this: it asks again, at another replica, and no command is carried out twice.
+Clients of a front end notice nothing of all this: it asks again, at another replica, and no command is carried out
+twice.
 
-Three machines, on which hosts a, b and c can reach each other at port 7700, need keys and one configuration. Make the keys once,
+Three machines, on which hosts a, b and c can reach each other at port 7700, need keys and one configuration. Make the
+keys once,
 
   squall keys init --cluster kv --dir keys && squall keys add --dir keys --node 1,2,3
 
@@ -63,18 +67,20 @@ copy ca.pem and its own node-N.pem and node-N.key to each machine's /etc/kv/keys
   key = \"keys/node-{id}.key\"
   [groups.kv]
   bulk_reserve = \"528MiB\"
-  # mode = \"durable\", and above, before [addresses], storage = \"/var/lib/kv/{id}\": the data is on each machine's disk, too
+  # To have the data on each machine's disk too: mode = \"durable\" here, and above, before [addresses],
+  # storage = \"/var/lib/kv/{id}\"
 
 Then `squall doctor --config /etc/kv/kv.toml --id N` says whether replica N can run on its machine, and
-`squall-redis --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for replicas,
-ports 7001 to 7003 are for clients, whose connections TLS does not protect.
+`squall-redis --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for
+replicas, ports 7001 to 7003 are for clients, whose connections TLS does not protect.
 
-Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on disk, a
-read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they are started
-again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or SQUALL_REDIS_PASSWORD in the
-environment) every process that reaches a port can read and write. Keys expire by the clock of the replica that is asked or that was
-written to: keep the hosts' clocks in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
-something failed, 2 if the arguments make no sense."
+Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on
+disk, a read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they
+are started again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or
+SQUALL_REDIS_PASSWORD in the environment) every process that reaches a port can read and write. Keys expire by the clock
+of the replica that is asked or that was written to: keep the hosts' clocks in step. RUST_LOG sets what is logged to
+standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if something failed, 2 if the arguments make no
+sense."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

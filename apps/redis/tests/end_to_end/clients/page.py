@@ -2,8 +2,8 @@
 """A page of what applications do with Redis, by redis-py: python page.py HOST:PORT [HOST:PORT ...]
 
 Each address is a replica of one store; with one address, it stands for all. What is written at one replica is read at
-another. The page leaves the store as it was, apart from other keys' traffic, and ends with exit code 0 if all was as Redis
-has it. Every part runs once for each version of the protocol.
+another. The page leaves the store as it was, apart from other keys' traffic, and ends with exit code 0 if all was as
+Redis has it. Every part runs once for each version of the protocol.
 """
 
 import asyncio
