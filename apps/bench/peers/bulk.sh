@@ -2,9 +2,9 @@
 # Measures, in one run, how long a message takes to four processes of this host: by Squall over shared memory, by
 # MPI_Bcast of the installed MPI libraries, and by a plain loop that copies it to three places.
 #
-# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over
-# the rounds. Needs a C compiler and OpenMPI (Debian: gcc, openmpi-bin, libopenmpi-dev), and MPICH for its rows (mpich,
-# libmpich-dev); some half a minute a round. It wants a machine that does nothing else.
+# The rounds are interleaved, so that a change of the machine's speed affects all figures; each figure is the median
+# over the rounds. Needs a C compiler and OpenMPI (Debian: gcc, openmpi-bin, libopenmpi-dev), and MPICH for its rows
+# (mpich, libmpich-dev); some half a minute a round. It wants a machine that does nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -125,7 +125,7 @@ mpi() {
     local library=$1 size seconds bytes=()
     shift
     for size in "${sizes[@]}"; do bytes+=($((size << 20))); done
-    # OpenMPI refuses root otherwise, which is who containers run as.
+    # OpenMPI refuses root otherwise, the user of containers.
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
         "mpirun.$library" -np "$nodes" "$@" "$scratch/$library" "${bytes[@]}" 2>"$scratch/errors" \
         >"$scratch/json" || fail "$library said: $(cat "$scratch/errors")"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures, in one run, what Squall does beside what this machine and an unreplicated redis-server do.
 #
-# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over
-# the rounds. Needs redis-server and redis-benchmark (Debian: redis-server, redis-tools), and some three minutes a
+# The rounds are interleaved, so that a change of the machine's speed affects all figures; each figure is the median
+# over the rounds. Needs redis-server and redis-benchmark (Debian: redis-server, redis-tools), and some three minutes a
 # round.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -126,7 +126,7 @@ cli() {
     redis-cli -h "$(host_of "$address")" -p "$(port_of "$address")" "$@"
 }
 
-# free_port COUNT: the first of so many ports in a row that nobody listens on. Beyond 32768 clients have theirs.
+# free_port COUNT: the first of so many ports in a row at which no process listens. Beyond 32768 clients have theirs.
 free_port() {
     local base offset
     for ((base = 20000 + RANDOM % 10000; base < 32000; base += 10)); do

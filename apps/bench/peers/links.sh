@@ -3,7 +3,7 @@
 # beside the bound that the links set, and by MPI_Bcast of the installed MPI libraries.
 #
 # The hosts are network namespaces (tests/hosts/hosts). The rounds are interleaved, so that a change of the machine's
-# mood meets all figures; each figure is the median over the rounds. Needs root, iproute2, iperf3, a C compiler, and
+# speed affects all figures; each figure is the median over the rounds. Needs root, iproute2, iperf3, a C compiler, and
 # what MPI takes (Debian: gcc, openmpi-bin, libopenmpi-dev, mpich, libmpich-dev); some four minutes a round.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -170,7 +170,7 @@ mpi() {
 }
 
 eight=host1,host2,host3,host4,host5,host6,host7,host8
-# It refuses root otherwise, which is who has namespaces.
+# It refuses root otherwise, the user who may enter namespaces.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Of MPICH, which would take shared memory.
 export UCX_TLS=tcp,self UCX_NET_DEVICES=eth0

@@ -121,7 +121,7 @@ class Checker:
             self.found("incompatible order", f"{key} has {placed[place]} and {value} at place {place}", index)
         if (key, value) not in self.writer:
             is_refused = (key, value) in self.failed
-            kind, why = ("aborted read", "was refused") if is_refused else ("phantom", "nobody wrote")
+            kind, why = ("aborted read", "was refused") if is_refused else ("phantom", "no transaction wrote")
             self.found(kind, f"{key} has {value}, which {why}", index)
 
     def list_states(self, index):
@@ -178,7 +178,7 @@ class Checker:
                         external.append((index, key, value))
                         if value is not None and (key, value) not in self.writer:
                             kind = "aborted read" if (key, value) in self.failed else "phantom"
-                            self.found(kind, f"{key} has {value}, which nobody wrote, or was refused", index)
+                            self.found(kind, f"{key} has {value}, which no transaction wrote, or was refused", index)
                 elif value is not None:
                     now[key] = value
         versions, places = Versions(), {}
@@ -207,7 +207,7 @@ class Checker:
         """Nothing comes between the versions of a chain, so the one that begins with nothing is before all others of
         its key.
 
-        Others begin with a write of unknown outcome, which counts if somebody has seen it or what replaced it.
+        Others begin with a write of unknown outcome, which counts if a transaction has seen it or what replaced it.
         """
         seen = {chain for _, chain, _ in versions.reads}
         for chain in versions.writers:

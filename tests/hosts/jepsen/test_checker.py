@@ -101,7 +101,7 @@ class Found(unittest.TestCase):
     def test_a_refused_append_that_is_there(self):
         self.assertIn("aborted read", kinds([fail(0, 1, ["append", "x", 1, None]), ok(2, 3, ["read", "x", [1]])]))
 
-    def test_an_element_of_nobody(self):
+    def test_an_element_of_no_transaction(self):
         self.assertIn("phantom", kinds([ok(2, 3, ["read", "x", [7]])]))
 
     def test_half_a_transaction(self):

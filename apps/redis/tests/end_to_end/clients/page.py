@@ -51,7 +51,7 @@ def floats(pairs):
 
 
 class Page:
-    """Clients of three replicas, and keys that nobody else has."""
+    """Clients of three replicas, and keys that no other page has."""
 
     def __init__(self, addresses, protocol):
         self.addresses = addresses
