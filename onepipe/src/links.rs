@@ -66,7 +66,7 @@ pub(crate) enum LinkEvent {
 
 /// The connections of one rank, and the memory behind them.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct RankLinks {
     pub(crate) me: usize,
     pub(crate) layout: Layout,
     mesh: Mesh,
@@ -74,14 +74,14 @@ pub(crate) struct Links {
     pub(crate) peers: Vec<RankPeer>,
 }
 
-impl Links {
+impl RankLinks {
     /// Registers the memory, and starts to connect rank `me` to all others, which must speak the same protocol.
     pub(crate) fn create(
         fabric: &mut impl Fabric,
         config: &OnePipeConfig,
         me: usize,
         protocol: &str,
-    ) -> Result<Links, RegisterError> {
+    ) -> Result<RankLinks, RegisterError> {
         let layout = config.layout();
         let peers = (0..config.nodes.len())
             .map(|rank| {
@@ -111,7 +111,7 @@ impl Links {
         let hello = config.fingerprint(protocol).to_le_bytes();
         let mesh =
             Mesh::connect(fabric, &config.nodes, me, config.tag, &hello, |rank| vec![peers[rank].region.clone()]);
-        Ok(Links { me, layout, mesh, peers })
+        Ok(RankLinks { me, layout, mesh, peers })
     }
 
     /// The rings of a mode from all ranks.

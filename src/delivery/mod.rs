@@ -80,7 +80,7 @@ pub(crate) struct Delivery<S: Service> {
 }
 
 /// The handles that a group's delivering thread shares with other threads.
-pub(crate) struct Links<S: Service> {
+pub(crate) struct GroupHandles<S: Service> {
     pub(crate) shared: Arc<GroupShared<S::Reply>>,
     pub(crate) reads: Arc<Reads<S>>,
     pub(crate) exchange: Arc<StateExchange>,
@@ -90,8 +90,8 @@ pub(crate) struct Links<S: Service> {
 }
 
 impl<S: Service> Delivery<S> {
-    pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, links: Links<S>) -> Delivery<S> {
-        let Links { shared, reads, exchange, tally, log_writer } = links;
+    pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, group: GroupHandles<S>) -> Delivery<S> {
+        let GroupHandles { shared, reads, exchange, tally, log_writer } = group;
         let context = ApplyContext {
             shared,
             reads,

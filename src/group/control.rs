@@ -31,7 +31,7 @@ use crate::{
         state::{self, Head, RestoreError},
     },
     config::Config,
-    delivery::{Delivery, Links, Tally, Task},
+    delivery::{Delivery, GroupHandles, Tally, Task},
     durable::{
         history::{History, Policy},
         log_writer::{DiskLog, LogWriter},
@@ -157,8 +157,8 @@ impl<S: Service> GroupSpec for Group<S> {
             tally: Arc::clone(&tally),
             log_writer: log_writer.clone(),
         };
-        let links = Links { shared, reads, exchange, tally, log_writer };
-        (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
+        let handles = GroupHandles { shared, reads, exchange, tally, log_writer };
+        (Box::new(Delivery::new(me, mode, replica, handles)), Arc::new(control))
     }
 }
 

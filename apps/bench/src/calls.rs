@@ -9,7 +9,7 @@ use super::{
     cluster,
     job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning, WorkerMeasurements},
     latency,
-    places::{PlaceArgs, Places},
+    places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{CallsRow, RowHead},
 };
@@ -105,7 +105,7 @@ impl CallsArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, calls: Calls, places: &Places) -> Vec<Job> {
+    fn jobs(&self, calls: Calls, places: &NodePlaces) -> Vec<Job> {
         let job = |worker| Job {
             worker,
             senders: Senders::All,

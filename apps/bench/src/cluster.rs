@@ -22,7 +22,7 @@ use super::{
         BulkJob, BulkRound, CollectivesJob, Go, Job, OnePipeJob, PAUSE_NANOS, Scattered, Timed, WorkerJob,
         WorkerMeasurements, WorkerReport,
     },
-    places::Places,
+    places::NodePlaces,
 };
 
 /// The time that workers may take beyond what they are asked to do.
@@ -68,7 +68,7 @@ impl From<RunError> for CommandError {
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
-pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Vec<WorkerMeasurements>, RunError> {
+pub(crate) fn run(jobs: &[Job], places: &NodePlaces, measure: Duration) -> Result<Vec<WorkerMeasurements>, RunError> {
     run_unless(&Arc::default(), jobs, places, measure)
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Ve
 pub(crate) fn run_unless(
     stop: &Arc<AtomicBool>,
     jobs: &[Job],
-    places: &Places,
+    places: &NodePlaces,
     measure: Duration,
 ) -> Result<Vec<WorkerMeasurements>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Ordered), places)?;
@@ -91,7 +91,7 @@ pub(crate) fn run_unless(
 }
 
 /// Runs a bulk job for each node in a process of its own, and returns the rounds that they measured, by node.
-pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<BulkRound>>, RunError> {
+pub(crate) fn run_bulk(jobs: &[BulkJob], places: &NodePlaces) -> Result<Vec<Vec<BulkRound>>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Bulk), places)?;
     let copies = jobs.iter().map(|job| u64::from(job.groups) * job.size_bytes as u64).sum::<u64>();
     let nanos =
@@ -103,7 +103,7 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Bulk
 }
 
 /// Runs a job for each node in a process of its own, and returns the times of its operations, by node.
-pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Result<Vec<Timed>, RunError> {
+pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &NodePlaces) -> Result<Vec<Timed>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Collectives), places)?;
     let bytes = jobs.iter().map(|job| 8 * job.elements as u64).sum::<u64>() * jobs.len() as u64;
     let nanos = if jobs[0].place.is_some() { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
@@ -113,7 +113,7 @@ pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Resul
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
-pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &Places) -> Result<Vec<Scattered>, RunError> {
+pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &NodePlaces) -> Result<Vec<Scattered>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::OnePipe), places)?;
     workers.until_all(PATIENCE, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
@@ -148,7 +148,7 @@ struct Worker {
 
 impl Workers {
     /// Starts a process for each of these works, one for each node from 0 on.
-    pub(crate) fn start(works: impl Iterator<Item = WorkerJob>, places: &Places) -> Result<Workers, RunError> {
+    pub(crate) fn start(works: impl Iterator<Item = WorkerJob>, places: &NodePlaces) -> Result<Workers, RunError> {
         let (say, said) = mpsc::channel();
         let has_network = places.place.is_some();
         let mut workers = Workers { workers: Vec::new(), stop: Arc::default(), said, say, has_network };
@@ -159,7 +159,7 @@ impl Workers {
         Ok(workers)
     }
 
-    fn spawn(&self, life: Life, work: &WorkerJob, places: &Places) -> Result<Worker, RunError> {
+    fn spawn(&self, life: Life, work: &WorkerJob, places: &NodePlaces) -> Result<Worker, RunError> {
         let program = std::env::current_exe().map_err(RunError::Spawn)?;
         let node = life.0;
         let work = serde_json::to_string(work).expect("a job is plain data");
@@ -217,7 +217,7 @@ impl Workers {
     }
 
     /// Starts another process for a node that was killed.
-    pub(crate) fn restart(&mut self, node: usize, work: WorkerJob, places: &Places) -> Result<(), RunError> {
+    pub(crate) fn restart(&mut self, node: usize, work: WorkerJob, places: &NodePlaces) -> Result<(), RunError> {
         let life = (node, self.workers[node].life + 1);
         self.workers[node] = self.spawn(life, &work, places)?;
         Ok(())

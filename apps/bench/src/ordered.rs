@@ -11,7 +11,7 @@ use super::{
     job::{Job, Senders, Spinning, WorkerMeasurements},
     latency,
     log::{DiskArgs, appends},
-    places::{PlaceArgs, Places},
+    places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{FigureReport, OrderedRow, RowHead},
 };
@@ -128,7 +128,7 @@ impl OrderedArgs {
         let rounds = self.disk.rounds(self.seconds)?;
         for &nodes in &self.nodes {
             for &size in &self.size {
-                let jobs = |places: &Places| {
+                let jobs = |places: &NodePlaces| {
                     let mut jobs = self.jobs(nodes, size, places);
                     for job in &mut jobs {
                         job.calls = Some(appends(if job.sends() { job.window as u32 } else { 0 }));
@@ -181,7 +181,7 @@ impl OrderedArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, nodes: u32, size: usize, places: &Places) -> Vec<Job> {
+    fn jobs(&self, nodes: u32, size: usize, places: &NodePlaces) -> Vec<Job> {
         let job = |worker| Job {
             worker,
             senders: self.senders,

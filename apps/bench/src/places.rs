@@ -92,8 +92,8 @@ impl PlaceArgs {
     }
 
     /// Finds a place for each of `nodes` nodes of a new cluster, and makes keys if they need some.
-    pub(crate) fn find(&self, nodes: u32) -> Result<Places, CommandError> {
-        let places = Places::on_this_host();
+    pub(crate) fn find(&self, nodes: u32) -> Result<NodePlaces, CommandError> {
+        let places = NodePlaces::on_this_host();
         if self.fabric == FabricKind::Shm {
             return Ok(places);
         }
@@ -109,7 +109,7 @@ impl PlaceArgs {
             addresses,
             keys: keys.as_ref().map(|keys| keys.directory.path().to_owned()),
         };
-        Ok(Places { place: Some(place), wrap: self.wrap.clone(), keys, ..places })
+        Ok(NodePlaces { place: Some(place), wrap: self.wrap.clone(), keys, ..places })
     }
 
     fn listed(&self, nodes: u32) -> Result<Vec<String>, String> {
@@ -160,7 +160,7 @@ fn free_ports(nodes: u32) -> io::Result<Vec<String>> {
 
 /// The place of one run's nodes, and the keys that go with the run.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct NodePlaces {
     /// A name that no other run's nodes have.
     pub(crate) cluster: String,
     pub(crate) place: Option<NodeAddresses>,
@@ -169,11 +169,11 @@ pub(crate) struct Places {
     keys: Option<RunKeys>,
 }
 
-impl Places {
+impl NodePlaces {
     /// The nodes share memory.
-    pub(crate) fn on_this_host() -> Places {
+    pub(crate) fn on_this_host() -> NodePlaces {
         let cluster = format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..));
-        Places { cluster, place: None, wrap: None, keys: None }
+        NodePlaces { cluster, place: None, wrap: None, keys: None }
     }
 
     /// The nodes of all workers.
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    fn config(places: &Places, node: usize) -> Config {
+    fn config(places: &NodePlaces, node: usize) -> Config {
         assert!(places.place.is_some(), "they are on a network");
         places.workers(2).nth(node).expect("there are two").config().expect("it is possible")
     }

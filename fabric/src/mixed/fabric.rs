@@ -8,7 +8,7 @@ use super::{
     choice::{Choice, News},
     held_endpoints::HeldEndpoints,
     host::shares_host,
-    parts::{Fabrics, Parts},
+    router::{EndpointRouter, Fabrics},
     transport::Transport,
 };
 #[cfg(feature = "verbs")]
@@ -30,7 +30,7 @@ use crate::{
 #[debug("MixedFabric {{ node: {node:?}, routes: {routes:?} }}")]
 pub struct MixedFabric {
     node: NodeId,
-    pub(super) parts: Parts,
+    pub(super) router: EndpointRouter,
     routes: BTreeMap<NodeId, Transport>,
     otherwise: Transport,
     /// The addresses of this node, as it has learned them.
@@ -45,7 +45,7 @@ impl MixedFabric {
     pub fn new(node: NodeId, otherwise: Transport) -> MixedFabric {
         MixedFabric {
             node,
-            parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new(), unfinished: false },
+            router: EndpointRouter { fabrics: Fabrics::default(), held: HeldEndpoints::new(), unfinished: false },
             routes: BTreeMap::new(),
             otherwise,
             addresses: Vec::new(),
@@ -56,36 +56,36 @@ impl MixedFabric {
 
     /// Adds shared memory, of the same node.
     pub fn with_shm(mut self, fabric: ShmFabric) -> MixedFabric {
-        self.parts.fabrics.shm = Some(fabric);
+        self.router.fabrics.shm = Some(fabric);
         self
     }
 
     /// Shared memory, if it was added.
     pub fn shm(&self) -> Option<&ShmFabric> {
-        self.parts.fabrics.shm.as_ref()
+        self.router.fabrics.shm.as_ref()
     }
 
     /// Shared memory, if it was added, for what no other fabric can do: [shares](ShmFabric::share).
     pub fn shm_mut(&mut self) -> Option<&mut ShmFabric> {
-        self.parts.fabrics.shm.as_mut()
+        self.router.fabrics.shm.as_mut()
     }
 
     /// Adds TCP, of the same node.
     pub fn with_tcp(mut self, fabric: TcpFabric) -> MixedFabric {
         self.choice = Some(Choice::new(fabric.net(), fabric.waker()));
-        self.parts.fabrics.tcp = Some(fabric);
+        self.router.fabrics.tcp = Some(fabric);
         self
     }
 
     /// TCP, if it was added.
     pub fn tcp(&self) -> Option<&TcpFabric> {
-        self.parts.fabrics.tcp.as_ref()
+        self.router.fabrics.tcp.as_ref()
     }
 
     /// Adds RDMA verbs, of the same node.
     #[cfg(feature = "verbs")]
     pub fn with_verbs(mut self, fabric: VerbsFabric) -> MixedFabric {
-        self.parts.fabrics.verbs = Some(fabric);
+        self.router.fabrics.verbs = Some(fabric);
         self
     }
 
@@ -102,7 +102,7 @@ impl MixedFabric {
     /// RDMA verbs, if they were added.
     #[cfg(feature = "verbs")]
     pub fn verbs(&self) -> Option<&VerbsFabric> {
-        self.parts.fabrics.verbs.as_ref()
+        self.router.fabrics.verbs.as_ref()
     }
 
     /// Takes the streams that peers open for a service at this node's port, as
@@ -121,10 +121,10 @@ impl MixedFabric {
     /// the same.
     pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
         #[cfg(feature = "verbs")]
-        if let Some(verbs) = &mut self.parts.fabrics.verbs {
+        if let Some(verbs) = &mut self.router.fabrics.verbs {
             verbs.learn(node, addresses);
         }
-        if let Some(tcp) = &mut self.parts.fabrics.tcp {
+        if let Some(tcp) = &mut self.router.fabrics.tcp {
             tcp.learn(node, addresses);
         }
         if node == self.node {
@@ -157,7 +157,7 @@ impl Fabric for MixedFabric {
     }
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
-        match self.parts.fabrics.all_mut().next() {
+        match self.router.fabrics.all_mut().next() {
             Some(part) => part.register(kind, bytes),
             None => Err(RegisterError::System { bytes, cause: "the node has no fabric yet".to_owned() }),
         }
@@ -168,52 +168,52 @@ impl Fabric for MixedFabric {
         let known = match (route, &mut self.choice) {
             (Transport::Network, Some(choice)) if peer != self.node => {
                 let Some(chosen) = choice.chosen(peer) else {
-                    return self.parts.held.hold(peer, tag, expose, hello);
+                    return self.router.held.hold(peer, tag, expose, hello);
                 };
                 chosen
             }
             (Transport::Network, _) => Transport::Tcp,
             (known, _) => known,
         };
-        if let Some(part) = known.space().and_then(|space| self.parts.fabrics.get_mut(space)) {
+        if let Some(part) = known.space().and_then(|space| self.router.fabrics.get_mut(space)) {
             return part.connect(peer, tag, expose, hello);
         }
         let text = format!("it is to be reached by {known}, which this node does not use");
-        self.parts.held.refuse((peer, tag), BreakReason::Failed(text))
+        self.router.held.refuse((peer, tag), BreakReason::Failed(text))
     }
 
     fn disconnect(&mut self, on: EndpointId) {
         self.graphs.endpoint_gone(on);
-        if let Some((part, inner)) = self.parts.of(on) {
+        if let Some((part, inner)) = self.router.of(on) {
             part.disconnect(inner);
         }
-        self.parts.held.remove(on);
+        self.router.held.remove(on);
     }
 
     #[inline]
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
-        match self.parts.of(on) {
+        match self.router.of(on) {
             Some((part, inner)) => part.post(inner, op, token),
             None if token.is_reserved() => Err(PostError::ReservedToken { token: token.0 }),
-            None => self.parts.post_held(on, op, token),
+            None => self.router.post_held(on, op, token),
         }
     }
 
     fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
-        self.graphs.begin(&mut self.parts, graph, token)
+        self.graphs.begin(&mut self.router, graph, token)
     }
 
     fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
-        self.parts.unfinished = false;
-        if self.parts.held.endpoints.has_news() {
-            self.parts.held.endpoints.report_stillborn(out);
+        self.router.unfinished = false;
+        if self.router.held.endpoints.has_news() {
+            self.router.held.endpoints.report_stillborn(out);
         }
         self.choose(out);
-        self.parts.fabrics.all_mut().for_each(|part| part.poll(now, out));
-        self.parts.held.rename(&mut out[before..]);
+        self.router.fabrics.all_mut().for_each(|part| part.poll(now, out));
+        self.router.held.rename(&mut out[before..]);
         if !self.graphs.is_idle() {
-            self.graphs.go_on(&mut self.parts, before, out);
+            self.graphs.go_on(&mut self.router, before, out);
         }
     }
 }
@@ -222,9 +222,9 @@ impl MixedFabric {
     /// Asks the peers that endpoints wait for, and goes on with those that have answered.
     fn choose(&mut self, out: &mut Vec<Completion>) {
         let Some(choice) = &mut self.choice else { return };
-        let has_verbs = self.parts.fabrics.has_verbs();
-        for id in self.parts.held.endpoints.take_new() {
-            if let Some(held) = self.parts.held.get_mut(id) {
+        let has_verbs = self.router.fabrics.has_verbs();
+        for id in self.router.held.endpoints.take_new() {
+            if let Some(held) = self.router.held.get_mut(id) {
                 choice.ask(held.peer, has_verbs);
             }
         }
@@ -234,10 +234,10 @@ impl MixedFabric {
             match news {
                 News::Chosen(peer, transport) => {
                     if let Some(space) = transport.space() {
-                        self.parts.resolve(peer, space, out);
+                        self.router.resolve(peer, space, out);
                     }
                 }
-                News::Failed(peer, reason) => self.parts.abandon(peer, &reason, out),
+                News::Failed(peer, reason) => self.router.abandon(peer, &reason, out),
             }
         }
     }

@@ -10,7 +10,7 @@ mod choice;
 mod fabric;
 mod held_endpoints;
 mod host;
-mod parts;
+mod router;
 mod transport;
 mod wait;
 

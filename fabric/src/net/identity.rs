@@ -57,9 +57,9 @@ fn parse_name(name: &str) -> Option<(NodeId, &str)> {
 /// A node's certificate, its key, and the CA whose certificates it accepts. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Identity {{ node: {:?}, cluster: {:?} }}", _0.node, _0.label)]
-pub struct Identity(Arc<Parts>);
+pub struct Identity(Arc<Credentials>);
 
-struct Parts {
+struct Credentials {
     node: NodeId,
     label: String,
     client: Arc<ClientConfig>,
@@ -171,7 +171,7 @@ impl Identity {
         server.send_tls13_tickets = 0;
         // The dialer's order may be that of another release.
         server.ignore_client_order = true;
-        Ok(Identity(Arc::new(Parts {
+        Ok(Identity(Arc::new(Credentials {
             node,
             label,
             client: Arc::new(client),

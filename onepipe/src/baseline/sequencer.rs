@@ -7,7 +7,7 @@ use crate::{
     CreateError, Delivery, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
     error::Misbehaved,
     inbound::Inbound,
-    links::Links,
+    links::RankLinks,
     record::{max_payload, record_bytes},
     status::{Status, StatusWord},
 };
@@ -25,7 +25,7 @@ const NUMBERED: Mode = Mode::Reliable;
 #[derive(Debug)]
 pub struct Sequencer {
     config: OnePipeConfig,
-    links: Links,
+    links: RankLinks,
     /// At the sequencer: the requests of each rank.
     requests: Vec<Requests>,
     /// The ring of the messages that the sequencer has sent to this rank.
@@ -60,7 +60,7 @@ impl Sequencer {
     /// Registers the memory, and starts to connect this node to all others.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig) -> Result<Sequencer, CreateError> {
         let me = config.check(fabric.node())?;
-        let links = Links::create(fabric, &config, me, "squall sequencer 1")?;
+        let links = RankLinks::create(fabric, &config, me, "squall sequencer 1")?;
         let requests = |ring| Requests { ring, taken: 0, last: Vec::new(), is_held: false };
         let requests = links.inbound(REQUESTS).into_iter().map(requests).collect();
         let numbered = links.inbound(NUMBERED).swap_remove(SEQUENCER);

@@ -16,7 +16,7 @@ use squall_fabric::{Completion, Fabric, Time};
 use crate::{
     CreateError, Delivery, Gate, Message, Mode, OnePipeConfig, PipeEvent, ScatterError, ScatteringId, Topology,
     barrier::{BarrierPlace, Barriers},
-    links::{LinkEvent, Links, PeerState, RankPeer},
+    links::{LinkEvent, PeerState, RankLinks, RankPeer},
     order::DeliveryOrder,
     recall::Recalls,
     record::{max_payload, record_bytes},
@@ -29,7 +29,7 @@ use beacon::Beacon;
 pub(crate) struct Engine<S> {
     pub(crate) config: OnePipeConfig,
     pub(crate) stamps: S,
-    links: Links,
+    links: RankLinks,
     /// The received messages, by mode.
     orders: [DeliveryOrder; 2],
     waiting: WaitingScatterings,
@@ -62,7 +62,7 @@ impl<S: Stamps> Engine<S> {
     ) -> Result<Engine<S>, CreateError> {
         let me = config.check(fabric.node())?;
         let ranks = config.nodes.len();
-        let links = Links::create(fabric, &config, me, protocol)?;
+        let links = RankLinks::create(fabric, &config, me, protocol)?;
         let place = BarrierPlace::of(me, &config.topology, &vec![true; ranks]);
         Ok(Engine {
             stamps,
@@ -328,7 +328,7 @@ impl<S: Stamps> Engine<S> {
 /// Writes a message into the ring towards its receiver, where there is room.
 #[inline]
 fn write(
-    links: &mut Links,
+    links: &mut RankLinks,
     orders: &mut [DeliveryOrder; 2],
     (mode, stamp, id): (Mode, u64, ScatteringId),
     Message { to, bytes }: Message<'_>,

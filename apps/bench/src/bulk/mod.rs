@@ -19,7 +19,7 @@ pub(crate) use self::mover::Mover;
 use super::{
     cluster,
     job::{BlockRoute, BulkJob, Senders, Spinning, Touch},
-    places::{FabricKind, PlaceArgs, Places},
+    places::{FabricKind, NodePlaces, PlaceArgs},
     printing::Printing,
 };
 
@@ -195,7 +195,7 @@ impl BulkArgs {
     /// A job for each node.
     fn jobs(
         &self,
-        places: &Places,
+        places: &NodePlaces,
         nodes: u32,
         size_bytes: usize,
         way: Option<BlockRoute>,

@@ -10,7 +10,7 @@ use super::{
     bulk::size_to,
     cluster,
     job::{By, CollectivesJob, Of, Spinning, Timed, spelt},
-    places::{PlaceArgs, Places},
+    places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{CollectivesRow, RowHead},
 };
@@ -123,7 +123,7 @@ impl CollectivesArgs {
     /// A job for each node.
     fn jobs(
         &self,
-        places: &Places,
+        places: &NodePlaces,
         nodes: u32,
         (operation, algorithm, size_bytes): (Of, Option<By>, usize),
     ) -> Vec<CollectivesJob> {

@@ -7,7 +7,7 @@ use squall_fabric::Time;
 use crate::{
     cluster::{RunError, Workers},
     job::{FailoverJob, Recovered, Settled, Victim, WorkerCommand, WorkerJob, WorkerReport},
-    places::Places,
+    places::NodePlaces,
 };
 
 /// The measurements of one round.
@@ -23,7 +23,7 @@ const CALM: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(
     jobs: &[FailoverJob],
-    places: &Places,
+    places: &NodePlaces,
     victim: Victim,
     rounds: u32,
     patience: Duration,
@@ -36,7 +36,7 @@ pub(crate) fn run(
 fn one(
     workers: &mut Workers,
     jobs: &[FailoverJob],
-    places: &Places,
+    places: &NodePlaces,
     victim: Victim,
     patience: Duration,
 ) -> Result<FailoverRound, RunError> {

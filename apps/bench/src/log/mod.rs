@@ -13,7 +13,7 @@ use squall_sst::ring::MAX_BYTES;
 pub(super) use self::{rounds::Rounds, scratch::Scratch};
 use super::{
     job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning},
-    places::{PlaceArgs, Places, WorkerNode},
+    places::{NodePlaces, PlaceArgs, WorkerNode},
     report::FigureReport,
 };
 
@@ -103,7 +103,7 @@ impl LogArgs {
         for &nodes in &self.nodes {
             for &size in &self.size {
                 for &writers in &self.writers {
-                    let jobs = |places: &Places| self.jobs(nodes, size, writers, places);
+                    let jobs = |places: &NodePlaces| self.jobs(nodes, size, writers, places);
                     report.log(&rounds.run("log", &self.places, nodes, jobs)?)?;
                 }
             }
@@ -112,7 +112,7 @@ impl LogArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, nodes: u32, size: u32, writers: u32, places: &Places) -> Vec<Job> {
+    fn jobs(&self, nodes: u32, size: u32, writers: u32, places: &NodePlaces) -> Vec<Job> {
         let job = |worker: WorkerNode| Job {
             calls: Some(appends(share(writers, nodes, worker.node))),
             worker,

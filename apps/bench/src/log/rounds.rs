@@ -12,7 +12,7 @@ use crate::{
     cluster,
     job::{Job, WorkerMeasurements, Written},
     latency,
-    places::{PlaceArgs, Places},
+    places::{NodePlaces, PlaceArgs},
     report::{LogRow, RowHead},
 };
 
@@ -46,7 +46,7 @@ impl Rounds {
         bench: &'static str,
         places: &PlaceArgs,
         nodes: u32,
-        jobs: impl Fn(&Places) -> Vec<Job>,
+        jobs: impl Fn(&NodePlaces) -> Vec<Job>,
     ) -> Result<LogRow, CommandError> {
         let (mut rounds, mut last) = (Vec::new(), None);
         for _ in 0..self.count {

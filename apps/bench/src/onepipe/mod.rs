@@ -12,7 +12,7 @@ use super::{
     cluster,
     job::{OnePipeJob, Scattered, ScatteringOrder},
     latency,
-    places::{PlaceArgs, Places},
+    places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{OnePipeRow, RowHead},
 };
@@ -162,7 +162,7 @@ impl OnePipeArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, places: &Places, case: Case) -> Vec<OnePipeJob> {
+    fn jobs(&self, places: &NodePlaces, case: Case) -> Vec<OnePipeJob> {
         let job = |worker| OnePipeJob {
             worker,
             order: case.order,

@@ -15,7 +15,7 @@ use super::{
     cluster::{PATIENCE, RunError, WARM_UP, Workers},
     job::{Go, StoreCommand, StoreShape, Transacted, TransactionsJob, WorkerJob, WorkerReport},
     latency,
-    places::Places,
+    places::NodePlaces,
     printing::Printing,
     report::TransactionsRow,
 };
@@ -72,7 +72,7 @@ pub(crate) struct TransactionsArgs {
 impl TransactionsArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.usable().map_err(CommandError::Usage)?;
-        let (places, seed) = (Places::on_this_host(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
+        let (places, seed) = (NodePlaces::on_this_host(), self.seed.unwrap_or_else(|| fastrand::u64(..)));
         let (shape, record) = (&self.shape, self.check);
         let job = |node| TransactionsJob { cluster: places.cluster.clone(), node, shape: shape.clone(), seed, record };
         let jobs: Vec<_> = (0..shape.nodes).map(job).collect();
@@ -122,7 +122,7 @@ impl TransactionsArgs {
 
 /// Starts the nodes, and lets them submit transactions for this time, after the warm-up.
 fn start(jobs: &[TransactionsJob], lasts: Duration) -> Result<Workers, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Transactions), &Places::on_this_host())?;
+    let mut workers = Workers::start(jobs.iter().cloned().map(WorkerJob::Transactions), &NodePlaces::on_this_host())?;
     workers.until_all(PATIENCE, |said| matches!(said, WorkerReport::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
     workers.tell(&StoreCommand::Begin(Go { from: from.as_nanos(), until: (from + lasts).as_nanos() }));

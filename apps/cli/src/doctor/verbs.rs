@@ -17,15 +17,15 @@ use super::{finding::Area, limits};
 const LOCKED: u64 = 64 << 20;
 
 /// The directories in which the system shows its devices.
-struct Places {
+struct DevicePaths {
     class: PathBuf,
     devices: PathBuf,
 }
 
 pub(super) fn look() -> Area {
-    let places = Places { class: "/sys/class/infiniband".into(), devices: "/dev/infiniband".into() };
+    let paths = DevicePaths { class: "/sys/class/infiniband".into(), devices: "/dev/infiniband".into() };
     #[cfg_attr(not(feature = "verbs"), expect(unused_mut))]
-    let mut area = look_at(&places, cfg!(feature = "verbs"), limits::of_process("Max locked memory"));
+    let mut area = look_at(&paths, cfg!(feature = "verbs"), limits::of_process("Max locked memory"));
     #[cfg(feature = "verbs")]
     if area.usable() {
         let node = Config::builder("doctor", 0).members([0]).build().expect("it is possible");
@@ -47,7 +47,7 @@ pub(super) fn look_at_choice(area: &mut Area, who: &str, config: &Config) {
 }
 
 /// Looks at the devices. `locked` is the memory that this process may lock, in bytes.
-fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
+fn look_at(paths: &DevicePaths, built: bool, locked: Option<u64>) -> Area {
     let mut area = Area::new("verbs", "hosts with RDMA");
     if built {
         area.good("this program was built with it");
@@ -58,7 +58,7 @@ fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
              libclang-dev pkg-config)",
         );
     }
-    let names = entries(&places.class);
+    let names = entries(&paths.class);
     if names.is_empty() {
         area.bad(
             "there is no RDMA device",
@@ -69,7 +69,7 @@ fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
     }
     let mut active = 0;
     for name in &names {
-        active += usize::from(look_at_device(&mut area, name, &places.class.join(name)));
+        active += usize::from(look_at_device(&mut area, name, &paths.class.join(name)));
     }
     if active == 0 {
         area.bad(
@@ -77,7 +77,7 @@ fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
             "bring its link up: `ip link set DEV up`, and check the cable and the switch",
         );
     }
-    look_at_access(&mut area, &places.devices);
+    look_at_access(&mut area, &paths.devices);
     match locked {
         Some(bytes) if bytes < LOCKED => area.warn(
             format!(
@@ -210,7 +210,7 @@ mod tests {
 
         fn look(&self, locked: u64) -> Area {
             look_at(
-                &Places { class: self.0.path().join("class"), devices: self.0.path().join("dev") },
+                &DevicePaths { class: self.0.path().join("class"), devices: self.0.path().join("dev") },
                 true,
                 Some(locked),
             )
@@ -249,7 +249,7 @@ mod tests {
     fn a_program_without_it_says_how_to_build_one_that_has_it() {
         let system = System::with_port("4: ACTIVE\n");
         let area = look_at(
-            &Places { class: system.0.path().join("class"), devices: system.0.path().join("dev") },
+            &DevicePaths { class: system.0.path().join("class"), devices: system.0.path().join("dev") },
             false,
             None,
         );

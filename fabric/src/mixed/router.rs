@@ -60,14 +60,14 @@ impl Fabrics {
 }
 
 /// The fabrics, and the endpoints that are not in one yet.
-pub(super) struct Parts {
+pub(super) struct EndpointRouter {
     pub(super) fabrics: Fabrics,
     pub(super) held: HeldEndpoints,
     /// Whether the last poll left requests of work graphs with the fabrics, which send them in their next one.
     pub(super) unfinished: bool,
 }
 
-impl Parts {
+impl EndpointRouter {
     /// The fabric that an endpoint belongs to, and its id there.
     #[inline]
     pub(super) fn of(&mut self, endpoint: EndpointId) -> Option<(&mut dyn MixedPart, EndpointId)> {
@@ -96,7 +96,7 @@ impl Parts {
 
     /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
     pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
-        let Parts { fabrics, held: endpoints, .. } = self;
+        let EndpointRouter { fabrics, held: endpoints, .. } = self;
         for id in endpoints.waiting_for(peer) {
             let (Some(held), Some(part)) = (endpoints.endpoints.get_mut(id), fabrics.get_mut(space)) else { continue };
             let inner = part.connect(peer, held.tag, &held.expose, &held.hello);
@@ -129,7 +129,7 @@ impl Parts {
     }
 }
 
-impl Host for Parts {
+impl Host for EndpointRouter {
     fn room(&mut self, on: EndpointId, queue: Queue) -> Option<usize> {
         if let Some((part, inner)) = self.of(on) {
             return part.room(inner, queue);
