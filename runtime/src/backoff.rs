@@ -222,8 +222,8 @@ impl Backoff {
         if now.since(since) < profile.yields_for { Rest::Yield } else { Rest::Sleep }
     }
 
-    /// Whether the threads that are waited for may be on this core, so that this one is to move to the core of its
-    /// number.
+    /// Whether the caller is to move to another core, because the threads that it waits for may share its core. True
+    /// after many waits in a row that lasted beyond the spins, if the profile allows moves, and at most once in 100 ms.
     #[inline]
     pub fn is_astray(&mut self, now: impl FnOnce() -> Time) -> bool {
         if self.late < LATE {

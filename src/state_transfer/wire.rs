@@ -63,8 +63,9 @@ pub(crate) struct TransferRequest {
 /// The requested data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RequestedPart {
-    /// The state as of some place in the order of this epoch; or, if that is less, the records that take a log there
-    /// which ends at `have`.
+    /// The state at a place of this epoch's order, which the source chooses. `have` is the end of the requester's
+    /// log. The source may send its log's records from that end to the place instead, if it takes them for cheaper.
+    /// With no `have`, it sends a state.
     State { epoch: Epoch, have: Option<LogEnd> },
     /// The log's records that take it from one place to another.
     Records { from: OrderEnd, to: OrderEnd },

@@ -223,7 +223,8 @@ impl Workers {
         Ok(())
     }
 
-    /// As [`until_all`](Workers::until_all), for one worker.
+    /// Waits until this worker has said something of which `take` makes a value, and returns that value. It waits
+    /// for no other worker, unlike [`until_all`](Workers::until_all).
     pub(crate) fn until<T>(
         &mut self,
         node: usize,

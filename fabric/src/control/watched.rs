@@ -21,14 +21,16 @@ impl<'a, M> Watched<'a, M> {
         Watched { meanings: Vec::new(), fds: Vec::new() }
     }
 
-    /// Adds a descriptor to be read from, and to be written to if bytes wait for room in it.
+    /// Adds a descriptor. The wait ends when it has something to read or, if `is_stuffed`, when it can be written to.
+    /// `is_stuffed` says that bytes are queued which the descriptor had no room for.
     pub(crate) fn add(&mut self, meaning: M, fd: BorrowedFd<'a>, is_stuffed: bool) {
         let out = if is_stuffed { PollFlags::OUT } else { PollFlags::empty() };
         self.meanings.push(meaning);
         self.fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | out));
     }
 
-    /// Waits until some are ready or it is time, and returns those that are ready, in the order of their addition.
+    /// Waits until a descriptor is ready, or until the time `until` if there is one. Returns the meaning and the events
+    /// of each ready descriptor, in the order of their addition; none if the wait was interrupted or failed.
     pub(crate) fn wait(self, until: Option<Instant>) -> Vec<(M, PollFlags)> {
         let Watched { meanings, mut fds } = self;
         let left = until.map(|at| at.saturating_duration_since(Instant::now()));

@@ -1,4 +1,4 @@
-//! The course of a connection that was dialed, until the other end bids it welcome.
+//! The course of a connection that was dialed, until the other end answers with `Welcome`.
 
 use std::{
     net::SocketAddr,
@@ -30,7 +30,7 @@ pub(super) enum Goal {
     Data(EndpointId),
 }
 
-/// A connection that was dialed and is not welcome yet.
+/// A connection that was dialed and that the other end has not answered with `Welcome` yet.
 pub(super) struct Attempt {
     pub(super) peer: NodeId,
     address: SocketAddr,

@@ -29,7 +29,8 @@ pub(super) struct DataDial {
     next: Instant,
     backoff: Duration,
     /// The time until which the peer may say that it has no such endpoint. It says so where it closed the endpoint,
-    /// which the link tells, too; or where it has bid an earlier connection welcome that this side has given up.
+    /// which the link tells, too; or where it has answered an earlier connection with `Welcome` that this side has
+    /// given up.
     until: Option<Instant>,
     attempt: Option<u64>,
 }

@@ -247,7 +247,8 @@ impl Thread {
         self.link_up(NetLink::new(id, peer, incarnation, channel, challenge, from, false));
     }
 
-    /// Bids a peer welcome.
+    /// Answers a peer's `Hello` with `Welcome`, and returns the connection. Refuses the connection, and returns
+    /// nothing, if the `Welcome` can't be sent at once.
     fn admit(&mut self, pending: PendingPeer, peer: NodeId, incarnation: u64, nonce: Nonce) -> Option<Channel> {
         let version = self.config.protocol;
         let welcome = Greeting::Welcome { version, from: self.config.node, incarnation: self.incarnation, nonce };

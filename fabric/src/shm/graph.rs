@@ -1,4 +1,4 @@
-//! The fabric's part for work graphs.
+//! The shared memory fabric as a host of work graphs: the room in its queues, and the posting of a graph's requests.
 
 use super::fabric::ShmFabric;
 use crate::{

@@ -98,7 +98,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Answers a message of another life of the group; `order` is that of this node's life to that one.
+    /// Answers a message of another life of the group. `order` compares the number of this node's life with the
+    /// number of that life: it is `Less` if the sender's number is the greater one.
     fn on_message_of_other_life(&mut self, sender: Member, life: ClusterId, order: Ordering, body: Body) {
         let reply_to = Contact::from(&sender);
         match body {
