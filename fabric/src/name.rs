@@ -14,11 +14,13 @@ pub struct NameError {
 /// Checks the name of a cluster, a group or a rack: 1 to 64 ASCII letters, digits, `.`, `_` and `-`, of which the first
 /// is a letter or a digit. Such a name may be a part of a path, of a socket's name, or a word of a command line. No
 /// such name is `..`, has a separator in it, or looks like an option.
+///
+/// Fails with the rule that the name breaks.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     check_name_within(name, MAX_NAME_BYTES)
 }
 
-/// Checks a name that may have at most `most` bytes.
+/// Checks a name that may have at most `most` bytes. Fails with the rule that the name breaks.
 pub fn check_name_within(name: &str, most: usize) -> Result<(), NameError> {
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if begins && name.len() <= most && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {

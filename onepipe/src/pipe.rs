@@ -22,12 +22,15 @@ pub struct OnePipe<C> {
 impl<C: Clock> OnePipe<C> {
     /// Registers the memory, and starts to connect this node to all other ranks. Scatterings may be sent at once: they
     /// wait for connections.
+    ///
+    /// Fails if the nodes are not different ones with this one among them, if the rings or racks are not possible, or
+    /// if the memory can't be registered.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig, clock: C) -> Result<OnePipe<C>, CreateError> {
         OnePipe::with_gate(fabric, config, clock, Arc::default())
     }
 
     /// [Creates](OnePipe::create) a rank with the gate that its [controller closes](Controller::gate), which no other
-    /// rank has or has had.
+    /// rank has or has had. Fails as [`create`](OnePipe::create) does.
     pub fn with_gate(
         fabric: &mut impl Fabric,
         config: OnePipeConfig,
@@ -101,6 +104,10 @@ impl<C: Clock> OnePipe<C> {
 
     /// Takes a scattering. It gets its timestamp, and is sent, as soon as there is room for it at all its receivers;
     /// until then it waits, and keeps the room that it has got.
+    ///
+    /// Fails if it is empty, or has a message for a rank that there is not or that was removed, two messages for one
+    /// rank, or a message that is too long. Fails, too, if too many bytes wait for room, or if this rank is no longer
+    /// in its group.
     pub fn scatter(&mut self, now: Time, mode: Mode, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
         self.engine.scatter(now, mode, messages)
     }

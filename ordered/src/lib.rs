@@ -83,7 +83,9 @@ pub use shard::{Row, Shard, Stepped, Undelivered};
 pub use squall_sst::ring::Tag;
 pub use submitter::{OrderPosition, Submitter};
 
-/// Creates this node's part of a shard of a view, and starts to connect it to the other members.
+/// Creates this node's part of a shard of a view, and starts to connect it to the other members. Fails if the view has
+/// no such shard, if this node is none of its members, if a size in `config` is not possible, or if the memory can't be
+/// registered.
 pub fn create<F: Fabric>(
     fabric: &mut F,
     view: &View,

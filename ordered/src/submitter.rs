@@ -31,6 +31,8 @@ impl Submitter {
 
     /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. Its ticket comes
     /// back with the message where this node delivers it. Ticket 0 says that no caller waits for it.
+    ///
+    /// Fails if this node is no sender, if there is no room, if the message is too long, or if the shard takes no more.
     pub fn submit(&self, payload: &[u8], tag: Tag) -> Result<(), SubmitRefused> {
         let ring = self.ring.as_ref().ok_or(SubmitRefused::NotASender)?;
         let is_queued = self.is_bulk(payload.len()) || self.queue.as_ref().is_some_and(|queue| queue.is_engaged());

@@ -23,12 +23,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Registers memory of `bytes`; none is enough for an empty message.
+    /// Registers memory of `bytes`; none is enough for an empty message. Fails if the fabric can't register so much.
     pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
         Buffer::of_kind(fabric, RegionKind::Bulk, bytes)
     }
 
-    /// Registers a size without bytes. Only the simulator moves such a message.
+    /// Registers a size without bytes. Only the simulator moves such a message. Fails if the fabric has no such
+    /// regions.
     pub fn phantom(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
         Buffer::of_kind(fabric, RegionKind::Phantom, bytes)
     }

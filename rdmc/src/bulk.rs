@@ -79,13 +79,15 @@ impl<F: Fabric + Wait> Bulk<F> {
         self.fabric.waker()
     }
 
-    /// Creates this node's part of a group: see [`Group::create`].
+    /// Creates this node's part of a group: see [`Group::create`]. Fails as that does, and if there is
+    /// a group of this id already.
     pub fn create(&mut self, config: GroupConfig) -> Result<(), CreateError> {
         self.asked = true;
         self.groups.create(&mut self.fabric, config)
     }
 
-    /// Creates this node's part of a group that completes an interrupted message: see [`Group::resume`].
+    /// Creates this node's part of a group that completes an interrupted message: see [`Group::resume`]. Fails as that
+    /// does, and if there is a group of this id already.
     pub fn resume(&mut self, config: GroupConfig, message: Interrupted) -> Result<(), CreateError> {
         self.asked = true;
         self.groups.resume(&mut self.fabric, config, message)

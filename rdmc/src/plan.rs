@@ -39,6 +39,8 @@ impl Plan {
     /// others travel. Each transfer takes the earliest step at which a member that holds the block can send and the
     /// other receive.
     ///
+    /// Fails if some blocks are held by no member.
+    ///
     /// # Panics
     ///
     /// If the members differ in the number of blocks, or there are no members.

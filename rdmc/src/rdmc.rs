@@ -29,7 +29,8 @@ impl Rdmc {
         Rdmc::default()
     }
 
-    /// Creates this node's part of a group: see [`Group::create`].
+    /// Creates this node's part of a group: see [`Group::create`]. Fails as that does, and if there is
+    /// a group of this id already.
     pub fn create(&mut self, fabric: &mut impl Fabric, config: GroupConfig) -> Result<(), CreateError> {
         self.refuse_twice(config.id)?;
         let group = Group::create(fabric, config)?;
@@ -37,7 +38,8 @@ impl Rdmc {
         Ok(())
     }
 
-    /// Creates this node's part of a group that completes an interrupted message: see [`Group::resume`].
+    /// Creates this node's part of a group that completes an interrupted message: see [`Group::resume`]. Fails as that
+    /// does, and if there is a group of this id already.
     pub fn resume(
         &mut self,
         fabric: &mut impl Fabric,

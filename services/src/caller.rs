@@ -75,13 +75,15 @@ impl Caller {
         }
     }
 
-    /// Opens a stream to a service. It waits for about `timeout` at most; the stream itself has no timeout.
+    /// Opens a stream to a service. It waits for about `timeout` at most; the stream itself has no timeout. Fails if
+    /// the cluster's name or the keys can't be used, if the node is not found or does not answer in time, or if it
+    /// refuses the service.
     pub fn dial(&self, to: &DialTarget, service: Service, timeout: Duration) -> Result<ControlStream, ControlError> {
         self.dial_within(to, service, timeout, timeout)
     }
 
     /// Opens a stream as [`dial`](Caller::dial) does, but waits no longer than `connect_timeout` for a node that is not
-    /// there.
+    /// there. Fails as `dial` does.
     pub fn dial_within(
         &self,
         to: &DialTarget,

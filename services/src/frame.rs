@@ -65,7 +65,8 @@ pub fn append(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend_from_slice(bytes);
 }
 
-/// Reads as many bytes as there is room for, outside any frame.
+/// Reads as many bytes as there is room for, outside any frame. Fails with [`FrameError::Closed`] if the stream ends
+/// before.
 pub fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), FrameError> {
     from.read_exact(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => FrameError::Closed,
@@ -73,7 +74,7 @@ pub fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), FrameErr
     })
 }
 
-/// Reads a frame of bytes.
+/// Reads a frame of bytes. Fails if the frame is longer than `limit` bytes, or if the stream ends within it.
 pub fn read_bytes(from: &mut impl Read, limit: usize) -> Result<Vec<u8>, FrameError> {
     let mut len = [0; 4];
     read_exact(from, &mut len)?;
@@ -89,7 +90,7 @@ pub fn read_bytes(from: &mut impl Read, limit: usize) -> Result<Vec<u8>, FrameEr
     Ok(bytes)
 }
 
-/// Sends a value.
+/// Sends a value. Fails if the frame is longer than `limit` bytes, or if the stream fails.
 pub fn write<T: Serialize>(to: &mut impl Write, value: &T, limit: usize) -> Result<(), FrameError> {
     let frame = postcard::to_extend(value, vec![0; 4]);
     let mut frame = frame.map_err(|error| FrameError::Malformed(error.to_string()))?;
@@ -99,7 +100,8 @@ pub fn write<T: Serialize>(to: &mut impl Write, value: &T, limit: usize) -> Resu
     Ok(to.write_all(&frame)?)
 }
 
-/// Receives a value: a whole frame, of which no byte may be left over.
+/// Receives a value: a whole frame, of which no byte may be left over. Fails as [`read_bytes`] does, and if the frame
+/// holds no such value.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> Result<T, FrameError> {
     let bytes = read_bytes(from, limit)?;
     match postcard::take_from_bytes(&bytes) {

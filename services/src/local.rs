@@ -71,7 +71,7 @@ pub struct LocalListener {
 }
 
 impl LocalListener {
-    /// Takes a name.
+    /// Takes a name. Fails with [`LocalError::Taken`] if another process has it.
     pub fn bind(kind: &str, name: &str) -> Result<LocalListener, LocalError> {
         let address = SocketAddr::from_abstract_name(full(kind, name)).map_err(LocalError::System)?;
         let socket = UnixListener::bind_addr(&address).map_err(|cause| match cause.kind() {

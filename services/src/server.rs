@@ -58,7 +58,8 @@ struct Live {
 }
 
 impl Server {
-    /// Accepts calls from processes of this host, under the node's name.
+    /// Accepts calls from processes of this host, under the node's name. Fails if another process is this node, or if
+    /// the system gives no socket or thread.
     pub fn on_host(
         cluster: &str,
         node: NodeId,
@@ -79,7 +80,7 @@ impl Server {
         Server::start(shared, Stop::Local(listener), accept)
     }
 
-    /// Accepts calls at the node's port: `take` is the fabric's `take_service`.
+    /// Accepts calls at the node's port: `take` is the fabric's `take_service`. Fails if the system gives no thread.
     pub fn at_port(
         node: NodeId,
         mut take: impl FnMut(ServiceId) -> Receiver<ServiceStream>,

@@ -76,7 +76,8 @@ impl ControlStream {
         self.writer.hang_up()
     }
 
-    /// Limits the waits of reads and writes: see [`StreamReader::set_timeout`] and [`StreamWriter::set_timeout`].
+    /// Limits the waits of reads and writes: see [`StreamReader::set_timeout`] and [`StreamWriter::set_timeout`]. Fails
+    /// if `timeout` is zero.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.reader.set_timeout(timeout)?;
         self.writer.set_timeout(timeout)
@@ -102,7 +103,8 @@ impl StreamWriter {
         }
     }
 
-    /// Limits the time for which a write waits; None for ever. A write that was cut short has ended the stream.
+    /// Limits the time for which a write waits; None for ever. A write that was cut short has ended the stream. Fails
+    /// if `timeout` is zero.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             StreamWriter::Local(LocalWriter(socket)) => socket.set_write_timeout(timeout),

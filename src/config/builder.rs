@@ -107,7 +107,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Checks everything, and returns the configuration.
+    /// Checks everything, and returns the configuration. Fails if a value is missing or not possible, and names it.
     pub fn build(self) -> Result<Config, ConfigError> {
         self.draft.check()
     }

@@ -329,20 +329,22 @@ impl GroupConfig {
 }
 
 impl Config {
-    /// Reads a TOML file, and lets the environment override it.
+    /// Reads a TOML file, and lets the environment override it. Fails if the file can't be read or is no such TOML, or
+    /// if a value is missing or not possible.
     pub fn load(path: impl AsRef<Path>) -> Result<Config, ConfigError> {
         draft_of(path.as_ref())?.check()
     }
 
     /// Loads as [`load`](Config::load) does, for the node `id` whatever the file and the environment say: for one file
-    /// that all nodes of a cluster share.
+    /// that all nodes of a cluster share. Fails as `load` does.
     pub fn load_as(path: impl AsRef<Path>, id: u32) -> Result<Config, ConfigError> {
         let mut draft = draft_of(path.as_ref())?;
         draft.node.id.set(id, ValuePlace::Builder);
         draft.check()
     }
 
-    /// Reads TOML, without the environment.
+    /// Reads TOML, without the environment. Fails if the text is no such TOML, or if a value is missing or not
+    /// possible.
     pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
         file::parse(text, &ValuePlace::text)?.check()
     }

@@ -59,7 +59,8 @@ fn node_of(name: &str) -> Option<NodeId> {
     (public_name(node) == name).then_some(node)
 }
 
-/// Reads the key with which a node signs its logs: a PEM file (PKCS #8) that its owner alone can read.
+/// Reads the key with which a node signs its logs: a PEM file (PKCS #8) that its owner alone can read. Fails if it
+/// can't be read, if other users can read it, or if it is no such key.
 pub fn signing_key(path: impl AsRef<Path>) -> Result<SigningKey, LogKeysError> {
     let path = path.as_ref();
     let failed = |cause| LogKeysError::Read { path: path.to_owned(), cause };
@@ -73,14 +74,15 @@ pub fn signing_key(path: impl AsRef<Path>) -> Result<SigningKey, LogKeysError> {
     SigningKey::from_pem(&pem).map_err(|problem| LogKeysError::Malformed { path: path.to_owned(), problem })
 }
 
-/// Reads the public half of such a key, a PEM file.
+/// Reads the public half of such a key, a PEM file. Fails if it can't be read, or is no such key.
 pub fn public_key(path: impl AsRef<Path>) -> Result<PublicKey, LogKeysError> {
     let path = path.as_ref();
     let pem = fs::read(path).map_err(|cause| LogKeysError::Read { path: path.to_owned(), cause })?;
     PublicKey::from_pem(&pem).map_err(|problem| LogKeysError::Malformed { path: path.to_owned(), problem })
 }
 
-/// Reads the public keys of all members in a directory: its files `node-N.log.pem`. The result has at least one.
+/// Reads the public keys of all members in a directory: its files `node-N.log.pem`. The result has at least one. Fails
+/// if there is no such file, or if one can't be read or is no such key.
 pub fn members(directory: impl AsRef<Path>) -> Result<Vec<MemberKey>, LogKeysError> {
     let directory = directory.as_ref();
     let failed = |cause| LogKeysError::Read { path: directory.to_owned(), cause };

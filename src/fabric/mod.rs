@@ -106,7 +106,7 @@ pub(crate) fn net_config(config: &Config) -> Result<NetConfig, FabricError> {
 impl Config {
     /// Opens what [`carrier`](Config::carrier) says, as a node does: shared memory, sockets, RDMA, or several of them,
     /// each with the members that it reaches. For programs that use a fabric themselves, as [`Bulk`](crate::bulk::Bulk)
-    /// does.
+    /// does. Fails if one of them can't be opened, or if the keys that the configuration names can't be used.
     pub fn open_fabric(&self) -> Result<MixedFabric, FabricError> {
         let empty = |transport| MixedFabric::new(self.id(), transport);
         match self.carrier() {
@@ -121,7 +121,8 @@ impl Config {
     }
 
     /// Opens shared memory, whatever [`carrier`](Config::carrier) says: for programs to which the calls through a table
-    /// that a mixed fabric makes count, tens of nanoseconds in a round trip.
+    /// that a mixed fabric makes count, tens of nanoseconds in a round trip. Fails if another process of this user has
+    /// the node's id on this host, or if the system lacks resources.
     pub fn open_shm(&self) -> Result<ShmFabric, FabricError> {
         Ok(ShmFabric::open(ShmConfig::new(self.cluster(), self.id()))?)
     }
@@ -150,7 +151,8 @@ impl Config {
         Ok(fabric)
     }
 
-    /// Finds the RDMA device that the node would use, or the reason for which there is none. Opens nothing else.
+    /// Finds the RDMA device that the node would use, or the reason for which there is none. Opens nothing else. Fails
+    /// with that reason.
     #[cfg(feature = "verbs")]
     pub fn probe_verbs(&self) -> Result<VerbsDevice, FabricError> {
         Ok(self.verbs_config(NetConfig::new(self.cluster(), self.id())).probe()?)
@@ -168,6 +170,8 @@ impl Config {
     /// this node. Disturbs neither, nor a node of this id that runs.
     ///
     /// Blocks for `timeout` at most.
+    ///
+    /// Fails if the member can't be reached or refuses, or if the keys that the configuration names can't be used.
     pub fn greet(&self, member: NodeId, timeout: Duration) -> Result<(), FabricError> {
         let net = net_config(self)?;
         let dial = ServiceDial {
@@ -188,7 +192,8 @@ impl Config {
     }
 
     /// Checks the keys that the configuration names, if it names any: that they can be read, belong together, are valid
-    /// today, and are those of this node and cluster. A node that starts does the same.
+    /// today, and are those of this node and cluster. A node that starts does the same. Fails if one of
+    /// them does not hold.
     pub fn check_keys(&self) -> Result<(), FabricError> {
         identity(self).map(drop)
     }

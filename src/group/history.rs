@@ -23,6 +23,9 @@ impl<R: Service> Group<R> {
     /// trimming overtakes gets [`HistoryError::Trimmed`].
     ///
     /// This call waits for the thread that writes, which answers between two batches.
+    ///
+    /// Fails if the group is not durable, if its node was not started or its log has ended, if a record can't be read,
+    /// and inside `apply` or a read's closure.
     pub fn log(&self, range: impl RangeBounds<u64>) -> Result<LogReader, HistoryError> {
         let first = match range.start_bound() {
             Bound::Included(&version) => version,
@@ -40,19 +43,22 @@ impl<R: Service> Group<R> {
     }
 
     /// Reads as [`log`](Group::log), from a version on and without an end. The follower waits for commands to come, in
-    /// whatever view, until the node's part in the group ends. `from` may lie beyond the end of the log.
+    /// whatever view, until the node's part in the group ends. `from` may lie beyond the end of the log. Fails as
+    /// `log` does.
     pub fn follow(&self, from: u64) -> Result<LogFollower, HistoryError> {
         let log_writer = self.history().log_writer()?;
         LogReader::new(self.name(), log_writer, R::command_of, from, 0).map(LogFollower::new)
     }
 
     /// Returns the last command that is globally persisted and not later than `time`; version 0 if all are later. The
-    /// answer is final once a later command is globally persisted.
+    /// answer is final once a later command is globally persisted. Fails as [`log`](Group::log) does, and with
+    /// [`HistoryError::Before`] if the last command before `time` was trimmed.
     pub fn version_at(&self, time: impl Into<Hlc>) -> Result<Logged, HistoryError> {
         end_at(self.name(), self.history().log_writer()?, time.into())
     }
 
-    /// Returns the counts of what this node has written to the group's log since it started.
+    /// Returns the counts of what this node has written to the group's log since it started. Fails if the group is not
+    /// durable, or if its node was not started.
     pub fn log_counts(&self) -> Result<LogCounts, HistoryError> {
         self.history().log_writer().map(|log_writer| log_writer.counts())
     }
@@ -89,6 +95,9 @@ impl<R: Service> Group<R> {
     /// Takes a snapshot of this node's replica, on its disk, and removes what the configuration does not want
     /// [retained](crate::config::GroupConfig::retain). Returns the place of the snapshot's state, once that is globally
     /// persisted and the snapshot is complete. Blocks this thread until then; delivery continues.
+    ///
+    /// Fails if the group is not durable, if its node was not started or still joins, if the state can't be written,
+    /// and inside `apply` or a read's closure.
     pub fn snapshot_now(&self) -> Result<Logged, HistoryError> {
         self.history().snapshot()
     }
@@ -98,6 +107,9 @@ impl<R: Service> Group<R> {
     ///
     /// At least the two newest snapshots, and the log from the older one on, are kept. To remove more, call
     /// [`snapshot_now`](Group::snapshot_now) first.
+    ///
+    /// Fails if the group is not durable, if its node was not started or its log has ended, if a snapshot can't be
+    /// read, and inside `apply` or a read's closure.
     pub fn trim(&self, version: u64) -> Result<u64, HistoryError> {
         self.history().trim(version)
     }

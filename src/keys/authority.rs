@@ -38,7 +38,8 @@ pub struct NodeKeys {
 }
 
 impl Authority {
-    /// Makes a CA for a cluster, with the cluster's name as its own; it lasts ten years.
+    /// Makes a CA for a cluster, with the cluster's name as its own; it lasts ten years. Fails if the name can't be
+    /// that of a cluster, or if no key can be made.
     pub fn create(cluster: &str) -> Result<Authority, KeysError> {
         Authority::create_until(cluster, OffsetDateTime::now_utc() + Duration::days(AUTHORITY_DAYS))
     }
@@ -55,7 +56,8 @@ impl Authority {
         Ok(Authority { cluster: cluster.to_owned(), certificate, issuer: Issuer::new(params, key), until })
     }
 
-    /// Writes the certificate and the key into files; only this user can read the key.
+    /// Writes the certificate and the key into files; only this user can read the key. Fails if a file can't be
+    /// written, or exists and `replace` is false.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         let paths = [files.authority_key(), files.authority_certificate()];
         write_pair(paths, &self.issuer.key().serialize_pem(), &self.certificate, replace)
@@ -71,7 +73,8 @@ impl Authority {
         &self.certificate
     }
 
-    /// Makes a key for a node, and a certificate that is valid for `days` days, but no longer than the CA's own.
+    /// Makes a key for a node, and a certificate that is valid for `days` days, but no longer than the CA's own. Fails
+    /// if the CA has expired, if no certificate may be valid for so many days, or if no key can be made.
     pub fn issue(&self, node: NodeId, days: u32) -> Result<NodeKeys, KeysError> {
         if !(1..=MAX_DAYS).contains(&days) {
             return Err(KeysError::Days { days });
@@ -118,7 +121,8 @@ impl NodeKeys {
         &self.key
     }
 
-    /// Writes the certificate and the key into files; only this user can read the key.
+    /// Writes the certificate and the key into files; only this user can read the key. Fails if a file can't be
+    /// written, or exists and `replace` is false.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         write_pair([files.key(self.node), files.certificate(self.node)], &self.key, &self.certificate, replace)
     }

@@ -114,7 +114,8 @@ pub fn describe(pem: &str) -> Result<Vec<Description>, String> {
 }
 
 impl Authority {
-    /// Reads a CA and its key.
+    /// Reads a CA and its key. Fails if a file can't be read, or if they are not the certificate and the key of one
+    /// cluster's CA.
     pub fn load(files: &Files) -> Result<Authority, KeysError> {
         let (certificate_path, key_path) = (files.authority_certificate(), files.authority_key());
         let read = |path: &PathBuf| {

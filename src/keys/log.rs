@@ -15,7 +15,7 @@ pub struct LogKeys {
 }
 
 impl LogKeys {
-    /// Makes a key for a node.
+    /// Makes a key for a node. Fails if no key can be made.
     pub fn create(node: NodeId) -> Result<LogKeys, KeysError> {
         let pair = KeyPair::generate_for(&PKCS_ED25519)?;
         Ok(LogKeys { node, key: pair.serialize_pem(), public_key: pair.public_key_pem() })
@@ -36,7 +36,8 @@ impl LogKeys {
         &self.public_key
     }
 
-    /// Writes both into files; only this user can read the private key.
+    /// Writes both into files; only this user can read the private key. Fails if a file can't be written, or exists and
+    /// `replace` is false.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
         write_pair([files.log_key(self.node), files.log_public_key(self.node)], &self.key, &self.public_key, replace)
     }

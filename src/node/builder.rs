@@ -166,6 +166,9 @@ impl NodeBuilder {
     /// A node that comes back with its [storage](crate::ConfigBuilder::storage) first takes its durable groups'
     /// replicas through their logs, which may take long. Then it waits for its group for as long as it takes, since no
     /// node can go on without enough of the former members.
+    ///
+    /// Fails if the groups do not fit the configuration, if the fabric, the view log or a durable group can't be
+    /// opened, or if a member of the first view has not appeared in time.
     pub fn start(self) -> Result<Node, StartError> {
         if self.config.is_witness() {
             return Err(StartError::IsWitness(self.config.id()));

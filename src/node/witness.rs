@@ -41,7 +41,8 @@ struct LogSignal {
 }
 
 impl Witness {
-    /// Begins to vote. Does not wait for the others.
+    /// Begins to vote. Does not wait for the others. Fails if the configuration does not name the node as a witness, or
+    /// if the view log, the keys or the port can't be opened.
     pub fn start(config: &Config) -> Result<Witness, StartError> {
         if !config.is_witness() {
             return Err(StartError::NoWitness { node: config.id(), witnesses: config.witnesses().to_vec() });

@@ -97,6 +97,9 @@ impl Communicator {
     /// Registers the memory, and starts to connect this node to all other ranks.
     ///
     /// Operations may be started at once: they wait for connections.
+    ///
+    /// Fails if the ranks are not different nodes with this one among them, if the sizes or the tag can't be used, or
+    /// if the memory can't be registered.
     pub fn create(
         fabric: &mut impl Fabric,
         config: CommunicatorConfig,
@@ -431,7 +434,8 @@ impl Communicator {
     }
 
     /// Whether an operation is over. After that, its result is there until as many operations as there are lanes were
-    /// started after it.
+    /// started after it. Fails if the communicator ended before the operation was over, or if a later operation has
+    /// taken its place.
     #[inline]
     pub fn test<T>(&self, operation: &Operation<T>) -> Result<bool, CollectiveError> {
         let lane = &self.lanes[self.lane_of(operation.number)];

@@ -137,7 +137,8 @@ impl Communicator {
         self.start(fabric, (Collective::AllToAll, 0, bytes), true, None, T::wrap(vector))
     }
 
-    /// Takes the result of an operation that is over.
+    /// Takes the result of an operation that is over. Fails as [`test`](Communicator::test) does, and with
+    /// [`CollectiveError::NotOver`] if the operation is still under way.
     pub fn finish<T: Element>(&mut self, operation: Operation<T>) -> Result<Vec<T>, CollectiveError> {
         if !self.test(&operation)? {
             return Err(CollectiveError::NotOver);

@@ -34,6 +34,9 @@ pub enum FormError {
 impl<F: Fabric + Wait> Collectives<F> {
     /// Makes a communicator. All its ranks call this; it returns once all are there, for `limit` at most, and the
     /// [parameters](crate::Parameters) of their messages are measured.
+    ///
+    /// Fails if the communicator [can't be created](Communicator::create), if a rank does not appear within `limit`, or
+    /// if one fails.
     pub fn form(&mut self, config: CommunicatorConfig, limit: Duration) -> Result<CommunicatorId, FormError> {
         let tag = config.tag;
         let communicator = Communicator::create(&mut self.fabric, config)?;
@@ -73,6 +76,8 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// it. It waits for the ranks of the same color, for `limit` at most.
     ///
     /// Ranks follow from `key`, and among equals from the ranks in `of`. Everything else is as in `of`.
+    ///
+    /// Fails if a rank of `of` fails, or as [`form`](Collectives::form) does.
     pub fn split(
         &mut self,
         of: CommunicatorId,

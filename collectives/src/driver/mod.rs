@@ -138,7 +138,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         self.fabric.waker()
     }
 
-    /// A communicator, for example for its ranks, or to set its algorithms.
+    /// A communicator, for example for its ranks, or to set its algorithms. Fails if it was closed.
     pub fn communicator(&mut self, CommunicatorId(on): CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
         match self.communicators.get_mut(on) {
             Some(Some(member)) => Ok(&mut member.communicator),
@@ -150,6 +150,8 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// until the oldest is over.
     ///
     /// The operation makes progress in [`test`](Collectives::test), and while another is waited for.
+    ///
+    /// Fails if the communicator was closed or has failed, or if `start` does.
     pub fn start<T>(
         &mut self,
         on: CommunicatorId,
@@ -166,7 +168,8 @@ impl<F: Fabric + Wait> Collectives<F> {
         Ok(Started { on, operation })
     }
 
-    /// Makes progress. Returns whether an operation is over.
+    /// Makes progress. Returns whether an operation is over. Fails if the communicator was closed, or as
+    /// [`Communicator::test`] does.
     pub fn test<T>(&mut self, started: &Started<T>) -> Result<bool, CollectiveError> {
         self.step();
         let over = self.communicator(started.on)?.test(&started.operation);
@@ -190,7 +193,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         over.map(drop)
     }
 
-    /// Waits until an operation is over, and returns its result.
+    /// Waits until an operation is over, and returns its result. Fails as [`test`](Collectives::test) does.
     pub fn wait<T: Element>(&mut self, started: Started<T>) -> Result<Vec<T>, CollectiveError> {
         self.until_over(&started)?;
         self.communicator(started.on)?.finish(started.operation)
@@ -200,6 +203,8 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// That takes until the other ranks close theirs, or fail.
     ///
     /// The other ranks see a communicator that is not closed fail when this is dropped.
+    ///
+    /// Fails if it was closed before.
     pub fn close(&mut self, on: CommunicatorId) -> Result<(), CollectiveError> {
         self.communicator(on)?;
         let CommunicatorId(index) = on;

@@ -125,7 +125,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Opens a receiver: takes the name, or the port, and the directory.
+    /// Opens a receiver: takes the name, or the port, and the directory. Fails if another process has the name or the
+    /// port, if the directory can't be used, or if the system gives no thread.
     pub fn open(options: &ServeOptions) -> Result<Receiver, ServeError> {
         let ServeOptions { directory, name, cluster, network } = options;
         let (fabric, doorway) = match network {

@@ -159,6 +159,8 @@ impl WorkGraph {
     ///
     /// It is a send, a receive, or a write of whole inline words (a multiple of 8 bytes, offset likewise). Inline bytes
     /// are captured now; a region's are fetched once the request is handed over.
+    ///
+    /// Fails if the request is none of these, or waits for a request that is not in the graph.
     pub fn add(&mut self, endpoint: EndpointId, op: Op<'_>, after: &[RequestId]) -> Result<RequestId, GraphError> {
         let request = self.requests.len();
         let id = u32::try_from(request).map_err(|_| GraphError::Operation { request })?;

@@ -89,7 +89,8 @@ impl MixedFabric {
         self
     }
 
-    /// Opens RDMA verbs on the port of the TCP fabric, which must have been added, and adds them.
+    /// Opens RDMA verbs on the port of the TCP fabric, which must have been added, and adds them. Fails as
+    /// [`VerbsFabric::open`] does.
     #[cfg(feature = "verbs")]
     pub fn open_verbs(self, config: VerbsConfig) -> Result<MixedFabric, VerbsError> {
         let fabric = match self.tcp() {

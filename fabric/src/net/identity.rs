@@ -95,7 +95,8 @@ impl Identity {
         Identity::parse(&read(ca)?, &read(certificate)?, &key_pem, &names, UnixTime::now())
     }
 
-    /// As [`load`](Identity::load), from PEM texts.
+    /// As [`load`](Identity::load), from PEM texts. Fails if a text is malformed, or if the key and the certificates do
+    /// not belong together or are not valid now.
     pub fn from_pem(ca: &str, certificate: &str, key: &str) -> Result<Identity, IdentityError> {
         Identity::from_pem_at(ca, certificate, key, UnixTime::now())
     }

@@ -164,14 +164,14 @@ impl Read for ServiceReader {
 }
 
 impl ServiceReader {
-    /// Sets the longest time that a read waits, as in [`ServiceStream::set_timeout`].
+    /// Sets the longest time that a read waits, as in [`ServiceStream::set_timeout`]. Fails if `timeout` is zero.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.shared.socket.set_read_timeout(timeout)
     }
 }
 
 impl ServiceWriter {
-    /// Sets the longest time that a write waits, as in [`ServiceStream::set_timeout`].
+    /// Sets the longest time that a write waits, as in [`ServiceStream::set_timeout`]. Fails if `timeout` is zero.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.shared.socket.set_write_timeout(timeout)
     }
@@ -285,7 +285,9 @@ pub enum DialError {
     },
 }
 
-/// Opens a stream to a service of a node, and waits until it stands. Needs no fabric.
+/// Opens a stream to a service of a node, and waits until it stands. Needs no fabric. Fails if the cluster's name or
+/// the keys can't be used, if no address answers in time as that node, or if the node refuses or does not offer the
+/// service.
 pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> {
     check_cluster(dial.cluster)?;
     if let Security::Tls(identity) = dial.security {

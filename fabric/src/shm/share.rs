@@ -124,6 +124,8 @@ impl ShmFabric {
     /// It consumes the receive that the peer posted first, whose buffer stays as it is. It is ordered and reported as a
     /// send of no bytes. The peer takes the memory by [`take_shared`](ShmFabric::take_shared). The [module](super)
     /// states the number that a peer may hold at a time.
+    ///
+    /// Fails if the endpoint is broken or has no room for another post, or if the fabric reserves the token.
     pub fn share(
         &mut self,
         on: EndpointId,
@@ -182,7 +184,7 @@ impl Drop for Lease {
 }
 
 impl SealedMemory {
-    /// A copy for this process, to hold and write as any receiver does.
+    /// A copy for this process, to hold and write as any receiver does. Fails if the system can't map the memory.
     pub fn to_copy(&self) -> Result<SharedCopy, Errno> {
         SharedCopy::map(self.fd.as_fd(), self.len())
     }

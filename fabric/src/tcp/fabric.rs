@@ -46,7 +46,8 @@ pub struct TcpFabric {
 }
 
 impl TcpFabric {
-    /// Opens the node's port.
+    /// Opens the node's port. Fails if a setting can't be had, if it is not possible to listen at an address, if the
+    /// certificate is not that of this node and cluster, or if the system lacks resources.
     pub fn open(config: TcpConfig) -> Result<TcpFabric, TcpError> {
         let config = config.check()?;
         let net = Arc::new(Net::open(&config.net)?);

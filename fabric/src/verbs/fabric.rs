@@ -99,7 +99,8 @@ impl Core {
 }
 
 impl VerbsFabric {
-    /// Attaches this process as a node to an RDMA device, and opens its port.
+    /// Attaches this process as a node to an RDMA device, and opens its port. Fails if there is no device that can be
+    /// used, if it can't have such queues, or if the port can't be opened.
     pub fn open(config: VerbsConfig) -> Result<VerbsFabric, VerbsError> {
         config.check()?;
         let net = Arc::new(Net::open(&config.net)?);

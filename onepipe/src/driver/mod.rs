@@ -155,6 +155,9 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     /// Several hosts may have booted days apart, and a message would wait as long to be delivered. There each rank
     /// gives the reading of its synchronised clock, as `HostClock::that_shows(nanoseconds_since_1970,
     /// Time::boot_clock())`.
+    ///
+    /// Fails if the nodes are not different ones with this one among them, if the rings or racks are not possible, or
+    /// if the memory can't be registered.
     pub fn create(
         mut fabric: F,
         config: OnePipeConfig,
@@ -178,7 +181,8 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         })
     }
 
-    /// Waits until all ranks are there, for `limit` at most.
+    /// Waits until all ranks are there, for `limit` at most. Fails if a rank does not appear within `limit`, if one
+    /// belongs to another group, or if this rank is no longer in the group.
     pub fn form(&mut self, limit: Duration) -> Result<(), FormError> {
         let until = Time::boot_clock() + limit;
         while !self.pipe.is_connected() {

@@ -140,6 +140,8 @@ impl Appender {
     ///
     /// The view of its epoch must have been appended before. Its place must be behind all others', and its time later
     /// than theirs.
+    ///
+    /// Fails if the batch is full, if the payload is too long, or if the record does not come next.
     pub fn append(
         &mut self,
         position: Position,
@@ -152,6 +154,8 @@ impl Appender {
 
     /// Appends a view, as the first record of its epoch. Its time may be that of the record before. Returns as
     /// [`append`](Appender::append) does.
+    ///
+    /// Fails as [`append`](Appender::append) does, and if the view has too many members.
     pub fn append_view(&mut self, epoch: Epoch, time: Hlc, view: &ViewRecord) -> Result<End, AppendError> {
         if view.longest_list() > MAX_MEMBERS {
             return Err(AppendError::TooManyMembers(view.longest_list()));

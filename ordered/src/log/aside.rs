@@ -94,7 +94,7 @@ impl<S: Storage> Storage for Aside<S> {
     }
 }
 
-/// Returns the names of the asides in a log's directory, the oldest first.
+/// Returns the names of the asides in a log's directory, the oldest first. Fails if the directory can't be listed.
 pub fn asides<S: Storage>(storage: &S) -> io::Result<Vec<String>> {
     Ok(files_of(&storage.list()?).into_keys().map(aside_name).collect())
 }

@@ -40,6 +40,9 @@ impl<S: Storage + Clone> Log<S> {
     ///
     /// A crash leaves either log. Where nothing lies behind `to`, this only settles an unclear end of the log: see
     /// [`WriteError::Damaged`].
+    ///
+    /// Fails if the log begins behind `to`, if its end is damaged and not known, if it may not be changed any more, or
+    /// if the file system fails.
     pub fn cut_to(&mut self, to: Position) -> Result<CutOutcome, WriteError> {
         self.cut_by(to, CutBy::Group)
     }
@@ -127,6 +130,8 @@ impl<S: Storage + Clone> Log<S> {
 
     /// Removes the segments of which no record at or behind `position` is needed, durably. Returns the log's new
     /// beginning: `position`, or before. The last segment stays.
+    ///
+    /// Fails if the log may not be changed any more, or if the file system fails.
     pub fn trim_before(&mut self, position: Position) -> Result<End, WriteError> {
         self.check_health()?;
         let Some(last) = self.last.as_ref().map(|last| last.header.index) else { return Ok(self.begin) };
@@ -154,6 +159,8 @@ impl<S: Storage + Clone> Log<S> {
     /// log. Returns the name under which the records are [kept](super::Aside), if there were any.
     ///
     /// If the log is signed, its chain begins anew, too: see [`begin_anew_with`](Log::begin_anew_with).
+    ///
+    /// Fails if the log may not be changed any more, or if the file system fails.
     pub fn begin_anew(&mut self, at: End) -> Result<Option<String>, WriteError> {
         self.begin_anew_with(at, None)
     }

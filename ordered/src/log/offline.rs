@@ -131,6 +131,8 @@ pub enum LogItem<'a> {
 
 /// Shows all records of a log that can be read, of any cluster and shard, and names its damages. Nothing is changed.
 /// `is_live` is as for [`Log::look`].
+///
+/// Fails if the log can't be opened.
 pub fn read<S: Storage + Clone>(
     storage: S,
     is_live: bool,
@@ -188,6 +190,9 @@ fn open<S: Storage + Clone>(storage: S, rng: &mut fastrand::Rng) -> Result<Opene
 /// Records that were acknowledged behind that place are [`Missing`] from then on. So the log's node gets them from
 /// another member, and the log counts for nothing until then. If the operator accepts the loss, the acknowledged mark
 /// goes down instead, and the log is a whole one that is shorter.
+///
+/// Fails if the log can't be opened or written, if it does not reach that version, or if no snapshot of the state would
+/// be left within it.
 pub fn cut<S: Storage + Clone>(
     storage: S,
     at: CutAt,
@@ -238,6 +243,9 @@ pub fn cut<S: Storage + Clone>(
 
 /// Repairs a log from other members' copies of it, as [`Log::repair_from`] does. The copies may be damaged, too, and
 /// are only read.
+///
+/// Fails if the log or a copy can't be opened, if a copy is of another cluster or shard, or if the log can't be
+/// written.
 pub fn repair<S: Storage + Clone, T: Storage + Clone>(
     storage: S,
     others: impl IntoIterator<Item = T>,
@@ -299,7 +307,8 @@ pub fn skip<S: Storage + Clone>(
     Ok(skip)
 }
 
-/// Returns the commands of a log that no member applies. `is_live` is as for [`Log::look`].
+/// Returns the commands of a log that no member applies. `is_live` is as for [`Log::look`]. Fails if the log can't be
+/// opened.
 pub fn skips<S: Storage + Clone>(storage: S, is_live: bool) -> Result<Skips, OfflineError> {
     Ok(Log::look(storage, is_live)?.log.skips().clone())
 }

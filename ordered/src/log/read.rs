@@ -90,6 +90,8 @@ impl<S: Storage> Log<S> {
     /// Reads the records that take a log which ends at `from` to `to`: messages from `from` up to, but not including,
     /// `to`, and the views between. So `read(persisted, MAX)` reads the records that a shorter log lacks, whatever
     /// record it ends with.
+    ///
+    /// Fails if the log begins behind `from`. The reader reports damaged records.
     pub fn read(&self, from: Position, to: Position) -> Result<Reader<S>, ReadError>
     where
         S: Clone,
@@ -138,6 +140,8 @@ impl<S: Storage> Log<S> {
 
     /// Returns the log's end when its last message had this version, with the views behind it. If the log never came so
     /// far, it returns the end at a lower version. As [`at_time`](Log::at_time) otherwise.
+    ///
+    /// Fails if the log begins behind that version, or if records that must be read are damaged.
     pub fn at_version(&self, version: u64) -> Result<End, ReadError> {
         if version < self.begin.version {
             return Err(ReadError::OldVersion { asked: version, begin: self.begin.version });
@@ -146,6 +150,8 @@ impl<S: Storage> Log<S> {
     }
 
     /// Returns the log's end when it had nothing behind `position`. As [`at_time`](Log::at_time) otherwise.
+    ///
+    /// Fails if the log begins behind that position, or if records that must be read are damaged.
     pub fn at_position(&self, position: Position) -> Result<End, ReadError> {
         if position < self.begin.position {
             return Err(ReadError::Trimmed { asked: position, begin: self.begin.position });

@@ -27,7 +27,7 @@ pub struct ImportError {
     pub offset: usize,
 }
 
-/// Returns the records of an [`Export`], each checked.
+/// Returns the records of an [`Export`], each checked. Fails if one of them is damaged.
 pub fn import(bytes: &[u8]) -> Result<Vec<Record<'_>>, ImportError> {
     Ok(headers(bytes)?.into_iter().map(|(at, header)| header.record(payload(bytes, at, &header))).collect())
 }
@@ -76,6 +76,8 @@ pub(crate) fn put(bytes: &mut Vec<u8>, header: RecordHeader, payload: &[u8]) {
 impl<S: Storage + Clone> Log<S> {
     /// Returns the records that take a log from `from` to `to`, as [`read`](Log::read) has them, for another member:
     /// about `max_bytes` of them, one at least.
+    ///
+    /// Fails if the log begins behind `from`, or if records there are damaged.
     pub fn export(&self, from: Position, to: Position, max_bytes: usize) -> Result<Export, ReadError> {
         let mut reader = self.read(from, to)?;
         let (mut bytes, mut end) = (Vec::new(), from);

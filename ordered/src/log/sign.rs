@@ -46,7 +46,7 @@ pub struct SigningKey(Arc<Ed25519KeyPair>);
 
 impl SigningKey {
     /// Reads a private key in PEM form (PKCS #8), as `squall keys log` or `openssl genpkey -algorithm ed25519` makes
-    /// it.
+    /// it. Fails if the text holds no private key, or one of another kind.
     pub fn from_pem(pem: &[u8]) -> Result<SigningKey, KeyError> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|error| KeyError::NoPrivateKey(error.to_string()))?;
         // OpenSSL leaves out the public half, so it can't be checked.
@@ -76,7 +76,7 @@ impl SigningKey {
 pub struct PublicKey(pub [u8; 32]);
 
 impl PublicKey {
-    /// Reads a public key in PEM form.
+    /// Reads a public key in PEM form. Fails if the text holds no public key, or one of another kind.
     pub fn from_pem(pem: &[u8]) -> Result<PublicKey, KeyError> {
         let der =
             SubjectPublicKeyInfoDer::from_pem_slice(pem).map_err(|error| KeyError::NoPublicKey(error.to_string()))?;

@@ -215,6 +215,8 @@ impl<S: Storage> Log<S> {
 
     /// Replaces the list of commands that no member applies, durably. It may have commands behind the log's end, which
     /// are still to come.
+    ///
+    /// Fails if the log may not be changed any more, or if the file system fails.
     pub fn set_skips(&mut self, skips: Skips) -> Result<(), WriteError> {
         self.check_health()?;
         if skips == self.skips {

@@ -190,6 +190,8 @@ impl<S: Storage> Log<S> {
 
     /// Makes the log one of a higher generation, durably. A node that then remembers the number elsewhere, and asks for
     /// it when it opens the log again, can't be given an old copy of the directory.
+    ///
+    /// Fails if the log may not be changed any more, or if the file system fails.
     pub fn raise_generation(&mut self, generation: u64) -> Result<(), WriteError> {
         self.check_health()?;
         if generation > self.manifest.generation {
@@ -204,6 +206,8 @@ impl<S: Storage> Log<S> {
     }
 
     /// Sets the schema of the log's payloads, durably.
+    ///
+    /// Fails if the log may not be changed any more, or if the file system fails.
     pub fn set_schema(&mut self, schema: SchemaText) -> Result<(), WriteError> {
         self.check_health()?;
         if schema != self.manifest.schema {

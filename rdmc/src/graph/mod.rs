@@ -43,6 +43,8 @@ pub struct GraphLink {
 /// receive `steps_ahead` steps before it. A receiver is ready for a block when it has the one `receives_ahead` before
 /// it, or its first. Immediates are the number of blocks.
 ///
+/// Fails if the message needs more requests than a graph takes.
+///
 /// # Panics
 ///
 /// If the message has 2³² blocks or more, or a window or the block size is zero.

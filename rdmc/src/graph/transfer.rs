@@ -89,6 +89,9 @@ impl GraphTransfer {
     ///
     /// The first `len` bytes of `buffer` are the message, or take it. `config` and `len` are alike at all members. The
     /// fabric knows the graph by `token`, which no other graph of this node has.
+    ///
+    /// Fails if the configuration is not possible, if the message does not fit the buffer or has too many blocks, or if
+    /// the fabric refuses the graph.
     pub fn connect(
         fabric: &mut impl Fabric,
         config: GroupConfig,
@@ -121,7 +124,7 @@ impl GraphTransfer {
     }
 
     /// Starts the message, once, at the root; elsewhere, and after the end, it does nothing. The fabric does the rest,
-    /// as members are connected.
+    /// as members are connected. Fails if the fabric refuses the graph.
     pub fn send(&mut self, fabric: &mut impl Fabric) -> Result<(), TransferError> {
         if self.is_root() { self.post(fabric) } else { Ok(()) }
     }

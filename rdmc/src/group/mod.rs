@@ -107,7 +107,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates this node's part of a group, and starts to connect it to the other members.
+    /// Creates this node's part of a group, and starts to connect it to the other members. Fails if the configuration
+    /// is not possible, or not for this node, or if the memory can't be registered.
     pub fn create(fabric: &mut impl Fabric, config: GroupConfig) -> Result<Group, CreateError> {
         let schedule = config.check(fabric.node())?;
         let me = schedule.rank();
@@ -200,8 +201,7 @@ impl Group {
         self.me
     }
 
-    /// The endpoints whose completions belong to this group. A group that resumes has more of them later: look again
-    /// after each step.
+    /// The endpoints whose completions belong to this group. One that resumes gets more later: look after each step.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(BlockLink::endpoints));
         self.lines.iter().map(|line| line.endpoint).chain(links)
@@ -210,7 +210,8 @@ impl Group {
     /// Sends the first `len` bytes of a buffer to all members. Returns the message's number, from 0.
     ///
     /// Any number of messages may be sent at once; they go in order, one behind the other. [`Event::Released`] says
-    /// when the buffer may be changed again.
+    /// when the buffer may be changed again. Fails if this node is not the root, if the message is longer than the
+    /// buffer or has too many blocks, or if the group takes no more messages.
     pub fn send(&mut self, message: Arc<Buffer>, len: usize) -> Result<u64, SendError> {
         if self.me != Rank::ROOT {
             return Err(SendError::NotTheRoot(self.me));
@@ -233,11 +234,9 @@ impl Group {
     ///
     /// Buffers are used in the order in which they are given. A message that fits into the first of them (by its
     /// [`max_bytes`](Event::Incoming)) goes there without an [`Event::Incoming`]. Where the buffer holds whole blocks,
-    /// the first block comes in place too. A message that does not fit is asked for, and the buffer is kept for
-    /// another.
+    /// the first block comes in place too. A message that does not fit is asked for, and the buffer kept for another.
     ///
-    /// Without [first-block memory](GroupConfig::first_block_memory), nothing comes before a buffer of at least one
-    /// block is here.
+    /// Without [first-block memory](GroupConfig::first_block_memory), nothing comes before a buffer of a block or more.
     pub fn provide(&mut self, buffer: Buffer) {
         if let Some(engine) = &mut self.engine {
             engine.provide(buffer);
@@ -247,14 +246,15 @@ impl Group {
     /// Gives memory for a message that has begun to come.
     ///
     /// Its capacity must be the message's [`max_bytes`](Event::Incoming), or its length where the application knows it:
-    /// a longer message would break the group.
+    /// a longer message would break the group. Fails if no such message waits for memory, or if the buffer is short.
     pub fn accept(&mut self, message: u64, buffer: Buffer) -> Result<(), AcceptError> {
         let engine = self.engine.as_mut().filter(|_| self.state == GroupPhase::Running);
         engine.ok_or(AcceptError::NotWaiting(message))?.accept(message, buffer)
     }
 
     /// Ends the group, by the root, once every message has reached every member. At each member, [`Event::Destroyed`]
-    /// says that this is so; [`Event::Failed`] instead of it says nothing about other members.
+    /// says that this is so; [`Event::Failed`] instead of it says nothing about other members. Fails if this node is
+    /// not the root.
     pub fn destroy(&mut self) -> Result<(), SendError> {
         if self.me != Rank::ROOT {
             return Err(SendError::NotTheRoot(self.me));

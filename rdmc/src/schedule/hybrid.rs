@@ -31,7 +31,7 @@ pub struct Racks {
 pub struct RacksError;
 
 impl Racks {
-    /// Racks by any names: `rack_of` has each rank's, the root's first.
+    /// Racks by any names: `rack_of` has each rank's, the root's first. Fails if there are no ranks.
     pub fn new<T: PartialEq>(rack_of: &[T], outer: Outer) -> Result<Racks, RacksError> {
         let mut names: Vec<&T> = Vec::new();
         let mut racks: Vec<Vec<Rank>> = Vec::new();

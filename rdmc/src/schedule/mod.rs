@@ -153,7 +153,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The part of `rank` in a group of `members`.
+    /// The part of `rank` in a group of `members`. Fails if a group can't have so many members, if `rank` is none of
+    /// them, or if the algorithm's racks are for another number of members.
     pub fn new(algorithm: &Algorithm, members: usize, rank: Rank) -> Result<Schedule, ScheduleError> {
         let n = u32::try_from(members).ok().filter(|n| (1..=1 << 31).contains(n));
         let n = n.ok_or(ScheduleError::Members(members))?;

@@ -56,7 +56,8 @@ pub enum AdminError {
 }
 
 impl Target {
-    /// Targets the node that a configuration describes, as that node itself: with its keys.
+    /// Targets the node that a configuration describes, as that node itself: with its keys. Fails if the keys that the
+    /// configuration names can't be used, or are not those of its node and cluster.
     pub fn of(config: &Config) -> Result<Target, FabricError> {
         Ok(Target { caller: config.caller()?, contact: config.contact(config.id()) })
     }
@@ -74,7 +75,7 @@ impl Target {
     }
 
     /// Targets the node of a configuration's cluster that listens at an address, as the node that the configuration
-    /// describes.
+    /// describes. Fails as [`of`](Target::of) does.
     pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
         let security = crate::fabric::net_config(config)?.security;
         let caller = Caller::on_network(config.cluster(), config.id(), security);
@@ -83,7 +84,8 @@ impl Target {
 }
 
 impl AdminClient {
-    /// Calls a node. Each answer, too, may take as long as `timeout`.
+    /// Calls a node. Each answer, too, may take as long as `timeout`. Fails if the node can't be reached within
+    /// `timeout`, or does not accept the caller.
     pub fn connect(target: &Target, timeout: Duration) -> Result<AdminClient, AdminError> {
         let client = AdminClient { stream: target.caller.dial(&target.contact, Service::Admin, timeout)? };
         client.stream.set_timeout(Some(timeout)).map_err(|error| client.cut(error))?;
@@ -95,7 +97,8 @@ impl AdminClient {
         self.stream.peer
     }
 
-    /// Returns the node's view of its cluster.
+    /// Returns the node's view of its cluster. Fails if the conversation broke off, or if no answer came within the
+    /// timeout.
     pub fn status(&mut self) -> Result<StatusReport, AdminError> {
         match self.ask(&Request::Status)? {
             Reply::Status(report) => Ok(*report),
@@ -104,12 +107,13 @@ impl AdminClient {
     }
 
     /// Makes the node suspect a member, as if that member had failed. If it runs, it is dropped from the view, and
-    /// joins again.
+    /// joins again. Fails if the node refuses, or as [`status`](AdminClient::status) does.
     pub fn suspect(&mut self, node: NodeId) -> Result<(), AdminError> {
         self.tell(&Request::Suspect(node))
     }
 
-    /// Makes the node leave its group, and waits until it has left, for `timeout` at most.
+    /// Makes the node leave its group, and waits until it has left, for `timeout` at most. Fails if the node refuses,
+    /// or has not left after `timeout`.
     pub fn leave(&mut self, timeout: Duration) -> Result<(), AdminError> {
         self.tell(&Request::Leave)?;
         self.stream.set_timeout(Some(timeout)).map_err(|error| self.cut(error))?;
@@ -124,7 +128,7 @@ impl AdminClient {
 
     /// Makes the node go on with what is left of the group, without a quorum of the voters: see `squall recover`.
     /// `reason` is recorded in the view log: it names the operator, the time and the cause. Returns the shards that
-    /// start empty.
+    /// start empty. Fails if the node refuses, or as [`status`](AdminClient::status) does.
     pub fn recover(&mut self, reason: impl Into<String>) -> Result<Vec<EmptiedShard>, AdminError> {
         match self.ask(&Request::Recover(reason.into()))? {
             Reply::Recovered(emptied) => Ok(emptied),

@@ -39,7 +39,8 @@ impl ClientConfig {
     }
 
     /// Describes the cluster of a configuration, with the members that it names. The client has the keys of the
-    /// configuration's node.
+    /// configuration's node. Fails if the keys that the configuration names can't be used, or are not those of its node
+    /// and cluster.
     pub fn of(config: &Config) -> Result<ClientConfig, FabricError> {
         let members = config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts());
         let contacts = members.collect();

@@ -73,6 +73,7 @@ pub struct Client<R> {
 
 impl<R: QueryService> Client<R> {
     /// Makes a client of the group of this name. It connects by itself, with the first call and whenever it must later.
+    /// Fails only if the system gives no thread.
     pub fn connect(config: &ClientConfig, group: &str) -> Result<Client<R>, ClientError> {
         let driver = Driver::start(group, config.contacts(), config.caller().clone(), config.max_waiting)?;
         Ok(Client { driver: Arc::new(driver), timeout: config.timeout, service: PhantomData })

@@ -90,7 +90,7 @@ impl LogClient {
         self.link.as_ref().map(|link| link.peer)
     }
 
-    /// Returns the members, as the one that it talks to sees them.
+    /// Returns the members, as the one that it talks to sees them. Fails as [`status`](LogClient::status) does.
     pub fn members(&mut self) -> Result<Vec<NodeId>, LogError> {
         self.status()?;
         Ok(self.contacts.members().collect())
@@ -101,6 +101,9 @@ impl LogClient {
     ///
     /// [`Consistency::Linearizable`] shows all records that any client was told of before this call. It takes a member
     /// that can reach the others.
+    ///
+    /// Fails if no member could answer within the timeout, if a member refuses, or with [`LogError::Trimmed`] if no
+    /// member has records that old.
     pub fn read(&mut self, consistency: Consistency, versions: impl RangeBounds<u64>) -> Result<Page, LogError> {
         let (from, to) = bounds(&versions);
         self.page(from, to, Duration::ZERO, consistency)
@@ -108,7 +111,7 @@ impl LogClient {
 
     /// Reads records as [`read`](LogClient::read) does, and waits for the first one for `wait`, a second at most: the
     /// page may be empty. Called again and again, from [`Page::next`] on, it shows each record once, in order,
-    /// whichever members fail meanwhile.
+    /// whichever members fail meanwhile. Fails as `read` does.
     pub fn follow(&mut self, versions: impl RangeBounds<u64>, wait: Duration) -> Result<Page, LogError> {
         let (from, to) = bounds(&versions);
         self.page(from, to, wait, Consistency::Local)
@@ -125,7 +128,7 @@ impl LogClient {
     }
 
     /// Returns the last `count` records up to a version, and the version from which to read on behind them. There are
-    /// fewer records where the log has no more, or they were trimmed.
+    /// fewer records where the log has no more, or they were trimmed. Fails as [`read`](LogClient::read) does.
     pub fn last(&mut self, count: usize, upto: Option<u64>) -> Result<(Vec<LogRecord>, u64), LogError> {
         // The range is empty, so that the answer is only the log's end.
         let end = match upto {
@@ -163,7 +166,8 @@ impl LogClient {
     }
 
     /// Returns the last version that is not later than `time`, and its own time; version 0 if all are later. The answer
-    /// is final if a later version is globally persisted; else one that was submitted earlier may still come.
+    /// is final if a later version is globally persisted; else one that was submitted earlier may still come. Fails as
+    /// [`read`](LogClient::read) does.
     pub fn version_at(&mut self, consistency: Consistency, time: Hlc) -> Result<Logged, LogError> {
         match self.ask(&LogServiceRequest::At { time_ns: time.0, consistency }, ATTEMPT)? {
             (_, LogServiceReply::At { version, time_ns }) => Ok(Logged { version, time: Hlc(time_ns) }),
@@ -171,7 +175,8 @@ impl LogClient {
         }
     }
 
-    /// Returns the status of the log at the member that is asked.
+    /// Returns the status of the log at the member that is asked. Fails if no member could answer within the timeout,
+    /// or if a member refuses.
     pub fn status(&mut self) -> Result<LogStatus, LogError> {
         match self.ask(&LogServiceRequest::Status, ATTEMPT)? {
             (_, LogServiceReply::Status(status)) => Ok(*status),
@@ -179,8 +184,8 @@ impl LogClient {
         }
     }
 
-    /// Makes the member check its records of these versions, as they are on its disk: all of them, or at
-    /// most some 64 MiB at a time.
+    /// Makes the member check its records of these versions, as they are on its disk: all of them, or at most some 64
+    /// MiB at a time. Fails as [`status`](LogClient::status) does.
     pub fn check(&mut self, from: u64, to: u64) -> Result<Checked, LogError> {
         match self.ask(&LogServiceRequest::Check { from: from.max(1), to, max_bytes: u64::MAX }, CHECK)? {
             (_, LogServiceReply::Checked(checked)) => Ok(checked),

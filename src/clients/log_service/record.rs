@@ -47,12 +47,14 @@ impl LogRecord {
         Some(LogRecord { version, time, epoch: position.epoch, sender, is_skipped: skips.has(record), command })
     }
 
-    /// Returns the bytes that were appended, in the log of a [`RecordLog`](super::RecordLog).
+    /// Returns the bytes that were appended, in the log of a [`RecordLog`](super::RecordLog). Fails if the log is
+    /// another service's.
     pub fn record(&self) -> Result<Vec<u8>, LogError> {
         self.with_command::<Vec<u8>, _>(|record| record.to_vec())
     }
 
-    /// Calls `look` with the command, in the log of a service with such commands.
+    /// Calls `look` with the command, in the log of a service with such commands. Fails if the record is no such
+    /// command.
     pub fn with_command<C: Command, T>(&self, look: impl FnOnce(&Archived<C>) -> T) -> Result<T, LogError> {
         let mut aligned: AlignedVec = AlignedVec::with_capacity(self.command.len());
         aligned.extend_from_slice(&self.command);

@@ -52,7 +52,7 @@ pub struct CommandError {
 }
 
 impl<'a> Entry<'a> {
-    /// Returns the entry's command, if it is one; checked, and not copied.
+    /// Returns the entry's command, if it is one; checked, and not copied. Fails if its bytes are no such command.
     pub fn command<C: Command>(&self) -> Result<Option<&'a Archived<C>>, CommandError> {
         let EntryBody::Command { bytes, .. } = self.body else { return Ok(None) };
         let command = rkyv::access::<Archived<C>, rancor::Error>(bytes);

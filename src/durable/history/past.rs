@@ -107,7 +107,8 @@ enum PastState<T> {
 }
 
 impl<T> Past<T> {
-    /// Blocks this thread until the answer has come.
+    /// Blocks this thread until the answer has come. Fails inside `apply` or a read's closure, and for any reason for
+    /// which the earlier state can't be built.
     ///
     /// # Panics
     ///

@@ -101,6 +101,8 @@ impl LogReader {
     /// Returns the next entry; None at the end of the range, or of what was globally persisted when reading began.
     ///
     /// Damaged records are reported once: the next call continues behind them.
+    ///
+    /// Fails if trimming has overtaken the reader, if records are damaged, or if the log can't be read.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, HistoryError> {
         Ok(self.advance()?.then(|| self.shown()))
     }

@@ -126,6 +126,9 @@ impl OnePipeHandle {
     ///
     /// The configuration has the view's members as ranks, in their order; its options may be changed, alike at all of
     /// them.
+    ///
+    /// Fails if the place is taken, if the node was in no view that goes on for `limit`, or if its part in its groups
+    /// is over.
     pub fn take(&self, waker: Waker, limit: Duration) -> Result<(OnePipeConfig, ViewController), TakeError> {
         let until = Instant::now().checked_add(limit);
         let mut state = self.slot.state.lock();

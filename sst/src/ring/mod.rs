@@ -102,7 +102,8 @@ pub(crate) enum Kind {
 pub struct Tag {
     /// A number that the sender's node finds again when it delivers the message; 0 at other members.
     pub ticket: u32,
-    /// The time when the message was sent, or the time of an earlier message of the same sender if that is later.
+    /// The time when the message was sent, by the sender's wall clock, in nanoseconds since 1970 (UTC); or the time of
+    /// an earlier message of the same sender, if that is later.
     pub time: u64,
 }
 

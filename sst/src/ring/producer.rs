@@ -125,19 +125,20 @@ impl<M: RingMemory> Ring<M> {
     }
 
     /// Appends a message. Its ticket stays on this node, where the thread that delivers the record finds it again.
+    /// Fails if the ring is full or closed, or if the payload would never fit.
     pub fn push(&self, payload: &[u8], tag: Tag) -> Result<(), PushError> {
         self.push_inline(payload, tag, 0)
     }
 
     /// Appends a message that was accepted before, as [`push`](Ring::push) does. A ring that was closed since takes it
-    /// all the same.
+    /// all the same. Fails if the ring is full, or if the payload would never fit.
     #[cold]
     pub fn push_accepted(&self, payload: &[u8], tag: Tag) -> Result<(), PushError> {
         self.push_inline(payload, tag, CLOSED)
     }
 
     /// Gives the next turn to a bulk message that was accepted before, and that every member holds. A ring that was
-    /// closed since takes it all the same.
+    /// closed since takes it all the same. Fails if the ring is full.
     #[cold]
     pub fn push_bulk(&self, bulk: Bulk, tag: Tag) -> Result<(), PushError> {
         let at = self.reserve_timed(record_bytes(BULK_BYTES), tag.time, CLOSED)?;

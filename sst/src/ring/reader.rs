@@ -73,6 +73,8 @@ impl Reader {
 
     /// Returns the next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, whose rest is not returned
     /// again.
+    ///
+    /// Fails if the bytes there are none that a correct sender writes.
     // Inlined, since a call would cost as much as the body.
     #[inline(always)]
     pub fn next_turn(&mut self) -> Result<Turn<'_>, Corrupt> {
