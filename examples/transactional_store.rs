@@ -184,7 +184,7 @@ impl Member {
     }
 }
 
-/// Runs a member until its process is killed, or nobody reads its reports.
+/// Runs a member until its process is killed, or the reader of its reports has gone.
 fn run(cluster: &str, id: u32) -> Done {
     let mut member = Member::meet(cluster, id)?;
     if id == MEMBERS[0] {

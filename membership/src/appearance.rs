@@ -101,7 +101,7 @@ impl Appearance {
         if gone.is_empty() {
             return self.late(now, tables, settings);
         }
-        // The caller suspects these, which wedges the view: nobody needs to be given up for being late to it.
+        // The caller suspects these, which wedges the view: no member needs to be given up for being late to it.
         self.lingering.clear();
         gone
     }

@@ -25,7 +25,7 @@ impl Accusations {
         Accusations { made: vec![Ranks::default(); members], received: vec![Ranks::default(); members] }
     }
 
-    /// Adds an accusation of `whom` by `by`.
+    /// Adds an accusation by member `by` of member `whom`.
     pub fn accuse(&mut self, by: usize, whom: usize) {
         self.made[by] = self.made[by].with(Ranks::one(whom));
         self.received[whom] = self.received[whom].with(Ranks::one(by));

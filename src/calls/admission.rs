@@ -194,7 +194,7 @@ impl Admission {
         }
     }
 
-    /// As [`accept`](Admission::accept), of a message whose reply nobody waits for.
+    /// Accepts a message whose reply no caller waits for, as [`accept`](Admission::accept) does.
     pub(crate) fn try_send(&self, message: Envelope) -> Result<(), SubmitError> {
         self.accept(&message, 0)
     }

@@ -32,8 +32,8 @@ const UNBOUNDED: i64 = i64::MAX;
 
 /// The bound of one node's wall clock, set by the engine and asked by all threads that submit.
 ///
-/// A clock is given as its *offset*: its lead over this node's boot clock, which nobody sets. So a clock that is set
-/// right may be used at once.
+/// A clock is given as its *offset*: its lead over this node's boot clock, which neither operators nor programs set.
+/// So a clock that is set right may be used at once.
 #[derive(Debug)]
 pub(crate) struct ClockBound {
     limit: Duration,

@@ -267,7 +267,7 @@ impl Limit {
     }
 }
 
-/// A message on its way whose reply nobody waits for. Resolves once it is accepted.
+/// A message on its way whose reply no caller waits for. Resolves once it is accepted.
 ///
 /// A future for any executor; on a plain thread, [`wait`](Sending::wait). The rules of [`Submit`] for dropping hold
 /// here too.

@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct ViewPart {
     pub(super) epoch: Epoch,
     pub(super) members: ShardView,
-    /// Whether the shard is suspended, and all who may have its state are members.
+    /// Whether the shard is suspended, and all nodes that may have its state are members.
     pub(super) all_back: bool,
     pub(super) submitter: Submitter,
     pub(super) deliverer: Deliverer,

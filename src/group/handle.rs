@@ -55,13 +55,14 @@ impl<R: Replicated> Group<R> {
         Ok(Submit::accepted(&self.shared, self.shared.accept(&Envelope::command(command)?)?))
     }
 
-    /// Sends a command whose reply nobody needs. The returned [`Sending`] resolves once the command is accepted. From
-    /// there on it is delivered exactly once, unless the group ends before.
+    /// Sends a command whose reply the caller does not need. The returned [`Sending`] resolves once the command is
+    /// accepted. From there on it is delivered exactly once, unless the group ends before.
     pub fn send(&self, command: &R::Command) -> Sending {
         Sending::new(&self.shared.admission, Envelope::command(command))
     }
 
-    /// Sends a command whose reply nobody needs, if there is room. Fails with [`SubmitError::Full`] if there is none.
+    /// Sends a command whose reply the caller does not need, if there is room. Fails with [`SubmitError::Full`] if
+    /// there is none.
     pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
         self.shared.admission.try_send(Envelope::command(command)?)
     }
@@ -74,8 +75,8 @@ impl<R: Service> Group<R> {
         &self.shared.admission.name
     }
 
-    /// Looks at this node's replica, linearizably. The read shows the effect of every command whose reply anyone, at
-    /// any node, has seen before this call, and of everything that an earlier such read has shown.
+    /// Looks at this node's replica, linearizably. The read shows the effect of every command whose reply any caller,
+    /// at any node, has seen before this call, and of everything that an earlier such read has shown.
     ///
     /// The closure runs between two commands, on this thread if possible, else on the delivering thread. Keep it short:
     /// while it runs nothing is delivered here, and once rings are full, nowhere. The caller must hold no lock that the

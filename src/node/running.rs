@@ -62,8 +62,8 @@ impl Node {
     }
 
     /// Leaves the group: the others go on without this node, and need no timeout for it. A message that this node has
-    /// accepted is delivered, or fails with an error that says that it was not; where all leave, and too few of those
-    /// who decide are left, the outcome may be unknown. Waits until that is done, for `limit` at most.
+    /// accepted is delivered, or fails with an error that says that it was not; where all leave, and too few of the
+    /// voters are left, the outcome may be unknown. Waits until that is done, for `limit` at most.
     ///
     /// A process that is asked to end (SIGTERM) should call it, whether it is the only one or all are. If all members
     /// leave, in whatever order, the group ends, as by [`shutdown_group`](Node::shutdown_group).

@@ -16,7 +16,7 @@ use crate::replica::command::Command;
 /// types, since these are not the same with every compiler.
 ///
 /// The framework adds the size and the alignment of the archived command, which rkyv lays out alike everywhere. So some
-/// changes are noticed for which nobody thought of the version.
+/// changes are noticed even where the application's version was forgotten.
 ///
 /// ```
 /// use squall::Schema;

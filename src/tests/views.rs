@@ -169,7 +169,7 @@ fn a_stall_fails_whatever_waits_and_ends_with_the_next_view() {
     solo.next_view();
     let mut after = solo.group.submit(&Entry::Add(8));
     solo.settle();
-    assert_eq!(poll(&mut slow), Poll::Ready(Ok(3)), "who has not asked meanwhile gets his reply");
+    assert_eq!(poll(&mut slow), Poll::Ready(Ok(3)), "a caller that has not asked meanwhile gets its reply");
     assert!(poll(&mut after).is_pending(), "it waits behind what was sent before");
     solo.settle();
     assert_eq!(poll(&mut after), Poll::Ready(Ok(11)));

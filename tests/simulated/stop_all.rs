@@ -74,7 +74,7 @@ impl Run {
             .storage("simulated")
             .group("numbers", |group| _ = group.mode(Mode::Durable));
         if rng.u8(0..3) == 0 {
-            // Those who leave first may take most of the votes along.
+            // The members that leave first may be most of the voters.
             let others = rng.choose_multiple(2..=members, if members > 2 { 2 } else { 0 });
             config = config.voters([1].into_iter().chain(others));
         }

@@ -17,7 +17,7 @@ pub(crate) struct ProtectionArgs {
     /// This side's node, where the directory has keys of several
     #[arg(long, value_name = "N", requires = "keys")]
     pub(crate) node: Option<u32>,
-    /// Without keys: «none» lets everyone that reaches the port send files, or get them
+    /// Without keys: «none» lets every program that reaches the port send files, or get them
     #[arg(long, value_enum)]
     pub(crate) security: Option<Unprotected>,
 }

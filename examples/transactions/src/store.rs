@@ -80,7 +80,7 @@ impl Store {
                 match scatter(mode, &messages) {
                     Ok(id) if mode == Mode::Reliable => self.client.sent(id),
                     Ok(_) => self.server.next = None,
-                    // A pipe that makes progress as it scatters has an event about whom it has removed.
+                    // A pipe that makes progress as it scatters has an event about the ranks that it has removed.
                     Err(ScatterError::Full { .. } | ScatterError::Removed { .. } | ScatterError::Ended) => break,
                     Err(error) => unreachable!("the store sends only what the pipe takes: {error}"),
                 }

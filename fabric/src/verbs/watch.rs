@@ -1,6 +1,6 @@
 //! The wake-up of a thread that sleeps when a peer has written polled memory.
 //!
-//! The device reports messages to a thread that sleeps, but no one-sided writes. So a node that is about to sleep
+//! The device reports messages to a thread that sleeps, but not one-sided writes. So a node that is about to sleep
 //! *announces* it: on each endpoint through which a peer may write polled memory, it writes a growing count into a word
 //! of that peer's, the endpoint's *watch*. The peer looks at the watch whenever its writes to polled memory are
 //! complete, and tells the sleeper over the control plane, once for each count.

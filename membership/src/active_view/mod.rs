@@ -228,8 +228,8 @@ impl ActiveView {
     }
 
     /// Whether no other member tells this one, which leaves, what follows: all have ended or gone on, and nothing can
-    /// be decided; or all leave, too, and nothing was decided for long. Those who left before may have taken the votes
-    /// along that a decision needs.
+    /// be decided; or all leave, too, and nothing was decided for long. The members that left before may have been
+    /// voters that a decision needs.
     pub(crate) fn is_deserted(&self, now: Time, settings: &Settings) -> bool {
         let tables = self.tables();
         let leaves = |member| self.closes || self.table.is_leaving(member) || tables.left_before(member);

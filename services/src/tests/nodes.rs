@@ -1,6 +1,6 @@
 //! Nodes in threads that offer services, on one host and at ports.
 //!
-//! The tests of those who use services have this file too: their module brings the names of this crate.
+//! The tests of crates that use services have this file too: their module brings the names of this crate.
 
 use std::{
     collections::BTreeMap,
