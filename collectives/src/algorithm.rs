@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 #[display(rename_all = "kebab-case")]
 pub enum Collective {
-    /// No rank leaves before all have entered.
+    /// A barrier: no rank leaves before all have entered.
     Barrier,
     /// The root's vector goes to all.
     Broadcast,
@@ -12,15 +12,15 @@ pub enum Collective {
     Reduce,
     /// The vectors are combined, and all get the result.
     Allreduce,
-    /// Each rank's block goes to the root.
+    /// The move of each rank's block to the root.
     Gather,
     /// The root gives each rank a block.
     Scatter,
-    /// Each rank's block goes to all.
+    /// The move of each rank's block to all.
     Allgather,
     /// The vectors are combined, and each rank gets one block of the result.
     ReduceScatter,
-    /// Each rank has a block for each rank.
+    /// An exchange in which each rank has a block for each rank.
     AllToAll,
 }
 

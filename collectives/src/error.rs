@@ -16,7 +16,7 @@ pub enum CollectiveError {
     /// The communicator was [disconnected](crate::Communicator::disconnect).
     #[error("the communicator was disconnected: start operations before that")]
     Disconnected,
-    /// As many operations are under way as can be.
+    /// A refusal, since as many operations are under way as can be.
     #[error("the operation that was started {lanes} before this one is still under way: step until it is over")]
     Busy {
         /// The number of operations that can be under way.
@@ -34,7 +34,7 @@ pub enum CollectiveError {
         /// The number of operations that can be under way.
         lanes: usize,
     },
-    /// There is no such rank.
+    /// A root that is none of the ranks.
     #[error("rank {rank} can't be the root of a communicator of {ranks} ranks")]
     Root {
         /// The requested root.

@@ -230,9 +230,9 @@ impl<F: Fabric> Port for LanePort<'_, F> {
 /// The place of a message's bytes.
 #[derive(Clone, Copy)]
 enum At {
-    /// In this rank's region.
+    /// A slot in this rank's region.
     Slot(usize),
-    /// In the landing region.
+    /// A place in the landing region.
     Landed(usize),
 }
 

@@ -30,7 +30,7 @@ pub(crate) enum PlaceError {
     /// The failure is this file's: others may succeed.
     #[error("could not {attempt} \"{path}\": {cause}{}", hint(*cause))]
     Name { attempt: &'static str, path: RelPath, cause: Errno },
-    /// Nothing can be written any more.
+    /// A failure of the disk: nothing can be written any more.
     #[error("could not {attempt} \"{path}\": {cause}{}", hint(*cause))]
     Disk { attempt: &'static str, path: String, cause: Errno },
 }

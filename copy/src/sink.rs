@@ -47,7 +47,7 @@ pub(crate) struct SinkOptions {
 pub(crate) struct Written {
     /// The number of segments that are written.
     pub(crate) segments: u64,
-    /// All files before this entry are in place: their verdicts are not needed.
+    /// The first entry whose file may not be in place. The verdicts of those before it are not needed.
     pub(crate) first_open: usize,
     /// The number of files that the transfer has.
     pub(crate) files: usize,
@@ -88,7 +88,7 @@ pub(crate) enum SinkError {
 enum EntryState {
     /// A file whose bytes are not all here; or a directory or link.
     Open,
-    /// All bytes are in the staging directory, with this BLAKE3.
+    /// A file whose bytes are all in the staging directory, with this BLAKE3.
     Whole([u8; 32]),
     /// The file is verified, and is to be put in place.
     Verified,

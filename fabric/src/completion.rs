@@ -8,8 +8,9 @@ use crate::{
 /// Something that happened, on an endpoint or to a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached. This is an
-    /// endpoint's first completion, unless it breaks before; the peer's writes may have landed already.
+    /// The connection, since both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be
+    /// reached. This is an endpoint's first completion, unless it breaks before; the peer's writes may have landed
+    /// already.
     Connected {
         /// The endpoint.
         endpoint: EndpointId,
@@ -107,7 +108,7 @@ pub enum BreakReason {
     /// The peer closed its side.
     #[error("it closed the connection")]
     PeerClosed,
-    /// Nothing came through for the failure timeout.
+    /// The silence of a peer for the failure timeout.
     #[error("it could not be reached for the failure timeout")]
     Unreachable,
     /// The peer's host, or something on the way, ended the connection without a word. The peer may live.

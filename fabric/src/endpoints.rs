@@ -47,7 +47,7 @@ pub(crate) struct Endpoints<E> {
 }
 
 impl<E> Endpoints<E> {
-    /// No endpoints yet; `space` (below 8) tells their ids from those of other fabrics.
+    /// Makes an empty table; `space` (below 8) tells the endpoints' ids from those of other fabrics.
     pub(crate) fn new(space: u8) -> Endpoints<E> {
         assert!(space < 8, "an id has room for 8 fabrics");
         Endpoints {

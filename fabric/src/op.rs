@@ -22,7 +22,7 @@ pub enum Source<'a> {
     /// Registered memory, fetched at any time until the local completion: it must not change until then, or the peer
     /// may get any mixture (of whole words, between polled regions).
     Region(Slice<'a>),
-    /// At most [`INLINE_BYTES`], captured by the post.
+    /// Bytes, at most [`INLINE_BYTES`], captured by the post.
     Inline(&'a [u8]),
 }
 

@@ -41,7 +41,7 @@ impl Condition {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`wait`](Condition::wait), for `limit` at most. The result says whether that was reached.
+    /// Waits as [`wait`](Condition::wait) does, for `limit` at most. The result says whether that was reached.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -50,7 +50,8 @@ impl Condition {
         self.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`wait_timeout`](Condition::wait_timeout), again and again as long as `condition` is true of the value.
+    /// Waits as [`wait_timeout`](Condition::wait_timeout) does, again and again as long as `condition` is true of the
+    /// value.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

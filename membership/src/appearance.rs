@@ -40,7 +40,7 @@ pub(crate) struct Appearance {
     known: u64,
     since: Option<Time>,
     suspicions: Vec<PendingSuspicion>,
-    /// By member, the time since which it is late for this view, and its row does not say for what it waits.
+    /// The time since which a member is late for this view and its row does not say for what it waits, by member.
     lingering: BTreeMap<usize, Time>,
 }
 

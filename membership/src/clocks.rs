@@ -2,10 +2,10 @@
 
 use squall_fabric::Time;
 
-/// By member, the lead of its wall clock over this node's boot clock.
+/// The lead of each member's wall clock over this node's boot clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Clocks {
-    /// By member: its last reading, and the difference when that was first seen, in nanoseconds.
+    /// The last reading of each member, and the difference when that was first seen, in nanoseconds.
     seen: Vec<(u64, i64)>,
     changed: bool,
 }

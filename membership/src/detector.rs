@@ -14,7 +14,7 @@ pub struct Detector {
     /// The time of the last look.
     looked: Option<Time>,
     has_stalled: bool,
-    /// By member, its counter, and the time at which that value was first seen.
+    /// The counter of each member, and the time at which that value was first seen.
     seen: Vec<(u64, Time)>,
 }
 

@@ -28,24 +28,24 @@ pub enum EndReason {
     /// A view could not be installed.
     #[error("a view could not be installed: {0}")]
     NoMemory(#[from] RegisterError),
-    /// This node's disk failed: its data may not survive a crash here.
+    /// A failure of this node's disk: its data may not survive a crash here.
     #[error("this node's disk failed: {0}")]
     Storage(String),
-    /// This node has left: it was asked to, or all members were.
+    /// A departure: this node was asked to leave, or all members were.
     #[error("this node has left the group")]
     Left,
-    /// This node's application panicked, so its replica is like no other.
+    /// A panic of this node's application, so that its replica is like no other.
     #[error("this node's application panicked")]
     Panicked,
-    /// This node's application panicked on a command that its log has, so it would panic again. The sentence names the
-    /// command, and says what can be done.
+    /// A panic of this node's application on a command that its log has, so that it would panic again. The sentence
+    /// names the command, and says what can be done.
     #[error("{0}")]
     Poison(String),
     /// An operator has this node's log skip other commands than the others' logs. The sentence names them, and says
     /// what can be done.
     #[error("{0}")]
     Skips(String),
-    /// This node is shutting down.
+    /// A shutdown of this node.
     #[error("this node is shutting down")]
     ShutDown,
 }
@@ -83,7 +83,7 @@ pub enum Cause {
         /// The time for which this node waited.
         waited: Duration,
     },
-    /// Not all of the shards' connections came up.
+    /// A view of which not all of the shards' connections came up.
     #[error("the shards' connections did not all come up within {waited:?}")]
     NotConnected {
         /// The time for which this node waited.
@@ -140,7 +140,7 @@ pub enum Cause {
     /// Nodes ask to join, or have become complete.
     #[error("the members are to change")]
     Asked,
-    /// This node leaves.
+    /// A departure of this node.
     #[error("this node leaves")]
     Leaving,
 }

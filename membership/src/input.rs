@@ -73,10 +73,10 @@ pub enum Input {
     Connected,
     /// The endpoints of all shards are connected.
     ShardsConnected,
-    /// This node holds a shard's whole state now, and its disk has that, too, with all that was delivered before the
-    /// view. It can't be said in a view once that is wedged: say it in the next, if it still holds. Say it as well
-    /// where the view calls this node complete. Up to then, the other members remember the earlier holders of the
-    /// state.
+    /// The completeness of this node, which holds a shard's whole state now. Its disk has that, too, with all that was
+    /// delivered before the view. It can't be said in a view once that is wedged: say it in the next, if it still
+    /// holds. Say it as well where the view calls this node complete. Up to then, the other members remember the
+    /// earlier holders of the state.
     Complete(ShardId),
     /// The copies of shards that this node's disk holds. To be said before its first step, if it has a disk that may
     /// have been that of a member before, and anew after each [`Effect::Dropped`].
@@ -88,7 +88,7 @@ pub enum Input {
     Suspect(NodeId),
     /// The node is asked to leave.
     Leave,
-    /// All members are to leave, each as if it were asked to: the group is to end.
+    /// The end of the group: all members are to leave, each as if it were asked to.
     Close,
     /// The node is asked to stop, without waiting for others.
     Stop,
@@ -153,11 +153,11 @@ pub enum Effect {
         /// without anything that others deliver without this node; [`Time::MAX`] if that is not known.
         readable_until: Time,
     },
-    /// No successor of the view can be decided for now; the sentence says why. That may end at any time: then whatever
-    /// is decided comes as usual.
+    /// A stall: no successor of the view can be decided for now; the sentence says why. That may end at any time: then
+    /// whatever is decided comes as usual.
     Stalled(String),
-    /// This node may have the state of a suspended shard, as one that was complete before: say what its disk holds,
-    /// with [`Input::Held`].
+    /// A request for what this node's disk holds of a suspended shard, whose state it may have, as one that was
+    /// complete before. The answer is [`Input::Held`].
     Gather,
     /// A report for the view log, of this node's copies.
     Return(ReturnReport),

@@ -27,7 +27,7 @@ pub struct GroupLayout {
     pub name: String,
     /// The number of its shards. Shards are numbered through all groups, in their order.
     pub shards: u32,
-    /// With fewer complete members than this, a shard refuses work. At least 1.
+    /// The number of complete members below which a shard refuses work. At least 1.
     pub min_replicas: u32,
     /// The number of members that a shard has, where there are as many; None for all. A replica that moves is added
     /// before the one that it replaces goes, so there is one more until it holds the state.
@@ -86,7 +86,7 @@ impl GroupLayout {
         GroupLayout { name, shards: 1, min_replicas: 1, max_replicas: None, senders: None, counts }
     }
 
-    /// Those of a shard's complete members that may send.
+    /// Returns the complete members of a shard that may send.
     pub(crate) fn senders_of(&self, complete: &[NodeId]) -> Vec<NodeId> {
         let may_send = |node: &&NodeId| self.senders.as_ref().is_none_or(|senders| senders.contains(node));
         complete.iter().filter(may_send).copied().collect()
@@ -136,7 +136,7 @@ pub enum LayoutError {
         /// The group.
         name: String,
     },
-    /// There are too many shards.
+    /// A layout of too many shards.
     #[error("all groups together have {shards} shards: at most {MAX_SHARDS} are possible")]
     TooManyShards {
         /// The sum over all groups.
@@ -148,7 +148,7 @@ pub enum LayoutError {
         /// The group.
         name: String,
     },
-    /// No view is large enough.
+    /// A number of replicas for which no view is large enough.
     #[error("the group {name:?} has min_replicas = {min}: a view has at most {MAX_MEMBERS} members")]
     TooManyReplicas {
         /// The group.
@@ -156,7 +156,7 @@ pub enum LayoutError {
         /// The minimum.
         min: u32,
     },
-    /// No shard could ever work.
+    /// A minimum above the maximum, with which no shard could ever work.
     #[error(
         "the group {name:?} has min_replicas = {min} and max_replicas = {max}: raise the second, or lower the first"
     )]
@@ -168,7 +168,7 @@ pub enum LayoutError {
         /// The maximum.
         max: u32,
     },
-    /// No member may send.
+    /// A shard in which no member may send.
     #[error("the group {name:?} lists no senders: list some, or leave the list out for all")]
     NoSenders {
         /// The group.

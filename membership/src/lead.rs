@@ -8,14 +8,14 @@ use crate::{ranks::Ranks, view::MAX_MEMBERS};
 /// The accusations of members against each other, by rank, as one member's table says them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accusations {
-    /// By member, the members that it accuses.
+    /// The members that each member accuses.
     made: Vec<Ranks>,
-    /// By member, the members that accuse it.
+    /// The members that accuse each member.
     received: Vec<Ranks>,
 }
 
 impl Accusations {
-    /// No accusations among `members` members.
+    /// Makes a set without accusations, among `members` members.
     ///
     /// # Panics
     ///

@@ -22,7 +22,7 @@ pub(crate) struct Leases {
     /// A moment, on this member's clock, after which it vouched for no member.
     vouched_until: Option<Time>,
     vouched: Vec<bool>,
-    /// By member, whether a kernel vouches that its process is gone.
+    /// Whether a kernel vouches that a member's process is gone, by member.
     gone: Vec<bool>,
 }
 

@@ -143,8 +143,8 @@ impl Membership {
         self.active.as_ref().filter(|_| !self.ended)?.forced(&self.settings)
     }
 
-    /// As [`forced`](Membership::forced), for a node in no view that was started again with its disk. `last` is the
-    /// last view that its part of the view log has. None unless it was a member of that view.
+    /// Returns what [`forced`](Membership::forced) does, for a node in no view that was started again with its disk.
+    /// `last` is the last view that its part of the view log has. None unless it was a member of that view.
     pub fn forced_from_disk(&self, last: Option<&Proposal>) -> Option<(Proposal, Vec<ShardId>)> {
         let is_outside = self.active.is_none() && self.installing.is_none() && !self.ended;
         is_outside.then(|| self.returning.forced(&self.me, &self.settings, last)).flatten()

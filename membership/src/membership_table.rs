@@ -42,15 +42,15 @@ pub(crate) struct MembershipTable {
     /// The member's wall clock: the sums by which it has gone forward, and back, in nanoseconds. Two counters, since a
     /// clock may be set back, and a counter can't.
     clock: Counters,
-    /// By shard, the final count.
+    /// The final count of each shard.
     frozen: Counters,
-    /// By shard, 1 once the member holds its state, on its disk too. A counter, so that a member that sees `wedged`
-    /// sees it.
+    /// A number for each shard: 1 once the member holds its state, on its disk too. A counter, so that a member that
+    /// sees `wedged` sees it.
     complete: Counters,
-    /// By shard, the thing for which the member's clean-up of it waits: the remainder of a division by 3. Each change
+    /// The thing for which the member's clean-up of each shard waits: the remainder of a division by 3. Each change
     /// adds to it.
     waits: Counters,
-    /// By member, whether this one suspects it.
+    /// Whether this member suspects another, by member.
     suspected: Vec<Flag>,
     asks: Flag,
     leaving: Flag,

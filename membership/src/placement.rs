@@ -26,7 +26,7 @@ struct Shard {
     replicas: usize,
     /// The members that it had.
     kept: Ranks,
-    /// Those of them that hold its state, or were the last to hold it.
+    /// The members of the shard that hold its state, or were the last to hold it.
     holders: Ranks,
     /// The members that it is to have.
     chosen: Ranks,

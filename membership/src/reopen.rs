@@ -107,7 +107,8 @@ pub(crate) fn reopened(view: &View, backs: &[ReturnReport], stays: impl Fn(&Memb
     (next, ends)
 }
 
-/// As [`successor`](crate::successor), and the suspended shards go on of which staying members have reported a copy.
+/// Returns what [`successor`](crate::successor) does, with the suspended shards going on of which staying members have
+/// reported a copy.
 pub fn reopening(
     current: &View,
     layout: &Layout,

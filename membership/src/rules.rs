@@ -29,7 +29,7 @@ pub fn successor(
     following(current, layout, by, stay, join, finals, &Ends::new())
 }
 
-/// As [`successor`], where some shards' orders end at these places and not at trims.
+/// Returns what [`successor`] does, where some shards' orders end at these places and not at trims.
 pub(crate) fn following(
     current: &View,
     layout: &Layout,
@@ -203,7 +203,7 @@ pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &
     check_ending(current, layout, candidates, &Ends::new(), proposal)
 }
 
-/// As [`check`], where some shards' orders end at these places and not at trims.
+/// Checks as [`check`] does, where some shards' orders end at these places and not at trims.
 pub(crate) fn check_ending(
     current: &View,
     layout: &Layout,

@@ -21,9 +21,9 @@ const REPORTED_AFTER: Duration = Duration::from_secs(1);
 /// ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StallLimits {
-    /// For its disk.
+    /// The time for its disk.
     pub disk: Duration,
-    /// For its application.
+    /// The time for its application.
     pub application: Duration,
 }
 

@@ -146,9 +146,9 @@ pub enum ShardState {
     /// All work.
     #[default]
     Active,
-    /// It has fewer complete members than its minimum, so it refuses work until others join.
+    /// A shard with fewer complete members than its minimum, which refuses work until others join.
     Inadequate,
-    /// No member is known to hold its state. It goes on when a holder returns with the state.
+    /// A shard whose state no member is known to hold. It goes on when a holder returns with the state.
     Suspended {
         /// The last view in which a member held it. Its order ends where the copy ends that the shard goes on with.
         after: Epoch,

@@ -58,16 +58,16 @@ pub struct Proposal {
 /// The reason for which an entry does nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refused {
-    /// There is a first view already, or none yet.
+    /// A proposal of a first view where there is one already, or of a later one where there is none yet.
     #[error("the cluster has been begun already, or not yet")]
     OutOfPlace,
-    /// It follows another view than the current one.
+    /// A proposal that follows another view than the current one.
     #[error("it follows another view: the current one is of {current}")]
     NotCurrent {
         /// The current view's epoch.
         current: Epoch,
     },
-    /// It breaks a rule for successors; the sentence says which.
+    /// A proposal that breaks a rule for successors; the sentence says which.
     #[error("{0}")]
     Rule(String),
 }
@@ -98,8 +98,8 @@ pub enum ViewEvent {
     Reported(Report),
     /// The members of the current view that are back. It replaces an earlier list. A later view discards it.
     Returns(Vec<ReturnReport>),
-    /// Nothing could be decided for so long that callers should not wait: too few voters can be reached. That may end
-    /// at any time; then whatever is decided comes as usual.
+    /// A lack of voters that can be reached: nothing could be decided for so long that callers should not wait. That
+    /// may end at any time; then whatever is decided comes as usual.
     NoQuorum,
 }
 

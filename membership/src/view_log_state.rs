@@ -79,7 +79,7 @@ pub enum Entry {
 /// The effect of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// There is a new view.
+    /// A new view.
     View(Proposal),
     /// The nodes that ask to join have changed.
     Candidates,
@@ -96,9 +96,9 @@ pub struct ViewLogState {
     layout: Layout,
     last: Option<Proposal>,
     candidates: Vec<Member>,
-    /// By node, the reports of nodes that are back, of the current view.
+    /// The reports of nodes that are back, of the current view, by node.
     backs: BTreeMap<NodeId, ReturnReport>,
-    /// By node, the latest life in which it was a member: no earlier one comes back.
+    /// The latest life in which each node was a member: no earlier one comes back.
     newest: BTreeMap<NodeId, Incarnation>,
     /// The views that operators have forced, in words, oldest first.
     forced: Vec<String>,

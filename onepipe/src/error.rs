@@ -37,10 +37,10 @@ pub enum CreateError {
 /// The reason why a scattering was not taken. Nothing of it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScatterError {
-    /// It has no messages.
+    /// A scattering without messages.
     #[error("a scattering has at least one message")]
     Empty,
-    /// There is no such rank.
+    /// A message for a rank that there is not.
     #[error("a message is for rank {rank}, but there are only {ranks}")]
     Rank {
         /// The rank that the message is for.
@@ -68,13 +68,13 @@ pub enum ScatterError {
         /// The rank.
         rank: usize,
     },
-    /// As many bytes wait for room at receivers as may.
+    /// A refusal, since as many bytes wait for room at receivers as may.
     #[error("{waiting_bytes} bytes of messages wait for room at their receivers: step, and try again")]
     Full {
         /// The number of waiting bytes.
         waiting_bytes: usize,
     },
-    /// This rank was removed from its group, or has left it.
+    /// A call at a rank that was removed from its group, or has left it.
     #[error("this rank is no longer in its group: form another")]
     Ended,
 }

@@ -16,11 +16,11 @@ use crate::{
 /// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerState {
-    /// It is connected, or will be.
+    /// A peer that is connected, or will be.
     Live,
-    /// It is not heard any more, but counts until it is removed.
+    /// A peer that is not heard any more, but counts until it is removed.
     Broken,
-    /// It was removed.
+    /// A peer that was removed.
     Removed,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum PeerState {
 pub(crate) struct RankPeer {
     /// The region that the peer writes into.
     pub(crate) region: Region,
-    /// None while it can't be reached.
+    /// The link; None while the rank can't be reached.
     pub(crate) link: Option<PeerLink>,
     pub(crate) state: PeerState,
     /// Whether there was a link.

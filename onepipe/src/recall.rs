@@ -22,7 +22,7 @@ const BATCH: usize = INLINE_BYTES / 8 - 1;
 /// A sender's recalls.
 #[derive(Debug)]
 pub(crate) struct Recalls {
-    /// By wide timestamp: the scatterings whose recall some receivers have not carried out.
+    /// The scatterings whose recall some receivers have not carried out, by wide timestamp.
     open: BTreeMap<u64, Open>,
     /// The wide timestamps of recalled scatterings that this rank's barrier may not have passed, carried out or not.
     known: BTreeSet<u64>,

@@ -50,11 +50,11 @@ pub(crate) struct WaitingScatterings {
     /// The slots of scatterings, kept with their memory for later ones.
     slots: Vec<Scattering>,
     unused: Vec<usize>,
-    /// By mode and receiver: slots and parts that have no room there, the earliest first.
+    /// Slots and parts that have no room at a receiver, the earliest first, by mode and receiver.
     queues: [Vec<VecDeque<(usize, usize)>>; 2],
     /// Slots that have all their room, in the order in which they got it.
     ready: VecDeque<usize>,
-    /// By mode: the bytes of records that wait.
+    /// The bytes of records that wait, by mode.
     bytes: [usize; 2],
 }
 

@@ -13,7 +13,7 @@ pub enum Mode {
     /// Atomic multicast: one order at all members, each message once all have received it.
     #[default]
     Ordered,
-    /// As `Ordered`, with a log on disk: each message has a version, and is [globally
+    /// The mode `Ordered` with a log on disk: each message has a version, and is [globally
     /// persisted](crate::Deliver::globally_persisted) once all members have it on disk.
     Durable,
     /// Each sender's messages in their order, at most once, as they arrive. No order between senders, no nulls, no
@@ -31,12 +31,12 @@ impl Mode {
 /// The path by which bulk messages travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BulkPath {
-    /// Over a network, where each sender's link is the bottleneck: by a binomial pipeline, in which members pass blocks
-    /// on.
+    /// A network, where each sender's link is the bottleneck. Bulk messages go by a binomial pipeline, in which members
+    /// pass blocks on.
     #[default]
     Network,
-    /// As over a [`Network`](BulkPath::Network), by devices that lock the memory that they reach. Reserves stay as they
-    /// are: a new one would take long to lock, and would give nothing back to the system.
+    /// A [`Network`](BulkPath::Network) of devices that lock the memory that they reach. Reserves stay as they are: a
+    /// new one would take long to lock, and would give nothing back to the system.
     Rdma,
     /// Through memory that members share, from the sender to each of the others. There, a block costs its receiver a
     /// copy and its sender nothing.

@@ -81,7 +81,7 @@ pub enum Fault {
     /// Its ring holds something that is not a record.
     #[error(transparent)]
     Ring(#[from] Corrupt),
-    /// It gave a turn to a bulk message that did not come, or to another than the next.
+    /// A turn of a bulk message that did not come, or of another than the next.
     #[error("it announced bulk message {number} of {bytes} bytes, which is not the next that came")]
     Bulk {
         /// The message's number.

@@ -10,7 +10,7 @@ pub enum CreateError {
     /// The view has no such shard.
     #[error("the view has no {0}")]
     NoSuchShard(ShardId),
-    /// This node is not one of the shard's members.
+    /// A node that is not one of the shard's members.
     #[error("{node} is no member of {shard}")]
     NotAMember {
         /// This node.
@@ -47,7 +47,7 @@ pub enum CreateError {
 /// The reasons for which a message was not accepted. Nothing of it will be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitRefused {
-    /// There is no room until older messages are delivered everywhere.
+    /// A lack of room, until older messages are delivered everywhere.
     #[error(
         "the sender's ring, or its reserve for bulk messages, is full until older messages are delivered everywhere"
     )]
@@ -66,7 +66,7 @@ pub enum SubmitRefused {
     /// The shard takes no more messages.
     #[error("the shard takes no more messages")]
     Closed,
-    /// This node may not send in this shard.
+    /// A node that may not send in this shard.
     #[error("this node is not configured as a sender of this shard")]
     NotASender,
 }

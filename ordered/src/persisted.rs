@@ -36,7 +36,7 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Called before the delivering thread publishes its place in the order.
+    /// Sets the version that is applied, before the delivering thread publishes its place in the order.
     pub(crate) fn set_applied(&self, version: u64) {
         self.applied.store(version, Ordering::Release);
     }

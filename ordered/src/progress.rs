@@ -91,7 +91,7 @@ impl Progress {
         Time::from_nanos(self.lease.until.load(Ordering::Acquire))
     }
 
-    /// Called before peers are told of anything that the change must precede: that this member is wedged.
+    /// Sets the lease, before peers are told of anything that the change must precede: that this member is wedged.
     pub(crate) fn set_lease(&self, until: Time, renew_at: Time) {
         // Mostly nothing changes, and a store would take the cache line from the threads that read.
         if self.lease.renew_at.load(Ordering::Relaxed) != renew_at.as_nanos() {
@@ -107,7 +107,7 @@ impl Progress {
         self.lease.received.load(Ordering::Acquire)
     }
 
-    /// Called before the peers are told.
+    /// Sets the place up to which messages were received, before the peers are told.
     pub(crate) fn set_received(&self, to: u64) {
         if self.lease.received.load(Ordering::Relaxed) != to {
             self.lease.received.store(to, Ordering::Release);

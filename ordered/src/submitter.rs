@@ -12,7 +12,7 @@ use crate::{bulk::BulkQueue, error::SubmitRefused, progress::Progress};
 #[derive(Clone, Debug)]
 pub struct Submitter {
     ring: Option<Arc<Ring>>,
-    /// None if there are no bulk messages.
+    /// The queue of bulk messages; None if there are none.
     queue: Option<Arc<BulkQueue>>,
     /// The length of the longest message that is not a bulk message, in bytes.
     inline_bytes: usize,

@@ -23,7 +23,7 @@ use crate::{
 /// The medium that carries a group's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// All members are on one host.
+    /// Shared memory, with all members on one host.
     SharedMemory,
     /// Links between hosts.
     Network(Network),
@@ -58,7 +58,7 @@ const RDMA_PER_BLOCK: Duration = Duration::from_nanos(1750);
 /// Two threads are woken for a block and for the word that the next one may come; each takes some 30 µs.
 const TCP_PER_BLOCK: Duration = Duration::from_micros(60);
 
-/// All blocks but a message's last are whole pages.
+/// The size of a page, in bytes. All blocks but a message's last are whole pages.
 const PAGE: usize = 4096;
 
 /// The number of blocks in shared memory, as long as their size is within these bounds.
@@ -111,8 +111,8 @@ const SHARED_WINDOW: usize = 8;
 /// The number of receives beyond the sends: the sender knows of the next one before it needs it.
 const RECEIVES_BEYOND: usize = 2;
 
-/// Over a network blocks go in step, one at a time. A block that comes early takes its receiver's bandwidth from one
-/// that others wait for, and two that a node sends at once delay the first.
+/// The number of receives ahead over a network, where blocks go in step, one at a time. A block that comes early takes
+/// its receiver's bandwidth from one that others wait for, and two that a node sends at once delay the first.
 const NETWORK_RECEIVES_AHEAD: usize = 1;
 const NETWORK_SENDS_IN_FLIGHT: usize = 1;
 

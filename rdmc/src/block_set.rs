@@ -11,7 +11,7 @@ pub struct BlockSet {
 }
 
 impl BlockSet {
-    /// None of `len` blocks.
+    /// Makes a set with none of `len` blocks.
     pub fn new(len: u32) -> BlockSet {
         BlockSet { words: Vec::new(), len, count: 0 }
     }

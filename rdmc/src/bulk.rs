@@ -58,7 +58,7 @@ pub struct Bulk<F> {
     completions: Vec<Completion>,
     backoff: Backoff,
     armed: bool,
-    /// Set when a caller may have asked for something since the last turn. Only a turn carries it out.
+    /// Whether a caller may have asked for something since the last turn. Only a turn carries it out.
     asked: bool,
 }
 

@@ -102,7 +102,7 @@ const VERSION: u64 = 1;
 /// The reason why a group could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// This node is not one of the members.
+    /// A node that is not one of the members.
     #[error("{0} is no member of the group")]
     NotAMember(NodeId),
     /// A member is named twice.
@@ -114,13 +114,13 @@ pub enum CreateError {
     /// A window is zero.
     #[error("a group needs at least one receive ahead, one send in flight, and one step ahead")]
     Window,
-    /// There is no such schedule.
+    /// A schedule that there is not.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// There is such a group already.
+    /// A group that there is already.
     #[error("there is a group {0:?} already: a group that follows another needs another instance")]
     Exists(GroupId),
     /// The message that is to be completed does not fit its description.

@@ -36,7 +36,7 @@ const _: () = assert!(CHANGES <= MIN_RECV_DEPTH, "each change takes a receive th
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) failed: Option<Suspect>,
-    /// By the root: the number of messages.
+    /// The number of messages, by the root.
     pub(crate) total: Option<u64>,
     pub(crate) done: bool,
     pub(crate) closed: bool,

@@ -77,7 +77,7 @@ pub(crate) enum Breach {
 /// The reason why memory was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptError {
-    /// No message of this number waits for memory: it has some, or the group has failed meanwhile.
+    /// A message that does not wait for memory: it has some, or the group has failed meanwhile.
     #[error("message {0} does not wait for memory: it has some, or the group has failed")]
     NotWaiting(u64),
     /// The message can't fit.

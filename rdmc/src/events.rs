@@ -9,8 +9,8 @@ use crate::{block_set::BlockSet, buffer::Buffer};
 /// Something that happened in a group, at this member.
 #[derive(Debug)]
 pub enum Event {
-    /// All of this member's endpoints are connected. (Messages may come before. A group may also be destroyed before,
-    /// if it had no need of one of them.)
+    /// The connection of all of this member's endpoints. (Messages may come before. A group may also be destroyed
+    /// before, if it had no need of one of them.)
     Connected,
     /// A message comes, for which memory is needed: answer with [`accept`](crate::Group::accept), at once or later.
     /// Until then its senders wait.
@@ -40,7 +40,7 @@ pub enum Event {
     },
     /// The group has failed. The event comes once, as the last of all: nothing lands any more.
     Failed(Failure),
-    /// Every message has reached every member, and all members know it. The last of all events.
+    /// The last of all events: every message has reached every member, and all members know it.
     Destroyed,
 }
 

@@ -13,7 +13,7 @@ pub struct Plan {
     steps: Vec<Step>,
 }
 
-/// Some blocks are held by no member.
+/// The blocks that no member holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{count} blocks of the message, from block {first} on, are held by no member: it must come from its source again"

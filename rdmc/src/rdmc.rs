@@ -24,7 +24,7 @@ pub struct Rdmc {
 }
 
 impl Rdmc {
-    /// No groups.
+    /// Makes a set without groups.
     pub fn new() -> Rdmc {
         Rdmc::default()
     }

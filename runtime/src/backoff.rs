@@ -16,7 +16,7 @@ pub enum Spin {
     /// Spin for a moment where the host has cores enough, then sleep. An idle node uses next to no processor time.
     #[default]
     Auto,
-    /// No thread ever sleeps. The lowest latency, for a core per thread.
+    /// Never sleep. The lowest latency, for a core per thread.
     Always,
     /// Sleep as soon as there is nothing to do.
     Never,

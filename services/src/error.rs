@@ -18,7 +18,7 @@ pub enum ControlError {
         /// The rule that it breaks.
         rule: NameError,
     },
-    /// No process has the node's name on this host.
+    /// The lack of a process that has the node's name on this host.
     #[error(
         "{node} of cluster {cluster:?} does not run on this host: start it, or give the cluster and the id of one that runs"
     )]
@@ -50,7 +50,7 @@ pub enum ControlError {
         /// The node, if it is known.
         node: Option<NodeId>,
     },
-    /// No node was named, though on one host nodes are reached by their ids.
+    /// A call that names no node, though on one host nodes are reached by their ids.
     #[error("a node of a cluster in shared memory is reached by its id, and none was given")]
     NoNode,
     /// The node's port was not reached.
@@ -92,7 +92,7 @@ pub enum ControlError {
         /// The node that answers.
         found: NodeId,
     },
-    /// There was no answer for too long, or the other side closed the stream.
+    /// The lack of an answer for too long, or the end of the stream by the other side.
     #[error("{} was called, and {}", whom(.node), ended(.cause))]
     Cut {
         /// The node that was called, if it is known.

@@ -25,7 +25,7 @@ use rustix::{
 /// A reason for which a name can't be used.
 #[derive(Debug)]
 pub enum LocalError {
-    /// No process has it.
+    /// A name that no process has.
     Absent,
     /// Another process has it.
     Taken,

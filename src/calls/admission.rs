@@ -42,8 +42,8 @@ pub(crate) struct Admission {
     halted: Lock<Option<Unavailable>>,
     /// Notified when there is room again for messages that are no bulk messages.
     room: Event,
-    /// As `room`, for bulk messages. They need far more of another kind of room, and would use up the notifications of
-    /// others.
+    /// The counterpart of `room` for bulk messages. They need far more of another kind of room, and would use up the
+    /// notifications of others.
     bulk_room: Event,
     /// Whether the delivering thread has messages of an earlier view to send before any new ones.
     resubmitting: AtomicBool,
@@ -64,9 +64,9 @@ pub(crate) struct EngineHandle {
 /// The state of a group as regards new messages: whether it takes them, and through which submitter.
 #[derive(Debug)]
 pub(crate) enum AdmissionState {
-    /// There has been no view.
+    /// The time before any view.
     NotStarted,
-    /// In a view. Once the view is over, the submitter refuses, and callers wait for the next.
+    /// The time in a view. Once the view is over, the submitter refuses, and callers wait for the next.
     Open {
         submitter: Submitter,
         /// The reason for which it takes reads and no messages; [`SubmitError::Full`] if that will change by itself.

@@ -9,7 +9,7 @@ use squall_ordered::SubmitRefused;
 /// The reason for which a submit or send failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// There was no room, now or until the deadline. Nothing was sent, and the caller may try again.
+    /// A lack of room, now or until the deadline. Nothing was sent, and the caller may try again.
     #[error(
         "there is no room for the message, and it was not sent: other members have not delivered what fills the ring (or, for a \
          bulk message, the reserve), or as many submits wait as may; try again, or configure a larger ring_bytes, bulk_reserve or \
@@ -26,7 +26,7 @@ pub enum SubmitError {
         /// The largest that fits, in bytes.
         max: usize,
     },
-    /// This node may not send in this group. Nothing was sent.
+    /// A call at a node that may not send in this group. Nothing was sent.
     #[error("this node is not a sender of the group: add its id to the group's `senders`, at all nodes")]
     NotASender,
     /// The group has ended at this node.
@@ -37,7 +37,7 @@ pub enum SubmitError {
         /// The knowledge of the message.
         outcome: Outcome,
     },
-    /// This node can't serve the group for now. It goes on by itself when it can.
+    /// A pause of this node, which can't serve the group for now. It goes on by itself when it can.
     #[error("{why}; {outcome}")]
     Unavailable {
         /// The reason for which it can't.
@@ -123,14 +123,14 @@ pub enum Unavailable {
         /// The first view without it.
         epoch: Epoch,
     },
-    /// This node is a member of the group, but not of this shard.
+    /// A call at a member of the group that is no member of this shard.
     #[error("this node is no member of the shard: ask one of its members, {}", list(members))]
     Elsewhere {
         /// The shard's members, by rank.
         members: Vec<NodeId>,
     },
-    /// This node is new in the group. It lacks the group's state, or may not send in the view in which it got the
-    /// state.
+    /// A call at a node that is new in the group. It lacks the group's state, or may not send in the view in which it
+    /// got the state.
     #[error("this node is joining the group: try again, or ask another member")]
     Joining,
     /// This node's clock is further ahead of the other members' than `clock_limit_ms`. Its messages would carry the
@@ -152,7 +152,7 @@ pub enum Unavailable {
         "the group has fewer members with its state than its `min_replicas`: it refuses work until more have joined"
     )]
     Inadequate,
-    /// No member holds the group's state.
+    /// The lack of a member that holds the group's state.
     #[error("no member holds the group's state: {}", suspended(last_holders, *all_back))]
     Suspended {
         /// The nodes that held it last.
@@ -181,16 +181,16 @@ pub(crate) fn list(nodes: &[NodeId]) -> String {
 /// The knowledge of a message that got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was never accepted, so no member delivers it.
+    /// A message that was never accepted, so that no member delivers it.
     NotAccepted,
-    /// It was accepted, and lies beyond the end of what the group delivered, so no member delivers it.
+    /// A message that was accepted and lies beyond the end of what the group delivered, so that no member delivers it.
     NotDelivered,
-    /// It was accepted, and the members that stayed deliver it: only its reply is lost. Every linearizable read that
-    /// begins from now on shows it.
+    /// A message that was accepted and that the members that stayed deliver: only its reply is lost. Every linearizable
+    /// read that begins from now on shows it.
     ///
     /// Never reported in a durable group, where a loss of power may undo it until all members have it on disk.
     Delivered,
-    /// It was accepted, and some members may have delivered it, or may deliver it later.
+    /// A message that was accepted and that some members may have delivered, or may deliver later.
     Unknown {
         /// Unordered mode: the members known to have it, this node included. In ordered mode it is always empty.
         held_by: Vec<NodeId>,
@@ -237,7 +237,7 @@ pub enum ReadError {
         /// The reason for the end.
         reason: EndReason,
     },
-    /// This node can't serve the group for now. It goes on by itself when it can.
+    /// A pause of this node, which can't serve the group for now. It goes on by itself when it can.
     #[error("{why}")]
     Unavailable {
         /// The reason for which it can't.

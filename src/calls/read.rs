@@ -112,7 +112,7 @@ impl<S> Reads<S> {
         self.look_if(admission, look, || true)
     }
 
-    /// As [`look_here`](Reads::look_here), if `may` says that the state may be shown.
+    /// Looks as [`look_here`](Reads::look_here) does, if `may` says that the state may be shown.
     fn look_if<T, L>(
         &self,
         admission: &Admission,
@@ -304,9 +304,9 @@ pub struct Read<T> {
 
 /// The place of the answer.
 enum Where<T> {
-    /// In the `Read` itself, from the beginning; None once it was taken.
+    /// An answer in the `Read` itself, from the beginning; None once it was taken.
     Here(Option<Result<T, ReadError>>),
-    /// In memory shared with the delivering thread, which puts it there.
+    /// An answer in memory shared with the delivering thread, which puts it there.
     There(Arc<ReadAnswer<T>>),
 }
 
@@ -359,7 +359,7 @@ impl<T: Send + 'static> Read<T> {
     }
 }
 
-/// Nothing in a `Read` is pinned.
+/// A `Read` pins nothing.
 impl<T> Unpin for Read<T> {}
 
 impl<T> Future for Read<T> {

@@ -26,9 +26,9 @@ pub(crate) struct GroupShared<T> {
 /// The reason for which a message got no reply from the replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unapplied {
-    /// It is no command.
+    /// Bytes that are no command.
     Invalid,
-    /// It was not delivered here.
+    /// A message that was not delivered here.
     Failed(Box<SubmitError>),
 }
 
@@ -106,9 +106,9 @@ pub struct Submit<T> {
 enum SubmitStage {
     Waiting(WaitingMessage),
     Accepted(Ticket),
-    /// It was not accepted, and will not be.
+    /// A message that was not accepted, and will not be.
     Failed(SubmitError),
-    /// It has resolved.
+    /// The end: the future has resolved.
     Over {
         accepted: bool,
     },
@@ -282,7 +282,7 @@ pub struct Sending {
 enum SendingStage {
     Waiting(WaitingMessage),
     Accepted,
-    /// It was not accepted, and will not be.
+    /// A message that was not accepted, and will not be.
     Failed(SubmitError),
 }
 

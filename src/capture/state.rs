@@ -79,7 +79,7 @@ impl Frontier {
         *turns = (*turns).max(seq.0 / senders + 1);
     }
 
-    /// In ordered mode, the number of places of the order that it includes.
+    /// Returns the number of places of the order that it includes, in ordered mode.
     pub(crate) fn seq(&self) -> Seq {
         Seq(self.turns.iter().sum())
     }
@@ -112,7 +112,7 @@ pub(crate) struct Captured {
     pub(crate) seq: Seq,
     /// The approximate length of the application's part, if it said so.
     pub(crate) bytes: Option<u64>,
-    /// In a durable group, the place of the log.
+    /// The place of the log, in a durable group.
     pub(crate) logged: Option<LogPlace>,
     reached: Reached,
     write: WriteOut,
@@ -171,7 +171,7 @@ fn encode_place(LogPlace { end: End { position, version, time }, view, skips }: 
     bytes
 }
 
-/// None if the bytes are no place.
+/// Decodes a place; None if the bytes are none.
 fn decode_place(mut rest: &[u8]) -> Option<LogPlace> {
     let mut word = || -> Option<u64> {
         let (word, behind) = rest.split_first_chunk()?;
@@ -217,7 +217,7 @@ pub(crate) enum RestoreError {
     /// The replica can't be used any more: the node's part in the group must end.
     #[error("the application panicked in `Replicated::restore`, or in what follows it")]
     Panicked,
-    /// Both logs were written by one group, but this node's is not a part of the source's.
+    /// Logs of one group, of which this node's is not a part of the source's.
     #[error("this node's log is not a part of the source's: they differ at {0}")]
     Differs(End),
     /// This node's log has messages that were acknowledged, and the group goes on without them.
@@ -232,7 +232,7 @@ pub(crate) enum RestoreError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) reached: Reached,
-    /// In a durable group, the place of the log.
+    /// The place of the log, in a durable group.
     pub(crate) logged: Option<LogPlace>,
 }
 

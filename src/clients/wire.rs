@@ -68,7 +68,7 @@ pub(crate) enum ToClient {
     Away { why: String, members: Members },
     /// A session is open.
     Opened { session: SessionId, window: u32 },
-    /// As many sessions are open as may be.
+    /// A refusal, since as many sessions are open as may be.
     NotOpened { key: u64 },
     /// A request was delivered, now or before.
     Answered { number: u64, result: WireOutcome },
@@ -82,7 +82,7 @@ pub(crate) enum ToClient {
     Pong,
 }
 
-/// See [`RequestOutcome`].
+/// A [`RequestOutcome`] as it travels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WireOutcome {
     Reply(Vec<u8>),

@@ -96,7 +96,7 @@ impl Backlog {
         self.entries.is_empty()
     }
 
-    /// Behind the newest message that was kept, or at the beginning of its view.
+    /// Returns the place behind the newest message that was kept, or that at the beginning of its view.
     pub(crate) fn to(&self) -> &Frontier {
         &self.to
     }

@@ -66,7 +66,7 @@ pub(crate) struct Delivery<S: Service> {
     me: NodeId,
     mode: Mode,
     replica: Arc<ReplicaCell<S>>,
-    /// None outside any view.
+    /// The part of the current view; None outside any view.
     part: Option<ViewPart>,
     /// The place in the view's order up to which `part` is to be kept.
     keeps: Option<Seq>,

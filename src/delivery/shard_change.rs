@@ -27,7 +27,7 @@ pub(crate) enum ShardChange {
         /// The reason.
         why: Unavailable,
     },
-    /// No member can decide what follows the view. Callers get errors until something is decided.
+    /// A stall: no member can decide what follows the view. Callers get errors until something is decided.
     Stalled,
     /// The shard delivers nothing more: all waiting calls fail.
     End {
@@ -54,9 +54,9 @@ pub(crate) struct Installed {
 /// The outcome of a message that its sender, which goes, has not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It lies within the trim: the members that stayed deliver it, and no node that lacks it can read any more.
+    /// A message within the trim: the members that stayed deliver it, and no node that lacks it can read any more.
     Delivered,
-    /// It lies beyond the trim.
+    /// A message beyond the trim.
     NotDelivered,
     /// The trim is not known, or some node may still read a state without the message.
     Unknown,

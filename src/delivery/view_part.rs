@@ -180,7 +180,7 @@ impl ViewPart {
         true
     }
 
-    /// In a durable group, lets the log go on from here, once the replica is as far as the deliverer.
+    /// Lets the log of a durable group go on from here, once the replica is as far as the deliverer.
     ///
     /// If the view does not list it as complete, this member reports itself complete once its disk has the view's
     /// record, too. So its log reaches the place from which it is complete.

@@ -66,7 +66,7 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     /// The identity of its messages and of its state.
     fn schema(&self) -> Schema;
 
-    /// In a durable group, before it comes to life: takes the replica to the end of the log, if the log is of the
+    /// Takes the replica of a durable group to the end of the log, before the group comes to life, if the log is of the
     /// group's schema.
     fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError>;
 

@@ -113,25 +113,25 @@ impl<R: Service> Group<R> {
         reads.push_peek(admission, job).map_or_else(|error| Read::answered(Err(error)), |()| read)
     }
 
-    /// As [`submit`](Group::submit), of bytes.
+    /// Submits bytes as [`submit`](Group::submit) does a command.
     #[doc(hidden)]
     pub fn submit_bytes(&self, bytes: &[u8]) -> Submit<R::Reply> {
         Submit::new(&self.shared, Ok(Envelope::bytes(bytes)))
     }
 
-    /// As [`try_submit`](Group::try_submit), of bytes.
+    /// Submits bytes as [`try_submit`](Group::try_submit) does a command.
     #[doc(hidden)]
     pub fn try_submit_bytes(&self, bytes: &[u8]) -> Result<Submit<R::Reply>, SubmitError> {
         Ok(Submit::accepted(&self.shared, self.shared.accept(&Envelope::bytes(bytes))?))
     }
 
-    /// As [`send`](Group::send), of bytes.
+    /// Sends bytes as [`send`](Group::send) does a command.
     #[doc(hidden)]
     pub fn send_bytes(&self, bytes: &[u8]) -> Sending {
         Sending::new(&self.shared.admission, Ok(Envelope::bytes(bytes)))
     }
 
-    /// As [`try_send`](Group::try_send), of bytes.
+    /// Sends bytes as [`try_send`](Group::try_send) does a command.
     #[doc(hidden)]
     pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), SubmitError> {
         self.shared.admission.try_send(Envelope::bytes(bytes))

@@ -78,7 +78,7 @@ pub enum StartError {
         "{0} is one of the configuration's `witnesses`, which have no part in any group: run `squall witness`, or give another id"
     )]
     IsWitness(NodeId),
-    /// In an unordered group replicas differ, so it can't be known what was applied once.
+    /// An unordered group that should serve clients. Its replicas differ, so it can't be known what was applied once.
     #[error(
         "group {0:?} is unordered, and can't serve clients: declare it with `group`, or configure mode = \"ordered\""
     )]
@@ -151,7 +151,7 @@ impl NodeBuilder {
         handle
     }
 
-    /// As [`group`](NodeBuilder::group), of a service that takes bytes.
+    /// Declares a group as [`group`](NodeBuilder::group) does, of a service that takes bytes.
     #[doc(hidden)]
     pub fn group_of<S: Service>(&mut self, name: &str, service: S) -> Group<S> {
         let (group, spec) = new_group(name, service, &self.config);

@@ -76,6 +76,6 @@ pub struct MemberStatus {
     pub received: u64,
     /// Places of the order that it has delivered.
     pub delivered: u64,
-    /// In a durable group: the last version that it has on disk; 0 as long as it does not count.
+    /// The last version that it has on disk, in a durable group; 0 as long as it does not count.
     pub persisted: u64,
 }

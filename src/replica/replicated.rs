@@ -139,7 +139,7 @@ pub struct Applied {
     /// (`clock_limit_ms`). In unordered mode the sender's clock alone counts, as of its latest message where that clock
     /// was set back.
     pub time: Hlc,
-    /// In a durable group, its number in the log, from 1 on: the version of the state behind it. It is alike at all
+    /// The number in the log of a durable group, from 1 on: the version of the state behind it. It is alike at all
     /// members and across views and restarts.
     pub version: Option<u64>,
 }

@@ -70,7 +70,7 @@ impl Default for Schema {
     }
 }
 
-/// Each schema has one text.
+/// The text of a schema, which no other has.
 impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.is_declared() {

@@ -59,17 +59,17 @@ pub trait Service: Send + 'static {
         Some(message)
     }
 
-    /// As [`Replicated::snapshot`].
+    /// Returns the state, as [`Replicated::snapshot`] does.
     fn snapshot(&self) -> Snapshot {
         Snapshot::unsupported()
     }
 
-    /// As [`Replicated::restore`].
+    /// Replaces the state, as [`Replicated::restore`] does.
     fn restore(&mut self, _from: &mut dyn Read) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// As [`Replicated::view_changed`].
+    /// Takes note of a view, as [`Replicated::view_changed`] does.
     fn view_changed(&mut self, _change: &ViewChange) {}
 }
 

@@ -25,8 +25,8 @@ pub(super) struct Book {
     pub(super) times: Vec<u64>,
     /// The number of entries that it had when each view began.
     pub(super) views: BTreeMap<Epoch, usize>,
-    /// In a durable group, the number of entries that it has shown to any client; the others may be undone. None in
-    /// other groups, where none may.
+    /// The number of entries that a durable group has shown to any client; the others may be undone. None in other
+    /// groups, where none may.
     pub(super) told: Option<usize>,
     /// The first error that it saw.
     pub(super) wrong: Option<String>,

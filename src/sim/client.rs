@@ -72,9 +72,9 @@ struct SimConnection {
     to_client: VecDeque<(Time, ToClient)>,
     /// The message that the node's group is to take before anything else is read.
     passing: Option<Passing>,
-    /// Set once the node reads nothing more.
+    /// Whether the node reads nothing more.
     is_over: bool,
-    /// Set once the node says nothing more either.
+    /// Whether the node says nothing more either.
     is_closed: bool,
 }
 

@@ -80,7 +80,7 @@ pub(super) struct SimNode {
     pub(super) server: Option<Arc<Server>>,
     /// Whether it has a disk, for its part of the view log and for durable groups.
     has_disk: bool,
-    /// Set when its engine was woken from outside.
+    /// Whether its engine was woken from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: RunState,
     /// The shards for which the calls of applications don't return. Applications have threads of their own.

@@ -33,19 +33,19 @@ pub(crate) trait ReplicaControl: Send + Sync {
     /// The group's past at this node.
     fn history(&self) -> &Arc<History>;
 
-    /// In a durable group, takes the replica to the end of this node's log, or to the first place that can't be read
-    /// and is not repaired.
+    /// Takes the replica of a durable group to the end of this node's log, or to the first place that can't be read and
+    /// is not repaired.
     ///
     /// Returns that place, if there is anything that another member's log could go on from. Blocks, as
     /// [`restore`](ReplicaControl::restore) does.
     fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError>;
 
-    /// In a durable group, removes from the log all that lies behind a place. Takes the replica back to there if
+    /// Removes from the log of a durable group all that lies behind a place. Takes the replica back to there if
     /// `rebuilds`; else that is left to a later [`prepare`](ReplicaControl::prepare). Blocks. Nothing may be delivered
     /// meanwhile.
     fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError>;
 
-    /// In a durable group, returns what this node can report in a restart as its own, once all that was appended is on
+    /// Returns what this node of a durable group can report in a restart as its own, once all that was appended is on
     /// disk. Blocks. None if the log has failed. Nothing may be delivered meanwhile.
     fn held(&self) -> Option<membership::HeldCopy>;
 

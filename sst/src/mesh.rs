@@ -24,7 +24,7 @@ pub struct Mesh {
 #[derive(Debug)]
 struct MeshLink {
     node: NodeId,
-    /// None for this node itself.
+    /// The endpoint to the peer; None for this node itself.
     endpoint: Option<EndpointId>,
     state: LinkState,
 }

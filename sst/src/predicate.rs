@@ -7,9 +7,9 @@ use crate::{layout::ColumnSet, table::Table};
 pub enum When {
     /// The first time that the condition holds, and never again.
     Once,
-    /// Each time that it is evaluated and holds.
+    /// A trigger each time that it is evaluated and holds.
     Always,
-    /// Each time that it holds and did not at its last evaluation.
+    /// A trigger each time that it holds and did not at its last evaluation.
     Becomes,
 }
 

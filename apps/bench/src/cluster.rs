@@ -72,7 +72,7 @@ pub(crate) fn run(jobs: &[Job], places: &NodePlaces, measure: Duration) -> Resul
     run_unless(&Arc::default(), jobs, places, measure)
 }
 
-/// As [`run`], unless it is told to stop meanwhile.
+/// Runs as [`run`] does, unless it is told to stop meanwhile.
 pub(crate) fn run_unless(
     stop: &Arc<AtomicBool>,
     jobs: &[Job],
@@ -125,7 +125,7 @@ pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &NodePlaces) -> Result<Ve
 /// The processes of one run. Processes that still run when it is dropped are stopped.
 pub(crate) struct Workers {
     workers: Vec<Worker>,
-    /// Set once the run is to stop.
+    /// Whether the run is to stop.
     stop: Arc<AtomicBool>,
     /// A process' words; None once it says nothing more.
     said: Receiver<(Life, Option<WorkerReport>)>,

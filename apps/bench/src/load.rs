@@ -13,7 +13,8 @@ use super::{
     tally::Tally,
 };
 
-/// Without a rate, one message in so many is timed: reading the clock for each would be a good part of its cost.
+/// The number of messages of which one is timed, without a rate: reading the clock for each would be a good part of
+/// its cost.
 const TIMED: u64 = 16;
 
 /// The time that the last messages may take to be delivered, in nanoseconds.

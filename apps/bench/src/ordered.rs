@@ -202,7 +202,8 @@ impl OrderedArgs {
         self.bulk_threshold.unwrap_or(self.places.fabric.default_bulk_threshold())
     }
 
-    /// At most half of what the ring or the reserve holds, so that the sender finds room when it is woken.
+    /// The default window: at most half of what the ring or the reserve holds, so that the sender finds room when it is
+    /// woken.
     fn default_window(&self, size: usize) -> usize {
         let most = if size > self.bulk_threshold() && self.bulk_reserve > 0 {
             self.bulk_reserve / 2 / size

@@ -197,7 +197,7 @@ pub(crate) struct WorkerNode {
     /// This worker's node, from 0, which is also its rank.
     pub(crate) node: u32,
     pub(crate) nodes: u32,
-    /// None in shared memory.
+    /// The addresses of the node; None in shared memory.
     pub(crate) place: Option<NodeAddresses>,
 }
 
@@ -223,7 +223,7 @@ pub(crate) struct NodeAddresses {
     fabric: FabricKind,
     /// The name of the RDMA device, as it was given.
     device: Option<String>,
-    /// By node.
+    /// The addresses, by node.
     addresses: Vec<String>,
     /// The directory of the keys, if there is TLS.
     keys: Option<PathBuf>,

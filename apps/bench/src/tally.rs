@@ -19,12 +19,12 @@ use super::{job::Go, latency};
 pub(crate) struct Tally {
     /// Messages of all senders that were delivered here.
     delivered: CachePadded<AtomicU64>,
-    /// Of these, those that this node sent.
+    /// The messages among these that this node sent.
     own: CachePadded<AtomicU64>,
     /// The count of `own` that the sender waits for; [`u64::MAX`] while it does not wait.
     awaited: CachePadded<AtomicU64>,
     sender: OnceLock<Thread>,
-    /// For each own message under way, at its number modulo the length: the begin of its latency; 0 if it is not timed.
+    /// The begin of the latency of each own message under way, at its number modulo the length; 0 if it is not timed.
     began: Box<[AtomicU64]>,
     /// The time within which a latency must begin to count.
     counted: OnceLock<Go>,

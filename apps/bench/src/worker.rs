@@ -232,7 +232,7 @@ fn send(group: &Group<ReadingService>, payload: &[u8]) -> Result<(), String> {
 struct ReadingService {
     tally: Arc<Tally>,
     me: NodeId,
-    /// By sender: the number of its next message. None where several threads of a node may send.
+    /// The number of each sender's next message. None where several threads of a node may send.
     expected: Option<Vec<u64>>,
     sum: u64,
 }

@@ -23,7 +23,7 @@ pub enum CommandError {
     /// The work failed. The exit code is 1.
     #[error("{0}")]
     Failed(String),
-    /// Nothing wrong was found, but not everything could be checked. The exit code is 3.
+    /// A check of which nothing wrong was found, but that could not cover everything. The exit code is 3.
     #[error("{0}")]
     Unchecked(String),
 }

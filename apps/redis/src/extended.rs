@@ -20,7 +20,7 @@ const MAX_POWER: i64 = 16383;
 /// shows it as 0.
 const MIN_POWER: i64 = -16445;
 
-/// No text has a number within these limits if it has a greater power of ten, or its negative.
+/// The greatest power of ten, and with the sign turned the smallest, of a text with a number within these limits.
 const MAX_POWER_OF_TEN: i64 = 11_000;
 
 /// The most digits after the point that are written.

@@ -30,7 +30,7 @@ pub fn float(text: &[u8]) -> Option<f64> {
 
 /// Writes a number that need not be whole, as Redis 7.2 does: as the shortest text that reads back as the number.
 pub fn double(number: f64) -> String {
-    /// Up to this limit Redis writes whole numbers without an exponent.
+    /// The limit up to which Redis writes whole numbers without an exponent.
     const WHOLE: f64 = (1u64 << 62) as f64;
     if !number.is_finite() || number == 0.0 {
         return number.to_string().to_ascii_lowercase();

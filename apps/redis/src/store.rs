@@ -131,7 +131,7 @@ impl Store {
 enum Looks {
     Answered,
     Refused,
-    /// No client would see the answer.
+    /// A command whose answer no client would see.
     Skipped,
 }
 

@@ -26,7 +26,7 @@ pub enum Text {
     Growing(Arc<Vec<u8>>),
 }
 
-/// At most [`Short::MAX`] bytes.
+/// A text of at most [`Short::MAX`] bytes.
 #[derive(Clone, Copy, derive_more::Debug)]
 #[debug("\"{}\"", self.bytes().escape_ascii())]
 pub struct Short {

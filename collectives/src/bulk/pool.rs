@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use squall_fabric::{Fabric, RegisterError};
 use squall_rdmc::Buffer;
 
-/// At most `most` buffers, the ones that were used last.
+/// Buffers for later use, at most `most`: the ones that were used last.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Oldest first.

@@ -45,7 +45,7 @@ pub struct Communicator {
     /// Ranks whose connection is gone.
     lost: Vec<bool>,
     lanes: Vec<Lane>,
-    /// None before the first long broadcast.
+    /// The long broadcasts; None before the first.
     bulk: Option<Box<LongBroadcasts>>,
     chunk: Vec<u64>,
     /// The next operation's number.

@@ -11,7 +11,7 @@ fn block(rank: usize, bytes: usize) -> Range<usize> {
     rank * bytes..(rank + 1) * bytes
 }
 
-/// Each rank sends its block to the root. The root's vector has all blocks, another rank's only its own.
+/// Sends each rank's block to the root. The root's vector has all blocks, another rank's only its own.
 pub(crate) fn gather(out: &mut Schedule, ranks: usize, rank: usize, root: usize, bytes: usize) {
     if rank != root {
         return out.phase(vec![Action::Send { to: root, range: 0..bytes }]);

@@ -33,7 +33,7 @@ pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, root: usize, r
     out.phase(others.map(|to| Action::Send { to, range: range.clone() }).collect());
 }
 
-/// Each rank forwards to the next: every link carries the vector once, which is good for long vectors.
+/// Forwards from each rank to the next: every link carries the vector once, which is good for long vectors.
 pub(crate) fn chain(out: &mut Schedule, ranks: usize, rank: usize, root: usize, range: Range<usize>) {
     let mut actions = Vec::new();
     if rank != root {

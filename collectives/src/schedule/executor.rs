@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 16;
 enum Limit {
     /// A number of messages to each other rank.
     Slots(usize),
-    /// As many messages to all together as there are other ranks: the blocks that a rank can lend.
+    /// A limit of as many messages to all together as there are other ranks: the blocks that a rank can lend.
     Blocks,
 }
 

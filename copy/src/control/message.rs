@@ -23,7 +23,7 @@ pub(crate) enum ToReceiver {
     Join(Join),
     /// The verdicts on files, by entry.
     Verdicts(#[serde(deserialize_with = "at_most::<MAX_VERDICTS, _, _>")] Vec<(u32, Verdict)>),
-    /// All contents and verdicts are sent.
+    /// The end: all contents and verdicts are sent.
     Finish,
     /// The source sends no more, for this reason.
     Abort(String),
@@ -52,7 +52,7 @@ pub(crate) struct Offer {
     pub(crate) entries: Vec<RawEntry>,
     pub(crate) segment_bytes: u64,
     pub(crate) options: SinkOptions,
-    /// Over a network: the address of each receiver, as the source found it.
+    /// The address of each receiver, as the source found it, over a network.
     #[serde(deserialize_with = "at_most::<MAX_LISTED, _, _>")]
     pub(crate) receivers: Vec<Address>,
     /// Whether to continue where an earlier attempt stopped.

@@ -31,7 +31,7 @@ pub enum RendezvousError {
         /// The rule that it breaks.
         rule: NameError,
     },
-    /// No process has the name.
+    /// A name that no process has.
     #[error(
         "no receiver {name:?} runs on this host: start it with `squall cp serve --dir DIRECTORY --name {name} --cluster {cluster}`"
     )]

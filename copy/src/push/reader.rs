@@ -40,7 +40,7 @@ pub(super) enum ReaderReport {
     Read(SegmentRead),
     /// The verdicts on files.
     Verdicts(Verdicts),
-    /// All files are hashed, and all verdicts given.
+    /// The end: all files are hashed, and all verdicts given.
     Finished,
 }
 

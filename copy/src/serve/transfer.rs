@@ -479,7 +479,7 @@ impl<'r> Transfer<'r> {
         self.say(&ToSource::Progress { written }).map_err(Abort::Gone)
     }
 
-    /// After an early end, keeps the blocks that the group has received, and writes the segments that were received
+    /// Keeps the blocks that the group has received, after an early end, and writes the segments that were received
     /// whole.
     fn collect(&mut self) {
         self.link = None;

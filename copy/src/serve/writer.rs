@@ -29,9 +29,9 @@ pub(super) enum WriterReport {
     Opened(Written),
     /// A segment is written, and its buffer free. `segments` is the new count of written segments.
     Wrote { buffer: Arc<Buffer>, segments: u64 },
-    /// Nothing more can be written.
+    /// A failure, after which nothing more can be written.
     Failed(SinkError),
-    /// All is in place.
+    /// The end: all is in place.
     Done(Outcome),
 }
 

@@ -25,7 +25,7 @@ pub struct Completed {
 /// The reason why a transaction was not accepted. It has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many transactions are under way as may be.
+    /// A refusal, since as many transactions are under way as may be.
     #[error("{window} transactions are under way already: wait until one is over, or raise `StoreConfig::window`")]
     Busy {
         /// The limit.
@@ -54,7 +54,7 @@ pub enum SubmitError {
         /// The limit, in bytes.
         most: usize,
     },
-    /// All replicas of a shard have failed.
+    /// A shard whose replicas have all failed.
     #[error("all replicas of {0} have failed: its keys are lost")]
     Lost(ShardId),
     /// The other members have removed this one.
@@ -81,7 +81,7 @@ type Request = Vec<(usize, Vec<u8>)>;
 pub(crate) struct TransactionClient {
     config: StoreConfig,
     me: usize,
-    /// By rank.
+    /// Whether the rank is alive, by rank.
     pub(crate) alive: Vec<bool>,
     pub(crate) ended: bool,
     next: u64,

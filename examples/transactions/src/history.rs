@@ -43,9 +43,9 @@ impl Record {
 /// A client's knowledge of a transaction's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KnownOutcome {
-    /// It took effect.
+    /// An outcome that took effect.
     Committed(Outcome),
-    /// It was recalled.
+    /// A recall.
     Aborted,
     /// Its end is not known.
     Unknown,

@@ -29,10 +29,10 @@ pub struct Placement {
 /// The reason why a placement is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// There would be no shard for any key.
+    /// A placement without shards, and so without one for any key.
     #[error("a store has at least one shard: ask for one or more")]
     NoShards,
-    /// There are fewer members than replicas. A second replica on one member would add nothing.
+    /// A number of replicas above that of members. A second replica on one member would add nothing.
     #[error(
         "{replicas} replicas need as many members, and there are {members}: give each shard between 1 and {members}"
     )]

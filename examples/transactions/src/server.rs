@@ -30,7 +30,7 @@ pub(crate) struct TransactionServer {
     me: usize,
     /// Its copies.
     pub(crate) shards: BTreeMap<ShardId, Keyspace>,
-    /// By rank, the answers that are still to be sent; `None` for a rank that was removed.
+    /// The answers that are still to be sent, by rank; `None` for a rank that was removed.
     answers: Vec<Option<VecDeque<Vec<u8>>>>,
     /// The client whose answers were offered to the pipe and not taken yet, and the answers.
     pub(crate) next: Option<(usize, Vec<u8>)>,

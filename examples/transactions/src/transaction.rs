@@ -76,7 +76,7 @@ pub enum Reply {
     Held(bool),
     /// The add could not be carried out, so no write of its shard was.
     Refused,
-    /// This write was not carried out: a condition of its shard did not hold, or an add was refused.
+    /// A write that was not carried out: a condition of its shard did not hold, or an add was refused.
     Skipped,
 }
 
@@ -101,10 +101,10 @@ pub struct Outcome {
 /// The reason why a transaction has no [`Outcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum TransactionError {
-    /// It was recalled, since a replica that it concerned has failed. It had no effect anywhere.
+    /// A recall, since a replica that it concerned has failed. It had no effect anywhere.
     #[error("recalled after a failure, and without any effect: submit it again")]
     Aborted,
-    /// All replicas of a shard have failed before they all answered.
+    /// A shard whose replicas have all failed before they all answered.
     #[error("all replicas of {0} have failed: whether the transaction took effect is not known")]
     Lost(ShardId),
     /// The other members have removed this one.

@@ -82,7 +82,7 @@ pub(crate) struct Counterpart {
 }
 
 enum PairingStage<P> {
-    /// There is no link with its peer, or no offer of its tag.
+    /// An endpoint that waits for a link with its peer, or for an offer of its tag.
     Waiting,
     Offered(LinkId),
     Accepted(Counterpart, P),
@@ -240,7 +240,7 @@ impl<M: Medium> Pairing<M> {
         }
     }
 
-    /// As [`fail_waiting`](Pairing::fail_waiting), and remembers the refusal for a moment.
+    /// Fails as [`fail_waiting`](Pairing::fail_waiting) does, and remembers the refusal for a moment.
     pub(crate) fn refuse(&mut self, peer: NodeId, sentence: String, now: Instant) {
         self.assert_settled();
         self.refusals.note(peer, &sentence, now);

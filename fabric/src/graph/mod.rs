@@ -144,7 +144,7 @@ pub enum GraphError {
     /// The token is one of the fabric's own.
     #[error("a graph can't be posted with the token {0:#x}: tokens from 2^63 up are the fabric's, take a lower one")]
     Token(u64),
-    /// This fabric runs no graphs.
+    /// A fabric that runs no graphs.
     #[error("this fabric runs no work graphs: post their requests one by one as their dependencies complete")]
     Unsupported,
 }

@@ -23,7 +23,7 @@ const VERBS: u8 = 2;
 pub(super) enum News {
     /// Both nodes reach each other by this transport.
     Chosen(NodeId, Transport),
-    /// They do not reach each other.
+    /// The failure to reach each other.
     Failed(NodeId, BreakReason),
 }
 

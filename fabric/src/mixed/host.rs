@@ -12,7 +12,7 @@ pub fn shares_host(one: &str, other: &str) -> bool {
 #[derive(PartialEq, Eq)]
 enum Host {
     Ip(IpAddr),
-    /// In lower case.
+    /// A name, in lower case.
     Name(String),
 }
 

@@ -8,11 +8,11 @@ use crate::NodeId;
 /// The protection of a node's port.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Nothing, and so the node listens on loopback addresses only, and dials no others.
+    /// No protection, and so the node listens on loopback addresses only, and dials no others.
     #[default]
     LoopbackOnly,
-    /// Nothing, on any address: any process that reaches the port can join, read and write. For networks without other
-    /// users.
+    /// No protection, on any address: any process that reaches the port can join, read and write. For networks without
+    /// other users.
     None,
     /// TLS 1.3; both sides show a certificate of the cluster's CA that names their node.
     Tls(Identity),
@@ -160,7 +160,7 @@ pub enum NetError {
         /// The address.
         address: SocketAddr,
     },
-    /// Without protection, a node listens at loopback addresses only.
+    /// An address that is not loopback, at which a node without protection does not listen.
     #[error(
         "listening at {address} without protection is refused, for every program that reaches it could join, read and write: \
          configure a CA (`squall keys init` makes one), or write `security = \"none\"` if only this cluster is on that network"

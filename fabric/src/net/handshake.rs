@@ -43,7 +43,7 @@ impl Handshake {
         Self::dial_name(identity.client(), name, out)
     }
 
-    /// As [`dial`](Handshake::dial), for any node of the cluster.
+    /// Begins as [`dial`](Handshake::dial) does, for any node of the cluster.
     pub(crate) fn dial_any(identity: &Identity, out: &mut Vec<u8>) -> Result<Handshake, TlsError> {
         let name = ServerName::try_from("any.squall").map_err(|error| TlsError::Protocol(error.to_string()))?;
         Self::dial_name(identity.any_client(), name, out)

@@ -63,7 +63,7 @@ struct Credentials {
     node: NodeId,
     label: String,
     client: Arc<ClientConfig>,
-    /// As `client`, where any node of the cluster may answer.
+    /// The counterpart of `client` where any node of the cluster may answer.
     any_client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -95,13 +95,13 @@ impl Identity {
         Identity::parse(&read(ca)?, &read(certificate)?, &key_pem, &names, UnixTime::now())
     }
 
-    /// As [`load`](Identity::load), from PEM texts. Fails if a text is malformed, or if the key and the certificates do
-    /// not belong together or are not valid now.
+    /// Parses PEM texts, as [`load`](Identity::load) does files. Fails if a text is malformed, or if the key and the
+    /// certificates do not belong together or are not valid now.
     pub fn from_pem(ca: &str, certificate: &str, key: &str) -> Result<Identity, IdentityError> {
         Identity::from_pem_at(ca, certificate, key, UnixTime::now())
     }
 
-    /// As [`from_pem`](Identity::from_pem), at a given time.
+    /// Parses as [`from_pem`](Identity::from_pem) does, at a given time.
     pub(super) fn from_pem_at(
         ca: &str,
         certificate: &str,

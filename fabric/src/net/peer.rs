@@ -38,7 +38,7 @@ pub(super) struct Peer {
 /// The next thing to do to reach a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing, until that time (if any), or until something has happened.
+    /// A rest, until that time (if any), or until something has happened.
     Rest(Option<Instant>),
     /// Its names are to be looked up.
     Resolve(Vec<String>),

@@ -14,11 +14,11 @@ pub(crate) const TELL_BYTES: usize = 4 << 10;
 /// The fabric that an endpoint belongs to. Both sides of a connection are of the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Plane {
-    /// Each pair of endpoints gets a stream.
+    /// TCP: each pair of endpoints gets a stream.
     Tcp = 0,
-    /// The set-ups are all that is exchanged.
+    /// RDMA verbs: the set-ups are all that is exchanged.
     Verbs = 1,
-    /// As `Verbs`; for nodes that have several fabrics to choose from.
+    /// A choice between the fabrics of nodes that have several: as for `Verbs`, the set-ups are all that is exchanged.
     Choice = 2,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Connect {
 
 /// News for a polling thread.
 pub(crate) enum Event {
-    /// Both sides have asked for the connection.
+    /// A connection that both sides have asked for.
     Paired(Box<Paired>),
     /// Bytes that the counterpart has told.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]

@@ -275,7 +275,7 @@ pub enum DialError {
         /// The service's number.
         service: u32,
     },
-    /// None of the addresses answered as the node should.
+    /// The lack of an address that answered as the node should.
     #[error("the node could not be reached: {}", causes.join("; "))]
     Unreachable {
         /// The service's number.

@@ -22,28 +22,29 @@ pub(super) enum RefusalKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusalStats {
-    /// Closed for one more, while [`max_pending_peers`](super::NetConfig::max_pending_peers) had not introduced
-    /// themselves.
+    /// Connections closed for one more, while [`max_pending_peers`](super::NetConfig::max_pending_peers) had not
+    /// introduced themselves.
     pub too_many: u64,
-    /// Did not introduce themselves within the [`handshake_timeout`](super::NetConfig::handshake_timeout).
+    /// Connections that did not introduce themselves within the
+    /// [`handshake_timeout`](super::NetConfig::handshake_timeout).
     pub too_slow: u64,
-    /// Left before they introduced themselves.
+    /// Connections that left before they introduced themselves.
     pub left: u64,
-    /// Sent something else than a node would.
+    /// Connections that sent something else than a node would.
     pub malformed: u64,
-    /// Did not speak TLS as nodes do.
+    /// Connections that did not speak TLS as nodes do.
     pub tls: u64,
-    /// Showed a certificate of another CA or node, or an old one, or none.
+    /// Connections that showed a certificate of another CA or node, or an old one, or none.
     pub certificate: u64,
-    /// Sent a greeting that was made for another connection.
+    /// Connections that sent a greeting that was made for another connection.
     pub replayed: u64,
-    /// Belong to another cluster.
+    /// Connections that belong to another cluster.
     pub other_cluster: u64,
-    /// Speak another version of the protocol.
+    /// Connections that speak another version of the protocol.
     pub other_version: u64,
-    /// Looked for another node, or should be dialed instead of dialing.
+    /// Connections that looked for another node, or should be dialed instead of dialing.
     pub other_node: u64,
-    /// Asked for a service that there is not, or an endpoint that is no more.
+    /// Connections that asked for a service that there is not, or an endpoint that is no more.
     pub no_service: u64,
 }
 

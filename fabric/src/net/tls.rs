@@ -46,11 +46,11 @@ pub(super) enum Connection {
 /// The state that the records have brought a connection to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// There may be more in the records that it was given.
+    /// A stop before the end: there may be more in the records that it was given.
     More,
-    /// It gave out a record's bytes, and there may be more.
+    /// The end of a record whose bytes it gave out. There may be more.
     Opened,
-    /// It needs more records.
+    /// A need of more records.
     Blocked,
     /// The peer has said that nothing follows.
     Closed,
@@ -246,7 +246,7 @@ impl Session {
         Ok(used)
     }
 
-    /// As [`open`](Session::open), but leaves the bytes behind the first record with bytes in it.
+    /// Opens as [`open`](Session::open) does, but leaves the bytes behind the first record with bytes in it.
     pub(crate) fn open_record(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
         let mut used = 0;
         while let Some((len, opened)) = self.open_next(&mut input[used..], take)? {

@@ -83,13 +83,13 @@ pub(crate) enum Refusal {
     Cluster,
     /// The dialed node is not the one that was called.
     Node,
-    /// There is a link already. Try again.
+    /// A link that there is already. Try again.
     Busy,
     /// The endpoint that data are for is no more, or not yet.
     NoEndpoint,
     /// The service is not offered, or has too many waiting.
     NoService,
-    /// Of the two nodes, the other one dials.
+    /// A dial by the node that should be dialed: of the two nodes, the other one dials.
     Order,
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Dest {
 /// The outcome of work that was to be handed over.
 enum Issued {
     Yes,
-    /// It must wait.
+    /// A post that must wait.
     NotYet,
     Break(BreakReason),
 }
@@ -340,7 +340,7 @@ impl Sending {
 /// A place in a peer's memory.
 enum PeerPlace<'a> {
     At(&'a PeerMemory, usize),
-    /// There are no bytes to place.
+    /// The lack of bytes to place.
     Nowhere,
 }
 

@@ -31,7 +31,7 @@ enum Destination {
     Exposed(usize, usize),
     /// The oldest receive.
     Recv,
-    /// There are no bytes to place.
+    /// The lack of bytes to place.
     Nowhere,
 }
 

@@ -100,7 +100,7 @@ pub(super) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> R
 pub(super) enum Packet {
     /// So many bytes are in the buffer, and these descriptors came along.
     Bytes(usize, Vec<OwnedFd>),
-    /// Nothing has come.
+    /// A socket to which nothing has come.
     None,
     /// The other end is closed.
     End,

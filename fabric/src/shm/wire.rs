@@ -58,7 +58,7 @@ pub(super) struct HelloRest {
 pub(super) enum RefuseWhy {
     Version,
     Cluster,
-    /// It has a connection with the other node already. Try again.
+    /// A connection with the other node that it has already. Try again.
     Busy,
 }
 

@@ -231,7 +231,7 @@ listed! {
         EarlyWriteLost,
         /// Receives are used last first.
         LastReceiveFirst,
-        /// Of inline bytes, only the first 64 are taken.
+        /// A limit by which only the first 64 of inline bytes are taken.
         ShortInline,
         /// A read is reported before its bytes are in place.
         EarlyReadDone,

@@ -12,9 +12,9 @@ use crate::{BreakReason, EndpointId, GroupTag, NodeId, Region, RemoteRegion, Tar
 pub(super) enum SideState {
     /// `connect` was called; the next poll announces it.
     New,
-    /// It is announced, and meets its counterpart once there is one.
+    /// An endpoint that is announced, and meets its counterpart once there is one.
     Waiting,
-    /// It has a counterpart, but its node has not heard of it yet.
+    /// An endpoint with a counterpart of which its node has not heard yet.
     Met,
     /// Its node knows: all work may be posted.
     Up,

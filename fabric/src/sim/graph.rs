@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// As `report`, while graphs run: completions of their requests are not reported to the process.
+    /// Reports as `report` does, while graphs run: completions of their requests are not reported to the process.
     pub(super) fn report_past_graphs(&mut self, ix: NodeIx, completion: Completion) {
         let tells = self.sabotaged(Sabotage::GraphTells);
         let node = self.node(ix);

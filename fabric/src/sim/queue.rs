@@ -18,7 +18,7 @@ pub(super) enum Event {
     Hop(EndpointId),
     /// The first outstanding work of this endpoint may be complete.
     Done(EndpointId),
-    /// This endpoint and its counterpart may meet.
+    /// The moment from which this endpoint and its counterpart may meet.
     Meet(EndpointId),
     /// Report `Connected`.
     Connected(EndpointId),
@@ -26,7 +26,7 @@ pub(super) enum Event {
     Serve(EndpointId, u64),
     /// The bytes of a read come back to the endpoint that asked.
     Return(EndpointId, u64),
-    /// This endpoint has not heard of its peer since the partition with this number.
+    /// The silence of this endpoint's peer since the partition with this number.
     Unreachable(EndpointId, u64),
     /// Sabotaged: this endpoint has waited long enough for its counterpart.
     GiveUp(EndpointId),

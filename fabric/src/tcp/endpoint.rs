@@ -45,7 +45,7 @@ pub(super) struct Up {
     pub(super) asked: Vec<Option<OwnedSlice>>,
     /// The ends, in the outgoing stream, of answers that have not left.
     pub(super) answers: VecDeque<u64>,
-    /// Set if work that can't be carried out is among the pending: nothing after it is sent.
+    /// The reason to break, if work that can't be carried out is among the pending: nothing after it is sent.
     pub(super) breaking: Option<BreakReason>,
     /// The reason for the stream's end, if it has ended. The control plane may give a better one.
     pub(super) ended: Option<String>,

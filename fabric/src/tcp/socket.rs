@@ -53,11 +53,11 @@ struct Tls {
 
 /// The reason for which nothing more is received for now.
 pub(super) enum Came {
-    /// All bytes that are there have come.
+    /// The end of the bytes that are there.
     All,
-    /// There may be more.
+    /// A stop before the end: there may be more.
     Some,
-    /// Nothing ever comes again.
+    /// The end of the stream: nothing ever comes again.
     Ended(String),
 }
 

@@ -15,7 +15,7 @@ pub struct TcpStats {
     pub bytes_sent: u64,
     /// Bytes that came from sockets.
     pub bytes_received: u64,
-    /// Those among them that came straight into a region.
+    /// The received bytes that came straight into a region.
     pub bytes_in_place: u64,
     /// System calls that gave bytes to a socket, or were refused.
     pub send_calls: u64,

@@ -27,7 +27,7 @@ struct Queue {
 const ENDPOINTS: usize = 16;
 
 impl Completions {
-    /// No queues yet, of at most `most` entries each.
+    /// Makes a set without queues, of at most `most` entries each.
     pub(super) fn new(context: &Arc<Context>, most: usize) -> io::Result<Completions> {
         Ok(Completions { channel: Channel::new(context)?, queues: Vec::new(), most })
     }

@@ -139,7 +139,7 @@ pub enum VerbsError {
         /// The system's message.
         cause: String,
     },
-    /// No port is up.
+    /// A device of which no port is up.
     #[error(
         "the RDMA device {device} has no active port{of}: plug it in, and set its interface up (`ip link set <interface> up`)"
     )]
@@ -175,7 +175,7 @@ pub enum VerbsError {
         /// The system's message.
         cause: String,
     },
-    /// There is no such packet size.
+    /// A packet size that there is not.
     #[error("an MTU of {mtu} bytes can't be had: take 256, 512, 1024, 2048 or 4096")]
     Mtu {
         /// The size that was asked for.

@@ -52,7 +52,7 @@ pub(super) enum ConnectionStage {
 /// The end that an endpoint comes to.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
-    /// This side knows the reason, and the peer is to be told.
+    /// A reason that this side knows, of which the peer is to be told.
     Known(BreakReason),
     /// The peer or the control plane may give a better reason, until that time.
     Suspected(BreakReason, Time),

@@ -107,7 +107,7 @@ impl VerbsFabric {
         VerbsFabric::on(net, config)
     }
 
-    /// As [`open`](VerbsFabric::open), for a node whose port is open.
+    /// Opens as [`open`](VerbsFabric::open) does, for a node whose port is open.
     pub(crate) fn on(net: Arc<Net>, config: VerbsConfig) -> Result<VerbsFabric, VerbsError> {
         config.check()?;
         let attachment = Attachment::open(&config)?;

@@ -149,7 +149,7 @@ struct Foreign {
 }
 
 impl Memories {
-    /// No memory yet; at most `limit` bytes are kept for later.
+    /// Makes a set without memory; at most `limit` bytes are kept for later.
     pub(super) fn new(pd: &Arc<Pd>, limit: usize) -> Memories {
         let pool = Pool { pd: Arc::clone(pd), limit, free: Lock::default() };
         Memories { pool: Arc::new(pool), foreign: HashMap::new() }

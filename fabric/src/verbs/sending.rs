@@ -107,7 +107,7 @@ impl Sending {
         self.doom.get_or_insert((reason, VecDeque::new())).1.push_back(token);
     }
 
-    /// As [`doom`](Sending::doom), for a reason that is no post of this queue.
+    /// Dooms as [`doom`](Sending::doom) does, for a reason that is no post of this queue.
     pub(super) fn doom_silently(&mut self, reason: BreakReason) {
         self.doom.get_or_insert((reason, VecDeque::new()));
     }

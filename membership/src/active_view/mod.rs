@@ -28,7 +28,7 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Not all endpoints are up.
+    /// A view of which not all endpoints are up.
     Connecting,
     Running,
     /// The shards are asked to wedge, or have.
@@ -261,7 +261,7 @@ impl ActiveView {
         self.table.close();
     }
 
-    /// As [`close`](ActiveView::close), at once: one that waits may not have heard it.
+    /// Closes as [`close`](ActiveView::close) does, but at once: one that waits may not have heard it.
     pub(crate) fn close_now(&mut self, fabric: &mut impl Fabric) {
         self.table.close();
         self.table.push(fabric);
@@ -397,18 +397,18 @@ impl ActiveView {
         }
     }
 
-    /// As [`Tables::lingers`], while the view is not connected.
+    /// Returns what [`Tables::lingers`] does, while the view is not connected.
     pub(crate) fn lingers(&self) -> Option<WatchedMembers> {
         self.tables().lingers().filter(|_| self.phase == Phase::Connecting)
     }
 
-    /// See [`Membership::forced`](crate::Membership::forced).
+    /// Returns the proposal of [`Membership::forced`](crate::Membership::forced).
     pub(crate) fn forced(&self, settings: &Settings) -> Option<(Proposal, Vec<ShardId>)> {
         let is_undecided = self.phase == Phase::Wedged && self.is_frozen();
         is_undecided.then(|| alone(&self.table, settings))
     }
 
-    /// See [`Membership::take_clocks`](crate::Membership::take_clocks).
+    /// Takes the clocks for [`Membership::take_clocks`](crate::Membership::take_clocks).
     pub(crate) fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
         let table = &self.table;
         let offsets = self.clocks.take(table.me())?;

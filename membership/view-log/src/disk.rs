@@ -32,7 +32,7 @@ pub enum StorageError {
         /// The file.
         path: PathBuf,
     },
-    /// It belongs to something else.
+    /// A store that belongs to something else.
     #[error("{} is of cluster {found:?}, not of {expected:?}: give each cluster a directory of its own", path.display())]
     OtherCluster {
         /// The file.
@@ -42,7 +42,7 @@ pub enum StorageError {
         /// The cluster that this node was configured with.
         expected: String,
     },
-    /// It belongs to another node.
+    /// A store that belongs to another node.
     #[error(
         "{} is the directory of {found}, and this is {expected}: start {found} with it, and give {expected} its own (were two \
          exchanged?), or an empty one",
@@ -56,7 +56,7 @@ pub enum StorageError {
         /// The node that this is.
         expected: NodeId,
     },
-    /// It was written by another version.
+    /// A store that was written by another version.
     #[error("{} is of format {found}, and this is squall for format {VERSION}: use the version that wrote it", path.display())]
     Version {
         /// The file.

@@ -39,7 +39,7 @@ struct LogNetworkState {
     next_call: u64,
     /// The calls whose answers are waited for.
     calls: BTreeMap<u64, PendingCall>,
-    /// By part, the last entry up to which its log is known to match this node's, while this node led by that vote.
+    /// The last entry up to which a voter's log is known to match this node's, while this node led by that vote.
     matched: BTreeMap<VoterId, (Vote, LogId)>,
 }
 
@@ -48,7 +48,7 @@ struct PendingCall {
     node: NodeId,
     voter: VoterId,
     waiter: oneshot::Sender<Result<Answer, String>>,
-    /// Of a call with entries, the vote by which this node leads, and the last entry that the answer confirms.
+    /// The vote by which this node leads, and the last entry that the answer to a call with entries confirms.
     reaches: Option<(Vote, LogId)>,
     /// Whether the other has said before that it has what these entries follow.
     is_known: bool,

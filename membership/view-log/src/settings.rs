@@ -119,7 +119,7 @@ impl Default for Timing {
 /// The reason for which a log can't be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This node is not in the list that it was started with.
+    /// A list of nodes, with which this node was started, that does not name it.
     #[error("{node} is not among the members that it was configured with ({members:?}): add it, or let it join")]
     NotListed {
         /// The node.
@@ -146,7 +146,7 @@ pub enum StartError {
 /// The reason for which a log has stopped: its node can't go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No group came about in the time that was given.
+    /// The end of the given time before a group came about.
     #[error("no group in {waited_ms} ms: {}", absent(missing))]
     NotFormed {
         /// The time that it waited, in milliseconds.
@@ -154,7 +154,7 @@ pub enum Failure {
         /// Nodes of the list from which nothing came.
         missing: Vec<NodeId>,
     },
-    /// There is a group, and it did not take this node in in the time that was given.
+    /// The end of the given time before the group that there is took this node in.
     #[error("the group is in epoch {epoch}, and has not taken this node in for {waited_ms} ms: {}", undecided(silent))]
     NotAdmitted {
         /// The time that it waited, in milliseconds.
@@ -172,7 +172,7 @@ pub enum Failure {
         /// The voters that have forgotten how they voted.
         nodes: Vec<NodeId>,
     },
-    /// This node and the others are configured differently.
+    /// A difference between the configurations of this node and the others.
     #[error("{with} refuses this node: {why}")]
     Mismatch {
         /// The node that says so.
@@ -280,7 +280,7 @@ pub enum NotForced {
         /// That node.
         with: NodeId,
     },
-    /// There is nothing to force any more.
+    /// A decision of what follows the view, so that there is nothing to force any more.
     #[error("what follows its view was decided meanwhile: nothing is to be forced")]
     Decided,
     /// The log can't be begun anew.

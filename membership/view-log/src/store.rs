@@ -101,7 +101,7 @@ struct Inner {
     snapshot: Option<Vec<u8>>,
     forced: Option<Vec<u8>>,
     incarnation: Option<u64>,
-    /// See [`LogStore::lives`].
+    /// The lives that [`LogStore::lives`] returns.
     lives: Vec<Incarnation>,
     notes: Vec<u8>,
     disk: Option<Box<dyn Disk>>,

@@ -36,7 +36,7 @@ pub(crate) trait Types:
 }
 
 openraft::declare_raft_types!(
-    /// On tokio.
+    /// A runtime on tokio.
     pub(crate) Real:
         D = AppRequest,
         R = AppResponse,

@@ -56,7 +56,7 @@ pub(crate) enum Body {
     },
     /// The leader ends: another is to take over.
     Farewell,
-    /// No majority answers the leader of this vote: another is to take over.
+    /// A call to step aside: no majority answers the leader of this vote, and another is to take over.
     StepAside(Vote),
 }
 
@@ -76,23 +76,23 @@ pub(crate) struct Hello {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Wants {
-    /// The sender is in no group, and among the founders of one.
+    /// The foundation of a group: the sender is in none, and among the founders of one.
     Found,
-    /// It waits for a first view, or asks to be a member.
+    /// A membership: the sender waits for a first view, or asks to be a member.
     Join,
-    /// It runs a log and is no member.
+    /// A log without a membership: the sender runs one and is no member.
     Witness,
-    /// It asks for the state of the group.
+    /// The state of the group, for which the sender asks.
     News,
-    /// It asks whether it may go on alone from this epoch, as an operator wants it to.
+    /// The permission to go on alone from this epoch, as an operator wants the sender to.
     Force(Epoch),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Here {
-    /// There is no group yet. The sender waits for these nodes, of which it hears nothing.
+    /// The lack of a group. The sender waits for these nodes, of which it hears nothing.
     Forming { missing: Vec<NodeId> },
-    /// There is one.
+    /// A group that there is.
     Group {
         last: Box<Proposal>,
         /// The log's leader, if it is known.

@@ -25,9 +25,9 @@ pub(crate) enum Tells {
 pub(crate) struct Barriers {
     me: usize,
     place: BarrierPlace,
-    /// By mode: this rank's barrier, and those that it is told, indexed by rank; [`u64::MAX`] for other ranks.
+    /// This rank's barrier, and those that it is told, by mode and indexed by rank; [`u64::MAX`] for other ranks.
     told: [Tournament; 2],
-    /// By mode: the barrier of all, from the parent.
+    /// The barrier of all, from the parent, by mode.
     from_parent: [u64; 2],
 }
 

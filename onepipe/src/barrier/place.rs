@@ -5,10 +5,10 @@ use crate::Topology;
 /// The ranks to which a rank tells its barrier, and those that tell it theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierPlace {
-    /// Both are all other ranks.
+    /// A flat topology, in which both are all other ranks.
     Flat,
     Tree {
-        /// None for the root.
+        /// The parent; None for the root.
         parent: Option<usize>,
         children: Vec<usize>,
     },

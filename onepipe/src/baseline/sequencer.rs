@@ -26,7 +26,7 @@ const NUMBERED: Mode = Mode::Reliable;
 pub struct Sequencer {
     config: OnePipeConfig,
     links: RankLinks,
-    /// At the sequencer: the requests of each rank.
+    /// The requests of each rank, at the sequencer.
     requests: Vec<Requests>,
     /// The ring of the messages that the sequencer has sent to this rank.
     numbered: Inbound,

@@ -97,7 +97,7 @@ pub enum FormError {
         /// The difference.
         why: String,
     },
-    /// This node was dropped from its view, or a restart has ended the group.
+    /// The end of the group at this node, which was dropped from its view, or by a restart.
     #[error("this rank is no longer in its group: form another")]
     Ended,
 }
@@ -122,7 +122,7 @@ impl Controller for Unsettled {
 enum Waits {
     /// Events, and a thread that wakes it.
     ForNews,
-    /// Neither of these: a call that waits for something else leaves them to [`Pipe::receive`].
+    /// A wait for neither of these: a call that waits for something else leaves them to [`Pipe::receive`].
     Regardless,
 }
 

@@ -18,20 +18,20 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Beacon {
-    /// By mode: the greatest wide timestamp that barriers are to pass, as far as this rank knows.
+    /// The greatest wide timestamp that barriers are to pass, as far as this rank knows, by mode.
     want: [u64; 2],
-    /// By mode: this rank's own last timestamp, its part in `want`.
+    /// This rank's own last timestamp, its part in `want`, by mode.
     own: [u64; 2],
     active_until: Time,
     /// The time from which on barriers may be told again.
     next: Time,
     /// The barriers that were told last, in this epoch.
     told: BeaconTimestamps,
-    /// By mode: whether this rank's own barrier is held by nothing but its clock.
+    /// Whether this rank's own barrier is held by nothing but its clock, by mode.
     is_free: [bool; 2],
-    /// By rank: whether data was posted to it in this step.
+    /// Whether data was posted to a rank in this step, by rank.
     pushed: Vec<bool>,
-    /// By rank and mode: the highest barrier in its status words.
+    /// The highest barrier in a rank's status words, by rank and mode.
     said: Vec<[u64; 2]>,
 }
 

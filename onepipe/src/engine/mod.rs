@@ -36,7 +36,7 @@ pub(crate) struct Engine<S> {
     barriers: Barriers,
     beacon: Beacon,
     recalls: Recalls,
-    /// By sender: the last batch of recalls that was carried out.
+    /// The last batch of recalls that was carried out, by sender.
     recalled: Vec<u64>,
     epoch: u64,
     /// The gate that the barrier of reliable messages passes.
@@ -45,7 +45,7 @@ pub(crate) struct Engine<S> {
     next: ScatteringId,
     /// The number of lists of messages that were checked.
     lists: u64,
-    /// By rank: the last list that has a message for it, for finding a second one.
+    /// The last list that has a message for a rank, by rank, for finding a second one.
     named: Vec<u64>,
     events: VecDeque<PipeEvent>,
     /// The ranks that are not heard any more, and the epoch in which the controller was told.

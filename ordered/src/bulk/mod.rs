@@ -54,7 +54,7 @@ impl Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct ShardBulk {
     rdmc: Rdmc,
-    /// By rank among senders.
+    /// The lanes, by rank among senders.
     lanes: Vec<SenderLane>,
     /// This node's lane, if it is a sender.
     own: Option<usize>,
@@ -119,7 +119,7 @@ enum LaneDirection {
 pub(crate) struct BulkParts {
     pub(crate) bulk: ShardBulk,
     pub(crate) queue: Option<Arc<BulkQueue>>,
-    /// By rank among senders.
+    /// The arrivals, by rank among senders.
     pub(crate) arrivals: Vec<Arc<Arrivals>>,
 }
 

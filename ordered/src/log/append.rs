@@ -22,7 +22,7 @@ pub enum AppendError {
         /// The record's size, in bytes.
         bytes: usize,
     },
-    /// It is too long.
+    /// A payload that is too long.
     #[error("a message of {bytes} bytes can't be logged: {MAX_PAYLOAD_BYTES} is the most, divide it")]
     TooLong {
         /// The payload's length, in bytes.

@@ -61,9 +61,9 @@ impl Fields {
 /// The contents of a block, as they were read.
 #[derive(Debug)]
 pub(crate) enum Block {
-    /// Nothing was ever written there.
+    /// A place where nothing was ever written.
     Blank,
-    /// Neither copy is right.
+    /// A block of which neither copy is right.
     Damaged,
     /// A block of a version that this code does not know.
     Version(u32),

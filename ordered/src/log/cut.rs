@@ -47,7 +47,7 @@ impl<S: Storage + Clone> Log<S> {
         self.cut_by(to, CutBy::Group)
     }
 
-    /// As [`cut_to`](Log::cut_to), on the word of the group or of an operator.
+    /// Cuts as [`cut_to`](Log::cut_to) does, on the word of the group or of an operator.
     pub(crate) fn cut_by(&mut self, to: Position, by: CutBy) -> Result<CutOutcome, WriteError> {
         self.check_health()?;
         if to < self.begin.position {
@@ -165,13 +165,14 @@ impl<S: Storage + Clone> Log<S> {
         self.begin_anew_with(at, None)
     }
 
-    /// As [`begin_anew`](Log::begin_anew), but a log that is signed continues the chain of another member's log [at
-    /// this place](Log::chain_at), so that it is the same in both.
+    /// Begins as [`begin_anew`](Log::begin_anew) does, but a log that is signed continues the chain of another member's
+    /// log [at this place](Log::chain_at), so that it is the same in both.
     pub fn begin_anew_with(&mut self, at: End, chain: Option<ChainValue>) -> Result<Option<String>, WriteError> {
         self.begin_anew_skipping(at, chain, self.skips.before(at.position))
     }
 
-    /// As [`begin_anew_with`](Log::begin_anew_with), with the list of commands that no member applies to the state.
+    /// Begins as [`begin_anew_with`](Log::begin_anew_with) does, with the list of commands that no member applies to
+    /// the state.
     pub fn begin_anew_skipping(
         &mut self,
         at: End,

@@ -21,7 +21,7 @@ pub enum DirectoryError {
     /// A log has it already.
     #[error("the log in {} is in use by another process: stop that one, or give this node a directory of its own", .0.display())]
     InUse(PathBuf),
-    /// It can't be read.
+    /// A directory that can't be read.
     #[error("the log's directory {} can't be read: {source}", path.display())]
     Read {
         /// The directory.
@@ -29,7 +29,7 @@ pub enum DirectoryError {
         /// The cause.
         source: io::Error,
     },
-    /// It can't be made, read or locked.
+    /// A directory that can't be made, read or locked.
     #[error("the log's directory {} can't be used: {source}", path.display())]
     Io {
         /// The directory.

@@ -16,19 +16,19 @@ use super::{
 /// The reasons for which an operator's work on a log was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// It can't be opened.
+    /// A log that can't be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It can't be read.
+    /// A log that can't be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It can't be written.
+    /// A log that can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The snapshots of its state can't be listed.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// No snapshot of the state would be left that lies within the log, so the log could not be used.
+    /// A cut that would leave no snapshot of the state within the log, so that the log could not be used.
     #[error(
         "a log that begins later than its group and ends at version {version} is of no use without a snapshot of the state, and the \
          oldest is that of {oldest}: cut behind that, or remove the log, and the node gets it from another member"
@@ -111,10 +111,10 @@ pub enum OfflineError {
 /// The place at which a log is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutAt {
-    /// Behind the message that has this version, and the views behind it.
+    /// The place behind the message that has this version, and the views behind it.
     Version(u64),
-    /// Before the first damaged record, or before the first segment that is missing or can't be recognised. If there is
-    /// neither, the cut is at the log's end, which then is settled.
+    /// The place before the first damaged record, or before the first segment that is missing or can't be recognised.
+    /// If there is neither, the cut is at the log's end, which then is settled.
     Damage,
 }
 

@@ -28,11 +28,11 @@ pub enum OpenError {
     /// An option is out of range.
     #[error("segments of {0} bytes are not possible: give a multiple of 4096, from 8192 to {max}", max = MAX_SEGMENT_BYTES)]
     SegmentBytes(u64),
-    /// There are segments, and no manifest that names their owner.
+    /// A directory with segments and without a manifest that names their owner.
     #[error("{} is missing, though there are segments beside it: put it back, or remove the log, and the node gets it from another \
              member", .0.display())]
     NoManifest(PathBuf),
-    /// Both copies of a file's first block are damaged.
+    /// A file whose first block is damaged in both copies.
     #[error("{}: its first block is damaged, in both copies: cut the log before it, or remove the log; the node gets the rest from another \
              member", .0.display())]
     Block(PathBuf),
@@ -77,10 +77,10 @@ pub enum OpenError {
         /// The generation that was asked for.
         expected: u64,
     },
-    /// There is no log in the directory.
+    /// A directory without a log.
     #[error("there is no log in {}: give the directory of one shard's log", .0.display())]
     NoLog(PathBuf),
-    /// There is no log, though there was one.
+    /// A directory without a log, though there was one.
     #[error("{} is missing, and this node has had a log: put it back; or, to get it from another member, begin one with generation 0",
              .0.display())]
     Lost(PathBuf),

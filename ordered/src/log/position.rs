@@ -25,10 +25,10 @@ impl Default for Position {
 }
 
 impl Position {
-    /// Before everything.
+    /// The place before everything.
     pub const START: Position = Position { epoch: Epoch(0), seq: Seq(0) };
 
-    /// Beyond everything.
+    /// The place beyond everything.
     pub const MAX: Position = Position { epoch: Epoch(u64::MAX), seq: Seq(u64::MAX) };
 
     /// The place with the number `seq` of an epoch.

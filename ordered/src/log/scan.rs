@@ -65,11 +65,11 @@ pub(crate) enum ScanFinding {
 pub(crate) enum Bad {
     /// Its header is wrong.
     Header,
-    /// It is whole, but of a kind or with flags that this version does not know.
+    /// A record that is whole, but of a kind or with flags that this version does not know.
     Unknown { kind: u8, flags: u8 },
     /// Its header is right, and the bytes behind it are wrong.
     Payload(RecordHeader),
-    /// It is whole, and can't follow what is before it.
+    /// A record that is whole, and can't follow what is before it.
     Order(RecordHeader),
 }
 

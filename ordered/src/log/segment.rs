@@ -50,7 +50,7 @@ impl SegmentHeader {
 /// The contents of a segment's first block, as they were read.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// Nothing was written yet.
+    /// A segment in which nothing was written yet.
     No,
     Damaged,
     Version(u32),

@@ -203,11 +203,11 @@ impl<F> SignatureWriter<F> {
 /// The reason for which a file of signatures can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSignatures {
-    /// There is no file.
+    /// The lack of a file.
     Absent,
     /// A crash has left the file without its first block.
     Blank,
-    /// Both copies of the first block are damaged.
+    /// A file whose first block is damaged in both copies.
     Damaged,
     /// The file is of another version.
     Version(u32),
@@ -233,7 +233,7 @@ pub(crate) enum SignatureSlot {
         offset: u64,
         signature: Signature,
     },
-    /// Nothing, or a part of a signature: it was not synced before a crash.
+    /// A signature of which there is nothing, or a part: it was not synced before a crash.
     Lost,
     Damaged {
         offset: u64,

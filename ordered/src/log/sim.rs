@@ -189,7 +189,7 @@ impl DiskState {
         Ok(!falls)
     }
 
-    /// As [`change`](DiskState::change), for a change that must have happened when it returns.
+    /// Changes as [`change`](DiskState::change) does, for a change that must have happened when it returns.
     fn change_or_fail(&mut self) -> io::Result<()> {
         if self.change()? { Ok(()) } else { self.is_up() }
     }

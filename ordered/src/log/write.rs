@@ -143,7 +143,7 @@ pub struct Log<S: Storage> {
     /// A damage behind which no good record follows.
     pub(crate) open_damage: Option<Damage>,
     pub(crate) signing: Option<Signing<S::File>>,
-    /// If present, the log may not be changed.
+    /// The access by which the log may only be looked at; None if it may be changed.
     pub(crate) look: Option<LogAccess>,
     /// The commands that no member applies.
     pub(crate) skips: Skips,
@@ -406,7 +406,7 @@ impl<S: Storage> Log<S> {
         error
     }
 
-    /// As [`poison`](Log::poison), unless a file could not be made for want of space.
+    /// Poisons as [`poison`](Log::poison) does, unless a file could not be made for want of space.
     pub(crate) fn poison_unless_full(&mut self, action: &'static str, file: &str, source: io::Error) -> WriteError {
         match source.kind() {
             io::ErrorKind::StorageFull => WriteError::Io { action, path: self.storage.path(file), source },

@@ -12,7 +12,7 @@ pub(super) struct Columns {
     /// The turns that the member, as a sender, has used.
     pub(super) sent: Counter,
     pub(super) order: OrderColumns,
-    /// For each sender, the number of its bulk messages that the member holds.
+    /// The number of each sender's bulk messages that the member holds.
     pub(super) bulk: Counters,
 }
 
@@ -30,13 +30,13 @@ pub(super) enum OrderColumns {
         logged: Option<Counter>,
         /// The member's clock when it last asked the others whether it is still one of them.
         stamp: Counter,
-        /// For each member, its last stamp that this member saw while it was not wedged.
+        /// The last stamp of each member that this member saw while it was not wedged.
         echo: Counters,
     },
     Unordered {
-        /// For each sender, the number of its turns that have arrived.
+        /// The number of each sender's turns that have arrived.
         held: Counters,
-        /// For each sender, the number of its turns that the member has delivered.
+        /// The number of each sender's turns that the member has delivered.
         taken: Counters,
     },
 }

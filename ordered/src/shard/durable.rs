@@ -12,7 +12,7 @@ pub(super) struct Durable {
     /// The version up to which a member has given the order to its log. With it, others can tell a disk that hangs from
     /// one that has nothing to do.
     logged: Counter,
-    /// By member: whether it counts whatever its row says, since it was complete when the view began.
+    /// Whether a member counts whatever its row says, since it was complete when the view began, by member.
     counts: Vec<bool>,
 }
 

@@ -50,14 +50,15 @@ pub struct Stepped {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShardPhase {
     Running,
-    /// It neither sends nor receives any more, and goes on delivering stable messages.
+    /// A shard that neither sends nor receives any more, and goes on delivering stable messages.
     Wedged,
-    /// It delivers up to this place of the order, and nothing beyond; `short` if the view delivers more elsewhere.
+    /// A shard that delivers up to this place of the order, and nothing beyond; `short` if the view delivers more
+    /// elsewhere.
     CleaningUp {
         to: Seq,
         short: bool,
     },
-    /// It delivers the messages that were found to be stable so far, and nothing beyond.
+    /// A shard that delivers the messages that were found to be stable so far, and nothing beyond.
     Abandoned,
 }
 
@@ -84,7 +85,7 @@ pub struct Shard {
     progress: Arc<Progress>,
     durable: Option<Durable>,
     reads: Reads,
-    /// By member: whether this member has echoed a stamp of it.
+    /// Whether this member has echoed a stamp of another, by member.
     leased: Vec<bool>,
     delivered: u64,
     /// The count of reads that were asked for, as of the last step.

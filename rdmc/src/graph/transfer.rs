@@ -43,7 +43,7 @@ pub enum TransferError {
 /// A transfer's progress or end.
 #[derive(Debug)]
 pub enum TransferEvent {
-    /// All connections of this node are up.
+    /// The connection of this node to all its peers.
     Connected,
     /// The whole message is here, and this node's sends are complete locally (G4): nothing uses its memory any more.
     /// Other members may still wait for blocks that are on their way from here.

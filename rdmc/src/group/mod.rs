@@ -27,7 +27,7 @@ pub(crate) const CONTROL: u32 = 5;
 /// The reason why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Only the root sends.
+    /// A send or an end by another member than the root.
     #[error("only the root of a group sends messages, and this is {0}: create a group of which this node is the first")]
     NotTheRoot(Rank),
     /// The buffer is shorter than the message.
@@ -90,7 +90,7 @@ pub struct Group {
     hello: Vec<u8>,
     control: Control,
     lines: Vec<Line>,
-    /// None until the sends and receives of this member are known.
+    /// The engine; None until the sends and receives of this member are known.
     engine: Option<Engine>,
     /// The exchange of holdings, in a group that resumes, until it is complete.
     exchange: Option<Exchange>,
@@ -99,7 +99,7 @@ pub struct Group {
     state: GroupPhase,
     /// The notice that this member sends.
     own: Notice,
-    /// At the root: no more messages will be sent.
+    /// Whether the root will send no more messages; false elsewhere.
     closing: bool,
     /// Whether [`Event::Connected`] was given.
     connected: bool,

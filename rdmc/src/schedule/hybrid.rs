@@ -7,10 +7,10 @@ use super::{Members, Rank, SubSchedule, part::Flat};
 /// The schedule by which the racks' leaders get the message from the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outer {
-    /// By a binomial pipeline.
+    /// A binomial pipeline.
     #[default]
     BinomialPipeline,
-    /// By a chain: each block crosses each rack's uplink once in each direction.
+    /// A chain: each block crosses each rack's uplink once in each direction.
     Chain,
 }
 

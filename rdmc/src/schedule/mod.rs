@@ -49,9 +49,9 @@ pub enum Algorithm {
     /// The root sends each block to all receivers, then the next. This order suits shared memory, where a block that
     /// was just copied is still in the cache.
     Interleaved,
-    /// Each node hands every block on to the next rank.
+    /// A chain, in which each node hands every block on to the next rank.
     Chain,
-    /// Each node that has the whole message sends it on to one that has not.
+    /// A tree, in which each node that has the whole message sends it on to one that has not.
     BinomialTree,
     /// All nodes exchange blocks along the dimensions of a hypercube (RDMC, DSN 2018, §4.3).
     #[default]

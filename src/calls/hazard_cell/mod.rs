@@ -98,7 +98,7 @@ impl<T> HazardCell<T> {
         }
     }
 
-    /// As `get`, where the thread's word is in use, or the thread is ending.
+    /// Guards the value as `get` does, where the thread's word is in use, or the thread is ending.
     #[cold]
     fn keep(&self) -> HazardGuard<'_, T> {
         let kept = Arc::clone(&lock(&self.owned).now);
@@ -198,7 +198,7 @@ mod sync {
         }
     }
 
-    /// None when the thread is ending.
+    /// Returns the slot of this thread; None when the thread is ending.
     #[inline]
     pub(super) fn own_slot() -> Option<&'static Slot> {
         SLOT.get().or_else(take_slot)
@@ -251,7 +251,7 @@ mod sync {
     }
 }
 
-/// As above, with loom's fences instead of the kernel's.
+/// The module above with loom's fences instead of the kernel's.
 #[cfg(squall_loom)]
 mod sync {
     use std::ops::Deref;

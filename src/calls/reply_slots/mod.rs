@@ -49,9 +49,9 @@ impl Ticket {
 /// The reason for which no submit waits for the reply any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// There will be no reply.
+    /// The end of waiting: there will be no reply.
     Closed,
-    /// It is unknown when, or whether, the reply comes.
+    /// A wait of unknown length: the reply comes at an unknown time, or never.
     Stalled,
 }
 

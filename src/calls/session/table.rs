@@ -45,11 +45,11 @@ pub(crate) struct TooMany;
 pub(crate) enum RequestOutcome {
     /// Applied, with the reply's bytes.
     Reply(Arc<[u8]>),
-    /// Not applied: the bytes are no command.
+    /// A command that was not applied: its bytes are no command.
     NoCommand,
     /// Applied, but the reply is longer than a session may keep, or could not be serialized.
     NoReply,
-    /// Not applied: an operator has said so.
+    /// A command that was not applied: an operator has said so.
     Skipped,
 }
 

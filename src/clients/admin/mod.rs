@@ -55,7 +55,7 @@ enum Reply {
     Status(Box<StatusReport>),
     /// The request is done, or under way. A node that has left sends a second one.
     Done,
-    /// This node goes on alone, and these shards start empty.
+    /// The success of a recovery: the node goes on alone, and these shards start empty.
     Recovered(Vec<EmptiedShard>),
     /// The request is refused, for the reason in this sentence.
     Refused(String),

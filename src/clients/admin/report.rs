@@ -63,7 +63,8 @@ pub enum NodeCondition {
     Member,
     /// The view is about to change: nothing is accepted for a moment.
     Wedged,
-    /// Nothing can be decided; a sentence says why. The node continues when enough voters can be reached.
+    /// A stall: nothing can be decided, for the reason in the sentence. The node continues when enough voters can be
+    /// reached.
     Stalled(String),
     /// Its part is over; a sentence says why.
     Ended(String),
@@ -152,7 +153,7 @@ pub enum ShardCondition {
     Active,
     /// The shard has too few members that hold its state, and refuses work until others join.
     Inadequate,
-    /// None of the nodes that held the shard's state is a member. It continues when one of these returns with the
+    /// The absence of all nodes that held the shard's state. The shard continues when one of these returns with the
     /// state.
     Suspended {
         /// These nodes, and former holders with whose copies it may go on.

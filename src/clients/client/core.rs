@@ -69,7 +69,7 @@ enum ClientSession {
     None,
     /// A session was requested with this key.
     Opening(u64),
-    /// As many sessions were open as may be; the next try is due at this time.
+    /// A refusal, since as many sessions were open as may be; the next try is due at this time.
     Refused(Time),
     Open {
         id: SessionId,

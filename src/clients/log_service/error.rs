@@ -8,7 +8,7 @@ use squall_fabric::NodeId;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// No member that was asked could answer.
+    /// The failure of all members that were asked to answer.
     #[error("the log of group {group:?} was not read within {} s. The last trouble was: {trouble}", limit.as_secs_f64())]
     Unreachable {
         /// The group.
@@ -26,7 +26,7 @@ pub enum LogError {
         /// The reason, in a sentence.
         why: String,
     },
-    /// No member that was asked has records that old.
+    /// A request for records that are older than those of any member that was asked.
     #[error("the log's beginning was trimmed: version {first} is the first that can still be read")]
     Trimmed {
         /// The first version that some member has.

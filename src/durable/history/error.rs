@@ -66,7 +66,7 @@ pub enum HistoryError {
     /// The commands can't be applied to a snapshot.
     #[error("an earlier state can't be built: {0}")]
     Replay(Box<dyn Error + Send + Sync>),
-    /// This node still receives the group's state from another member.
+    /// A call at a node that still receives the group's state from another member.
     #[error("no snapshot of the state can be taken while this node joins the group: try again, or ask another member")]
     Joining,
     /// The service can't write its state.
@@ -78,7 +78,7 @@ pub enum HistoryError {
     /// The service panicked while an earlier state was built or looked at. The live replica is unchanged.
     #[error("the service panicked in an earlier state of the group")]
     Panicked,
-    /// As many requests for earlier states wait already as may.
+    /// A refusal, since as many requests for earlier states wait already as may.
     #[error("{0} questions about earlier states wait already: ask again later")]
     Busy(usize),
     /// The system gives no thread.

@@ -23,7 +23,7 @@ pub struct LogFollower(LogReader);
 pub enum Next<'a> {
     /// An entry.
     Entry(Entry<'a>),
-    /// No entry came within the time.
+    /// The end of the time, in which no entry came.
     Late,
 }
 

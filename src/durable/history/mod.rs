@@ -52,7 +52,7 @@ pub(crate) use self::{
 pub(crate) struct History {
     group: String,
     policy: Policy,
-    /// None if the group is not durable; empty before the node has started.
+    /// The sources of the history. None if the group is not durable; empty before the node has started.
     sources: Option<OnceLock<Sources>>,
     past: Arc<RebuildPool>,
     keeper: Lock<KeeperState>,

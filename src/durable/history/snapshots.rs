@@ -14,7 +14,7 @@ pub(super) struct KeptSnapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     All,
-    /// This number of bytes before the newest snapshot.
+    /// A number of bytes before the newest snapshot.
     Bytes(u64),
     /// All states from this version on.
     From(u64),

@@ -225,7 +225,7 @@ impl LogWriter {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Called by the holder of the replica, or before any thread has it.
+    /// Sets whether the replica is stale. For the holder of the replica, or before any thread has it.
     pub(crate) fn set_stale(&self, stale: bool) {
         self.stale.store(stale, Ordering::Release);
     }
@@ -235,7 +235,7 @@ impl LogWriter {
         self.anew.load(Ordering::Acquire)
     }
 
-    /// Called before any thread has the log.
+    /// Sets whether the log was begun anew. To be called before any thread has the log.
     pub(crate) fn set_anew(&self, anew: bool) {
         self.anew.store(anew, Ordering::Release);
     }
@@ -259,7 +259,7 @@ impl LogWriter {
         self.forced.load(Ordering::Acquire)
     }
 
-    /// Called by the engine, when a view is installed.
+    /// Sets whether the life was forced. The engine calls it when a view is installed.
     pub(crate) fn set_forced(&self, forced: bool) {
         self.forced.store(forced, Ordering::Release);
     }
@@ -379,7 +379,7 @@ impl LogWriter {
         self.globally_persisted.load(Ordering::Acquire)
     }
 
-    /// Called by the delivering thread.
+    /// Sets the last version that is globally persisted. The delivering thread calls it.
     pub(crate) fn set_globally_persisted(&self, version: u64) {
         if version > self.globally_persisted.load(Ordering::Relaxed) {
             self.globally_persisted.store(version, Ordering::Release);
@@ -422,7 +422,7 @@ impl LogWriter {
         self.push(|log| Ok(job(log)))
     }
 
-    /// As [`ask`](LogWriter::ask), for a job whose error is one of the log: nothing more is written.
+    /// Asks as [`ask`](LogWriter::ask) does, for a job whose error is one of the log: nothing more is written.
     fn push<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut DiskLog) -> Result<T, WriteError> + Send + 'static,
@@ -449,7 +449,7 @@ impl LogWriter {
         self.wait(&self.ask(job))
     }
 
-    /// As [`ask`](LogWriter::ask), for a job that changes the log's end: [`cut_to`](Log::cut_to) and
+    /// Asks as [`ask`](LogWriter::ask) does, for a job that changes the log's end: [`cut_to`](Log::cut_to) and
     /// [`begin_anew`](Log::begin_anew).
     ///
     /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile.

@@ -12,7 +12,7 @@ use crate::{calls::error::Unavailable, delivery::shard_change::ShardChange};
 pub(crate) enum CoreEffect {
     /// An event of a shard, for its task.
     Shard(ShardId, ShardChange),
-    /// All members of a view are connected.
+    /// A view whose members are all connected.
     Installed(Arc<View>),
     /// The shard's deliverer may have more to do.
     Deliver(ShardId),
@@ -22,12 +22,12 @@ pub(crate) enum CoreEffect {
     FreedBulk(ShardId),
     /// The other members' clocks are known, so the shard's messages may be stamped.
     Stamps(ShardId),
-    /// All that a durable shard has beyond `end` is void, in its log and its replica. The surroundings must remove it,
-    /// and say so ([`NodeCore::cut_done`](super::NodeCore::cut_done)).
+    /// The removal of all that a durable shard has beyond `end`, in its log and its replica. The surroundings carry it
+    /// out, and say so ([`NodeCore::cut_done`](super::NodeCore::cut_done)).
     ///
     /// The next view waits for that. `complete` says whether this node is complete in the shard there.
     CutTo { shard: ShardId, end: OrderEnd, complete: bool },
-    /// This node is in no view any more. Comes before the fates of its shards.
+    /// The end of this node's membership. Comes before the fates of its shards.
     Dropped,
     /// The node was dropped, and the shard's application, or another thread, still does not let go of the shard: no
     /// caller shall wait for that. The shard's fate follows all the same.
@@ -37,7 +37,7 @@ pub(crate) enum CoreEffect {
     Returns,
     /// The group is in pieces, and these of the last view's members are not back yet. All are back if there are none.
     WaitsFor(Vec<NodeId>),
-    /// Nothing can be decided, for this reason.
+    /// A stall: nothing can be decided, for this reason.
     Stalled(String),
     /// The node has nothing more to do: all waiting calls of any group must fail.
     Ended(EndReason),

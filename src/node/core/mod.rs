@@ -44,8 +44,8 @@ enum Owner {
 #[derive(Debug)]
 enum Turn {
     Install(Arc<View>),
-    /// This view follows, and this node is not in it. With it come the trims of the view at hand, if they are known,
-    /// and the time until which other nodes that are not in it may read.
+    /// The view that follows, without this node. With it come the trims of the view at hand, if they are known, and the
+    /// time until which other nodes that are not in it may read.
     Drop(Arc<View>, Option<Trims>, Time),
     End(EndReason),
 }

@@ -139,7 +139,8 @@ pub enum BulkError {
         /// The engine's reason.
         reason: String,
     },
-    /// Nothing is left to happen, but messages are missing: an error in the engine, since nothing is lost here.
+    /// A state in which nothing is left to happen, but messages are missing: an error in the engine, since nothing is
+    /// lost here.
     #[error("nothing more happens, and {missing} of the messages sent are not everywhere")]
     Stuck {
         /// The number of messages that are missing somewhere.
@@ -168,7 +169,7 @@ pub struct BulkCluster {
 struct BulkNode {
     fabric: SimFabric,
     rdmc: Rdmc,
-    /// Set while a turn of it is on the agenda.
+    /// Whether a turn of it is on the agenda.
     scheduled: bool,
     /// The time until which its thread is busy, or does not run.
     free_at: Time,

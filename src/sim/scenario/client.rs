@@ -30,7 +30,7 @@ pub(super) struct Failed {
 enum Fate {
     /// Members apply it.
     Delivered,
-    /// No member applies it.
+    /// An operation that no member applies.
     NotApplied,
     Unknown,
 }

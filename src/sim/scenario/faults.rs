@@ -16,7 +16,7 @@ pub(super) const LAST_JOINER: u32 = 9;
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     Pause(NodeId),
-    /// Only the node's engine stands still; its clients go on.
+    /// A pause of the node's engine alone; its clients go on.
     PauseEngine(NodeId),
     Resume(NodeId),
     /// An operator tells the first node that the second is gone.
@@ -33,7 +33,7 @@ pub(super) enum Fault {
     },
     /// A node starts, for the first time or again.
     Launch(NodeId),
-    /// All nodes that crashed start again.
+    /// The start of all nodes that crashed.
     LaunchAll,
     /// A node that is down loses its disk.
     Wipe(NodeId),
@@ -52,7 +52,7 @@ pub(super) enum Fault {
 /// A fault of a disk, or of all.
 #[derive(Clone, Debug)]
 pub(super) enum DiskFault {
-    /// All nodes lose power at once.
+    /// A loss of power at all nodes at once.
     PowerLoss,
     /// A node loses power in the midst of a change to its disk. The number is that of the changes before it.
     CrashInWrite(NodeId, u64),
@@ -62,7 +62,7 @@ pub(super) enum DiskFault {
     FailSync(NodeId, u64),
     /// Writes take up to so many microseconds.
     Slow(NodeId, u64),
-    /// No write to a log ends any more; or, if false, writes end again.
+    /// A hang in which no write to a log ends any more; or, if false, its end.
     Hang(NodeId, bool),
     /// A random bit of a disk flips, while its node is down.
     Rot(NodeId),
@@ -75,7 +75,7 @@ pub(super) struct Faults {
     pub(super) injected: usize,
     /// The nodes that crashed, left, stood still, or could not be reached, in any life.
     pub(super) met: BTreeSet<NodeId>,
-    /// In a durable scenario, the one node whose disk may lose what was synced.
+    /// The one node whose disk may lose what was synced, in a durable scenario.
     pub(super) victim: Option<NodeId>,
     /// Whether the victim's disk has lost anything.
     pub(super) has_lost: bool,

@@ -177,7 +177,7 @@ struct Scenario<'a> {
     unknown: BTreeSet<Applied>,
     /// The length of the longest log that any completed operation has shown.
     seen: u64,
-    /// In durable mode, the longest log that was shown.
+    /// The longest log that was shown, in durable mode.
     shown: Vec<Applied>,
     reads: usize,
     faults: Faults,

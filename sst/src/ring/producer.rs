@@ -39,7 +39,7 @@ impl RingMemory for Region {
 /// The reason why a record was not written. Nothing of it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// There is no room until older records are freed.
+    /// A lack of room, until older records are freed.
     #[error("the ring is full")]
     Full,
     /// The payload would never fit.

@@ -23,7 +23,7 @@ pub enum Turn<'a> {
     Message(Payload<'a>, Tag),
     /// A message that has travelled by other means.
     Bulk(Bulk, Tag),
-    /// This turn and the given number of turns after it are nulls.
+    /// A run of nulls: this turn and the given number of turns after it.
     Nulls(u64),
 }
 

@@ -163,7 +163,7 @@ impl BulkArgs {
         Ok(())
     }
 
-    /// None stands for the default.
+    /// The routes to measure; None stands for the default.
     fn ways(&self) -> Vec<Option<BlockRoute>> {
         match &*self.algorithm {
             _ if self.sweep => ALL_WAYS.map(Some).to_vec(),
@@ -172,7 +172,7 @@ impl BulkArgs {
         }
     }
 
-    /// None stands for the default.
+    /// The block sizes to measure; None stands for the default.
     fn blocks(&self, size: usize) -> Vec<Option<usize>> {
         match &*self.block {
             _ if self.sweep => {

@@ -40,7 +40,7 @@ pub(crate) struct Mover<'a> {
     events: Vec<(GroupId, Event)>,
     /// The number of groups that are not connected yet.
     connecting: usize,
-    /// By group; empty if the message is shared.
+    /// The messages, by group; empty if the message is shared.
     messages: Vec<GroupMessage>,
     sharing: Option<Sharing>,
     /// An empty message, for signals.
@@ -335,7 +335,7 @@ fn go_on(told: &Receiver<Go>) -> Result<(), Stopped> {
     }
 }
 
-/// At most one signal of a group has no answer yet.
+/// The room for signals: at most one of a group has no answer yet.
 const SIGNALS_AHEAD: usize = 2;
 
 /// The group over which a node signals to node 0; node 0's group goes to all.

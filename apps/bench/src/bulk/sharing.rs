@@ -16,7 +16,7 @@ const LAYER: u32 = u32::MAX;
 const RECEIVE: Token = Token(0);
 
 pub(super) struct Sharing {
-    /// At the root, an endpoint to each receiver; at a receiver, the one to the root.
+    /// The endpoints to each receiver, at the root; at a receiver, the one to the root.
     ends: Vec<EndpointId>,
     size_bytes: usize,
     /// The region that receives are posted into. Nothing is ever placed in it.

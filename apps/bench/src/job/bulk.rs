@@ -62,9 +62,9 @@ impl BlockRoute {
 pub(crate) enum Touch {
     /// Not at all
     None,
-    /// It reads a byte of each page
+    /// Read a byte of each page
     Read,
-    /// It writes a byte of each page
+    /// Write a byte of each page
     Write,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct BulkRound {
     pub(crate) sent: Option<u64>,
     /// The time at which the shared message was sealed. Sealing begins at `sent`.
     pub(crate) sealed: Option<u64>,
-    /// By group: the time at which it had the message. None for a group whose root it is.
+    /// The time at which it had the message, by group. None for a group whose root it is.
     pub(crate) received: Vec<Option<u64>>,
     /// Processor time that its process took, in seconds.
     pub(crate) cpu_seconds: f64,

@@ -136,7 +136,7 @@ pub(crate) struct CollectivesJob {
     #[deref]
     pub(crate) worker: WorkerNode,
     pub(crate) operation: Of,
-    /// None for what the cost model chooses.
+    /// The algorithm; None for what the cost model chooses.
     pub(crate) algorithm: Option<By>,
     pub(crate) reproducible: bool,
     /// 8-byte elements of a vector; of a block, where each node has one.

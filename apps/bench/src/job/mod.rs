@@ -150,15 +150,15 @@ pub(crate) enum WorkerReport {
     Timed(Timed),
     /// The outcome of its scatterings.
     Scattered(Scattered),
-    /// All nodes are full members of a view.
+    /// The membership of all nodes in a view, as full members.
     Settled(Settled),
     /// Its caller goes on in a new view.
     Recovered(Recovered),
     /// The outcome of its transactions.
     Transacted(Transacted),
-    /// It has written down its part of the history.
+    /// The end of its part of the history, which it has written down.
     Recorded,
-    /// It gave up; the sentence says why.
+    /// A failure; the sentence says why.
     Failed(String),
 }
 
@@ -187,7 +187,7 @@ pub(crate) struct WorkerMeasurements {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Written {
     pub(crate) records: u64,
-    /// On disk.
+    /// The bytes on disk.
     pub(crate) bytes: u64,
     /// Batches, each written and synced.
     pub(crate) syncs: u64,

@@ -42,7 +42,7 @@ struct PlainWriter<'a> {
     directory: &'a Path,
     batch_bytes: usize,
     span: Duration,
-    /// All writers begin together.
+    /// The barrier at which all writers begin together.
     start: &'a Barrier,
     stop: &'a AtomicBool,
 }

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Rounds {
     pub(super) scratch: Scratch,
-    /// Set once no more is wanted.
+    /// Whether no more is wanted.
     pub(super) stop: Arc<AtomicBool>,
     pub(super) count: u32,
     /// The length of the nodes' measurement in a round, and of the disk's.

@@ -37,11 +37,11 @@ const STEPS_PER_POLL: u32 = 32;
 /// A rank's activity at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoadPhase {
-    /// It sends as scheduled, and in the end the scatterings that were late.
+    /// A phase of sends as scheduled, and in the end of the scatterings that were late.
     Paced,
-    /// It sends as fast as it can.
+    /// A phase of sends as fast as it can.
     Full,
-    /// It sends nothing: messages on their way come in.
+    /// A phase without sends: messages on their way come in.
     Drain,
     Over,
 }
@@ -125,7 +125,7 @@ struct OnePipeRank<'a, F, O> {
     inbox: Inbox,
     completions: Vec<Completion>,
     steps: u32,
-    /// Set if there are fewer cores than ranks.
+    /// Whether there are fewer cores than ranks.
     is_crowded: bool,
 }
 

@@ -32,7 +32,7 @@ const COPY_BYTES: usize = 64 << 20;
 /// it.
 const SAMPLES: usize = 15;
 
-/// In one sample; some milliseconds each.
+/// The number of rounds in one sample; a sample takes some milliseconds.
 const CACHE_LINE_ROUNDS: u32 = 10_000;
 const EVENTFD_ROUNDS: u32 = 200;
 

@@ -7,9 +7,9 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Good,
-    /// It works, but perhaps not as well as it could, or not now.
+    /// A thing that works, but perhaps not as well as it could, or not now.
     Warning,
-    /// It does not work.
+    /// A thing that does not work.
     Bad,
 }
 

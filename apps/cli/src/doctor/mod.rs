@@ -46,7 +46,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Serialize)]
 struct DoctorReport {
     fabrics: Vec<Area>,
-    /// None if no configuration was given.
+    /// The findings about the configuration; None if none was given.
     configuration: Option<Area>,
     /// The carrier that the configuration chooses, if the configuration can be read.
     carrier: Option<String>,

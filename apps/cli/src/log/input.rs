@@ -22,7 +22,7 @@ pub(super) enum Input {
     Lines,
     /// Lines of these files, `-` for standard input.
     LinesOf(Vec<PathBuf>),
-    /// These files, each one record.
+    /// A list of files, each one record.
     Whole(Vec<PathBuf>),
 }
 

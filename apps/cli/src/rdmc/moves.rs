@@ -16,7 +16,7 @@ pub(super) struct Move {
 pub(super) struct Moves {
     pub(super) nodes: usize,
     pub(super) steps: usize,
-    /// In order of steps, then of senders.
+    /// The moves, in order of steps, then of senders.
     pub(super) list: Vec<Move>,
 }
 

@@ -10,7 +10,7 @@ use super::{
 pub struct Line {
     /// The name in the key.
     pub name: String,
-    /// In the order in which they are joined.
+    /// The points, in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
     /// Whether it is drawn dashed and without dots: a bound or a model rather than a measurement.
     pub model: bool,

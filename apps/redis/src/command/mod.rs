@@ -43,7 +43,7 @@ pub enum CommandFn {
     Write(WriteFn),
     /// Looks at the state. It is linearizable, and takes no turn in the group's order.
     Read(ReadFn),
-    /// Is answered by the server that was asked, whether or not its group lives.
+    /// A command that is answered by the server that was asked, whether or not its group lives.
     Local,
 }
 

@@ -115,7 +115,7 @@ impl<'a> Lex<'a> {
 /// A range, as it was asked for.
 #[derive(Clone, Copy, Debug)]
 enum Span<'a> {
-    /// From one rank to another, both included; negative ones count from the other end.
+    /// A range from one rank to another, both included; negative ones count from the other end.
     Ranks(i64, i64),
     Scores(Limit, Limit),
     Members(Lex<'a>, Lex<'a>),

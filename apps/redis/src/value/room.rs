@@ -3,7 +3,7 @@
 /// A collection with less than this share of its places in use is made smaller.
 const SPARSE: usize = 8;
 
-/// Up to this number of places a collection stays as it is.
+/// The number of places up to which a collection stays as it is.
 const SMALL: usize = 32;
 
 /// The number of elements that are measured to estimate all.

@@ -30,11 +30,11 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// A node's knowledge of storage that went back.
 #[derive(Debug, Default)]
 pub(super) struct WentBack {
-    /// By node, the life that lacks entries that it has acknowledged.
+    /// The life of a node that lacks entries that it has acknowledged, by node.
     reverted: BTreeMap<NodeId, Incarnation>,
     /// The time at which each node was last told.
     told: BTreeMap<NodeId, Duration>,
-    /// By node, the words of a node that knows more than this node's group.
+    /// The words of each node that knows more than this node's group.
     says: BTreeMap<NodeId, String>,
 }
 

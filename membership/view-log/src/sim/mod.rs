@@ -32,7 +32,7 @@ use crate::{
 };
 
 openraft::declare_raft_types!(
-    /// In virtual time.
+    /// A runtime in virtual time.
     pub(crate) Simulated:
         D = AppRequest,
         R = AppResponse,

@@ -57,7 +57,7 @@ struct ScalingPoint {
     processes: usize,
     /// Millions of messages per second and process, as fast as they can.
     rate: f64,
-    /// In µs at half the load: the mean, and the 5th and 95th percentiles.
+    /// The latency at half the load, in µs: the mean, and the 5th and 95th percentiles.
     latency: [f64; 3],
     /// Whether more is offered at half the load than its sequencer can number, so that the window alone bounds its
     /// latency.

@@ -39,7 +39,7 @@ pub(super) struct OnePipe {
     options: ExperimentOptions,
 }
 
-/// Each is a module.
+/// The names of the experiments, each of which is a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// Throughput and latency of total order broadcasts, by the number of processes: 1Pipe, sequencers, token, Lamport.

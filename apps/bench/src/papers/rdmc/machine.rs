@@ -54,7 +54,7 @@ pub(super) struct Machine {
 pub(super) const FRACTUS: Machine =
     Machine { name: "Fractus", bytes_per_s: 100 * GBIT, latency: ONE_SWITCH, turn: TURN, racks: None };
 
-/// Up to 512 nodes of a fat tree, 40 Gb/s (§5.1).
+/// Sierra: up to 512 nodes of a fat tree, 40 Gb/s (§5.1).
 pub(super) const SIERRA: Machine =
     Machine { name: "Sierra", bytes_per_s: 40 * GBIT, latency: TWO_STAGES, turn: TURN, racks: None };
 

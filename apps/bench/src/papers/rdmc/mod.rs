@@ -44,7 +44,7 @@ pub(super) struct Rdmc {
     options: ExperimentOptions,
 }
 
-/// Each is a module.
+/// The names of the experiments, each of which is a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// Algorithms by group size: 8 MB and 256 MB on Fractus.

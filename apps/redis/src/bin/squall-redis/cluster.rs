@@ -113,7 +113,7 @@ enum ReplicaState {
 enum ReplicaChange {
     Serves(usize),
     Died(usize, String),
-    /// It is time to start the replica again.
+    /// The time to start the replica again.
     Due(usize),
 }
 

@@ -28,7 +28,7 @@ impl fmt::Display for Usage {
     }
 }
 
-/// For each process, the median of its memory in the second and in the last quarter of the time, in bytes. None if a
+/// Returns the median of each process's memory in the second and in the last quarter of the time, in bytes. None if a
 /// quarter has no sample.
 pub(crate) fn growth(samples: &[(Duration, Vec<Usage>)], lasted: Duration) -> Option<Vec<(u64, u64)>> {
     let processes = samples.first()?.1.len();

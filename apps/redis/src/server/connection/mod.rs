@@ -103,7 +103,7 @@ struct Connection<'a, R: Replica> {
     out: Vec<u8>,
     /// The number of bytes of `out` that were sent.
     sent: usize,
-    /// No more answers are encoded; the encoded ones are sent.
+    /// Whether no more answers are encoded; the encoded ones are sent.
     is_closing: bool,
 }
 

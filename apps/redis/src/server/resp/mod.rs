@@ -86,7 +86,7 @@ enum Scan {
     /// Its first byte is missing, or its first line is not complete.
     #[default]
     Start,
-    /// It is an array that lacks `missing` bulk strings.
+    /// An array that lacks `missing` bulk strings.
     Array { missing: usize, size: Size },
     /// The current bulk string has `left` bytes to come, its line end included; then the array goes on.
     Bulk { left: usize, missing: usize, size: Size },

@@ -8,7 +8,7 @@ pub(crate) enum ScenarioError {
     /// Processes do not fill hosts evenly, or there are none.
     #[error("{0} processes cannot be simulated: give 1 to 32, or a multiple of 32 up to 2048")]
     Processes(usize),
-    /// There would be no host left, or no room in the racks.
+    /// A number of hosts with which none would be left, or for which the racks have no room.
     #[error("failures among {0} hosts cannot be simulated: give 2 to 32")]
     Hosts(usize),
     /// The loss is no likelihood.

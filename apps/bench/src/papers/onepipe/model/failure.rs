@@ -40,7 +40,7 @@ pub(crate) struct Recovery {
 /// The result of a failure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recovered {
-    /// For each surviving host, the time from the failure until its commit barrier passed it.
+    /// The time from the failure until a host's commit barrier passed it, for each surviving host.
     pub(crate) times: Latencies,
     /// The time from the failure until the controller had the first report, in nanoseconds.
     pub(crate) reported_ns: u64,
@@ -63,23 +63,23 @@ pub(super) enum FailureEvent {
     Fail,
     /// A switch checks its links.
     Check(Node),
-    /// To the controller: a link is silent.
+    /// A notice to the controller: a link is silent.
     Silent(usize),
     /// The controller has waited for other reports of the same failure.
     Decide,
-    /// To a host: heed no commit barrier.
+    /// An order to a host: heed no commit barrier.
     Wedge(usize),
-    /// To the controller: a host is wedged, at this barrier.
+    /// A notice to the controller: a host is wedged, at this barrier.
     Wedged(u64),
     /// The decision is in the log.
     Logged,
-    /// To a host: the decision.
+    /// The decision, to a host.
     Settle(usize),
     /// A host's recalls have been answered.
     Recalled(usize),
-    /// To the controller: a host has carried out the decision.
+    /// A notice to the controller: a host has carried out the decision.
     Settled,
-    /// To a switch: wait for this link no longer.
+    /// An order to a switch: wait for this link no longer.
     LeaveOut(usize),
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Outage {
     open: Vec<usize>,
     deciding: bool,
     controller_free: u64,
-    /// By host: whether it is out.
+    /// Whether a host is out, by host.
     failed: Vec<bool>,
     /// Whether this round has failed hosts, and the number of survivors that are awaited.
     settling: bool,
@@ -103,7 +103,7 @@ pub(super) struct Outage {
     failure_stamp: u64,
     recovered: Vec<Option<u64>>,
     result: Recovered,
-    /// By scattering, the hosts that delivered it.
+    /// The hosts that delivered a scattering, by scattering.
     delivered: BTreeMap<u64, BTreeSet<usize>>,
 }
 

@@ -20,11 +20,11 @@ pub(crate) enum OrderProtocol {
         /// Whether processes handle acknowledgements for each message.
         reliable: bool,
     },
-    /// All messages go through one switch, which numbers them.
+    /// A switch that numbers all messages, which go through it.
     SwitchSequencer,
-    /// All messages go through the interface of a server of its own, which numbers them.
+    /// A server of its own that numbers all messages, which go through its interface.
     HostSequencer,
-    /// Only the process that has the token sends; it hands it on after one scattering.
+    /// A token: only the process that has it sends, and hands it on after one scattering.
     Token,
     /// Lamport's timestamps. Each process tells all others its clock at intervals, and not with each message (§7.2).
     Lamport {
@@ -36,12 +36,12 @@ pub(crate) enum OrderProtocol {
 /// The messages that processes send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Traffic {
-    /// Each process sends to all processes, itself among them, with flow control.
+    /// A load in which each process sends to all processes, itself among them, with flow control.
     Broadcast {
         /// The part of its rate that each tries to use, in percent.
         load_percent: u64,
     },
-    /// Each process sends scatterings at random times, without flow control.
+    /// A load in which each process sends scatterings at random times, without flow control.
     Scattered {
         /// The receivers.
         to: Destinations,

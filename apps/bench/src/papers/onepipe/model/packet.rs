@@ -5,9 +5,9 @@ use super::Profile;
 /// Promises about a link: no message with an earlier stamp will come on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Barriers {
-    /// No message at all is earlier.
+    /// The barrier before which no message at all is still to come.
     pub(super) best_effort: u64,
-    /// No earlier message is reliable and not yet acknowledged by all its receivers.
+    /// The barrier before which no reliable message lacks the acknowledgement of a receiver.
     pub(super) commit: u64,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Scattering {
     pub(super) stamp: u64,
     /// The time since which it was ready to be sent.
     pub(super) since: u64,
-    /// By host: messages that the sender knows no acknowledgement of, and those that have not come.
+    /// Messages that the sender knows no acknowledgement of, and those that have not come, by host.
     pub(super) awaited: Box<[Members]>,
     pub(super) lacking: Box<[Members]>,
     /// The number of messages in `awaited`.

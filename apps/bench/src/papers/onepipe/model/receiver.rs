@@ -36,7 +36,7 @@ pub(super) struct ReceivingHost {
     clocks: Tournament,
     /// Whether the commit barrier is not heeded, while failures are being settled.
     pub(super) wedged: bool,
-    /// By host: whether this one was told that it has failed.
+    /// Whether this host was told that another has failed, by host.
     pub(super) gone: Vec<bool>,
     /// The messages that were delivered last, by stamp and sender.
     last: [(u64, usize); 2],

@@ -40,7 +40,7 @@ pub(super) struct Cable {
 pub(super) struct Topology {
     pub(super) places: Vec<TopologyNode>,
     pub(super) cables: Vec<Cable>,
-    /// By node: the cables that begin there, and end there.
+    /// The cables that begin at a node, and those that end there, by node.
     pub(super) outputs: Vec<Vec<usize>>,
     pub(super) inputs: Vec<Vec<usize>>,
     /// The rack of each host.

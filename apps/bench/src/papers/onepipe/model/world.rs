@@ -109,9 +109,9 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) now: u64,
     pub(super) queue: EventQueue<ModelEvent>,
-    /// By cable.
+    /// The states of the cables, by cable.
     pub(super) links: Vec<CableState>,
-    /// By node.
+    /// The switches, by node.
     pub(super) switches: Vec<Switch>,
     pub(super) hosts: Vec<ReceivingHost>,
     /// The processes, host by host.

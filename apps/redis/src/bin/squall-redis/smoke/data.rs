@@ -7,7 +7,7 @@ use redis_protocol::resp2::types::OwnedFrame;
 use super::{Bench, Found};
 use crate::client::{RespClient, request, show};
 
-/// Every command works, at each replica.
+/// Checks that every command works, at each replica.
 pub(super) async fn commands(bench: &Bench) -> Found {
     for (index, &address) in bench.replicas.iter().enumerate() {
         let mut client = RespClient::connect(address).await?;
@@ -189,7 +189,7 @@ pub(super) async fn increments_add_up(bench: &Bench) -> Found {
     Ok(format!("{total} increments by {} clients of all replicas", CLIENTS * bench.replicas.len()))
 }
 
-/// No MGET sees half of an MSET.
+/// Checks that no MGET sees half of an MSET.
 pub(super) async fn many_keys_change_at_once(bench: &Bench) -> Found {
     const ROUNDS: usize = 300;
     let keys: Vec<String> = (0..10).map(|key| format!("many:{key}")).collect();

@@ -9,7 +9,7 @@ use crate::{
     cluster::Cluster,
 };
 
-/// All replicas have applied the same commands, and hold the same.
+/// Checks that all replicas have applied the same commands, and hold the same.
 pub(super) async fn replicas_hold_the_same(bench: &Bench) -> Found {
     RespClient::connect(bench.replicas[0]).await?.expect(&["SET", "last", "write"], "OK").await?;
     agreement(&bench.replicas, Duration::from_secs(5) * bench.patience).await

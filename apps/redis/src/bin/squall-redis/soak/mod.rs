@@ -53,9 +53,9 @@ struct Soak {
 #[derive(Default)]
 struct SoakRun {
     soak: Soak,
-    /// Set when clients are to end.
+    /// Whether clients are to end.
     stop: AtomicBool,
-    /// Set when all publishers have ended and all messages have arrived that will.
+    /// Whether all publishers have ended and all messages have arrived that will.
     silent: AtomicBool,
     operations: AtomicU64,
     connections: AtomicU64,
