@@ -143,7 +143,7 @@ pub struct Former {
 /// The work that a shard can do in a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShardState {
-    /// All work.
+    /// A shard that does all its work.
     #[default]
     Active,
     /// A shard with fewer complete members than its minimum, which refuses work until others join.

@@ -27,9 +27,9 @@ use rustix::{
 pub enum LocalError {
     /// A name that no process has.
     Absent,
-    /// Another process has it.
+    /// A name that another process has.
     Taken,
-    /// Another user has it.
+    /// A name that another user has.
     OtherUser,
     /// The system refused.
     System(io::Error),

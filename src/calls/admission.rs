@@ -105,7 +105,7 @@ impl Admission {
         assert!(self.engine.set(EngineHandle { waker, clock, bound }).is_ok(), "a group starts once");
     }
 
-    /// None before the node has started.
+    /// Returns the engine's handle; None before the node has started.
     pub(crate) fn engine(&self) -> Option<&EngineHandle> {
         self.engine.get()
     }

@@ -493,7 +493,7 @@ impl ViewLog for ScriptedLog {
         });
     }
 
-    /// May have another leader elected, even where the leader is there and only this node does not reach it.
+    /// Lets another leader be elected, even where the leader is there and only this node does not reach it.
     fn peer_gone(&mut self, node: NodeId) {
         let mut shared = self.shared.lock();
         if shared.leader.is_some_and(|(leader, _)| leader == node) && shared.rng.bool() {

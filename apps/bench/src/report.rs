@@ -64,7 +64,7 @@ pub(crate) struct CallsRow {
     pub(crate) size_bytes: usize,
     pub(crate) spin: Spinning,
     pub(crate) calls_per_second: f64,
-    /// None if nothing was answered, as the fields after it.
+    /// The median latency. None if nothing was answered, as the fields after it.
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) latency_p99_us: Option<f64>,
     pub(crate) switches_per_call: Option<f64>,
@@ -87,7 +87,7 @@ pub(crate) struct LogRow {
     pub(crate) latency_p50_us: f64,
     pub(crate) latency_p99_us: f64,
     pub(crate) latency_p999_us: f64,
-    /// Of all nodes together.
+    /// The syncs of all nodes together.
     pub(crate) fsyncs_per_second: f64,
     /// Records for each sync.
     pub(crate) batch_mean: f64,
@@ -119,16 +119,16 @@ pub(crate) struct BulkRow {
     pub(crate) seconds_median: f64,
     pub(crate) seconds_least: f64,
     pub(crate) seconds_most: f64,
-    /// From the time at which the message was sealed, if it was.
+    /// The time since the message was sealed, if it was.
     pub(crate) after_seal_seconds_median: Option<f64>,
     pub(crate) bytes_per_second: f64,
     pub(crate) skew_ms: f64,
     pub(crate) cpu_seconds: f64,
-    /// None for one group.
+    /// The least share of a group; None for one group.
     pub(crate) share_least: Option<f64>,
     pub(crate) share_most: Option<f64>,
     pub(crate) touch: Touch,
-    /// None if receivers did not use the messages.
+    /// The time that the use of a message takes; None if receivers did not use them.
     pub(crate) touch_seconds_median: Option<f64>,
     pub(crate) page_faults: Option<f64>,
 }
@@ -146,10 +146,10 @@ pub(crate) struct CollectivesRow {
     pub(crate) samples: u32,
     /// Operations in each sample.
     pub(crate) batch: u32,
-    /// Of one operation, at the node that took longest.
+    /// The time of one operation, at the node that took longest.
     pub(crate) microseconds_median: f64,
     pub(crate) microseconds_p99: f64,
-    /// Of all nodes together, for one operation.
+    /// Processor time of all nodes together, for one operation.
     pub(crate) cpu_microseconds: f64,
 }
 
@@ -159,20 +159,20 @@ pub(crate) struct OnePipeRow {
     #[serde(flatten)]
     pub(crate) head: RowHead,
     pub(crate) mode: ScatteringOrder,
-    /// Of each message.
+    /// The size of each message.
     pub(crate) size_bytes: usize,
     pub(crate) width: usize,
     pub(crate) ring_bytes: usize,
     /// Scatterings per second of each node while latency was measured.
     pub(crate) rate: f64,
-    /// Of all nodes, as fast as there was room.
+    /// The scatterings of all nodes, as fast as there was room.
     pub(crate) scatterings_per_second: f64,
-    /// None if nothing was delivered, as the next field and `cpu_microseconds`.
+    /// The median latency. None if nothing was delivered, as the next field and `cpu_microseconds`.
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) latency_p99_us: Option<f64>,
     /// Scatterings that were never sent at that rate, so that latencies do not include them.
     pub(crate) missed: u64,
-    /// Of all nodes together, for one scattering.
+    /// Processor time of all nodes together, for one scattering.
     pub(crate) cpu_microseconds: Option<f64>,
     /// The number of cores that all nodes together used, as fast as there was room.
     pub(crate) busy_cores: f64,
@@ -185,7 +185,7 @@ pub(crate) struct TransactionsRow {
     #[serde(flatten)]
     pub(crate) shape: StoreShape,
     pub(crate) transactions_per_second: f64,
-    /// None if nothing was over within the time, as the next field.
+    /// The median latency. None if nothing was over within the time, as the next field.
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) latency_p99_us: Option<f64>,
 }
@@ -212,7 +212,7 @@ pub(crate) struct FailoverRow {
 pub(crate) struct Yardstick {
     bench: &'static str,
     pub(crate) name: &'static str,
-    /// None if this machine can't show it; the note says why.
+    /// The figure; None if this machine can't show it, and the note says why.
     pub(crate) value: Option<f64>,
     pub(crate) unit: &'static str,
     pub(crate) note: Cow<'static, str>,

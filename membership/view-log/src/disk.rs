@@ -26,7 +26,7 @@ const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
 /// The reason for which a store can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// Another process has it.
+    /// A store that another process has.
     #[error("{} is in use by another process: stop that one, or give this node a directory of its own", path.display())]
     InUse {
         /// The file.
@@ -64,7 +64,7 @@ pub enum StorageError {
         /// The format that it names.
         found: u64,
     },
-    /// Its contents make no sense.
+    /// A store whose contents make no sense.
     #[error("{} is damaged ({what}): move it away, and the node joins as a new one", path.display())]
     Damaged {
         /// The file.

@@ -200,7 +200,7 @@ pub enum Failure {
         /// The directory.
         directory: String,
     },
-    /// Most of the voters went on from old copies of their storage, without what this node knows.
+    /// A group most of whose voters went on from old copies of their storage, without what this node knows.
     #[error(
         "the group has gone back: {with} goes on at epoch {} from an old copy of its storage, and lacks what was decided and \
          acknowledged up to epoch {}, which this node has. Nothing in {directory} was changed, and `squall log read` shows the records \

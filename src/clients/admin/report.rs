@@ -66,7 +66,7 @@ pub enum NodeCondition {
     /// A stall: nothing can be decided, for the reason in the sentence. The node continues when enough voters can be
     /// reached.
     Stalled(String),
-    /// Its part is over; a sentence says why.
+    /// The end of the node's part; a sentence says why.
     Ended(String),
     /// The node votes on views, and is in no group.
     Witness,
@@ -156,7 +156,7 @@ pub enum ShardCondition {
     /// The absence of all nodes that held the shard's state. The shard continues when one of these returns with the
     /// state.
     Suspended {
-        /// These nodes, and former holders with whose copies it may go on.
+        /// The nodes that held the state, and former holders with whose copies it may go on.
         last_holders: Vec<NodeId>,
         /// The version up to which messages were acknowledged, according to the logs of the nodes that are back; 0 if
         /// they do not say.

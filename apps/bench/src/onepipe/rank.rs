@@ -304,7 +304,8 @@ fn payload(due: u64, bytes: usize) -> Vec<u8> {
     payload
 }
 
-/// This message to each node, twice around, so that the messages of any scattering are a slice of it.
+/// Returns a list of this message to each node, twice around, so that the messages of any scattering are a slice of
+/// it.
 fn all(payload: &[u8], nodes: u32) -> Vec<Message<'_>> {
     (0..2 * nodes as usize).map(|at| Message { to: at % nodes as usize, bytes: payload }).collect()
 }
