@@ -6,19 +6,19 @@
 pub enum Collective {
     /// A barrier: no rank leaves before all have entered.
     Barrier,
-    /// The root's vector goes to all.
+    /// The move of the root's vector to all.
     Broadcast,
-    /// The vectors are combined, element by element, at the root.
+    /// The combination of the vectors, element by element, at the root.
     Reduce,
-    /// The vectors are combined, and all get the result.
+    /// The combination of the vectors, whose result all get.
     Allreduce,
     /// The move of each rank's block to the root.
     Gather,
-    /// The root gives each rank a block.
+    /// The move of a block from the root to each rank.
     Scatter,
     /// The move of each rank's block to all.
     Allgather,
-    /// The vectors are combined, and each rank gets one block of the result.
+    /// The combination of the vectors, of whose result each rank gets one block.
     ReduceScatter,
     /// An exchange in which each rank has a block for each rank.
     AllToAll,

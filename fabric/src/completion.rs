@@ -19,7 +19,7 @@ pub enum Completion {
         /// The peer's private data.
         hello: Vec<u8>,
     },
-    /// A signaled write, read or send is complete locally (G4), or a receive was flushed.
+    /// The local completion (G4) of a signaled write, read or send, or the flush of a receive.
     Done {
         /// The endpoint.
         endpoint: EndpointId,
@@ -28,7 +28,8 @@ pub enum Completion {
         /// Whether it succeeded.
         result: Result<(), Flushed>,
     },
-    /// A send, or a write with immediate, has consumed a posted receive; its bytes are in place.
+    /// The arrival of a send, or of a write with immediate. It has consumed a posted receive, and its bytes are in
+    /// place.
     Received {
         /// The endpoint.
         endpoint: EndpointId,
@@ -44,14 +45,14 @@ pub enum Completion {
         /// The endpoint.
         endpoint: EndpointId,
     },
-    /// A [work graph](crate::graph) has ended. Each posted graph is reported exactly once.
+    /// The end of a [work graph](crate::graph). Each posted graph is reported exactly once.
     GraphDone {
         /// The graph's token.
         token: Token,
         /// Whether all its requests are complete.
         result: Result<(), GraphFailure>,
     },
-    /// The endpoint is no more. This is an endpoint's last completion.
+    /// The end of the endpoint. This is an endpoint's last completion.
     Broken {
         /// The endpoint.
         endpoint: EndpointId,
@@ -102,34 +103,35 @@ pub enum GraphFailure {
 /// The reason for which an endpoint broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BreakReason {
-    /// The peer's process has ended; the kernel vouches for it.
+    /// The end of the peer's process; the kernel vouches for it.
     #[error("its process is gone")]
     ProcessGone,
-    /// The peer closed its side.
+    /// A close by the peer, of its side.
     #[error("it closed the connection")]
     PeerClosed,
     /// The silence of a peer for the failure timeout.
     #[error("it could not be reached for the failure timeout")]
     Unreachable,
-    /// The peer's host, or something on the way, ended the connection without a word. The peer may live.
+    /// The end of the connection without a word, by the peer's host or something on the way. The peer may live.
     #[error("the connection was lost: {0}")]
     Lost(String),
-    /// The peer has given this node up, after it had heard nothing of it for the failure timeout.
+    /// The peer's decision to give this node up, after it had heard nothing of it for the failure timeout.
     #[error("it gave this node up, after it had heard nothing of it for the failure timeout")]
     GivenUp,
-    /// An operation had a key that the endpoint was not given, or lay outside its region.
+    /// An operation with a key that the endpoint was not given, or outside its region.
     #[error("an operation had a wrong key or lay outside its region")]
     Access,
-    /// A send, or a write with immediate, found no posted receive, or too small a one.
+    /// A send, or a write with immediate, that found no posted receive, or too small a one.
     #[error("a message found no posted receive that could take it")]
     ReceiverNotReady,
-    /// The tag was in use already.
+    /// A tag that was in use already.
     #[error("a connection with the same tag exists already")]
     TagInUse,
-    /// The two sides can't work together; the sentence says why (protocol version, cluster name).
+    /// A difference with which the two sides can't work together; the sentence says which (protocol version, cluster
+    /// name).
     #[error("refused: {0}")]
     Refused(String),
-    /// The fabric itself failed; the sentence says in which way.
+    /// A failure of the fabric itself; the sentence says in which way.
     #[error("the fabric failed: {0}")]
     Failed(String),
 }

@@ -9,7 +9,7 @@ use crate::{stall::WaitsFor, view::ShardId};
 /// The reason for which this node's part in a group is over, for good.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
-    /// The first view was not formed in time.
+    /// The lack of a first view, which was not formed in time.
     #[error("the first view was not formed within {waited:?}: {}", list(missing))]
     NotFormed {
         /// The missing nodes, each with the reason if that is known.
@@ -17,7 +17,7 @@ pub enum EndReason {
         /// The time for which this node waited.
         waited: Duration,
     },
-    /// A member can't take part, and waiting does not mend that.
+    /// A member that can't take part, which waiting does not mend.
     #[error("{node} can't take part: {why}")]
     Incompatible {
         /// The member.
@@ -25,7 +25,7 @@ pub enum EndReason {
         /// A sentence that says why.
         why: String,
     },
-    /// A view could not be installed.
+    /// A view that could not be installed.
     #[error("a view could not be installed: {0}")]
     NoMemory(#[from] RegisterError),
     /// A failure of this node's disk: its data may not survive a crash here.
@@ -41,8 +41,8 @@ pub enum EndReason {
     /// names the command, and says what can be done.
     #[error("{0}")]
     Poison(String),
-    /// An operator has this node's log skip other commands than the others' logs. The sentence names them, and says
-    /// what can be done.
+    /// A log of this node that skips other commands than the others' logs, on an operator's word. The sentence names
+    /// them, and says what can be done.
     #[error("{0}")]
     Skips(String),
     /// A shutdown of this node.
@@ -53,7 +53,7 @@ pub enum EndReason {
 /// The cause for which a view is wedged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// A member's connection broke.
+    /// A break of a member's connection.
     #[error("{node} was lost: {reason}")]
     Lost {
         /// The member.
@@ -61,7 +61,7 @@ pub enum Cause {
         /// The reason for which its connection broke.
         reason: BreakReason,
     },
-    /// A member has given this node up, as one that was stopped or cut off.
+    /// A member that has given this node up, as one that was stopped or cut off.
     #[error("{by} has given this node up (was it stopped, or cut off from the others?)")]
     GivenUp {
         /// The member.
@@ -75,7 +75,7 @@ pub enum Cause {
         /// The configured timeout.
         timeout: Duration,
     },
-    /// A member did not appear in the view.
+    /// A member that did not appear in the view.
     #[error("{node} did not appear in the view, and nothing came about in it for {waited:?}")]
     Missing {
         /// The member.
@@ -89,19 +89,19 @@ pub enum Cause {
         /// The time for which this node waited.
         waited: Duration,
     },
-    /// A member has begun another life.
+    /// A member that has begun another life.
     #[error("{node} has started anew")]
     Restarted {
         /// The member.
         node: NodeId,
     },
-    /// An operator said that a member is to be given up.
+    /// An operator's word that a member is to be given up.
     #[error("an operator suspects {node}")]
     Operator {
         /// The member.
         node: NodeId,
     },
-    /// A member's heartbeat moves, and it makes no progress.
+    /// A member whose heartbeat moves, and that makes no progress.
     #[error("{node} is given up: in {shard} it has waited for its {waits_for} for {waited:?}")]
     Late {
         /// The member.
@@ -113,7 +113,7 @@ pub enum Cause {
         /// The time for which it has stood still.
         waited: Duration,
     },
-    /// A member took too long to clean up the view before.
+    /// A member that took too long to clean up the view before.
     #[error("{node} has not come from the view before within {waited:?}: its disk or its application hangs")]
     Lingers {
         /// The member.
@@ -121,7 +121,7 @@ pub enum Cause {
         /// The time for which this node waited.
         waited: Duration,
     },
-    /// A member sent something that no correct member sends.
+    /// A member that sent something that no correct member sends.
     #[error("{node} is faulty: {why}")]
     Faulty {
         /// The member.
@@ -137,7 +137,7 @@ pub enum Cause {
         /// The members that it suspects, as far as is known.
         accused: Vec<NodeId>,
     },
-    /// Nodes ask to join, or have become complete.
+    /// Nodes that ask to join, or have become complete.
     #[error("the members are to change")]
     Asked,
     /// A departure of this node.

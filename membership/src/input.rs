@@ -42,18 +42,18 @@ pub struct Settings {
 /// An event. Whatever it says of shards and endpoints is of the view that was installed last.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// An endpoint to a member broke, of whatever layer.
+    /// The break of an endpoint to a member, of whatever layer.
     Broken(NodeId, BreakReason),
-    /// A member sent something that no correct member sends; the sentence names it.
+    /// A member that sent something that no correct member sends; the sentence names it.
     Faulty(NodeId, String),
-    /// A member has stood still for longer than its limit.
+    /// A member that has stood still for longer than its limit.
     Late {
         /// The member, and the disk or application for which it waits.
         stall: Stall,
         /// The time for which it has stood still.
         waited: Duration,
     },
-    /// A shard is wedged.
+    /// A shard that is wedged.
     Frozen {
         /// The shard.
         shard: ShardId,
@@ -65,13 +65,13 @@ pub enum Input {
     /// The disk or the application that the clean-up of each shard waits for, of shards that have not ended. It must be
     /// said anew as that changes.
     CleansUp(BTreeMap<ShardId, Waits>),
-    /// A shard has delivered everything up to its trim, as far as it has received that.
+    /// A shard that has delivered everything up to its trim, as far as it has received that.
     Ended(ShardId),
-    /// The view log has something to say.
+    /// An event of the view log.
     ViewLog(ViewEvent),
-    /// An endpoint of a shard has come about.
+    /// A new endpoint of a shard.
     Connected,
-    /// The endpoints of all shards are connected.
+    /// The connection of the endpoints of all shards.
     ShardsConnected,
     /// The completeness of this node, which holds a shard's whole state now. Its disk has that, too, with all that was
     /// delivered before the view. It can't be said in a view once that is wedged: say it in the next, if it still
@@ -86,13 +86,13 @@ pub enum Input {
     Kept(BTreeMap<ShardId, HeldCopy>),
     /// An operator wants a member to be given up.
     Suspect(NodeId),
-    /// The node is asked to leave.
+    /// A request that the node leave.
     Leave,
     /// The end of the group: all members are to leave, each as if it were asked to.
     Close,
-    /// The node is asked to stop, without waiting for others.
+    /// A request that the node stop, without waiting for others.
     Stop,
-    /// The node can't go on.
+    /// A failure with which the node can't go on.
     Failed(EndReason),
 }
 

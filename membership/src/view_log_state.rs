@@ -50,16 +50,16 @@ pub enum Entry {
         /// The members, by rank.
         members: Vec<Member>,
     },
-    /// A node asks to join.
+    /// A node that asks to join.
     Candidate(Member),
-    /// A node asks no more, or was not reached for a while.
+    /// A node that asks no more, or was not reached for a while.
     Withdraw(NodeId, Incarnation),
     /// The successor of a view, or its restart.
     Successor(Proposal),
     /// The report of a node that comes back.
     Return(ReturnReport),
-    /// An operator goes on with what is left, without a quorum of the earlier voters. Only the first entry of a log
-    /// that was begun for it can be one.
+    /// An operator's decision to go on with what is left, without a quorum of the earlier voters. Only the first entry
+    /// of a log that was begun for it can be one.
     Force {
         /// The new life's number.
         cluster: ClusterId,
@@ -85,7 +85,7 @@ pub enum Applied {
     Candidates,
     /// The nodes that are back have changed.
     Returns,
-    /// The entry does nothing, since it must not.
+    /// An entry that does nothing, since it must not.
     Refused(Refused),
 }
 

@@ -33,10 +33,10 @@ pub struct OnePipeConfig {
 /// The way of barriers from all ranks to all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Every rank tells every other. For small groups.
+    /// A flat topology, in which every rank tells every other. For small groups.
     Flat,
-    /// The members of a rack tell its representative, which is its lowest rank that is alive. Representatives form a
-    /// tree, in which minima go up, and the minimum of all comes down (the paper's §6.2.3).
+    /// A hierarchy, in which the members of a rack tell its representative, which is its lowest rank that is alive.
+    /// Representatives form a tree, in which minima go up, and the minimum of all comes down (the paper's §6.2.3).
     Hierarchy {
         /// The ranks of each rack; each rank is in one.
         racks: Vec<Vec<usize>>,

@@ -19,21 +19,21 @@ pub enum PipeEvent {
         /// mode.
         stamp: Option<u64>,
     },
-    /// The connection to a rank is gone, or it wrote what no correct peer writes. Nothing is delivered beyond its last
-    /// barrier until a [settlement](crate::Settlement) removes it.
+    /// The end of the connection to a rank, also because it wrote what no correct peer writes. Nothing is delivered
+    /// beyond its last barrier until a [settlement](crate::Settlement) removes it.
     Broken {
         /// The rank.
         rank: usize,
         /// The reason.
         reason: BreakReason,
     },
-    /// A settlement has removed a rank.
+    /// The removal of a rank by a settlement.
     Removed {
         /// The rank.
         rank: usize,
         /// Its reliable messages from this wide timestamp on are delivered nowhere; all before it everywhere.
         failure_timestamp: u64,
     },
-    /// A settlement has removed this rank: it can do nothing more.
+    /// The removal of this rank by a settlement: it can do nothing more.
     Ended,
 }

@@ -12,8 +12,8 @@ pub enum Event {
     /// The connection of all of this member's endpoints. (Messages may come before. A group may also be destroyed
     /// before, if it had no need of one of them.)
     Connected,
-    /// A message comes, for which memory is needed: answer with [`accept`](crate::Group::accept), at once or later.
-    /// Until then its senders wait.
+    /// A message that comes, for which memory is needed: answer with [`accept`](crate::Group::accept), at once or
+    /// later. Until then its senders wait.
     Incoming {
         /// The message's number, from 0.
         message: u64,
@@ -22,8 +22,8 @@ pub enum Event {
         /// The largest length that the message may have, in bytes; it is shorter by less than a block.
         max_bytes: usize,
     },
-    /// A message is whole here, in the order of messages. It may be read while the member goes on to relay it. (The
-    /// root gets none for what it sends.)
+    /// A message that is whole here, in the order of messages. It may be read while the member goes on to relay it.
+    /// (The root gets none for what it sends.)
     Received {
         /// The message's number.
         message: u64,
@@ -32,13 +32,13 @@ pub enum Event {
         /// Its length in bytes.
         len: usize,
     },
-    /// The member has sent on all that it has to of this message, and the group has dropped its handle of the buffer:
-    /// it may be used again. This does not say that others have the message.
+    /// The release of a message's buffer, of which the group has dropped its handle: the member has sent on all that it
+    /// has to, and the buffer may be used again. This does not say that others have the message.
     Released {
         /// The message's number.
         message: u64,
     },
-    /// The group has failed. The event comes once, as the last of all: nothing lands any more.
+    /// The failure of the group. The event comes once, as the last of all: nothing lands any more.
     Failed(Failure),
     /// The last of all events: every message has reached every member, and all members know it.
     Destroyed,

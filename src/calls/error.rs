@@ -109,13 +109,13 @@ impl SubmitError {
 /// The reason for which a node can't serve a group for now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// Too few members can be reached to decide which go on, so this one must not.
+    /// A lack of members: too few can be reached to decide which go on, so this one must not.
     #[error(
         "too few of the group's members can be reached to decide which of them go on, so this one waits: it goes on by itself once \
          more of them are back; if they are lost for ever, `squall recover --force --reason TEXT` lets it go on without them"
     )]
     NoQuorum,
-    /// The others went on without this node, because it was stopped or cut off. It joins again by itself.
+    /// A view without this node, since it was stopped or cut off. The node joins again by itself.
     #[error(
         "the others dropped this node at {epoch}, and it joins them again by itself: try again, or ask another member"
     )]
@@ -133,8 +133,8 @@ pub enum Unavailable {
     /// got the state.
     #[error("this node is joining the group: try again, or ask another member")]
     Joining,
-    /// This node's clock is further ahead of the other members' than `clock_limit_ms`. Its messages would carry the
-    /// group's time with them, for good. It goes on by itself once the clock is set right.
+    /// A clock of this node that is further ahead of the other members' than `clock_limit_ms`. The node's messages
+    /// would carry the group's time with them, for good. It goes on by itself once the clock is set right.
     #[error(
         "this node's clock is {:.1} s ahead of {}, and the group's time would follow it: set it right (with chrony: `chronyc \
          makestep`), or ask another member; this one goes on by itself then",
@@ -147,7 +147,7 @@ pub enum Unavailable {
         /// The members whose clocks are behind it.
         ahead_of: Vec<NodeId>,
     },
-    /// The group has fewer members with its state than its configuration's minimum.
+    /// A group with fewer members that have its state than its configuration's minimum.
     #[error(
         "the group has fewer members with its state than its `min_replicas`: it refuses work until more have joined"
     )]

@@ -105,10 +105,10 @@ impl From<&RequestOutcome> for WireOutcome {
 /// The consistency that an answer to a query must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Consistency {
-    /// The answer shows everything that any caller was told before the query: a linearizable read.
+    /// A linearizable read: the answer shows everything that any caller was told before the query.
     #[default]
     Linearizable,
-    /// The answer shows the replica as it is: it may be behind.
+    /// A look at the replica as it is: the answer may be behind.
     Local,
 }
 

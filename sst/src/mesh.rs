@@ -5,9 +5,9 @@ use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, HELLO
 /// The meaning of a completion for a [`Mesh`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeshEvent {
-    /// The member with this index can be reached.
+    /// The connection to the member with this index.
     Up(usize),
-    /// The endpoint to the member with this index broke.
+    /// The break of the endpoint to the member with this index.
     Down(usize, BreakReason),
     /// The queue to the member with this index, which was full, takes posts again.
     Room(usize),

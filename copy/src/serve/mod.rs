@@ -77,7 +77,7 @@ pub enum ServeError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServeEvent {
-    /// A transfer begins.
+    /// The begin of a transfer.
     Began {
         /// Its id: the name of its directory in `.squall-cp`.
         transfer: String,
@@ -88,12 +88,12 @@ pub enum ServeEvent {
         /// The number of bytes that are here from an earlier attempt.
         held: u64,
     },
-    /// The number of written bytes has grown.
+    /// A growth of the number of written bytes.
     Progress {
         /// The number of written bytes, including those of an earlier attempt.
         written: u64,
     },
-    /// The transfer is over, and everything that could be put in place is.
+    /// The end of the transfer: everything that could be put in place is.
     Finished {
         /// Files and links that are in place and verified.
         placed: u64,
@@ -104,7 +104,7 @@ pub enum ServeEvent {
         /// The number of failures.
         failures: u64,
     },
-    /// The transfer ended before that. The received contents are kept, for a push with `--resume`.
+    /// An earlier end of the transfer. The received contents are kept, for a push with `--resume`.
     Interrupted {
         /// The reason.
         reason: String,

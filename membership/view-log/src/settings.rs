@@ -31,19 +31,19 @@ pub struct Settings {
 /// A node's way into a group.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// The node is one of the founders, if there is no group; else it joins.
+    /// A node that is one of the founders, if there is no group, and else joins.
     List {
         /// The first view's members by rank, this node among them.
         members: Vec<Contact>,
         /// Nodes that run a log only.
         witnesses: Vec<Contact>,
     },
-    /// The node asks to join.
+    /// A node that asks to join.
     Join {
         /// Nodes that may know of the group.
         contacts: Vec<Contact>,
     },
-    /// The node runs a log and is never a member. It votes if the log's leader has it in [`Settings::voters`].
+    /// A node that runs a log and is never a member. It votes if the log's leader has it in [`Settings::voters`].
     Witness {
         /// Nodes that may know of the group.
         contacts: Vec<Contact>,
@@ -266,7 +266,7 @@ pub(crate) fn forgotten(nodes: &[NodeId]) -> String {
 /// The reason for which a node does not begin another life of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForced {
-    /// Another node was forced before.
+    /// A force of another node before.
     #[error(
         "{with} was forced before it, and goes on: this node joins it by itself, if it holds nothing that {with} lacks"
     )]
@@ -274,7 +274,7 @@ pub enum NotForced {
         /// That node, or one that has joined it.
         with: NodeId,
     },
-    /// Another node is being forced at this moment.
+    /// A force of another node at this moment.
     #[error("{with} is being forced to go on at the same moment, and goes first: this node joins it by itself")]
     AtOnce {
         /// That node.
@@ -283,7 +283,7 @@ pub enum NotForced {
     /// A decision of what follows the view, so that there is nothing to force any more.
     #[error("what follows its view was decided meanwhile: nothing is to be forced")]
     Decided,
-    /// The log can't be begun anew.
+    /// A log that can't be begun anew.
     #[error("the view log can't be begun anew: {0}")]
     Failed(String),
 }

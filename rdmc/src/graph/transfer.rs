@@ -45,10 +45,10 @@ pub enum TransferError {
 pub enum TransferEvent {
     /// The connection of this node to all its peers.
     Connected,
-    /// The whole message is here, and this node's sends are complete locally (G4): nothing uses its memory any more.
-    /// Other members may still wait for blocks that are on their way from here.
+    /// The end of this node's part: the whole message is here, and this node's sends are complete locally (G4). Nothing
+    /// uses its memory any more. Other members may still wait for blocks that are on their way from here.
     Done(Buffer),
-    /// The transfer will never be done. Nothing lands any more: its connections are closed.
+    /// The failure of the transfer. Nothing lands any more: its connections are closed.
     Failed(TransferFailure),
 }
 

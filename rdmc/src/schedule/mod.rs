@@ -44,10 +44,10 @@ impl Rank {
 /// The way of a message from the root to all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The root sends the whole message to each receiver in turn.
+    /// A sequence, in which the root sends the whole message to each receiver in turn.
     Sequential,
-    /// The root sends each block to all receivers, then the next. This order suits shared memory, where a block that
-    /// was just copied is still in the cache.
+    /// A sequence of blocks, in which the root sends each block to all receivers, then the next. This order suits
+    /// shared memory, where a block that was just copied is still in the cache.
     Interleaved,
     /// A chain, in which each node hands every block on to the next rank.
     Chain,

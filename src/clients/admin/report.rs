@@ -50,25 +50,25 @@ pub struct StatusReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeCondition {
-    /// The node waits for the other members of the first view.
+    /// A node that waits for the other members of the first view.
     Forming,
-    /// The node asks to join, for the first time or after it was dropped.
+    /// A node that asks to join, for the first time or after it was dropped.
     Joining,
-    /// The node was dropped again soon after it had joined, so it waits before it asks again.
+    /// A node that was dropped again soon after it had joined, so that it waits before it asks again.
     Waiting {
         /// The time until it asks again, in milliseconds.
         rejoins_in_ms: u64,
     },
-    /// The node is a member of the view, and takes part.
+    /// A node that is a member of the view, and takes part.
     Member,
-    /// The view is about to change: nothing is accepted for a moment.
+    /// A node whose view is about to change: nothing is accepted for a moment.
     Wedged,
     /// A stall: nothing can be decided, for the reason in the sentence. The node continues when enough voters can be
     /// reached.
     Stalled(String),
     /// The end of the node's part; a sentence says why.
     Ended(String),
-    /// The node votes on views, and is in no group.
+    /// A node that votes on views, and is in no group.
     Witness,
 }
 
@@ -149,9 +149,9 @@ impl fmt::Display for EmptiedShard {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShardCondition {
-    /// The shard does all its work.
+    /// A shard that does all its work.
     Active,
-    /// The shard has too few members that hold its state, and refuses work until others join.
+    /// A shard that has too few members that hold its state, and refuses work until others join.
     Inadequate,
     /// The absence of all nodes that held the shard's state. The shard continues when one of these returns with the
     /// state.
