@@ -201,7 +201,7 @@ fn ranks_may_be_far_apart() {
                     assert!(is_late, "nothing is left to happen");
                     let ahead = got.iter().map(Vec::len).max().unwrap_or(0);
                     // A rank passes on at most as many vectors as it has lanes, to the next of at most four.
-                    assert!(ahead <= 4 * config.lanes, "somebody is {ahead} vectors ahead of rank {late}");
+                    assert!(ahead <= 4 * config.lanes, "a rank is {ahead} vectors ahead of rank {late}");
                     is_late = false;
                 }
             }

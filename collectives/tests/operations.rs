@@ -405,5 +405,5 @@ fn words_that_come_before_their_bytes_are_caught() {
         let results = world.run(|rank, fabric, c| c.start_allreduce(fabric, &sum, inputs[rank].clone()));
         results.iter().any(|result| *result != expected)
     };
-    assert!((0..20).any(wrong), "the network breaks its contract, and nobody notices");
+    assert!((0..20).any(wrong), "the network breaks its contract, and no rank notices");
 }

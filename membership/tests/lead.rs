@@ -141,7 +141,7 @@ fn members_that_dare_not_accuse_hold_nobody_up() {
                     let size = next.count_ones() as usize;
                     assert!(pattern.is_connected(next) || size < all, "{next:b} is what was, where {pattern:x?}");
                     let goes_on = |&half: &Set| half & !next == 0 && is_half(half, size) && pattern.is_connected(half);
-                    assert!((1..1 << all).any(|half| goes_on(&half)), "nobody goes on in {next:b} where {pattern:x?}");
+                    assert!((1..1 << all).any(|half| goes_on(&half)), "none goes on in {next:b} where {pattern:x?}");
                 }
             }
         }

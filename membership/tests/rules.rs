@@ -130,7 +130,7 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
     let unknown = OrderEnd { epoch: view.epoch, seq: Seq(u64::MAX) };
     let expected = vec![holder(1, OrderEnd::START), holder(4, unknown)];
     assert_eq!(holders(&next), expected);
-    assert_eq!(next.finals, finals(&view, &[2, 3]), "only who stays has a final count");
+    assert_eq!(next.finals, finals(&view, &[2, 3]), "only members that stay have a final count");
     let verdict = |holders: &[u32]| {
         let mut told = next.clone();
         let late = |node: &u32| holder(*node, if *node == 1 { OrderEnd::START } else { unknown });
@@ -140,7 +140,7 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
         });
         check(&view, &layout(), &[], &told).is_ok()
     };
-    assert!(verdict(&[1, 4]) && verdict(&[1]), "who has seen it tells");
+    assert!(verdict(&[1, 4]) && verdict(&[1]), "a member that has seen it tells");
     assert!(!verdict(&[4]), "node 1 held it when the view began");
     assert!(!verdict(&[1, 9]), "node 9 is no member");
     assert!(!verdict(&[4, 1]), "not in the order of ranks");
@@ -319,7 +319,7 @@ fn former_holders_are_named_until_the_disk_of_one_that_stays_complete_has_all_of
     let node_1 = (holder(1, OrderEnd::START), Epoch(1), OrderEnd::START);
     assert_eq!(former(&second), [node_1]);
     assert_eq!(former(&after(&first, &[2, 3, 4], &[3])), []);
-    assert_eq!(former(&after(&first, &[2, 3, 4], &[4])), [node_1], "node 4 has become complete by nobody's word");
+    assert_eq!(former(&after(&first, &[2, 3, 4], &[4])), [node_1], "node 4 has become complete by no member's word");
     let third = after(&second, &[2, 4], &[]);
     let node_3 = (holder(3, OrderEnd::START), Epoch(2), OrderEnd { epoch: Epoch(1), seq: Seq(20) });
     assert_eq!(former(&third), [node_1, node_3]);

@@ -86,7 +86,7 @@ fn silent_senders_delay_nobody() {
             assert!(took < latency * 3 + latency / 2, "talker {talker}: {took:?}");
         }
         world.run_for(Duration::from_millis(1)).expect("a pause");
-        assert_eq!(world.net.next_event(), None, "nothing goes on when nobody talks");
+        assert_eq!(world.net.next_event(), None, "nothing goes on when no member sends");
         for member in 0..5 {
             let sent = world.members[member].row().sent;
             let needed = if member < talker { 21 } else { 20 + u64::from(member == talker) };

@@ -169,7 +169,7 @@ fn who_is_dropped_acknowledges_nothing_more() {
         member.abandon();
     }
     world.run_for(WHILE).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert!(world.members.iter().all(|member| member.is_ended()), "nobody waits for a disk");
+    assert!(world.members.iter().all(|member| member.is_ended()), "no member waits for a disk");
     assert_eq!((world.delivered(), world.globally_persisted()), (vec![6; 3], vec![0; 3]));
 }
 

@@ -163,7 +163,7 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
             let stepped = shard.step(&mut fabric, now);
             // The deliverer runs only when the shard or the deliverer says that it is due.
             let messages = if stepped.deliver || deliverer.is_due() {
-                deliverer.run(7, &mut log).expect("nobody is faulty").messages
+                deliverer.run(7, &mut log).expect("no member is faulty").messages
             } else {
                 0
             };
@@ -175,7 +175,7 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
         shard.clean_up(received, true);
         shard.step(&mut fabric, now);
         while !shard.is_ended() {
-            deliverer.run(7, &mut log).expect("nobody is faulty");
+            deliverer.run(7, &mut log).expect("no member is faulty");
             shard.step(&mut fabric, now);
         }
         let undelivered = loop {

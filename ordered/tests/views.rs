@@ -313,7 +313,7 @@ fn uneven<F: Fabric>(fabrics: &mut [F], first: u64, views: usize) {
         run_all(fabrics, &mut installed, "the others", |installed| (0..installed.len()).all(|i| meets(installed, i)));
         if comes {
             installed[late] = Some(InstalledView::install(&mut fabrics[late], epoch, &config));
-            run_all(fabrics, &mut installed, "who is late", |installed| {
+            run_all(fabrics, &mut installed, "the member that is late", |installed| {
                 installed.iter().flatten().all(InstalledView::is_complete)
             });
         }

@@ -178,5 +178,5 @@ fn control_words_that_make_no_sense_change_nothing_or_fail_the_group() {
     pair.root.disconnect(pair.control);
     pair.run();
     assert_eq!(pair.failure(), "it closed the connection");
-    assert_eq!(pair.words.load(64 + 8), 2 + 1, "the member told the root that it does not know who");
+    assert_eq!(pair.words.load(64 + 8), 2 + 1, "the member told the root that it knows no member");
 }

@@ -115,7 +115,7 @@ impl Case {
         if world.alive().any(|member| member.destroyed > 0) {
             assert!(
                 held.iter().all(|(_, what)| what.held.is_full()),
-                "{context}: destroyed, and somebody lacks a block"
+                "{context}: destroyed, and a member lacks a block"
             );
         }
         self.resume(world, held, &context);
@@ -239,7 +239,7 @@ fn whatever_fails_each_survivor_hears_one_end_and_success_is_never_wrong() {
                 assert!(buffer[..*len] == content(*number, *len), "seed {seed}: message {number} differs at {node}");
             }
             let suspect = member.failures.iter().find_map(|failure| failure.suspect);
-            assert!(everybody_alive || suspect.is_some() || member.destroyed > 0, "seed {seed}: nobody is suspected");
+            assert!(everybody_alive || suspect.is_some() || member.destroyed > 0, "seed {seed}: there is no suspect");
         }
     }
 }

@@ -71,7 +71,7 @@ impl Group {
             last_step_is_empty = receives.is_empty();
         }
         assert!(!last_step_is_empty, "{name}, k = {k}: nothing happens in the last step");
-        assert!(held.iter().flatten().all(Option::is_some), "{name}, k = {k}: somebody lacks a block");
+        assert!(held.iter().flatten().all(Option::is_some), "{name}, k = {k}: a member lacks a block");
         assert!(self.members[0].first_block().is_none(), "{name}: the root receives");
         for schedule in &self.members {
             let beyond = schedule.parts().iter().map(|part| part.at(k, steps)).all(|step| step == Step::default());
@@ -155,7 +155,7 @@ fn with_one_block_a_binomial_pipeline_is_a_binomial_tree() {
         let mut holders = 1;
         for step in 0..group.steps(1) {
             let sends = (0..n).flat_map(|rank| group.at(rank, 1, step)).filter(|at| at.send.is_some()).count();
-            assert_eq!(sends, holders.min(n - holders), "n = {n}, step {step}: everybody who has it sends it");
+            assert_eq!(sends, holders.min(n - holders), "n = {n}, step {step}: all members that have it send it");
             holders += sends;
         }
         assert_eq!(holders, n);

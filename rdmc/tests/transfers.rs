@@ -187,7 +187,7 @@ fn a_group_without_its_end_stays_open_and_its_destruction_means_that_all_have_al
     world.root().group().destroy().expect("the root may");
     world.kick();
     while world.alive().all(|member| member.destroyed == 0) {
-        assert!(world.step(), "somebody is destroyed");
+        assert!(world.step(), "a group is destroyed");
     }
     assert!(world.alive().skip(1).all(|member| member.received.len() == 2));
     world.run();
@@ -203,7 +203,7 @@ fn a_frozen_member_holds_up_the_end_and_nothing_is_lost_when_it_goes_on() {
     (0..40).for_each(|_| _ = world.step());
     world.net.pause(NodeId(3));
     world.run_dry();
-    assert!(world.alive().all(|member| !member.has_ended()), "nobody may say that all have all");
+    assert!(world.alive().all(|member| !member.has_ended()), "no member may say that all have all");
     world.net.resume(NodeId(3));
     world.run();
     assert!(world.alive().all(|member| member.destroyed == 1));

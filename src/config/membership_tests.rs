@@ -40,7 +40,7 @@ fn one_file_is_for_those_who_are_listed_and_those_who_join() {
     let config = as_node(4, hosts).unwrap();
     assert_eq!(config.join(), [Contact::Node(NodeId(1))], "the address is known to be its");
     assert_eq!(config.listen(), ["10.0.0.4:7700".parse().unwrap()]);
-    assert_eq!(as_node(3, hosts).unwrap().members().len(), 3, "an address of who may join makes no member");
+    assert_eq!(as_node(3, hosts).unwrap().members().len(), 3, "an address of a node that may join makes no member");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn nothing_is_acknowledged_after_a_sync_that_failed() {
     assert_eq!(
         log_writer.ask(|log| log.persisted()).try_recv(),
         Err(TryRecvError::Disconnected),
-        "nobody waits for it"
+        "no caller waits for it"
     );
     solo.write();
     solo.end(&EndReason::Storage("its disk failed".to_owned()), Fate::Unknown);

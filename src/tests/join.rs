@@ -180,7 +180,7 @@ fn a_joiner_gets_the_state_and_what_was_delivered_since() {
     assert_eq!(pair.new.group.submit(&Entry::Add(1)).wait(), Err(joining), "it is no sender in this view");
     let mut read = pair.new.group.read(|ledger| ledger.sum);
     pair.settle();
-    assert_eq!(poll(&mut read), Poll::Ready(Ok(111)), "who has the state answers");
+    assert_eq!(poll(&mut read), Poll::Ready(Ok(111)), "a member that has the state answers");
     pair.send(1000);
 
     pair.install(&[OLD, NEW], false);

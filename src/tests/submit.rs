@@ -162,7 +162,7 @@ fn dropping_an_accepted_submit_neither_loses_nor_repeats_the_message() {
     assert!(poll(&mut unseen).is_pending());
     solo.settle();
     drop(unseen);
-    assert!(solo.group.try_submit(&Entry::Add(16)).is_ok(), "a reply that nobody took frees its slot too");
+    assert!(solo.group.try_submit(&Entry::Add(16)).is_ok(), "a reply that no caller took frees its slot too");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn what_a_view_did_not_deliver_goes_first_in_the_next_with_the_same_submit() {
     let task = Arc::new(Counting::default());
     assert!(poll_for(&mut between, &task).is_pending() && !between.is_accepted());
     solo.install_next(undelivered, |_| ());
-    assert_eq!(task.count(), 1, "who waits is woken in the new view");
+    assert_eq!(task.count(), 1, "a caller that waits is woken in the new view");
     solo.group.try_send(&text("b")).unwrap();
     assert!(poll(&mut between).is_pending() && between.is_accepted());
     solo.settle();

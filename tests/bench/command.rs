@@ -152,7 +152,7 @@ fn a_bulk_benchmark_chooses_what_suits_shared_memory() {
             (&row["algorithm"], &row["fabric"], number(row, "nodes")),
             (&"interleaved".into(), &"shm".into(), 4.0)
         );
-        assert!(row["share_least"].is_null(), "one group shares with nobody: {row}");
+        assert!(row["share_least"].is_null(), "one group shares with no other: {row}");
     }
 }
 
@@ -185,7 +185,7 @@ fn receivers_share_the_pages_of_one_copy() {
         );
         let [seconds, after_seal] = ["seconds_median", "after_seal_seconds_median"].map(|field| number(row, field));
         assert!(0.0 < after_seal && after_seal < seconds, "sealing takes part of the time: {row}");
-        assert!(row["touch_seconds_median"].is_null() && row["page_faults"].is_null(), "nobody used it: {row}");
+        assert!(row["touch_seconds_median"].is_null() && row["page_faults"].is_null(), "no receiver used it: {row}");
     }
 }
 

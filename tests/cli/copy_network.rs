@@ -87,7 +87,7 @@ impl World {
 
 impl Receiver {
     fn assert_empty(&self) {
-        assert!(!self.directory.join("file").exists(), "somebody wrote into {}", self.directory.display());
+        assert!(!self.directory.join("file").exists(), "something was written into {}", self.directory.display());
     }
 }
 

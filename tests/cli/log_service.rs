@@ -321,7 +321,7 @@ fn a_member_without_a_majority_says_so_and_shows_what_it_has_to_who_wants_that()
                 break output;
             }
             // Others may vouch for it until they miss its heartbeats.
-            assert!(begun.elapsed() < Duration::from_secs(30), "it reads though nobody vouches for it");
+            assert!(begun.elapsed() < Duration::from_secs(30), "it reads though no member vouches for it");
         };
         let why = complains(&refused, 1);
         assert!(why.contains("was not read") && why.contains("The last trouble was"), "{why}");

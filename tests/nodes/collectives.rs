@@ -70,7 +70,7 @@ fn serve(fabric: MixedFabric, config: &Config) {
             }
             [operation] => {
                 let on = on.expect("it is formed");
-                once(&mut ranks, on, operation).expect("nobody is killed yet");
+                once(&mut ranks, on, operation).expect("no rank is killed yet");
                 process::say("running").expect("the test listens");
                 loop {
                     if let Err(error) = once(&mut ranks, on, operation) {
@@ -218,7 +218,7 @@ fn on_each(test: &str, nodes: u32, body: impl Fn(u32, &mut Collectives<MixedFabr
                 let all =
                     ranks.form(CommunicatorConfig { reproducible: true, ..all }, PATIENCE).expect("all are there");
                 body(id, &mut ranks, all);
-                ranks.close(all).expect("nobody fails");
+                ranks.close(all).expect("no rank fails");
             });
         }
     });
@@ -232,12 +232,12 @@ fn communicators_are_split_by_color_and_ordered_by_key() {
         let half = ranks.split(all, color, -(id as i32), PATIENCE).expect("all are there");
         assert_eq!(half.is_some(), id < 4);
         let Some(half) = half else { return };
-        let nodes = ranks.allgather(half, vec![id]).expect("nobody fails");
+        let nodes = ranks.allgather(half, vec![id]).expect("no rank fails");
         assert_eq!(nodes, if id % 2 == 0 { [2, 0] } else { [3, 1] });
         let alone = ranks.split(half, Some(id), 0, PATIENCE).expect("it is").expect("it has a color");
         assert_eq!(ranks.allreduce(alone, &Builtin::Sum.into(), vec![id]), Ok(vec![id]));
         for on in [alone, half] {
-            ranks.close(on).expect("nobody fails");
+            ranks.close(on).expect("no rank fails");
         }
         assert_eq!(ranks.barrier(half), Err(CollectiveError::Disconnected));
     });
@@ -251,18 +251,18 @@ fn several_operations_are_under_way_while_others_are_waited_for() {
                 .map(|k| {
                     let vector = vec![u64::from(id) + k + round; 1000 * (k as usize + 1)];
                     let sum = Builtin::Sum.into();
-                    ranks.start(all, |all, fabric| all.start_allreduce(fabric, &sum, vector)).expect("nobody fails")
+                    ranks.start(all, |all, fabric| all.start_allreduce(fabric, &sum, vector)).expect("no rank fails")
                 })
                 .skip(2)
                 .collect();
             // The results of the first two were dropped when other operations took their lanes.
-            ranks.barrier(all).expect("nobody fails");
+            ranks.barrier(all).expect("no rank fails");
             for (k, sum) in (2..).zip(sums).skip(1) {
                 let expected = vec![3 + 3 * (k + round); 1000 * (k as usize + 1)];
-                while k % 2 == 0 && !ranks.test(&sum).expect("nobody fails") {
+                while k % 2 == 0 && !ranks.test(&sum).expect("no rank fails") {
                     thread::yield_now();
                 }
-                assert!(ranks.wait(sum).expect("nobody fails") == expected, "sum {k} of round {round}");
+                assert!(ranks.wait(sum).expect("no rank fails") == expected, "sum {k} of round {round}");
             }
         }
     });
@@ -286,7 +286,7 @@ fn reproducible_sums_have_the_same_bits_a_thousand_times_by_every_algorithm() {
             let algorithm = algorithms[repeat % algorithms.len()];
             let communicator = ranks.communicator(all).expect("it is formed");
             communicator.set_algorithm(Collective::Allreduce, Some(algorithm));
-            let sums = ranks.allreduce(all, &Builtin::Sum.into(), vector.clone()).expect("nobody fails");
+            let sums = ranks.allreduce(all, &Builtin::Sum.into(), vector.clone()).expect("no rank fails");
             let bits: Vec<u64> = sums.into_iter().map(f64::to_bits).collect();
             assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits, "repeat {repeat} by {algorithm}");
         }

@@ -65,7 +65,7 @@ fn one_of_three_alone_says_so_and_goes_on_when_another_is_back(backend: &'static
         node.signal("-STOP");
     }
     let asked = Instant::now();
-    let error = nodes[0].add(1).expect_err("nobody else has it");
+    let error = nodes[0].add(1).expect_err("no other node has it");
     assert!(error.contains("too few of the group's members can be reached"), "{error}");
     assert!(asked.elapsed() < FAILURE_TIMEOUT + Duration::from_secs(10), "{:?}", asked.elapsed());
     assert!(nodes[0].ask("read").contains("too few"), "nor may it be read");

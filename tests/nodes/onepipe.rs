@@ -283,7 +283,7 @@ fn a_group_hears_of_its_nodes_end_whatever_ended_it() {
     let (tell, told) = channel();
     let waker = Waker::new(move || _ = tell.send(()));
     let (_, mut controller) = handle.take(waker, PATIENCE).expect("it is in a view");
-    group.submit(&1).wait().expect_err("nobody answers");
+    group.submit(&1).wait().expect_err("no node answers");
     let ended = loop {
         told.recv_timeout(PATIENCE).expect("it is woken");
         if let Some(directive) = controller.poll(Time::ZERO) {

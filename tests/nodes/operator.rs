@@ -89,7 +89,7 @@ fn who_is_suspected_is_dropped_and_comes_back() {
     let mut client = ask("suspect", 1);
     let refusal = client.suspect(NodeId(9)).expect_err("there is none").to_string();
     assert!(refusal.contains("not a member of epoch 1: that has 1, 2, 3"), "{refusal}");
-    assert!(client.suspect(NodeId(1)).is_err(), "nobody suspects itself");
+    assert!(client.suspect(NodeId(1)).is_err(), "no node suspects itself");
     says(&squall(&format!("suspect 3 --cluster {} --node 1", cluster("suspect"))));
     let back = |view: &squall::View| view.epoch.0 > 2 && view.shards[0].is_complete(NodeId(3));
     assert!(started[2].0.wait_view(PATIENCE, back).expect("it goes on").is_some());
@@ -120,7 +120,7 @@ fn a_survivor_goes_on_if_an_operator_forces_it() {
         cluster.wait_report(3, "it can't go on", |report| matches!(report.condition, NodeCondition::Stalled(_)));
     let NodeCondition::Stalled(why) = report.condition else { panic!("it was waited for") };
     assert!(why.contains("squall recover --force"), "{why}");
-    let error = survivor.add(1).expect_err("nobody can decide");
+    let error = survivor.add(1).expect_err("no node can decide");
     assert!(error.contains("squall recover --force"), "{error}");
     assert!(says(&recover(&cluster.name, 3, "fire")).contains("node 3 goes on"));
     assert_eq!(survivor.add(1), Ok(6), "with its state");

@@ -280,7 +280,7 @@ impl Trial {
             return Err(format!("members differ: {all:?}"));
         }
         match shown.iter().find(|&&number| number == 0 || number > self.numbers) {
-            Some(wrong) => Err(format!("{wrong} is shown, which nobody submitted")),
+            Some(wrong) => Err(format!("{wrong} is shown, which no client submitted")),
             None => Ok(shown),
         }
     }

@@ -76,11 +76,11 @@ impl Trial {
             other => panic!("{node}: {other:?}"),
         };
         let said: Vec<String> = NODES.iter().filter_map(said).collect();
-        let version = version(said.first().expect("the number ends those who apply it"));
+        let version = version(said.first().expect("the number ends the nodes that apply it"));
         for why in &said {
             assert!(why.contains(&format!("squall log skip DIR --version {version} --reason")), "{why}");
         }
-        assert!(!self.groups.iter().any(|group| group.submit(&(0, Vec::new())).is_accepted()), "nobody goes on");
+        assert!(!self.groups.iter().any(|group| group.submit(&(0, Vec::new())).is_accepted()), "no node goes on");
         assert!(!self.submits.acknowledged.contains(&POISON));
         // Writes that are on their way to the disks get there, or do not.
         let millis = self.rng.u64(0..3);
@@ -259,7 +259,7 @@ fn a_member_that_does_not_skip_what_the_others_do_is_refused_and_loses_nothing()
             trial.work();
             trial.shows(&others);
         } else {
-            assert!(!trial.cluster.is_up(other), "nobody is missing");
+            assert!(!trial.cluster.is_up(other), "no node is missing");
         }
         // A node whose log ends before the command has got it, and the skip, from the others.
         if has_it {

@@ -102,7 +102,7 @@ fn what_may_be_on_no_disk_is_not_said_to_be_delivered() {
         assert!(cluster.run_until(LIMIT, |cluster| nodes.iter().all(|&node| cluster.view(node).is_some())));
         assert_eq!(cluster.wait(LIMIT, sums[0].submit(&0)), Some(Ok(5)), "seed {seed}: the loss of power undoes it");
     }
-    assert!(dropped > 0, "somebody was told what became of it");
+    assert!(dropped > 0, "a client was told what became of it");
 }
 
 #[test]

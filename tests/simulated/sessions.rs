@@ -231,7 +231,7 @@ impl Run {
                     return Err(format!("command {number} is applied, and its client was told: {error}"));
                 }
                 Err(ClientError::SessionEnded) => {
-                    return Err(format!("the session of command {number} has ended, and nobody ended it"));
+                    return Err(format!("the session of command {number} has ended, and no client ended it"));
                 }
                 _ => {}
             }

@@ -193,7 +193,7 @@ fn a_slow_disk_costs_nobody_his_place() {
         for _ in 0..20 {
             run.goes_on(NodeId(1));
         }
-        assert_eq!(run.epoch(NodeId(1)), 1, "seed {seed}: somebody was given up");
+        assert_eq!(run.epoch(NodeId(1)), 1, "seed {seed}: a member was given up");
     }
 }
 
@@ -208,7 +208,7 @@ fn where_all_disks_hang_nobody_is_given_up_and_all_goes_on_afterwards() {
         // Each disk has a write to do that it does not do: an idle disk would count as one that works.
         let mut submits: Vec<_> = run.groups.iter().map(|group| group.submit(&1)).collect();
         run.cluster.run_for(FAILURE_TIMEOUT * 10);
-        assert_eq!(run.epoch(NodeId(1)), 1, "seed {seed}: somebody was given up");
+        assert_eq!(run.epoch(NodeId(1)), 1, "seed {seed}: a member was given up");
         nodes(1..=3).into_iter().for_each(|node| run.cluster.hang_disk(node, false));
         for submit in submits.drain(..) {
             let answer = run.cluster.wait(TIMEOUTS, submit);

@@ -57,7 +57,7 @@ fn break_a_link(seed: u64) -> ([NodeId; 2], BTreeMap<u64, Vec<NodeId>>) {
 fn a_broken_link_costs_one_of_its_two_ends_and_nobody_else() {
     for seed in seeds::seeds(SEEDS) {
         let (ends, left) = break_a_link(seed);
-        assert!(!left.is_empty(), "seed {seed}: the link between {ends:?} broke, and nobody was dropped");
+        assert!(!left.is_empty(), "seed {seed}: the link between {ends:?} broke, and no member was dropped");
         let costs_one = |left: &Vec<NodeId>| left.len() <= 1 && left.iter().all(|node| ends.contains(node));
         assert!(left.values().all(costs_one), "seed {seed}: the link between {ends:?} broke, and these left: {left:?}");
     }

@@ -338,14 +338,14 @@ impl Process {
     }
 
     pub(crate) fn answer(&mut self) -> String {
-        let stdout = self.stdout.as_mut().expect("nobody else listens");
+        let stdout = self.stdout.as_mut().expect("no other thread listens");
         next_answer(stdout).unwrap_or_else(|| panic!("node {} has ended", self.id))
     }
 
     /// Calls `tell` with each answer, and with None once there are no more, on a thread of its own. No answer can be
     /// asked for any more.
     pub(crate) fn listen(&mut self, mut tell: impl FnMut(Option<String>) + Send + 'static) {
-        let mut stdout = self.stdout.take().expect("nobody listens yet");
+        let mut stdout = self.stdout.take().expect("no thread listens yet");
         thread::spawn(move || {
             loop {
                 let answer = next_answer(&mut stdout);

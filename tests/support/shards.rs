@@ -213,7 +213,7 @@ impl World {
             return Err(format!("{node} shows {len} of {all} numbers of shard {shard}, and not {lost}"));
         }
         match shown.intersection(&self.known[shard].refused).next() {
-            Some(refused) => Err(format!("{node} shows {refused} of shard {shard}, which nobody delivers")),
+            Some(refused) => Err(format!("{node} shows {refused} of shard {shard}, which no member delivers")),
             None => Ok(()),
         }
     }

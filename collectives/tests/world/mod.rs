@@ -32,7 +32,7 @@ impl Rank {
                 Completion::Broken { endpoint, .. } if self.deaf.contains(endpoint) => continue,
                 _ => {}
             }
-            assert!(self.communicator.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
+            assert!(self.communicator.on_completion(&mut self.fabric, now, completion), "only it has endpoints");
         }
         self.communicator.step(&mut self.fabric, now);
     }

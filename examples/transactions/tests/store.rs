@@ -133,7 +133,7 @@ fn one_replica_is_not_enough_as_long_as_the_other_lives() {
     answer(&mut stores, 1);
     assert_eq!(result(&mut stores[0]), None, "what rank 1 has done may be undone if it fails");
     remove(&mut stores[0], &[2]);
-    assert!(matches!(result(&mut stores[0]), Some(Ok(_))), "who is left has answered");
+    assert!(matches!(result(&mut stores[0]), Some(Ok(_))), "the replicas that are left have answered");
 }
 
 #[test]

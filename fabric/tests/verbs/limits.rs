@@ -64,7 +64,7 @@ fn a_send_beyond_the_longest_message_breaks_with_a_sentence() {
             _ => None,
         });
         let (at, BreakReason::Failed(sentence)) = reason else { panic!("{reason:?}") };
-        assert_eq!(at, node, "who posted breaks first");
+        assert_eq!(at, node, "the node that posted breaks first");
         assert!(sentence.contains(&most.to_string()), "{sentence}");
     }
 }

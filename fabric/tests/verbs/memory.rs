@@ -83,6 +83,6 @@ fn foreign_memory_is_let_go_when_its_endpoint_is() {
     assert_ne!(meanwhile.address(0, 1), base, "memory that is exposed was given out");
     second.disconnect(b);
     let after = first.register(RegionKind::Bulk, 4096).expect("memory");
-    assert_eq!(after.address(0, 1), base, "memory that nobody exposes any more was kept");
+    assert_eq!(after.address(0, 1), base, "memory that is not exposed any more was kept");
     assert_ne!(after.key(), key);
 }

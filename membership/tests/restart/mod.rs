@@ -151,7 +151,7 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
         nodes(&[1])
     );
     let runs = life_of(2, 1, at, skips(0));
-    assert_eq!(complete(&[life_of(1, 2, at, skips(5)), runs, short]), nodes(&[2]), "it shows its list to who runs");
+    assert_eq!(complete(&[life_of(1, 2, at, skips(5)), runs, short]), nodes(&[2]), "running nodes see its list");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn members_that_still_run_count_as_those_who_stay_do() {
     say(&mut state, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 30))]));
     say(&mut state, back(life(3, 1), 1, &[(ALL, end(1, 17))]));
     let proposal = restarted(&state, 2);
-    assert_eq!(proposal.ends[&ALL], end(1, 17), "the smallest of those who run");
+    assert_eq!(proposal.ends[&ALL], end(1, 17), "the smallest of the nodes that run");
     assert_eq!(proposal.ends[&PAIR], end(1, 30), "a disk that has more");
     let told = |node, count| Final { node: NodeId(node), count: Seq(count), complete: true, on_disk: false };
     assert_eq!(proposal.finals, [(ALL, vec![told(1, 20), told(3, 17)]), (PAIR, vec![told(1, 20)])].into());

@@ -23,7 +23,7 @@ fn the_first_view_comes_about_in_one_epoch_however_long_connecting_takes() {
     for_seeds(100, |seed| {
         let mut world = crowded(seed, 7 + seed as u32 % 3);
         while !world.all_in(Epoch::FIRST) {
-            assert_eq!(world.log.history.len(), 1, "nobody is given up: {}", world.describe());
+            assert_eq!(world.log.history.len(), 1, "no member is given up: {}", world.describe());
             assert!(world.net.now().as_nanos() < 10_000_000_000, "{}", world.describe());
             // The members don't run all the time, either.
             let node = NodeId(world.rng.u32(1..=world.processes.len() as u32));
@@ -43,7 +43,7 @@ fn one_that_never_comes_is_given_up_when_nobody_else_is_missing() {
         let victim = world.rng.u32(1..=8);
         world.crash(victim);
         world.run_until("the others have gone on without it", ms(10_000), World::has_gone_on);
-        assert_eq!(world.log.history[1].view.left, [NodeId(victim)], "and nobody else is given up");
+        assert_eq!(world.log.history[1].view.left, [NodeId(victim)], "and no other member is given up");
         world.check();
     });
 }
@@ -57,7 +57,7 @@ fn one_that_dies_meanwhile_costs_one_more_epoch() {
         world.crash(victim);
         world.run_until("the others have gone on without it", ms(10_000), World::has_gone_on);
         let left: Vec<NodeId> = world.log.history.iter().flat_map(|next| next.view.left.clone()).collect();
-        assert_eq!(left, [NodeId(victim)], "nobody else is given up: {}", world.describe());
+        assert_eq!(left, [NodeId(victim)], "no other member is given up: {}", world.describe());
         world.check();
     });
 }

@@ -379,9 +379,9 @@ fn nobody_goes_on_while_one_that_was_dropped_may_read() {
         let [waited, _] = waits_for_the_lease(seed, BreakReason::Unreachable, false);
         assert!(waited > late && waited < late + ms(8), "it waited {waited:?}");
         let [_, waited] = waits_for_the_lease(seed, BreakReason::ProcessGone, false);
-        assert!(waited < ms(8), "who is gone does not read: {waited:?}");
+        assert!(waited < ms(8), "a member that is gone does not read: {waited:?}");
         let [_, waited] = waits_for_the_lease(seed, BreakReason::Unreachable, true);
-        assert!(waited < ms(8), "who is wedged does not read: {waited:?}");
+        assert!(waited < ms(8), "a member that is wedged does not read: {waited:?}");
     }
 }
 

@@ -103,7 +103,7 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         world.run_until(3000 * MS, "a restart", |world| [1, 2].iter().all(|&id| world.epoch(id) == Some(2)));
         let suspended = world.last(1).expect("a view");
         let ShardState::Suspended { after, last_holders, .. } = &suspended.view.shards[0].state else {
-            panic!("nobody holds it")
+            panic!("no node holds it")
         };
         let holders: Vec<_> = last_holders.iter().map(|holder| holder.node).collect();
         assert_eq!((*after, holders), (Epoch::FIRST, [1, 2, 3].map(NodeId).to_vec()));

@@ -134,7 +134,7 @@ fn while_nothing_happens_little_is_said() {
     world.run(60_000 * MS);
     let beats = (world.sent - before) / 4;
     assert!((60..70).contains(&beats), "{beats} heartbeats in a minute");
-    assert_eq!(world.log(1).status().term, term, "nobody doubts the leader");
+    assert_eq!(world.log(1).status().term, term, "no node doubts the leader");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn what_was_refused_may_be_right_once_a_candidate_is_there() {
     let early = successor(&last.view, 1, &[1, 2, 3, 4], &[joiner]);
     world.log(1).propose(early);
     world.run(500 * MS);
-    assert_eq!(world.epoch(1), Some(1), "nobody knows of the joiner");
+    assert_eq!(world.epoch(1), Some(1), "no node knows of the joiner");
     world.start(4);
     world.run_until(1000 * MS, "a candidate", |world| (1..4).all(|id| world.candidates(id) == [4]));
     world.propose(1, &[1, 2, 3, 4]);
@@ -187,7 +187,7 @@ fn a_node_with_other_parameters_is_refused_before_it_is_a_candidate_and_both_end
         world.run(2000 * MS);
         assert!((1..3).all(|id| world.candidates(id).is_empty() && world.epoch(id) == Some(1)), "it cost nothing");
         let others = [1, 2, 9].into_iter().filter(|&id| world.is_up(id) && world.log(id).failure().is_none());
-        assert_eq!(others.count(), 3, "nobody else has ended");
+        assert_eq!(others.count(), 3, "no other node has ended");
         // Configured as the others, it is welcome.
         world.crash(other);
         world.parameters.insert(other, parameters(1));

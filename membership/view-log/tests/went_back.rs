@@ -153,7 +153,7 @@ fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
         let member = world.log(id).me();
         world.log(id).report_return(ReturnReport { member, epoch, goes_on: false, held: BTreeMap::new() });
     }
-    world.run_until(3000 * MS, "those who are back", |world| backs(world, ids[0]).len() == 2);
+    world.run_until(3000 * MS, "the nodes that are back", |world| backs(world, ids[0]).len() == 2);
     let last = world.last(ids[0]).expect("a view to follow");
     let layout = Layout::of_all(["group".into()]);
     let proposal = restart(&last, &layout, NodeId(ids[0]), &backs(world, ids[0]));

@@ -25,7 +25,7 @@ pub(crate) fn all(world: &World) {
     }
     for &rank in &survivors {
         let removed: BTreeSet<usize> = world.logs[rank].removed.iter().copied().collect();
-        assert_eq!(removed, world.court.removed, "rank {rank} knows who was removed");
+        assert_eq!(removed, world.court.removed, "rank {rank} knows the removed ranks");
         assert!(!world.logs[rank].has_ended);
         assert_eq!(world.logs[rank].removed.len(), removed.len(), "rank {rank} was told once");
     }
@@ -92,7 +92,7 @@ fn scattering(world: &World, survivors: &BTreeSet<usize>, sender: usize, id: u64
         assert!(delivered.is_empty() && sent.given_back.len() == 1, "it was given back unsent: {what}");
     }
     if !sent.given_back.is_empty() {
-        assert!(correct.len() < to.len(), "it was given back, though nobody failed: {what}");
+        assert!(correct.len() < to.len(), "it was given back, though no rank failed: {what}");
     }
     match sent.mode {
         Mode::BestEffort if survivors.contains(&sender) && was_sent => {

@@ -191,7 +191,7 @@ impl World {
         let mut completions: Vec<Completion> = Vec::new();
         fabric.poll(now, &mut completions);
         for completion in &completions {
-            assert!(pipe.on_completion(fabric, now, completion), "nobody else has endpoints");
+            assert!(pipe.on_completion(fabric, now, completion), "only it has endpoints");
         }
         pipe.step(fabric, now);
         self.court.close_gates(self.is_draining);

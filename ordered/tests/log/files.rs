@@ -39,7 +39,7 @@ impl Drop for Directory {
 }
 
 fn open(path: &Path, options: Options) -> Log<Files> {
-    let files = Files::open(path).expect("nobody has it");
+    let files = Files::open(path).expect("no other log has it");
     Log::open(files, options, &mut Rng::with_seed(1)).expect("it opens").log
 }
 
@@ -64,13 +64,13 @@ fn a_log_is_read_back_from_its_files() {
 #[test]
 fn a_directory_has_one_owner() {
     let directory = Directory::new("lock");
-    let files = Files::open(&directory.0).expect("nobody has it");
+    let files = Files::open(&directory.0).expect("no other log has it");
     let log = Log::open(files.clone(), options(8192, 1), &mut Rng::with_seed(1)).expect("it opens");
     drop(files);
     let error = Files::open(&directory.0).expect_err("the log has it");
     assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
     drop(log);
-    Files::open(&directory.0).expect("nobody has it any more");
+    Files::open(&directory.0).expect("no other log has it any more");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn an_operator_works_on_directories() {
     damage("segment-0000000000", 5000, 6000);
     damage(last, 4096, usize::MAX);
 
-    let files = || Files::open(&mine.0).expect("nobody has it");
+    let files = || Files::open(&mine.0).expect("no other log has it");
     let copy = Files::look(&theirs.0).expect("it is there").0;
     let done = repair(files(), [copy], rng).expect("the disk is well");
     assert!(done.replaced == 1 && done.appended > 0 && done.left.is_empty(), "{done:?}");
@@ -195,7 +195,7 @@ fn what_is_no_directory_is_refused_by_name() {
 #[test]
 fn a_files_space_is_there_before_it_is_written() {
     let directory = Directory::new("space");
-    let files = Files::open(&directory.0).expect("nobody has it");
+    let files = Files::open(&directory.0).expect("no other log has it");
     let file = files.create("file", 1 << 20).expect("there is space");
     let metadata = file.metadata().expect("it is there");
     assert_eq!(metadata.len(), 1 << 20);

@@ -143,7 +143,7 @@ fn an_operator_cuts_a_log_at_a_version_or_before_its_damage() {
     let (storage, options, all) = damaged(12);
     let before = all[11].version;
     let error =
-        cut(storage.clone(), CutAt::Version(all[15].version), true, rng).expect_err("who knows what lies before");
+        cut(storage.clone(), CutAt::Version(all[15].version), true, rng).expect_err("it is unknown what lies before");
     assert!(matches!(error, OfflineError::DamagedBefore { after, .. } if after == before), "{error}");
     let error = cut(storage.clone(), CutAt::Version(99), true, rng).expect_err("there is none");
     assert!(matches!(error, OfflineError::DamagedBefore { .. }), "{error}");
@@ -440,12 +440,12 @@ fn a_list_that_can_not_be_read_keeps_a_log_from_being_taken() {
         let mut image = storage.image();
         image.get_mut("skips-1").expect("it is there")[at] ^= 1;
         let damaged = SimStorage::from_image(1, &image);
-        let error = Log::open(damaged, options, rng).expect_err("nobody knows what is skipped");
+        let error = Log::open(damaged, options, rng).expect_err("it is unknown what is skipped");
         assert!(error.to_string().contains("skips-1 is missing or damaged"), "{error}");
     }
     let mut image = storage.image();
     image.remove("skips-1");
-    let error = Log::open(SimStorage::from_image(1, &image), options, rng).expect_err("nobody knows what is skipped");
+    let error = Log::open(SimStorage::from_image(1, &image), options, rng).expect_err("it is unknown what is skipped");
     assert!(error.to_string().contains("is missing or damaged"), "{error}");
 }
 

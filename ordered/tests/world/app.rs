@@ -116,7 +116,7 @@ impl Deliver for App {
             let delivered = self.delivered();
             let mut oracle = self.oracle.borrow_mut();
             match self.reads.pop_front() {
-                None => oracle.wrong(format!("member {} was told to answer a read that nobody asked", self.me)),
+                None => oracle.wrong(format!("member {} was told to answer a read that no caller asked", self.me)),
                 Some(read) if read.hopeless => {
                     oracle.wrong(format!("member {} answered a read when another had wedged or was lost", self.me));
                 }

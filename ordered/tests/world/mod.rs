@@ -307,7 +307,7 @@ impl World {
                 self.members[index].wedge();
             }
         }
-        let least = finals.iter().copied().min().expect("somebody stays");
+        let least = finals.iter().copied().min().expect("a member stays");
         let trim = match self.plan.fault {
             Some(Fault::TrimMax) => finals.iter().copied().max().unwrap_or(least),
             Some(Fault::TrimShort) => Seq(least.0.saturating_sub(self.plan.senders.len() as u64)),

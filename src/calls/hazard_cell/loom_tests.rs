@@ -49,6 +49,6 @@ fn what_is_used_is_not_dropped() {
         cell.replace(watched(3), &slots);
         reader.join().expect("no panic");
         cell.replace(watched(4), &slots);
-        assert!(super::lock(&cell.owned).before.is_empty(), "nobody uses anything");
+        assert!(super::lock(&cell.owned).before.is_empty(), "no thread uses anything");
     });
 }

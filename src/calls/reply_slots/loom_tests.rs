@@ -186,7 +186,7 @@ fn a_slot_has_one_occupant() {
             for _ in 0..2 {
                 let ticket = replies.claim().expect("two slots, and two threads");
                 let here = &occupants[ticket.get() as usize - 1];
-                assert_eq!(here.fetch_add(1, Ordering::Relaxed), 0, "somebody else has it");
+                assert_eq!(here.fetch_add(1, Ordering::Relaxed), 0, "another thread has it");
                 here.fetch_sub(1, Ordering::Relaxed);
                 wake(replies.put_back(ticket));
             }

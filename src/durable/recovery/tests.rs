@@ -116,7 +116,7 @@ impl Node {
     }
 
     fn trail(&self) -> Trail {
-        self.replica.borrow().expect("nobody has it").clone()
+        self.replica.borrow().expect("no thread has it").clone()
     }
 
     fn held(&self) -> Option<HeldCopy> {
@@ -194,7 +194,7 @@ impl Node {
         match *offer {
             OfferKind::State { chain, .. } => self.installer().take_state(chain.map(ChainValue), &mut bytes.as_slice()),
             OfferKind::Suffix(divergence) => self.installer().take_suffix(divergence, &mut bytes.as_slice()),
-            OfferKind::Records => unreachable!("nobody asked for them"),
+            OfferKind::Records => unreachable!("no member asked for them"),
         }
     }
 
@@ -228,7 +228,7 @@ fn history(disk: &SimStorage) -> Node {
 }
 
 fn no_repair() -> impl FnMut(&Damage) -> Result<(), String> {
-    |_| Err("nobody is there".to_owned())
+    |_| Err("no member is there".to_owned())
 }
 
 #[test]

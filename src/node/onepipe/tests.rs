@@ -82,7 +82,7 @@ fn how_far_a_rank_has_gone_is_known_without_asking_it() {
     assert_eq!(alone.goes_on(), later, "its controller is gone");
     assert_eq!([slot.wedge(7), slot.wedge(8)], [later; 2], "what it has delivered counts");
     slot.drop_out();
-    assert_eq!(slot.wedge(9), Seq(0), "to nobody any more");
+    assert_eq!(slot.wedge(9), Seq(0), "to no rank any more");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_view_settles_whether_somebody_went_or_not() {
     slot.install(SHARD, &view(6, &[7, 9]), Some(Seq(65)));
     assert_eq!(settles(&mut controller), Some((6, vec![1], 65)));
     slot.install(SHARD, &view(7, &[7, 9, 10]), Some(Seq(65)));
-    assert_eq!(settles(&mut controller), Some((7, Vec::new(), 65)), "nobody went");
+    assert_eq!(settles(&mut controller), Some((7, Vec::new(), 65)), "no rank went");
     assert_eq!(controller.poll(Time::ZERO), None);
 }
 

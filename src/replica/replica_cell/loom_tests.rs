@@ -54,6 +54,6 @@ fn who_borrows_it_has_it_alone() {
         for borrower in borrowers {
             changes += i32::from(borrower.join().expect("it does not panic"));
         }
-        assert_eq!(*cell.take().expect("nobody has it any more"), changes);
+        assert_eq!(*cell.take().expect("no thread has it any more"), changes);
     });
 }

@@ -132,7 +132,7 @@ impl Walk {
                 Kind::Time => {
                     self.time = self.time.max(self.ring.memory().get(((self.at % RING_BYTES + HEADER) / 8) as usize))
                 }
-                Kind::Bulk => unreachable!("nobody here commits one"),
+                Kind::Bulk => unreachable!("no thread here commits one"),
             }
             self.at += header.stride();
             self.turns += header.turns();

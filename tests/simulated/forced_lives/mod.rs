@@ -26,7 +26,7 @@ fn run(seed: u64, lives: &Mutex<Vec<usize>>) -> Result<(), String> {
     let mut world = World::new(seed, std::env::var("SQUALL_SEED").is_ok());
     // A failed assertion of the protocols counts as a failure of the seed.
     let played = panic::catch_unwind(AssertUnwindSafe(|| world.run()));
-    lives.lock().expect("nobody panics with it").push(world.lives());
+    lives.lock().expect("no thread panics with it").push(world.lives());
     played.unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(format!("panicked: {}", words.unwrap_or("without a word")))
@@ -39,7 +39,7 @@ fn a_forced_life_keeps_what_it_acknowledged_and_takes_in_every_node_of_the_one_b
     seeds::run_all(seeds.clone(), |seed| run(seed, &lives));
     let seeds = seeds.count();
     if seeds >= SEEDS as usize {
-        let lives = lives.into_inner().expect("nobody panics with it");
+        let lives = lives.into_inner().expect("no thread panics with it");
         let had = |count: usize| lives.iter().filter(|had| **had >= count).count();
         assert!(2 * had(2) > seeds && had(3) > 0, "{} groups had a second life, and {} a third one", had(2), had(3));
     }

@@ -224,7 +224,7 @@ fn keys_expire_where_nothing_else_happens() {
     let before = applied(&mut client);
     thread::sleep(Duration::from_millis(500));
     let after = applied(&mut client);
-    assert!(after > before, "somebody told the group the time");
+    assert!(after > before, "the group was told the time");
     thread::sleep(Duration::from_millis(500));
     assert_eq!(applied(&mut client), after, "there is nothing left to expire");
     assert_eq!(client.ask(&["DBSIZE"]), "0");

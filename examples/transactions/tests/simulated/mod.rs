@@ -240,7 +240,7 @@ fn what_clients_saw_through_failures_is_strictly_serializable() {
 }
 
 #[test]
-#[ignore = "takes minutes; for who has changed the protocol"]
+#[ignore = "takes minutes; for changes of the protocol"]
 fn the_same_for_a_thousand_seeds() {
     run_all(1000);
 }

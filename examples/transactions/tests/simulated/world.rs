@@ -74,7 +74,7 @@ impl Node {
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
-            assert!(self.pipe.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
+            assert!(self.pipe.on_completion(&mut self.fabric, now, completion), "only it has endpoints");
         }
         let (pipe, store) = (&mut self.pipe, &mut self.store);
         pipe.step(&mut self.fabric, now);

@@ -156,7 +156,7 @@ fn who_dials_a_node_of_another_cluster_or_version_is_told() {
         assert!(text.contains(word), "{text}");
         let strangers = b.net.stats().refused;
         assert_eq!((strangers.other_cluster + strangers.other_version, strangers.total()), (1, 1));
-        assert!(b.event_within(Duration::from_millis(20)).is_none(), "anybody could have said that");
+        assert!(b.event_within(Duration::from_millis(20)).is_none(), "any process could have said that");
     }
 }
 
@@ -217,7 +217,7 @@ fn a_chatty_peer_does_not_grow_what_waits_here() {
         match node.event() {
             Event::Told { .. } => told += 1,
             Event::Broken { reason, .. } => break assert!(matches!(reason, BreakReason::Failed(_)), "{reason}"),
-            Event::Paired(_) => panic!("nobody connects"),
+            Event::Paired(_) => panic!("no node connects"),
         }
     }
     assert!(told < 10_000);

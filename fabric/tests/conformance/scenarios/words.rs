@@ -19,7 +19,7 @@ pub(crate) fn words_are_whole(rig: &mut Rig<'_>) -> Verdict {
         let mut last = true;
         for i in 0..WORDS {
             let word = table.load(8 * i);
-            ensure!(word == uniform(word as u8), "G2: a word is {word:016x}, which nobody wrote");
+            ensure!(word == uniform(word as u8), "G2: a word is {word:016x}, which no node wrote");
             last &= word == uniform(40);
         }
         Ok(last)
