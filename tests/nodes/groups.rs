@@ -3,7 +3,9 @@
 use std::{thread, time::Duration};
 
 use rkyv::Archived;
-use squall::{Applied, Config, EndReason, Group, Mode, Node, Replicated, StartError, SubmitError, Unavailable};
+use squall::{
+    Applied, Config, ConfigBuilder, EndReason, Group, Mode, Node, Replicated, StartError, SubmitError, Unavailable,
+};
 
 use crate::process::until;
 
@@ -44,11 +46,14 @@ fn cluster(test: &str) -> String {
 }
 
 fn config(test: &str, id: u32, members: u32) -> Config {
+    builder(test, id, members).build().expect("the configuration is valid")
+}
+
+fn builder(test: &str, id: u32, members: u32) -> ConfigBuilder {
     let config = Config::builder(cluster(test), id).members(1..=members);
-    let config = config.group("gossip", |group| {
+    config.group("gossip", |group| {
         group.mode(Mode::Unordered);
-    });
-    config.build().expect("the configuration is valid")
+    })
 }
 
 type Started = (Node, Group<Counter>, Group<Counter>);
@@ -132,14 +137,19 @@ fn an_application_may_submit_but_not_wait_inside_apply() {
 
 #[test]
 fn nodes_that_declare_other_groups_refuse_each_other() {
+    // The one that is refused ends, and the other waits for it in vain.
+    let config = |id| {
+        let config = builder("other", id, 2).formation_timeout(Duration::from_secs(5));
+        config.build().expect("the configuration is valid")
+    };
     let (one, two) = thread::scope(|scope| {
         let one = scope.spawn(|| {
-            let mut node = Node::builder(config("other", 1, 2));
+            let mut node = Node::builder(config(1));
             drop((node.group("gossip", Counter::new()), node.group("ledger", Counter::new())));
             node.start().map(drop)
         });
         let two = scope.spawn(|| {
-            let mut node = Node::builder(config("other", 2, 2));
+            let mut node = Node::builder(config(2));
             drop((node.group("gossip", Counter::new()), node.group("journal", Counter::new())));
             node.start().map(drop)
         });
