@@ -1,7 +1,5 @@
 //! The model that must explain the history of a key.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
 use porcupine_rs::Model;
 use squall_redis::Reply;
 
