@@ -97,7 +97,9 @@ pub(crate) enum Here {
         last: Box<Proposal>,
         /// The log's leader, if it is known.
         leader: Option<Member>,
-        /// The asking node can't be a member as it asks: it needs a later incarnation than this one.
+        /// The incarnation as which the receiver asked. An answer may come late.
+        asked: Incarnation,
+        /// The receiver can't be a member as it asked: it needs a later incarnation than this one.
         exceed: Option<Incarnation>,
         /// The voters that have forgotten how they voted, if they are so many that nothing can be decided any more.
         /// Else empty.

@@ -305,7 +305,7 @@ impl<C: Types> Agent<C> {
             log_state.known(asks.node).filter(|known| *known >= asks.incarnation)
         });
         let forgot = self.forgotten_votes();
-        Here::Group { last: Box::new(last), leader: self.leader(), exceed, forgot }
+        Here::Group { last: Box::new(last), leader: self.leader(), asked: asks.incarnation, exceed, forgot }
     }
 
     pub(super) fn on_here(&mut self, from: &Member, here: Here) {
@@ -324,13 +324,14 @@ impl<C: Types> Agent<C> {
                     self.shared.fail(Failure::Mismatch { with: from.node, why });
                 }
             }
-            Here::Group { last, leader, exceed, forgot } => {
+            Here::Group { last, leader, asked, exceed, forgot } => {
                 let me = self.network.me();
                 self.formation.missing = None;
                 self.formation.group = Some(Arc::clone(&last.view));
                 self.formation.forgot = Some((from.node, forgot)).filter(|(_, nodes)| !nodes.is_empty());
+                // What exceeds an earlier incarnation may be the present one, which is a candidate or a member by now.
                 if let (Some(wanted), Some(exceed)) = (&self.wants, exceed)
-                    && exceed >= wanted.incarnation
+                    && asked == wanted.incarnation
                     && !self.is_in(&last.view)
                 {
                     let incarnation = Incarnation(exceed.0 + 1);

@@ -40,6 +40,8 @@ pub(crate) struct World {
     pub(crate) delay: Duration,
     /// The pairs that can't reach each other, in this direction.
     pub(crate) cut: Vec<(u32, u32)>,
+    /// The pairs between which messages wait, in this direction, until the pair is taken out.
+    pub(crate) held: Vec<(u32, u32)>,
     pub(crate) list: Vec<u32>,
     pub(crate) witnesses: Vec<u32>,
     pub(crate) voters: Option<Vec<NodeId>>,
@@ -78,6 +80,7 @@ impl World {
             rng: fastrand::Rng::with_seed(seed),
             delay: Duration::ZERO,
             cut: Vec::new(),
+            held: Vec::new(),
             list: list.to_vec(),
             witnesses: Vec::new(),
             voters: None,
@@ -233,18 +236,19 @@ impl World {
     /// Takes the next step, if that is before `end`.
     fn step(&mut self, end: Time) -> bool {
         let timers = self.nodes.values().filter_map(|node| node.log.as_ref()).map(|log| log.deadline());
-        let arrival = self.in_flight.keys().next().map_or(Time::MAX, |(time, _)| *time);
+        let held = |from: &u32, to: &u32| self.held.contains(&(*from, *to));
+        let mut moving = self.in_flight.iter().filter(|(_, (from, to, _))| !held(from, to));
+        let arrival = moving.next().map_or(Time::MAX, |(key, _)| key.0);
         let next = timers.min().unwrap_or(Time::MAX).min(arrival).max(self.now);
         if next > end {
             self.now = end;
             return false;
         }
         self.now = next;
-        while let Some(entry) = self.in_flight.first_entry() {
-            if entry.key().0 > next {
-                break;
-            }
-            let (from, to, message) = entry.remove();
+        let arrives = |key: &(Time, u64), (from, to, _): &mut (u32, u32, Vec<u8>)| {
+            key.0 <= next && !self.held.contains(&(*from, *to))
+        };
+        for (_, (from, to, message)) in self.in_flight.extract_if(.., arrives) {
             if let Some(log) = self.nodes.get_mut(&to).and_then(|node| node.log.as_mut()) {
                 log.incoming(NodeId(from), message);
             }
