@@ -206,7 +206,10 @@ impl Membership {
                     None => self.end(EndReason::Left, out),
                 }
             }
-            (Input::Held(held), active) => self.returning.hold(held, active.map(|active| &**active.view())),
+            (Input::Held(held), active) => {
+                let view = self.installing.as_deref().or_else(|| Some(&**active?.view()));
+                self.returning.hold(held, view);
+            }
             (Input::Kept(kept), _) => self.returning.keep(kept),
             (Input::ViewLog(ViewEvent::Committed(next)), _) => {
                 self.returning.decided(&next);
@@ -426,5 +429,25 @@ impl Membership {
             self.ended = true;
             out.push(Effect::End(reason));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        rejoin_backoff::tests::settings,
+        returning::tests::{SHARD, held, next},
+    };
+
+    /// The disk was slow. A copy of a shard that goes on in the view would grow, and is no evidence in a later one.
+    #[test]
+    fn a_disk_s_copies_that_come_late_are_judged_by_the_view_that_is_to_be_installed() {
+        let (next, me) = next();
+        let (mut membership, mut out) = (Membership::new(me, settings()), Vec::new());
+        membership.input(Input::ViewLog(ViewEvent::Committed(next)), &mut out);
+        assert!(membership.installing.is_some());
+        membership.input(Input::Held([(SHARD, held()), (ShardId(1), held())].into()), &mut out);
+        assert_eq!(membership.returning.held(), Some(&[(SHARD, held())].into()));
     }
 }

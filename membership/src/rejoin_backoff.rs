@@ -90,13 +90,13 @@ impl RejoinBackoff {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{layout::Layout, stall::StallLimits};
 
     const TIMEOUT: Duration = Duration::from_secs(1);
 
-    fn settings() -> Settings {
+    pub(crate) fn settings() -> Settings {
         Settings {
             fingerprint: 0,
             layout: Layout::default(),

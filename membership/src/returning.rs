@@ -295,20 +295,27 @@ fn is_suspended(view: &View, shard: ShardId) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+impl Returning {
+    pub(crate) fn held(&self) -> Option<&BTreeMap<ShardId, HeldCopy>> {
+        self.held.as_ref()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::view::{ClusterId, Former, Holder, Seq, ShardState, VoterId};
 
-    const SHARD: ShardId = ShardId(0);
+    pub(crate) const SHARD: ShardId = ShardId(0);
 
     fn place(epoch: u64, seq: u64) -> OrderEnd {
         OrderEnd { epoch: Epoch(epoch), seq: Seq(seq) }
     }
 
     /// Node 1 alone is a member of view 3. A shard is suspended, of which it has a former copy, and another is active.
-    fn next() -> (Proposal, Member) {
+    pub(crate) fn next() -> (Proposal, Member) {
         let me = Member { voter: VoterId(7), ..Member::new(NodeId(1), Incarnation(1)) };
         let holder = Holder { node: me.node, voter: me.voter, since: place(1, 5) };
         let suspended = ShardView {
@@ -331,7 +338,7 @@ mod tests {
         (Proposal { by: me.node, view, restart: false, finals, trims, ends }, me)
     }
 
-    fn held() -> HeldCopy {
+    pub(crate) fn held() -> HeldCopy {
         let (end, skipped) = (place(1, 6), Skipped::default());
         HeldCopy { end, complete: true, version: Some(6), acknowledged: 0, trusted: false, skipped }
     }

@@ -14,7 +14,7 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x0a";
+const PREFIX: [u8; 4] = *b"SqV\x0b";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,8 +31,15 @@ pub(crate) struct Envelope {
 pub(crate) enum Body {
     /// A question for the group, from a node that is in none, or hears nothing of its own.
     Hello(Hello),
-    /// The answer to it.
-    Here(Here),
+    /// The answer to it, or to another message that shows how things stand with its sender.
+    Here {
+        to: Addressee,
+        here: Here,
+    },
+    /// News for a group: it lacks what the sender has, which knows of views up to this one.
+    WentBack {
+        epoch: Epoch,
+    },
     /// A proposal for the leader to write.
     Propose(Box<Proposal>),
     /// A report for the leader to write: the copies of a node that comes back.
@@ -58,6 +65,15 @@ pub(crate) enum Body {
     Farewell,
     /// A call to step aside: no majority answers the leader of this vote, and another is to take over.
     StepAside(Vote),
+}
+
+/// The life of a node that an answer is for. The node may be in another one when the answer comes: then it does not
+/// count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Addressee {
+    /// The cluster's life that it took part in as it asked.
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) incarnation: Incarnation,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,9 +113,7 @@ pub(crate) enum Here {
         last: Box<Proposal>,
         /// The log's leader, if it is known.
         leader: Option<Member>,
-        /// The incarnation as which the receiver asked. An answer may come late.
-        asked: Incarnation,
-        /// The receiver can't be a member as it asked: it needs a later incarnation than this one.
+        /// The asking node can't be a member as it asks: it needs a later incarnation than this one.
         exceed: Option<Incarnation>,
         /// The voters that have forgotten how they voted, if they are so many that nothing can be decided any more.
         /// Else empty.

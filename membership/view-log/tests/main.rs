@@ -6,6 +6,7 @@ mod disks;
 mod elections;
 mod forced;
 mod forming;
+mod late_messages;
 mod lives;
 mod restarts;
 #[path = "../../../tests/support/seeds.rs"]

@@ -62,32 +62,6 @@ fn a_node_joins_and_is_a_member_when_that_is_proposed() {
     assert_eq!(world.epoch(4), Some(2), "a joiner is told of no view before it came");
 }
 
-/// A member was cut off, and asked what became of the group. One of its questions comes late: when it has been dropped,
-/// and asks to join in a later life. The answer to the question is of the earlier life, so it begins no third one.
-#[test]
-fn a_dropped_member_joins_in_one_later_life_though_an_earlier_question_is_answered_late() {
-    for seed in 0..10 {
-        let mut world = World::formed(&[1, 2, 3], seed);
-        world.seed = Some(seed);
-        world.cut = vec![(3, 1), (1, 3), (2, 3)];
-        world.held = vec![(3, 2)];
-        world.propose(1, &[1, 2]);
-        world.run(5000 * MS);
-        world.cut.clear();
-        world.run_until(3000 * MS, "the view without node 3", |world| world.members(3) == [1, 2]);
-        let me = Member { incarnation: Incarnation(2), ..world.log(3).me() };
-        world.log(3).join(me);
-        world.run_until(3000 * MS, "a candidate", |world| (1..3).all(|id| world.candidates(id) == [3]));
-        world.held.clear();
-        world.run(500 * MS);
-        assert_eq!(world.log(3).me().incarnation, Incarnation(2));
-        world.propose(1, &[1, 2, 3]);
-        world.run_until(3000 * MS, "a view of all", |world| (1..4).all(|id| world.members(id) == [1, 2, 3]));
-        world.run(3000 * MS);
-        assert!((1..4).all(|id| world.candidates(id).is_empty()), "no later life of node 3 asks");
-    }
-}
-
 #[test]
 fn a_joiner_that_goes_away_is_a_candidate_no_more() {
     let mut world = World::formed(&[1, 2, 3], 2);

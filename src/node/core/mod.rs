@@ -437,6 +437,7 @@ impl<F: NodeFabric> NodeCore<F> {
                 self.shards.close();
                 // Nothing follows an end, not even the turns that were to come before.
                 self.turns.retain(|turn| matches!(turn, Turn::Drop(..)));
+                self.joins = None;
                 self.turns.push_back(Turn::End(reason));
             }
         }

@@ -52,12 +52,19 @@ impl Asks {
 
 impl<C: Types> Agent<C> {
     pub(super) fn propose(&mut self, proposal: Proposal) {
+        if self.has_told(proposal.view.epoch) {
+            // Its owner had not taken that news yet.
+            return;
+        }
         self.asks.proposal = Some(PendingProposal { proposal, since: self.now, sent: None });
         self.asks.since.get_or_insert(self.now);
         self.push_proposal();
     }
 
     pub(super) fn report(&mut self, to: Vec<Member>, report: Report) {
+        if self.has_told(Epoch(report.epoch.0 + 1)) {
+            return;
+        }
         self.asks.since.get_or_insert(self.now);
         self.asks.report = Some(Sent { to, report, at: self.now });
         self.send_report();

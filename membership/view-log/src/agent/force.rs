@@ -58,7 +58,7 @@ pub(super) struct Move {
 impl<C: Types> Agent<C> {
     /// Asks all nodes that it knows whether they were forced.
     pub(super) fn ask_to_force(&mut self, mut forcing: Forcing) {
-        if self.told.is_some_and(|told| told >= forcing.epoch()) {
+        if self.has_told(forcing.epoch()) {
             return (forcing.done)(Err(NotForced::Decided));
         }
         forcing.times = Some((self.now + ASKS_FOR, self.now));
@@ -158,7 +158,8 @@ impl<C: Types> Agent<C> {
             }
         }
         self.watch_raft();
-        (self.asks, self.returns, self.leadership, self.election, self.leading) = Default::default();
+        self.returns.begin_anew();
+        (self.asks, self.leadership, self.election, self.leading) = Default::default();
         (self.forced, self.other_life) = (None, None);
         self.gone.clear();
         Ok(())

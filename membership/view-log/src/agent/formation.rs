@@ -10,6 +10,7 @@ use super::{
     force::LOOKS,
     is_same,
     leader::{Asking, Founders},
+    messages::Asker,
 };
 use crate::{
     settings::{Failure, Settings, Start, nodes},
@@ -102,6 +103,10 @@ impl<C: Types> Agent<C> {
 
     /// Takes part in a cluster's life from now on.
     pub(super) fn adopt(&mut self, cluster: ClusterId) {
+        if self.told.is_some_and(|(life, _)| life != cluster) {
+            // It was told of a group in whose log it has no part.
+            (self.tells_from, self.told) = (None, None);
+        }
         if let Err(e) = self.store.set_cluster(cluster.0) {
             self.shared.fail(Failure::Storage(e.to_string()));
         }
@@ -305,10 +310,10 @@ impl<C: Types> Agent<C> {
             log_state.known(asks.node).filter(|known| *known >= asks.incarnation)
         });
         let forgot = self.forgotten_votes();
-        Here::Group { last: Box::new(last), leader: self.leader(), asked: asks.incarnation, exceed, forgot }
+        Here::Group { last: Box::new(last), leader: self.leader(), exceed, forgot }
     }
 
-    pub(super) fn on_here(&mut self, from: &Member, here: Here) {
+    pub(super) fn on_here(&mut self, from: &Member, cluster: Option<ClusterId>, here: Here) {
         let (me, founder) = (self.network.me().node, self.settings.start.founder());
         let knows = founder.is_some_and(|founder| founder == from.node || founder == me);
         if matches!(here, Here::Forming { .. }) && knows || matches!(here, Here::Group { .. }) {
@@ -317,21 +322,20 @@ impl<C: Types> Agent<C> {
         match here {
             Here::Forming { missing } => self.on_forming(from.node, missing),
             Here::OtherLife(_) => {}
-            Here::WentBack { epoch } => self.on_went_back(from, epoch),
+            Here::WentBack { epoch } => self.on_went_back(from, &Asker::new(from, cluster), epoch),
             Here::GoesOn { epoch } => self.on_goes_on(from.node, epoch),
             Here::Mismatch(why) => {
                 if self.tells_from.is_none() || self.wants.is_some() {
                     self.shared.fail(Failure::Mismatch { with: from.node, why });
                 }
             }
-            Here::Group { last, leader, asked, exceed, forgot } => {
+            Here::Group { last, leader, exceed, forgot } => {
                 let me = self.network.me();
                 self.formation.missing = None;
                 self.formation.group = Some(Arc::clone(&last.view));
                 self.formation.forgot = Some((from.node, forgot)).filter(|(_, nodes)| !nodes.is_empty());
-                // What exceeds an earlier incarnation may be the present one, which is a candidate or a member by now.
                 if let (Some(wanted), Some(exceed)) = (&self.wants, exceed)
-                    && asked == wanted.incarnation
+                    && exceed >= wanted.incarnation
                     && !self.is_in(&last.view)
                 {
                     let incarnation = Incarnation(exceed.0 + 1);

@@ -9,7 +9,7 @@ use openraft::{ChangeMembers, async_runtime::watch::WatchReceiver, type_config::
 use squall_fabric::NodeId;
 use squall_membership::{Entry, Layout, Member, Proposal};
 
-use super::{Agent, input::Input, is_same};
+use super::{Agent, input::Input, is_same, messages::Asker};
 use crate::{
     types::{AppRequest, AppResponse, LogNode, Types},
     voters::{self, Situation},
@@ -67,11 +67,15 @@ pub(super) struct Leading {
 }
 
 impl Leading {
-    /// Takes note that a node asks. Nodes that ask no more are forgotten.
+    /// Takes note that a node asks, unless it has asked in a later life a moment ago: then this comes late. Nodes that
+    /// ask no more are forgotten.
     pub(super) fn asked(&mut self, node: NodeId, asking: Asking) {
         let now = asking.heard;
         self.asking.retain(|_, other| now - other.heard < RECENT);
-        self.asking.insert(node, asking);
+        let is_later = |other: &Asking| other.peer.member.incarnation > asking.peer.member.incarnation;
+        if !self.asking.get(&node).is_some_and(is_later) {
+            self.asking.insert(node, asking);
+        }
     }
 
     /// Forgets the last refusal: after a change, that proposal may be right.
@@ -300,7 +304,7 @@ impl<C: Types> Agent<C> {
         if proposal.view.epoch.0 != view.epoch.0 + 1 {
             // It comes late: the last decision helps more than a refusal.
             if from.node != me.node {
-                self.network.send(&Contact::from(&from), Body::Here(self.whereabouts(&from)));
+                self.reply(&Asker::new(&from, self.network.cluster()), self.whereabouts(&from));
             }
             return;
         }

@@ -8,7 +8,7 @@ use squall_membership::{ClusterId, Member, ViewEvent};
 use super::{Agent, Input, MANY};
 use crate::{
     types::Types,
-    wire::{Body, Contact, Envelope, Here, Wants},
+    wire::{Addressee, Body, Contact, Envelope, Here, Wants},
 };
 
 /// The time for which nodes that were heard are remembered, if there is room for few.
@@ -16,7 +16,24 @@ const JUST_NOW: Duration = Duration::from_millis(250);
 /// The time for which messages of a node may still arrive that it sent before it was known to be gone.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// A node to which an answer goes, in the life in which it asked.
+pub(super) struct Asker {
+    pub(super) contact: Contact,
+    life: Addressee,
+}
+
+impl Asker {
+    /// `cluster` is the cluster's life that it takes part in.
+    pub(super) fn new(member: &Member, cluster: Option<ClusterId>) -> Asker {
+        Asker { contact: Contact::from(member), life: Addressee { cluster, incarnation: member.incarnation } }
+    }
+}
+
 impl<C: Types> Agent<C> {
+    pub(super) fn reply(&self, asker: &Asker, here: Here) {
+        self.network.send(&asker.contact, Body::Here { to: asker.life, here });
+    }
+
     pub(super) fn on_message(&mut self, from: NodeId, bytes: &[u8]) {
         let Some(Envelope { cluster, from: sender, lives, body }) = Envelope::decode(bytes) else {
             tracing::warn!(%from, bytes = bytes.len(), "a message that is none of a view log's of this version");
@@ -26,18 +43,21 @@ impl<C: Types> Agent<C> {
         if sender.node != from || from == me.node {
             return;
         }
-        let is_of_life = cluster.is_none() || cluster == self.network.cluster();
-        if is_of_life && self.is_of_old_storage(&sender, &lives, &body) {
+        let mine = self.network.cluster();
+        if matches!(body, Body::Here { to, .. } if to != (Addressee { cluster: mine, incarnation: me.incarnation })) {
+            return;
+        }
+        let asker = Asker::new(&sender, cluster);
+        let is_of_life = cluster.is_none() || cluster == mine;
+        if is_of_life && self.is_of_old_storage(&sender, &asker, &lives, &body) {
             return;
         }
         self.note_heard(&sender);
-        let mine = self.network.cluster();
         if let (Some(mine), Some(cluster)) = (mine, cluster)
             && mine != cluster
         {
             return self.on_message_of_other_life(sender, cluster, mine.cmp(&cluster), body);
         }
-        let reply_to = Contact::from(&sender);
         match body {
             Body::Hello(hello) => {
                 self.learn_founders(from, &hello);
@@ -53,20 +73,21 @@ impl<C: Types> Agent<C> {
                         self.whereabouts(&asks)
                     }
                 };
-                self.network.send(&reply_to, Body::Here(here));
+                self.reply(&asker, here);
             }
-            Body::Here(here) => self.on_here(&sender, here),
+            Body::Here { here, .. } => self.on_here(&sender, cluster, here),
             Body::Call { id, to, call } if to == me.voter => {
                 if let (None, Some(cluster)) = (mine, cluster) {
                     self.adopt(cluster);
                 }
-                self.on_call(reply_to, id, call);
+                self.on_call(asker, id, call);
             }
             Body::Return { id, answer } => {
                 if !self.network.answer(from, id, answer) {
-                    self.has_reverted(&sender);
+                    self.has_reverted(&sender, &asker);
                 }
             }
+            Body::WentBack { epoch } => _ = self.on_group_went_back(&asker, epoch),
             // The rest is for nodes that are in the same life.
             _ if mine.is_none() || cluster.is_none() => {}
             Body::Propose(proposal) => self.take_proposal(*proposal, sender),
@@ -101,15 +122,15 @@ impl<C: Types> Agent<C> {
     /// Answers a message of another life of the group. `order` compares the number of this node's life with the
     /// number of that life: it is `Less` if the sender's number is the greater one.
     fn on_message_of_other_life(&mut self, sender: Member, life: ClusterId, order: Ordering, body: Body) {
-        let reply_to = Contact::from(&sender);
+        let asker = Asker::new(&sender, Some(life));
         match body {
             // A life in which nothing is decided yet may never be more than begun.
             Body::Hello(hello) if self.last().is_some() && (order.is_gt() || !hello.decided) => {
                 let began = self.machine.read(|log_state| log_state.began().cloned());
-                self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
+                self.reply(&asker, Here::OtherLife(began));
             }
             // A life that this node has left for this one, in which it has not been told of anything yet, is over.
-            Body::Here(Here::OtherLife(began))
+            Body::Here { here: Here::OtherLife(began), .. }
                 if order.is_lt() || self.last().is_none() && !self.left.contains(&life) =>
             {
                 self.on_other_life(sender, life, began);
@@ -120,12 +141,12 @@ impl<C: Types> Agent<C> {
                 if to == self.network.me().voter && self.is_free() && !self.left.contains(&life) =>
             {
                 self.adopt(life);
-                self.on_call(reply_to, id, call);
+                self.on_call(asker, id, call);
             }
             // A node that tries to go on with a life that is over may have no other node to ask.
             Body::Call { .. } if order.is_gt() => {
                 if let Some(began) = self.machine.read(|log_state| log_state.began().cloned()) {
-                    self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
+                    self.reply(&asker, Here::OtherLife(Some(began)));
                 }
             }
             _ => {}

@@ -32,7 +32,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::{
     asks::Asks, election::Election, force::Move, formation::Formation, leader::Leading, leadership::Leadership,
-    returns::Returns, went_back::WentBack,
+    messages::Asker, returns::Returns, went_back::WentBack,
 };
 pub(crate) use self::{force::Forcing, input::Input};
 use crate::{
@@ -90,7 +90,8 @@ pub(crate) struct Agent<C: Types> {
     wants: Option<Member>,
     /// The epoch from which on it tells of views. None: it has not been in contact yet.
     tells_from: Option<Epoch>,
-    told: Option<Epoch>,
+    /// The last view of which it has told, and the cluster's life in which that was decided.
+    told: Option<(ClusterId, Epoch)>,
     told_candidates: Vec<Member>,
     asks: Asks,
     returns: Returns,
@@ -354,11 +355,11 @@ impl<C: Types> Agent<C> {
         view.members.iter().any(|member| is_same(member, &me))
     }
 
-    fn on_call(&mut self, reply_to: Contact, id: u64, call: Call) {
+    fn on_call(&mut self, asker: Asker, id: u64, call: Call) {
         match call {
-            Call::Append { .. } | Call::Snapshot { .. } if self.contradicts(&reply_to, &call) => return,
+            Call::Append { .. } | Call::Snapshot { .. } if self.contradicts(&asker, &call) => return,
             Call::Append { vote, .. } | Call::Snapshot { vote, .. } => self.on_leader_heard(vote),
-            Call::MayLead(last) => return self.on_question(reply_to, id, last),
+            Call::MayLead(last) => return self.on_question(asker.contact, id, last),
             Call::Vote(_) => {}
         }
         let (raft, network) = (self.raft.clone(), Arc::clone(&self.network));
@@ -376,7 +377,7 @@ impl<C: Types> Agent<C> {
                     installed.map(|response| Answer::Snapshot(response.vote)).map_err(|e| e.to_string())
                 }
             };
-            network.send(&reply_to, Body::Return { id, answer });
+            network.send(&asker.contact, Body::Return { id, answer });
         }));
     }
 }

@@ -1,7 +1,7 @@
 //! The news of the log for a node's owner, and for its operators.
 
 use openraft::async_runtime::watch::WatchReceiver;
-use squall_membership::{Applied, Proposal, ViewEvent, VoterId};
+use squall_membership::{Applied, Epoch, Proposal, ViewEvent, VoterId};
 
 use super::Agent;
 use crate::{
@@ -13,6 +13,12 @@ use crate::{
 impl<C: Types> Agent<C> {
     pub(super) fn on_applied(&mut self, applied: Applied) {
         self.is_lively();
+        if let Applied::View(proposal) = &applied
+            && Some(proposal.view.life) != self.network.cluster()
+        {
+            // It was applied before this node went over to another life.
+            return;
+        }
         if let Applied::Refused(why) = &applied {
             tracing::debug!("an entry of the view log does nothing: {why}");
             return;
@@ -50,12 +56,17 @@ impl<C: Types> Agent<C> {
         }
     }
 
+    /// Whether it has told of a view of this epoch, or of a later one.
+    pub(super) fn has_told(&self, epoch: Epoch) -> bool {
+        self.told.is_some_and(|(_, told)| epoch <= told)
+    }
+
     pub(super) fn tell(&mut self, proposal: &Proposal) {
-        let epoch = proposal.view.epoch;
-        if self.tells_from.is_none_or(|from| epoch < from) || self.told.is_some_and(|told| epoch <= told) {
+        let (life, epoch) = (proposal.view.life, proposal.view.epoch);
+        if self.tells_from.is_none_or(|from| epoch < from) || self.has_told(epoch) {
             return;
         }
-        let is_first = self.told.replace(epoch).is_none();
+        let is_first = self.told.replace((life, epoch)).is_none();
         if self.forcing.as_ref().is_some_and(|forcing| forcing.epoch() <= epoch) {
             self.end_forcing(Err(NotForced::Decided));
         }

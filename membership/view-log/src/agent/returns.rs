@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use squall_membership::{Entry, Epoch, Member, ReturnReport, ViewEvent, ViewLogState};
 
-use super::{Agent, input::Input};
+use super::{Agent, input::Input, messages::Asker};
 use crate::{
     types::Types,
     wire::{Body, Contact},
@@ -28,6 +28,13 @@ impl Returns {
     }
 }
 
+impl Returns {
+    /// Forgets its own report. Those of which its owner was told are replaced when there is news.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Returns { told: std::mem::take(&mut self.told), ..Returns::default() };
+    }
+}
+
 /// Whether writing it would change nothing.
 fn is_written(log_state: &ViewLogState, back: &ReturnReport) -> bool {
     log_state.returns().contains(back)
@@ -35,6 +42,9 @@ fn is_written(log_state: &ViewLogState, back: &ReturnReport) -> bool {
 
 impl<C: Types> Agent<C> {
     pub(super) fn report_return(&mut self, back: ReturnReport) {
+        if self.has_told(Epoch(back.epoch.0 + 1)) {
+            return;
+        }
         self.returns.back = Some(back);
         self.say();
     }
@@ -70,7 +80,7 @@ impl<C: Types> Agent<C> {
         if back.epoch != view.epoch {
             // It comes late: the last decision helps more.
             if node != self.network.me().node {
-                self.network.send(&Contact::from(from), Body::Here(self.whereabouts(from)));
+                self.reply(&Asker::new(from, self.network.cluster()), self.whereabouts(from));
             }
             return;
         }

@@ -17,11 +17,11 @@ use std::{collections::BTreeMap, time::Duration};
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Incarnation, Member};
 
-use super::Agent;
+use super::{Agent, messages::Asker};
 use crate::{
     settings::Failure,
     types::{LogId, SnapshotMeta, Types},
-    wire::{Body, Call, Contact, Here},
+    wire::{Body, Call, Here},
 };
 
 /// The shortest time between two messages to a node that its storage went back.
@@ -40,18 +40,24 @@ pub(super) struct WentBack {
 
 impl<C: Types> Agent<C> {
     /// Whether a message counts for nothing, since its sender's storage went back. The sender is told.
-    pub(super) fn is_of_old_storage(&mut self, from: &Member, lives: &[Incarnation], body: &Body) -> bool {
+    pub(super) fn is_of_old_storage(
+        &mut self,
+        from: &Member,
+        asker: &Asker,
+        lives: &[Incarnation],
+        body: &Body,
+    ) -> bool {
         let is_reverted = self.went_back.reverted.get(&from.node) == Some(&from.incarnation);
         if !is_reverted && self.forgotten_life(from, lives).is_none() {
             return false;
         }
         match body {
-            Body::Here(Here::GoesOn { epoch }) => self.on_goes_on(from.node, *epoch),
-            Body::Here(Here::WentBack { .. }) => {}
+            Body::Here { here: Here::GoesOn { epoch }, .. } => self.on_goes_on(from.node, *epoch),
+            Body::Here { here: Here::WentBack { .. }, .. } | Body::WentBack { .. } => {}
             _ => {
                 let why = "its storage is an old copy: it lacks what this node knows of it";
                 drop(self.turn_away(from, why.to_owned()));
-                self.say_went_back(&Contact::from(from));
+                self.say_went_back(asker);
             }
         }
         true
@@ -74,14 +80,14 @@ impl<C: Types> Agent<C> {
     }
 
     /// Takes note that a part in the log lacks entries that it has acknowledged.
-    pub(super) fn has_reverted(&mut self, from: &Member) {
+    pub(super) fn has_reverted(&mut self, from: &Member, asker: &Asker) {
         self.went_back.reverted.insert(from.node, from.incarnation);
         drop(self.turn_away(from, "it lacks entries that it has said it has: its storage is an old copy".to_owned()));
-        self.say_went_back(&Contact::from(from));
+        self.say_went_back(asker);
     }
 
     /// Whether a leader's call contradicts the decisions that this node knows. The leader is told.
-    pub(super) fn contradicts(&mut self, from: &Contact, call: &Call) -> bool {
+    pub(super) fn contradicts(&mut self, from: &Asker, call: &Call) -> bool {
         let mine = self.vote().0;
         let is_other = match call {
             Call::Append { vote, previous, entries, .. } if *vote >= mine => {
@@ -102,38 +108,60 @@ impl<C: Types> Agent<C> {
         self.raft.metrics().borrow_watched().last_applied
     }
 
-    fn say_went_back(&mut self, to: &Contact) {
-        let Some(node) = to.node else { return };
-        if self.went_back.told.get(&node).is_some_and(|told| self.now - *told < AGAIN) {
-            return;
+    fn say_went_back(&mut self, to: &Asker) {
+        let epoch = self.known_epoch();
+        if self.tells_again(to.contact.node) {
+            self.reply(to, Here::WentBack { epoch });
         }
-        self.went_back.told.insert(node, self.now);
-        let epoch = self.view().map_or(Epoch(0), |view| view.epoch);
-        self.network.send(to, Body::Here(Here::WentBack { epoch }));
     }
 
     /// Tells all others that their group lacks what this node has.
     pub(super) fn say_went_back_to_all(&mut self) {
-        self.contacts().iter().for_each(|contact| self.say_went_back(contact));
+        let epoch = self.known_epoch();
+        for contact in self.contacts() {
+            if self.tells_again(contact.node) {
+                self.network.send(&contact, Body::WentBack { epoch });
+            }
+        }
+    }
+
+    /// Whether it is time to tell a node, once more or for the first time.
+    fn tells_again(&mut self, node: Option<NodeId>) -> bool {
+        let Some(node) = node else { return false };
+        let tells = self.went_back.told.get(&node).is_none_or(|told| self.now - *told >= AGAIN);
+        if tells {
+            self.went_back.told.insert(node, self.now);
+        }
+        tells
+    }
+
+    fn known_epoch(&self) -> Epoch {
+        self.view().map_or(Epoch(0), |view| view.epoch)
     }
 
     /// Takes another node's word that this node's storage, or its group, went back.
-    pub(super) fn on_went_back(&mut self, from: &Member, epoch: Epoch) {
-        let view = self.view().filter(|view| self.wants.is_none() && self.is_in(view));
-        let Some(view) = view else {
+    pub(super) fn on_went_back(&mut self, from: &Member, asker: &Asker, epoch: Epoch) {
+        if !self.on_group_went_back(asker, epoch) {
             let directory = self.directory.clone().unwrap_or_default();
-            return self.shared.fail(Failure::OldStorage { with: from.node, directory });
-        };
-        self.network.send(&Contact::from(from), Body::Here(Here::GoesOn { epoch: view.epoch }));
+            self.shared.fail(Failure::OldStorage { with: from.node, directory });
+        }
+    }
+
+    /// Takes another node's word that this node's group went back. Returns whether it is a member of one.
+    pub(super) fn on_group_went_back(&mut self, asker: &Asker, epoch: Epoch) -> bool {
+        let view = self.view().filter(|view| self.wants.is_none() && self.is_in(view));
+        let (Some(view), Some(node)) = (view, asker.contact.node) else { return false };
+        self.reply(asker, Here::GoesOn { epoch: view.epoch });
         let says = format!(
-            "{} knows of views up to {}, and of what was decided and acknowledged, that this group lacks: it goes on from an old copy \
-             of the storage of most voters. See what {} says, which has kept it",
-            from.node, epoch.0, from.node
+            "{node} knows of views up to {}, and of what was decided and acknowledged, that this group lacks: it goes on from an old copy \
+             of the storage of most voters. See what {node} says, which has kept it",
+            epoch.0
         );
-        if self.went_back.says.insert(from.node, says.clone()).as_ref() != Some(&says) {
+        if self.went_back.says.insert(node, says.clone()).as_ref() != Some(&says) {
             tracing::error!("THE GROUP HAS GONE BACK: {says}");
             self.publish();
         }
+        true
     }
 
     /// Takes note that a group goes on without what this node knows of it.
@@ -141,7 +169,7 @@ impl<C: Types> Agent<C> {
         if self.wants.is_none() && !self.misses_leader() {
             return;
         }
-        let known = self.view().map_or(Epoch(0), |view| view.epoch);
+        let known = self.known_epoch();
         let directory = self.directory.clone().unwrap_or_default();
         self.shared.fail(Failure::GroupWentBack { with, goes_on: epoch, known, directory });
     }

@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub(crate) voters: Option<Vec<NodeId>>,
     /// By node, its parameters, if it has any.
     pub(crate) parameters: BTreeMap<u32, Parameters>,
+    /// The layout of nodes that are started from now on.
+    pub(crate) layout: Layout,
     in_flight: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
     /// The number of messages that were sent.
     pub(crate) sent: u64,
@@ -85,6 +87,7 @@ impl World {
             witnesses: Vec::new(),
             voters: None,
             parameters: BTreeMap::new(),
+            layout: Layout::of_all(["group".into()]),
             in_flight: BTreeMap::new(),
             sent: 0,
             decided: BTreeMap::new(),
@@ -128,7 +131,7 @@ impl World {
         let settings = Settings {
             cluster: "test".into(),
             me,
-            layout: Layout::of_all(["group".into()]),
+            layout: self.layout.clone(),
             parameters: self.parameters.get(&id).cloned().unwrap_or_default(),
             start,
             voters: self.voters.clone(),
@@ -149,7 +152,9 @@ impl World {
         if let Some(disk) = &node.disk {
             disk.crash();
         }
-        self.in_flight.retain(|_, (from, to, _)| *from != id && *to != id);
+        // What is held is on its way through a network that does not know of it.
+        let held = &self.held;
+        self.in_flight.retain(|_, (from, to, _)| held.contains(&(*from, *to)) || *from != id && *to != id);
     }
 
     pub(crate) fn node(&mut self, id: u32) -> &mut Node {
@@ -273,7 +278,7 @@ impl World {
                 let decided = self.decided.entry(proposal.view.epoch).or_insert_with(|| proposal.clone());
                 assert!(self.has_two_lives || decided == proposal, "two successors of one view");
                 let before = node.events.iter().rev().find_map(|event| match event {
-                    ViewEvent::Committed(before) => Some(before.view.epoch),
+                    ViewEvent::Committed(before) if before.view.life == proposal.view.life => Some(before.view.epoch),
                     _ => None,
                 });
                 assert!(before.is_none_or(|before| before < proposal.view.epoch), "views out of order at {id}");
