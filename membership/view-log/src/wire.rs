@@ -46,7 +46,7 @@ pub(crate) enum Body {
     Say(Box<ReturnReport>),
     /// The leader's answer, if a proposal was not taken.
     Refused {
-        epoch: Epoch,
+        proposal: Box<Proposal>,
         why: String,
     },
     Report(Report),
@@ -125,7 +125,8 @@ pub(crate) enum Here {
     OtherLife(Option<Began>),
     /// The receiver's storage lacks what it once had: the sender knows more of it, and of views up to this one.
     WentBack { epoch: Epoch },
-    /// The answer to that: the group of the sender, which is a member, goes on all the same, and is at this view.
+    /// The answer to that, and to word to a whole group: the group of the sender, which is a member, goes on all the
+    /// same, and is at this view.
     GoesOn { epoch: Epoch },
 }
 

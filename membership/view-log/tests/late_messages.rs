@@ -89,23 +89,29 @@ fn what_is_proposed_or_reported_after_its_epoch_s_decision_waits_for_nothing() {
     }
 }
 
-/// Node 3 was forced to go on alone, while 1 and 2 go on, too, and have later views. Node 4 is told of these before the
-/// forced life takes it in: it is told of that life's views all the same.
+/// Node 3 was forced to go on alone, while 1 and 2 go on, too, and have later views.
+fn two_lives(seed: u64) -> World {
+    let mut world = World::formed(&[1, 2, 3], seed);
+    (world.seed, world.has_two_lives) = (Some(seed), true);
+    (1..3).for_each(|id| world.cut.extend([(3, id), (id, 3)]));
+    world.run(3000 * MS);
+    world.propose(1, &[1, 2]);
+    world.run_until(3000 * MS, "a view without node 3", |world| (1..3).all(|id| world.members(id) == [1, 2]));
+    world.force(3);
+    for _ in 0..4 {
+        world.propose(1, &[1, 2]);
+        world.run(200 * MS);
+    }
+    assert!(world.epoch(1) > world.epoch(3));
+    world
+}
+
+/// Node 4 is told of views of 1 and 2 before the forced life, whose epochs are earlier, takes it in: it is told of that
+/// life's views all the same.
 #[test]
 fn who_was_told_of_a_later_view_of_another_life_is_told_of_those_of_its_own() {
     for seed in 0..10 {
-        let mut world = World::formed(&[1, 2, 3], seed);
-        (world.seed, world.has_two_lives) = (Some(seed), true);
-        (1..3).for_each(|id| world.cut.extend([(3, id), (id, 3)]));
-        world.run(3000 * MS);
-        world.propose(1, &[1, 2]);
-        world.run_until(3000 * MS, "a view without node 3", |world| (1..3).all(|id| world.members(id) == [1, 2]));
-        world.force(3);
-        for _ in 0..4 {
-            world.propose(1, &[1, 2]);
-            world.run(200 * MS);
-        }
-        assert!(world.epoch(1) > world.epoch(3));
+        let mut world = two_lives(seed);
         // The leader of the life of 1 and 2 does not reach node 4, and node 3 hears of it later.
         let leader = world.log(1).status().leader.expect("a leader").0;
         world.cut.push((leader, 4));
@@ -117,5 +123,23 @@ fn who_was_told_of_a_later_view_of_another_life_is_told_of_those_of_its_own() {
         world.run_until(5000 * MS, "a candidate", |world| world.candidates(3) == [4]);
         world.propose(3, &[3, 4]);
         world.run_until(1000 * MS, "a view of both", |world| [3, 4].iter().all(|&id| world.members(id) == [3, 4]));
+    }
+}
+
+/// The leaders of two lives call node 4, which has nothing of any log, in one moment. It takes part in one of them.
+#[test]
+fn who_is_called_by_two_lives_at_once_has_the_log_of_one() {
+    for seed in 0..40 {
+        let mut world = two_lives(seed);
+        let leader = world.log(1).status().leader.expect("a leader").0;
+        world.held = vec![(leader, 4), (3, 4)];
+        world.start(4);
+        let wait = world.rng.u32(20..400);
+        world.run(wait * MS);
+        world.held.clear();
+        world.run_until(6000 * MS, "a candidate", |world| world.candidates(1) == [4] || world.candidates(3) == [4]);
+        world.run(1000 * MS);
+        assert_eq!(world.log(4).failure(), None);
+        assert!((1..4).all(|id| world.log(id).status().went_back.is_empty()), "no log contradicts itself");
     }
 }

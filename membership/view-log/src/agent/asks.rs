@@ -124,9 +124,9 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    pub(super) fn on_refused(&mut self, epoch: Epoch, why: &str) {
-        tracing::info!(%epoch, why, "a proposal was refused");
-        if self.asks.proposal.as_ref().is_some_and(|pending| pending.proposal.view.epoch == epoch) {
+    pub(super) fn on_refused(&mut self, proposal: &Proposal, why: &str) {
+        tracing::info!(epoch = %proposal.view.epoch, why, "a proposal was refused");
+        if self.asks.proposal.as_ref().is_some_and(|pending| pending.proposal == *proposal) {
             self.asks.proposal = None;
             // Something was decided, though not this proposal.
             self.asks.since = self.asks.is_waiting().then_some(self.now);

@@ -159,6 +159,7 @@ impl<C: Types> Agent<C> {
         }
         self.watch_raft();
         self.returns.begin_anew();
+        self.formation.stores = false;
         (self.asks, self.leadership, self.election, self.leading) = Default::default();
         (self.forced, self.other_life) = (None, None);
         self.gone.clear();

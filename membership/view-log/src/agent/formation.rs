@@ -24,6 +24,8 @@ pub(super) struct Formation {
     /// Whether this process began with a part of a log that an earlier one had: it waits for the others for as long as
     /// it takes.
     returns_to_log: bool,
+    /// Whether it was sent what begins its part of a log. That is written beside the agent, so it may not be there yet.
+    pub(super) stores: bool,
     /// Whether it was a member in this process.
     pub(super) was_member: bool,
     /// The layout and the founders, as a founder has told a witness.
@@ -119,9 +121,9 @@ impl<C: Types> Agent<C> {
         self.wants.is_some() || (self.is_witness() && !self.peers().0.contains_key(&me))
     }
 
-    /// Whether this node has nothing of any log, and knows of no group.
+    /// Whether this node has nothing of any log, nor will have soon, and knows of no group.
     pub(super) fn is_free(&self) -> bool {
-        self.tells_from.is_none() && self.store.has_no_log()
+        self.tells_from.is_none() && !self.formation.stores && self.store.has_no_log()
     }
 
     pub(super) fn is_witness(&self) -> bool {

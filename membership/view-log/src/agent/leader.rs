@@ -322,8 +322,7 @@ impl<C: Types> Agent<C> {
         if let Some((refused, why)) = &self.leading.refused
             && *refused == proposal
         {
-            self.refuse(&from, &proposal, why.clone());
-            return;
+            return self.refuse(proposal, why.clone());
         }
         self.leading.writing.push(proposal.clone());
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
@@ -342,11 +341,7 @@ impl<C: Types> Agent<C> {
             Ok(AppResponse::Refused(why)) => {
                 let why = why.to_string();
                 self.leading.refused = Some((proposal.clone(), why.clone()));
-                let by =
-                    self.view().and_then(|view| view.members.iter().find(|member| member.node == proposal.by).cloned());
-                if let Some(by) = by {
-                    self.refuse(&by, &proposal, why);
-                }
+                self.refuse(proposal, why);
             }
             // The proposer sends it again, to the present leader.
             Err(e) => {
@@ -356,12 +351,14 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    fn refuse(&mut self, to: &Member, proposal: &Proposal, why: String) {
-        let epoch = proposal.view.epoch;
-        if to.node == self.me().node {
-            self.on_refused(epoch, &why);
+    /// Tells the member that made a proposal, which another one may have passed on, that it was not taken.
+    fn refuse(&mut self, proposal: Proposal, why: String) {
+        let Some(view) = self.view() else { return };
+        let Some(by) = view.members.iter().find(|member| member.node == proposal.by) else { return };
+        if by.node == self.me().node {
+            self.on_refused(&proposal, &why);
         } else {
-            self.network.send(&Contact::from(to), Body::Refused { epoch, why });
+            self.network.send(&Contact::from(by), Body::Refused { proposal: Box::new(proposal), why });
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Member, ViewEvent};
+use squall_membership::{ClusterId, Incarnation, Member, ViewEvent};
 
 use super::{Agent, Input, MANY};
 use crate::{
@@ -16,14 +16,14 @@ const JUST_NOW: Duration = Duration::from_millis(250);
 /// The time for which messages of a node may still arrive that it sent before it was known to be gone.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// A node to which an answer goes, in the life in which it asked.
+/// The sender of a message, to which an answer goes, in the life in which it sent that.
 pub(super) struct Asker {
     pub(super) contact: Contact,
     life: Addressee,
 }
 
 impl Asker {
-    /// `cluster` is the cluster's life that it takes part in.
+    /// `cluster` is the cluster's life that it took part in.
     pub(super) fn new(member: &Member, cluster: Option<ClusterId>) -> Asker {
         Asker { contact: Contact::from(member), life: Addressee { cluster, incarnation: member.incarnation } }
     }
@@ -92,15 +92,23 @@ impl<C: Types> Agent<C> {
             _ if mine.is_none() || cluster.is_none() => {}
             Body::Propose(proposal) => self.take_proposal(*proposal, sender),
             Body::Say(back) => self.take_said(*back, &sender),
-            Body::Refused { epoch, why } => self.on_refused(epoch, &why),
+            Body::Refused { proposal, why } => self.on_refused(&proposal, &why),
             Body::StepAside(vote) => self.on_step_aside(vote),
-            Body::Farewell => self.handle(Input::PeerGone(from)),
+            Body::Farewell => self.on_farewell(&sender),
             Body::Report(report) => {
                 if report.member.node == from {
                     self.shared.push(ViewEvent::Reported(report));
                 }
             }
             Body::Call { .. } => {}
+        }
+    }
+
+    fn on_farewell(&mut self, sender: &Member) {
+        // That of an earlier life comes late.
+        let is_later = |(life, _): &(Incarnation, u64)| *life > sender.incarnation;
+        if !self.lives.get(&sender.node).is_some_and(is_later) {
+            self.handle(Input::PeerGone(sender.node));
         }
     }
 

@@ -356,6 +356,11 @@ impl<C: Types> Agent<C> {
     }
 
     fn on_call(&mut self, asker: Asker, id: u64, call: Call) {
+        self.formation.stores |= match &call {
+            Call::Append { previous, entries, .. } => previous.is_none() && !entries.is_empty(),
+            Call::Snapshot { .. } => true,
+            Call::Vote(_) | Call::MayLead(_) => false,
+        };
         match call {
             Call::Append { .. } | Call::Snapshot { .. } if self.contradicts(&asker, &call) => return,
             Call::Append { vote, .. } | Call::Snapshot { vote, .. } => self.on_leader_heard(vote),

@@ -56,7 +56,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Whether it has told of a view of this epoch, or of a later one.
+    /// Whether it has told of a view of this epoch, or of a later one. Who goes over to another life has told of none.
     pub(super) fn has_told(&self, epoch: Epoch) -> bool {
         self.told.is_some_and(|(_, told)| epoch <= told)
     }

@@ -26,9 +26,7 @@ impl Returns {
     pub(super) fn is_waiting(&self) -> bool {
         self.back.is_some()
     }
-}
 
-impl Returns {
     /// Forgets its own report. Those of which its owner was told are replaced when there is news.
     pub(super) fn begin_anew(&mut self) {
         *self = Returns { told: std::mem::take(&mut self.told), ..Returns::default() };
