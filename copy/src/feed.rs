@@ -1,9 +1,11 @@
-//! The source's files, read as one stream: segments in any order, each file hashed once on the way.
+//! The source's files: they are cut where receivers have other versions of them, read in segments, and hashed on the
+//! way.
 
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
     io,
+    ops::Range,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::PathBuf,
     sync::{
@@ -15,8 +17,9 @@ use std::{
 use rustix::fs::OFlags;
 
 use super::{
+    chunks::{Chunk, FileChunks, cut},
     layout::{Piece, StreamLayout},
-    manifest::{EntryKind, Manifest, Mtime},
+    manifest::{Manifest, Mtime},
     path::RelPath,
     sink::Verdict,
 };
@@ -24,8 +27,8 @@ use super::{
 /// The number of bytes that are read at once where they are only hashed.
 const SCRATCH_BYTES: usize = 1 << 20;
 
-/// The origins of a manifest's entries: the first components of their paths, each with the file or directory that it
-/// stands for.
+/// The origins of a manifest's entries: the names under which things are copied, and the links that are followed, each
+/// with the file or directory that it stands for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sources(pub(crate) HashMap<Vec<u8>, PathBuf>);
 
@@ -34,26 +37,29 @@ impl Sources {
     pub(crate) fn file(&self, path: &RelPath) -> PathBuf {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
         let bytes = path.as_bytes();
-        let (top, rest) = match bytes.iter().position(|&byte| byte == b'/') {
-            Some(slash) => (&bytes[..slash], Some(&bytes[slash + 1..])),
-            None => (bytes, None),
-        };
-        let top = self.0.get(top).cloned().unwrap_or_default();
-        rest.map_or(top.clone(), |rest| top.join(OsStr::from_bytes(rest)))
+        let slashes = (0..bytes.len()).rev().filter(|&at| bytes[at] == b'/');
+        // A link that is followed has an origin of its own, within that of what it lies in.
+        for end in [bytes.len()].into_iter().chain(slashes) {
+            if let Some(origin) = self.0.get(&bytes[..end]) {
+                let rest = bytes.get(end + 1..).unwrap_or_default();
+                return if rest.is_empty() { origin.clone() } else { origin.join(OsStr::from_bytes(rest)) };
+            }
+        }
+        PathBuf::new()
     }
 }
 
-/// The reader of a transfer's files, which also hashes them.
+/// The reader of a transfer's files, which also cuts and hashes them.
 pub(crate) struct Feed {
     sources: Sources,
     manifest: Arc<Manifest>,
     layout: StreamLayout,
-    /// The file that is being hashed, if it was opened.
+    /// The file that is being hashed.
     current: Option<HashedFile>,
-    /// The entry up to which all entries are hashed, or need not be.
-    entry: usize,
-    /// The number of its bytes that are hashed.
-    hashed: u64,
+    /// The verdicts on files, by entry, as far as they are known.
+    verdicts: Vec<Option<Verdict>>,
+    /// The entries on which receivers want verdicts.
+    wanted: Vec<bool>,
     given_up: Arc<AtomicBool>,
 }
 
@@ -61,6 +67,8 @@ struct HashedFile {
     entry: usize,
     file: Result<File, String>,
     hasher: blake3::Hasher,
+    /// The number of bytes that are hashed, without holes.
+    hashed: u64,
     /// The difference from the manifest, if the file is no longer what that says.
     damage: Option<String>,
 }
@@ -69,10 +77,17 @@ struct HashedFile {
 pub(crate) type Verdicts = Vec<(u32, Verdict)>;
 
 impl Feed {
-    /// Makes a reader. Entries before `first` are not hashed: all receivers have them.
-    pub(crate) fn new(sources: Sources, manifest: Arc<Manifest>, segment_bytes: usize, first: usize) -> Feed {
-        let layout = StreamLayout::new(&manifest, segment_bytes);
-        Feed { sources, manifest, layout, current: None, entry: first, hashed: 0, given_up: Arc::default() }
+    pub(crate) fn new(sources: Sources, manifest: Arc<Manifest>) -> Feed {
+        let entries = manifest.entries().len();
+        Feed {
+            sources,
+            manifest,
+            layout: StreamLayout::new(&[], 1),
+            current: None,
+            verdicts: vec![None; entries],
+            wanted: vec![false; entries],
+            given_up: Arc::default(),
+        }
     }
 
     /// Returns a flag that ends the work: the bytes read from then on are not needed.
@@ -80,52 +95,79 @@ impl Feed {
         Arc::clone(&self.given_up)
     }
 
+    /// Cuts a file. There are no chunks if it can't be read: it is sent, and its verdict says why.
+    pub(crate) fn cut(&mut self, entry: usize) -> Vec<Chunk> {
+        let about = &self.manifest.entries()[entry];
+        let given_up = Arc::clone(&self.given_up);
+        let file = self.open_file(entry).ok().filter(|file| self.changed(entry, file).is_none());
+        let cut = file.and_then(|file| {
+            let cut = cut(&file, about.contents(), about.bytes(), &|| given_up.load(Ordering::Relaxed)).ok()?;
+            self.changed(entry, &file).is_none().then_some(cut)
+        });
+        let Some(FileChunks { chunks, hash }) = cut else { return Vec::new() };
+        self.verdicts[entry] = Some(Verdict::Intact(hash));
+        chunks
+    }
+
+    /// Takes a plan. `wanted` are the entries on which receivers want verdicts; those that are known are told.
+    pub(crate) fn plan(&mut self, layout: StreamLayout, wanted: &[u32], out: &mut Verdicts) {
+        self.layout = layout;
+        for &entry in wanted {
+            self.wanted[entry as usize] = true;
+            out.extend(self.verdicts[entry as usize].clone().map(|verdict| (entry, verdict)));
+        }
+    }
+
     /// Fills `bytes` with a segment. If a file can't be read, its bytes are zero, and its verdict says so.
     pub(crate) fn read(&mut self, segment: u64, bytes: &mut [u8], out: &mut Verdicts) {
         let pieces: Vec<Piece> = self.layout.pieces(segment).collect();
         for Piece { entry, at, offset, len } in pieces {
             let bytes = &mut bytes[offset..][..len];
-            if (entry, at) >= (self.entry, self.hashed) {
-                self.hash_up_to(entry, at, out);
-                self.read_next(bytes);
-            } else {
-                self.read_again(entry, at, bytes);
+            let before = self.manifest.entries()[entry].contents_before(at);
+            if before == 0 && self.verdicts[entry].is_none() {
+                self.open(entry);
             }
-        }
-        let ended = self.layout.ended(segment + 1);
-        if self.entry < ended {
-            self.hash_up_to(ended, 0, out);
-        }
-    }
-
-    /// Hashes the bytes that no segment has asked for.
-    pub(crate) fn finish(&mut self, out: &mut Verdicts) {
-        self.hash_up_to(self.manifest.entries().len(), 0, out);
-    }
-
-    /// Reads and hashes until the next byte is that of `entry` at `at`.
-    fn hash_up_to(&mut self, entry: usize, at: u64, out: &mut Verdicts) {
-        let mut scratch = Vec::new();
-        while (self.entry, self.hashed) < (entry, at) {
-            let end = if self.entry == entry { at } else { self.manifest.entries()[self.entry].bytes() };
-            while self.hashed < end {
-                if self.given_up.load(Ordering::Relaxed) {
-                    return;
+            match &self.current {
+                Some(current) if current.entry == entry && current.hashed == before => {
+                    self.read_next(at, bytes);
+                    if self.current.as_ref().is_some_and(|current| self.is_hashed(current)) {
+                        self.end(out);
+                    }
                 }
-                scratch.resize(SCRATCH_BYTES, 0);
-                let len = (end - self.hashed).min(SCRATCH_BYTES as u64) as usize;
-                self.read_next(&mut scratch[..len]);
-            }
-            if self.entry < entry {
-                self.end(out);
+                _ => self.read_again(entry, at, bytes),
             }
         }
+    }
+
+    /// Hashes the files whose bytes no segment has asked for, or not in order.
+    pub(crate) fn finish(&mut self, out: &mut Verdicts) {
+        let mut scratch = vec![0; SCRATCH_BYTES];
+        for entry in 0..self.wanted.len() {
+            if !self.wanted[entry] || self.verdicts[entry].is_some() {
+                continue;
+            }
+            self.open(entry);
+            let ranges: Vec<Range<u64>> = self.manifest.entries()[entry].contents().collect();
+            for Range { start, end } in ranges {
+                for at in (start..end).step_by(SCRATCH_BYTES) {
+                    if self.given_up.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let len = (end - at).min(SCRATCH_BYTES as u64) as usize;
+                    self.read_next(at, &mut scratch[..len]);
+                }
+            }
+            self.end(out);
+        }
+    }
+
+    fn is_hashed(&self, current: &HashedFile) -> bool {
+        current.hashed == self.manifest.entries()[current.entry].contents_before(u64::MAX)
     }
 
     /// Reads and hashes the next bytes of the current file.
-    fn read_next(&mut self, bytes: &mut [u8]) {
-        let at = self.hashed;
-        let current = self.open();
+    fn read_next(&mut self, at: u64, bytes: &mut [u8]) {
+        let Some(current) = &mut self.current else { return };
         if current.damage.is_none() {
             let read = match &current.file {
                 Ok(file) => file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
@@ -142,10 +184,10 @@ impl Feed {
         if current.damage.is_some() {
             bytes.fill(0);
         }
-        self.hashed += bytes.len() as u64;
+        current.hashed += bytes.len() as u64;
     }
 
-    /// Reads bytes that were hashed before. If they changed since, receivers notice it.
+    /// Reads bytes that are not hashed now. If they changed since they were, receivers notice it.
     fn read_again(&self, entry: usize, at: u64, bytes: &mut [u8]) {
         let read = match &self.current {
             Some(HashedFile { entry: open, file: Ok(file), .. }) if *open == entry => file.read_exact_at(bytes, at),
@@ -163,43 +205,47 @@ impl Feed {
         OpenOptions::new().read(true).custom_flags(flags).open(path)
     }
 
-    fn open(&mut self) -> &mut HashedFile {
-        if self.current.as_ref().is_none_or(|current| current.entry != self.entry) {
-            let file = self.open_file(self.entry).map_err(|error| format!("the source could not open it: {error}"));
-            let damage = file.as_ref().map_or_else(|error| Some(error.clone()), |file| self.changed(file));
-            self.current = Some(HashedFile { entry: self.entry, file, hasher: blake3::Hasher::new(), damage });
-        }
-        self.current.as_mut().expect("it was just opened")
+    /// Begins to hash a file.
+    fn open(&mut self, entry: usize) {
+        let file = self.open_file(entry).map_err(|error| format!("the source could not open it: {error}"));
+        let damage = file.as_ref().map_or_else(|error| Some(error.clone()), |file| self.changed(entry, file));
+        self.current = Some(HashedFile { entry, file, hasher: blake3::Hasher::new(), hashed: 0, damage });
     }
 
-    /// Returns the difference between the current file and the manifest, if there is one.
-    fn changed(&self, file: &File) -> Option<String> {
-        let entry = &self.manifest.entries()[self.entry];
+    /// Returns the difference between a file and the manifest, if there is one.
+    fn changed(&self, entry: usize, file: &File) -> Option<String> {
+        let entry = &self.manifest.entries()[entry];
         let metadata = match file.metadata() {
             Ok(metadata) => metadata,
             Err(error) => return Some(format!("the source could not look at it: {error}")),
         };
         let mtime = Mtime { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 };
         if !metadata.is_file() {
-            Some("it is no file any more: push again".to_owned())
-        } else if metadata.len() != entry.bytes() {
-            Some(format!("its size changed from {} to {} bytes: push again", entry.bytes(), metadata.len()))
-        } else if mtime != entry.mtime {
-            Some("it changed after the transfer had begun: push again".to_owned())
-        } else {
-            None
+            return Some("it is no file any more: push again".to_owned());
+        }
+        if metadata.len() != entry.bytes() {
+            return Some(format!("its size changed from {} to {} bytes: push again", entry.bytes(), metadata.len()));
+        }
+        if mtime != entry.mtime {
+            return Some("it changed after the transfer had begun: push again".to_owned());
+        }
+        // The kernel's own files, as in /proc, have contents and no size.
+        match file.read_at(&mut [0], entry.bytes()) {
+            Ok(0) => None,
+            Ok(_) => Some(format!(
+                "it has more contents than its size of {} bytes says: copy it to another file, and push that",
+                entry.bytes()
+            )),
+            Err(error) => Some(format!("the source could not read it: {error}")),
         }
     }
 
-    /// Ends the current entry, which is hashed whole.
+    /// Ends the current file, which is hashed whole.
     fn end(&mut self, out: &mut Verdicts) {
-        if matches!(self.manifest.entries()[self.entry].kind, EntryKind::File { .. }) {
-            self.open();
-            let HashedFile { file, hasher, damage, .. } = self.current.take().expect("it was just opened");
-            let damage = damage.or_else(|| file.ok().and_then(|file| self.changed(&file)));
-            let verdict = damage.map_or_else(|| Verdict::Intact(hasher.finalize().into()), Verdict::Damaged);
-            out.push((self.entry as u32, verdict));
-        }
-        (self.entry, self.hashed) = (self.entry + 1, 0);
+        let Some(HashedFile { entry, file, hasher, damage, .. }) = self.current.take() else { return };
+        let damage = damage.or_else(|| file.ok().and_then(|file| self.changed(entry, &file)));
+        let verdict = damage.map_or_else(|| Verdict::Intact(hasher.finalize().into()), Verdict::Damaged);
+        self.verdicts[entry] = Some(verdict.clone());
+        out.push((entry as u32, verdict));
     }
 }

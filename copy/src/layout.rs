@@ -1,9 +1,8 @@
-//! The packing of files into segments. The bytes of all files, in the manifest's order, form one stream, which is cut
-//! into segments of one size. Each segment is one multicast, so small files share one, and a large one takes many.
+//! The packing of what receivers lack into segments. The extents of one part of a plan, one after the other, are cut
+//! into segments of one size, so small files share a segment, and a large one takes many. Each segment is one multicast
+//! to the receivers of its part.
 
-use std::ops::Range;
-
-use super::manifest::Manifest;
+use super::extent::{Extent, PlanPart};
 
 /// Bytes of one file, in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,25 +17,45 @@ pub(crate) struct Piece {
     pub(crate) len: usize,
 }
 
-/// The place of each file in the stream.
+/// The place of a part in the stream.
+#[derive(Clone, Debug)]
+struct PartBounds {
+    receivers: Vec<u32>,
+    first_segment: u64,
+    /// The offset in the stream at which it begins.
+    begin: u64,
+}
+
+/// The place of each extent in the stream, which is that of all parts, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamLayout {
-    /// The offset in the stream at which each entry begins, and one more for the end of the stream.
+    extents: Vec<Extent>,
+    /// The offset in the stream at which each extent begins, and one more for the end of the stream.
     begins: Vec<u64>,
+    parts: Vec<PartBounds>,
+    segments: u64,
     segment_bytes: usize,
 }
 
 impl StreamLayout {
-    /// Lays a manifest's files out. `segment_bytes` is at least 1.
-    pub(crate) fn new(manifest: &Manifest, segment_bytes: usize) -> StreamLayout {
-        let mut begins = Vec::with_capacity(manifest.entries().len() + 1);
-        let mut end = 0;
-        for entry in manifest.entries() {
-            begins.push(end);
-            end += entry.bytes();
+    /// Lays a plan out. `segment_bytes` is at least 1. The sum of all lengths is a 64-bit number, as
+    /// [`check`](super::plan::check) has made sure of.
+    pub(crate) fn new(plan: &[PlanPart], segment_bytes: usize) -> StreamLayout {
+        let mut extents = Vec::new();
+        let mut begins = Vec::new();
+        let mut parts = Vec::with_capacity(plan.len());
+        let (mut end, mut segments) = (0_u64, 0);
+        for part in plan.iter().filter(|part| part.bytes() > 0) {
+            parts.push(PartBounds { receivers: part.receivers.clone(), first_segment: segments, begin: end });
+            segments += part.bytes().div_ceil(segment_bytes as u64);
+            for extent in part.extents.iter().filter(|extent| extent.len > 0) {
+                extents.push(*extent);
+                begins.push(end);
+                end += extent.len;
+            }
         }
         begins.push(end);
-        StreamLayout { begins, segment_bytes }
+        StreamLayout { extents, begins, parts, segments, segment_bytes }
     }
 
     /// Returns the number of bytes.
@@ -46,52 +65,56 @@ impl StreamLayout {
 
     /// Returns the number of segments.
     pub(crate) fn segments(&self) -> u64 {
-        self.bytes().div_ceil(self.segment_bytes as u64)
+        self.segments
+    }
+
+    fn part(&self, segment: u64) -> Option<usize> {
+        let next = self.parts.partition_point(|part| part.first_segment <= segment);
+        (segment < self.segments).then(|| next - 1)
     }
 
     /// Returns the offset in the stream at which a segment begins.
-    pub(crate) fn begin(&self, segment: u64) -> u64 {
-        segment.saturating_mul(self.segment_bytes as u64).min(self.bytes())
+    fn begin(&self, segment: u64) -> u64 {
+        self.part(segment).map_or(self.bytes(), |part| {
+            let PartBounds { first_segment, begin, .. } = &self.parts[part];
+            begin + (segment - first_segment) * self.segment_bytes as u64
+        })
     }
 
-    /// Returns the number of bytes of a segment: only the last is shorter.
+    /// Returns the number of bytes of a segment: only the last of a part is shorter.
     pub(crate) fn len(&self, segment: u64) -> usize {
         (self.begin(segment + 1) - self.begin(segment)) as usize
     }
 
-    /// Returns the size of the largest segment.
-    pub(crate) fn largest(&self) -> usize {
-        self.len(0)
+    /// Returns the segment after the last of a segment's part.
+    pub(crate) fn part_end(&self, segment: u64) -> u64 {
+        let next = self.part(segment).and_then(|part| self.parts.get(part + 1));
+        next.map_or(self.segments, |part| part.first_segment)
     }
 
-    /// Returns the number of whole segments before the beginning of an entry.
-    pub(crate) fn whole_before(&self, entry: usize) -> u64 {
-        match self.begins[entry] {
-            end if end == self.bytes() => self.segments(),
-            begin => begin / self.segment_bytes as u64,
+    /// Returns the first segment from `segment` on that is for a receiver, given its node id; the end if there is none.
+    pub(crate) fn next_for(&self, receiver: u32, segment: u64) -> u64 {
+        let Some(part) = self.part(segment) else { return self.segments };
+        if self.parts[part].receivers.contains(&receiver) {
+            return segment;
         }
-    }
-
-    /// Returns the number of bytes of an entry that lie in the first `segments` segments.
-    pub(crate) fn held(&self, entry: usize, segments: u64) -> u64 {
-        self.begin(segments).clamp(self.begins[entry], self.begins[entry + 1]) - self.begins[entry]
-    }
-
-    /// Returns the number of entries, from the first, that end in the first `segments` segments.
-    pub(crate) fn ended(&self, segments: u64) -> usize {
-        let end = self.begin(segments);
-        self.begins[1..].partition_point(|&ends| ends <= end)
+        let later = self.parts[part + 1..].iter().find(|part| part.receivers.contains(&receiver));
+        later.map_or(self.segments, |part| part.first_segment)
     }
 
     /// Returns the contents of a segment, in order: no piece is empty.
     pub(crate) fn pieces(&self, segment: u64) -> impl Iterator<Item = Piece> {
-        let Range { start, end } = self.begin(segment)..self.begin(segment + 1);
+        let (start, end) = (self.begin(segment), self.begin(segment + 1));
         let first = self.begins[1..].partition_point(|&ends| ends <= start);
-        (first..self.begins.len() - 1).take_while(move |&entry| self.begins[entry] < end).filter_map(move |entry| {
-            let (from, to) = (self.begins[entry].max(start), self.begins[entry + 1].min(end));
-            let len = (to - from) as usize;
-            let at = from - self.begins[entry];
-            (len > 0).then_some(Piece { entry, at, offset: (from - start) as usize, len })
+        (first..self.extents.len()).take_while(move |&at| self.begins[at] < end).map(move |at| {
+            let (from, to) = (self.begins[at].max(start), self.begins[at + 1].min(end));
+            let Extent { entry, at: extent_at, .. } = self.extents[at];
+            Piece {
+                entry: entry as usize,
+                at: extent_at + (from - self.begins[at]),
+                offset: (from - start) as usize,
+                len: (to - from) as usize,
+            }
         })
     }
 }
@@ -100,26 +123,27 @@ impl StreamLayout {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{
-        super::manifest::tests::{directory, file},
-        *,
-    };
+    use super::*;
 
-    fn layout(sizes: &[u64], segment_bytes: usize) -> StreamLayout {
-        let entries = sizes.iter().enumerate().map(|(i, &bytes)| file(&format!("f{i}"), bytes)).collect();
-        StreamLayout::new(&Manifest::new(entries).unwrap(), segment_bytes)
+    fn extent(entry: u32, at: u64, len: u64) -> Extent {
+        Extent { entry, at, len }
+    }
+
+    fn part(receivers: &[u32], extents: &[Extent]) -> PlanPart {
+        PlanPart { receivers: receivers.to_vec(), extents: extents.to_vec() }
     }
 
     #[test]
     fn small_files_share_a_segment_and_a_large_one_is_cut() {
-        let layout = layout(&[3, 0, 4, 20], 10);
+        let plan = [part(&[7], &[extent(0, 0, 3), extent(2, 5, 4), extent(3, 0, 20)])];
+        let layout = StreamLayout::new(&plan, 10);
         assert_eq!((layout.segments(), layout.len(2)), (3, 7));
         let pieces: Vec<Piece> = layout.pieces(0).collect();
         assert_eq!(
             pieces,
             [
                 Piece { entry: 0, at: 0, offset: 0, len: 3 },
-                Piece { entry: 2, at: 0, offset: 3, len: 4 },
+                Piece { entry: 2, at: 5, offset: 3, len: 4 },
                 Piece { entry: 3, at: 0, offset: 7, len: 3 },
             ]
         );
@@ -127,45 +151,53 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_segments_at_the_end_of_64_bits_do_not_overflow() {
-        let layout = layout(&[u64::MAX], 1 << 23);
-        let last = layout.segments() - 1;
-        assert_eq!((layout.segments(), layout.len(last)), (1 << 41, (1 << 23) - 1));
-        assert_eq!(layout.begin(u64::MAX), u64::MAX);
+    fn parts_share_no_segment() {
+        let plan = [part(&[1, 2], &[extent(0, 0, 15)]), part(&[3], &[]), part(&[2], &[extent(1, 0, 5)])];
+        let layout = StreamLayout::new(&plan, 10);
+        assert_eq!((layout.segments(), layout.len(0), layout.len(1), layout.len(2)), (3, 10, 5, 5));
+        assert_eq!([0, 1, 2, 3].map(|segment| layout.part_end(segment)), [2, 2, 3, 3]);
+        assert_eq!([0, 1, 2, 3].map(|segment| layout.next_for(1, segment)), [0, 1, 3, 3]);
+        assert_eq!([0, 1, 2, 3].map(|segment| layout.next_for(2, segment)), [0, 1, 2, 3]);
+        assert_eq!(layout.next_for(3, 0), 3);
     }
 
     #[test]
     fn a_transfer_without_contents_has_no_segment() {
-        let layout = StreamLayout::new(&Manifest::new(vec![directory("d"), file("d/e", 0)]).unwrap(), 10);
-        assert_eq!((layout.segments(), layout.ended(0), layout.whole_before(1)), (0, 2, 0));
+        let layout = StreamLayout::new(&[], 10);
+        assert_eq!((layout.segments(), layout.bytes(), layout.next_for(1, 0)), (0, 0, 0));
     }
 
     proptest! {
         #[test]
         fn segments_cover_every_byte_once_in_order(
-            sizes in proptest::collection::vec(0_u64..50, 0..12), segment_bytes in 1_usize..40,
+            parts in proptest::collection::vec(proptest::collection::vec(0_u64..50, 0..6), 0..4),
+            segment_bytes in 1_usize..40,
         ) {
-            let layout = layout(&sizes, segment_bytes);
-            let mut filled = vec![0; sizes.len()];
+            let mut entry = 0;
+            let plan: Vec<PlanPart> = parts
+                .iter()
+                .map(|lens| {
+                    let extents: Vec<Extent> = lens.iter().map(|&len| { entry += 1; extent(entry, 3, len) }).collect();
+                    part(&[1], &extents)
+                })
+                .collect();
+            let layout = StreamLayout::new(&plan, segment_bytes);
+            let mut came: Vec<(usize, u64)> = Vec::new();
             for segment in 0..layout.segments() {
                 let mut offset = 0;
                 for piece in layout.pieces(segment) {
                     prop_assert_eq!(piece.offset, offset);
-                    prop_assert_eq!(piece.at, filled[piece.entry]);
                     offset += piece.len;
-                    filled[piece.entry] += piece.len as u64;
+                    came.extend((piece.at..piece.at + piece.len as u64).map(|at| (piece.entry, at)));
                 }
                 prop_assert_eq!(offset, layout.len(segment));
-                for entry in 0..sizes.len() {
-                    prop_assert_eq!(layout.held(entry, segment + 1), filled[entry]);
-                    let before = layout.whole_before(entry);
-                    prop_assert_eq!(layout.held(entry, before), if before == layout.segments() { sizes[entry] } else { 0 });
-                }
-                let ended = layout.ended(segment + 1);
-                prop_assert!((0..ended).all(|entry| filled[entry] == sizes[entry]));
-                prop_assert!(ended == sizes.len() || filled[ended] < sizes[ended]);
+                prop_assert!(offset <= segment_bytes && offset > 0);
             }
-            prop_assert_eq!(filled, sizes);
+            let all = plan.iter().flat_map(|part| &part.extents);
+            let expected: Vec<(usize, u64)> =
+                all.flat_map(|extent| (extent.at..extent.end()).map(|at| (extent.entry as usize, at))).collect();
+            prop_assert_eq!(came.len() as u64, layout.bytes());
+            prop_assert_eq!(came, expected);
         }
     }
 }

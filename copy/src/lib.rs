@@ -16,8 +16,11 @@
 //!
 //! # How data flows
 //!
-//! The *manifest* lists every file, directory and link. The bytes of all files, in its order, are one stream, cut into
-//! *segments* of one size: small files share a segment, large ones take many. Each segment is one RDMC message.
+//! The *manifest* lists every file, directory, link and device. Each receiver says which files it lacks, and of
+//! which it has another version, or a part: of those, source and receivers compare *chunks*, which are cut where the
+//! contents say so. The *plan* is what all lack, sorted by who lacks it. Its bytes are one stream, cut into
+//! *segments* of one size: small files share a segment, large ones take many. Each segment is one RDMC message to
+//! those that lack it.
 //!
 //! ```text
 //!   source                                        each receiver
@@ -30,37 +33,34 @@
 //! so its senders wait. A node has at most 4 × 8 MiB of its own (over a network 4 × 16 MiB). On shared memory it maps
 //! as much of each neighbour in the schedule. It also holds the manifest: some 200 bytes for each file.
 //!
-//! A file grows in the staging directory. When it is whole and equals what the source read, it gets its mode and time.
-//! It is then synced (unless told otherwise), and renamed to its name. Directories get their modes and times at the
-//! end.
-//!
 //! # Guarantees
 //!
-//! - A file under its own name is whole, and equals what the source read. A file that changed while it was read is
-//!   reported, and is not put in place.
-//! - Nothing outside the receiver's directory is written, whatever names a source sends: the directory is held open,
-//!   and names are resolved beneath it. A manifest with one bad name is refused whole. Links on the way are not
-//!   followed.
+//! - A file that was copied is whole under its own name, and equals what the source read. A file that changed while it
+//!   was read is reported, and is not put in place. Files of the same size and time are not copied, unless contents are
+//!   to be [compared](PushOptions::checksum).
+//! - Nothing outside the receiver's directory is written or removed, whatever names a source sends: the directory is
+//!   held open, and names are resolved beneath it. A manifest with one bad name is refused whole. Links on the way
+//!   are not followed.
 //! - A receiver that fails does not cost the others the transfer. A group that fails is followed by a group of the
-//!   remaining nodes, which resumes the interrupted segments where they were: no block moves twice.
-//! - With [`resume`](PushOptions::resume), a push continues an interrupted push of the same files, whichever process
-//!   was interrupted: it moves what is missing at each receiver. Files are the same if names, sizes, modes and
-//!   modification times are.
-//!
-//! Not copied are owners, set-id bits, extended attributes and holes. Files that are hard links of each other become
-//! separate files.
+//!   remaining nodes, which resumes the interrupted segments where they were.
+//! - A push moves what receivers lack, whatever interrupted an earlier one.
+//! - Kept are modes, times, owners, set-id bits, access control lists, extended attributes, hard links, holes, symbolic
+//!   links and devices, as far as a receiver's user may set them. What can't be kept is [counted](CopyLosses), and
+//!   gives nobody more rights.
 //!
 //! # After a crash
 //!
-//! A receiver's journal records the segments that are written and the files that are in place. As long as its host
-//! runs, all of that is there, whichever process died. After a crash of the host only files that were synced and put in
-//! place count. Of the interrupted segment, a receiver keeps the blocks in memory, until its process ends or takes
-//! another transfer.
+//! As long as a receiver's host runs, what was written is there, whichever process died. After a crash of the host,
+//! files that were not synced are compared by their contents.
 
 mod algorithm;
+mod attributes;
+mod chunks;
 mod control;
+mod dress;
+mod extent;
 mod feed;
-mod journal;
+mod filter;
 mod layout;
 mod manifest;
 mod path;
@@ -78,8 +78,9 @@ mod worker;
 pub use self::{
     algorithm::{flat, flat_names},
     control::{ReceiverNetwork, RendezvousError},
-    push::{PushError, PushOptions, PushProgress, PushReport, ReceiverProgress, ReceiverReport, push},
+    filter::{BadPattern, Patterns},
+    push::{CopyLosses, PushError, PushOptions, PushProgress, PushReport, ReceiverProgress, ReceiverReport, push},
     root::RootError,
-    scan::ScanError,
+    scan::{KeptAttributes, LinkPolicy, ScanError},
     serve::{Receiver, ServeError, ServeEvent, ServeOptions},
 };

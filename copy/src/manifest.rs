@@ -1,11 +1,14 @@
 //! The list of a transfer's entries: names, kinds, modes and times, and the sizes of files.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use serde::{Deserialize, Serialize};
 use squall_services::frame::fixed;
 
-use super::path::{BadPath, RelPath};
+use super::{
+    attributes::Attributes,
+    path::{BadPath, PATH_BYTES, RelPath},
+};
 
 /// The largest encoded manifest, in bytes: room for several hundred thousand files. Both ends hold it in memory.
 pub(crate) const MANIFEST_BYTES: usize = 48 << 20;
@@ -21,13 +24,45 @@ pub(crate) struct Mtime {
     pub(crate) nanos: u32,
 }
 
+/// The most holes of a file: further ones are copied as zeros.
+pub(crate) const MOST_HOLES: usize = 4096;
+
+/// A range of a file without contents, which reads as zeros and takes no space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hole {
+    /// The offset at which it begins.
+    pub(crate) at: u64,
+    /// The number of bytes.
+    pub(crate) len: u64,
+}
+
+/// The kind of a file that has no contents to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SpecialKind {
+    /// A named pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+}
+
 /// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EntryKind {
-    /// A file of this size.
+    /// A file.
     File {
         /// Its size.
         bytes: u64,
+        /// Its holes, in order, with contents between them.
+        holes: Vec<Hole>,
+    },
+    /// A further name of the file of an earlier entry.
+    HardLink {
+        /// The earlier entry.
+        to: u32,
     },
     /// A directory.
     Directory,
@@ -36,9 +71,27 @@ pub(crate) enum EntryKind {
         /// The target.
         target: Vec<u8>,
     },
+    /// A pipe, a socket or a device.
+    Special {
+        /// Its kind.
+        kind: SpecialKind,
+        /// A device's number.
+        device: u64,
+    },
 }
 
-/// A file, directory or link to be copied. Its mode and time have a fixed length in a frame, so that a frame of
+/// The owner of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    /// The id of the user.
+    #[serde(with = "fixed")]
+    pub(crate) user: u32,
+    /// The id of the group.
+    #[serde(with = "fixed")]
+    pub(crate) group: u32,
+}
+
+/// A file, directory, link or device to be copied. Its mode and time have a fixed length in a frame, so that a frame of
 /// entries without names does not become many times larger in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry<P = RelPath> {
@@ -46,23 +99,48 @@ pub(crate) struct Entry<P = RelPath> {
     pub(crate) path: P,
     /// Its kind.
     pub(crate) kind: EntryKind,
-    /// Its permission bits; no set-id bits, since files change their owner.
+    /// Its permission bits, with set-id and sticky bits.
     #[serde(with = "fixed")]
     pub(crate) mode: u32,
     /// Its modification time.
     pub(crate) mtime: Mtime,
+    /// Its owner, if owners are kept.
+    pub(crate) owner: Option<Owner>,
+    /// Its extended attributes, access control lists among them.
+    pub(crate) attributes: Attributes,
 }
 
 /// An entry as it is sent: nothing of it is checked yet, and its path is raw bytes.
 pub(crate) type RawEntry = Entry<Vec<u8>>;
 
-impl Entry {
-    /// Returns the number of bytes of its contents.
+impl<P> Entry<P> {
+    /// Returns the number of bytes of its contents, holes included.
     pub(crate) fn bytes(&self) -> u64 {
         match self.kind {
-            EntryKind::File { bytes } => bytes,
-            EntryKind::Directory | EntryKind::Symlink { .. } => 0,
+            EntryKind::File { bytes, .. } => bytes,
+            _ => 0,
         }
+    }
+
+    /// Returns the ranges of a file that have contents, in order.
+    pub(crate) fn contents(&self) -> impl Iterator<Item = Range<u64>> {
+        let (bytes, holes): (u64, &[Hole]) = match &self.kind {
+            EntryKind::File { bytes, holes } => (*bytes, holes),
+            _ => (0, &[]),
+        };
+        let begins = [0].into_iter().chain(holes.iter().map(|hole| hole.at + hole.len));
+        let ends = holes.iter().map(|hole| hole.at).chain([bytes]);
+        begins.zip(ends).map(|(begin, end)| begin..end).filter(|range| !range.is_empty())
+    }
+
+    /// Returns the number of bytes of its contents, without holes, that come before an offset.
+    pub(crate) fn contents_before(&self, at: u64) -> u64 {
+        self.contents().map(|range| range.end.min(at).saturating_sub(range.start)).sum()
+    }
+
+    /// Tells whether it is a file with contents of its own.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.kind, EntryKind::File { .. })
     }
 }
 
@@ -77,14 +155,21 @@ pub(crate) enum ManifestError {
         /// The problem.
         why: BadPath,
     },
-    /// A link could lead outside the receiver's directory.
-    #[error("the link \"{path}\" is refused: its target \"{}\" leads out of the receiver's directory", target.escape_ascii())]
-    Link {
-        /// The link.
-        path: RelPath,
-        /// Its target.
-        target: Vec<u8>,
-    },
+    /// The target of a link that the system does not take.
+    #[error("the link \"{0}\" has a target that can't be one")]
+    Target(RelPath),
+    /// A hard link to what is no earlier file.
+    #[error("\"{0}\" is a further name of no earlier file")]
+    HardLink(RelPath),
+    /// Holes that overlap, or lie outside the file.
+    #[error("\"{0}\" has holes where it can't have any")]
+    Holes(RelPath),
+    /// An owner that can't be one.
+    #[error("\"{0}\" has an owner that can't be one")]
+    Owner(RelPath),
+    /// Extended attributes that are cut off, or have no names.
+    #[error("\"{0}\" has malformed extended attributes")]
+    Attributes(RelPath),
     /// Two entries have one name.
     #[error("\"{0}\" comes twice")]
     Twice(RelPath),
@@ -112,20 +197,22 @@ impl Manifest {
         if u32::try_from(raw.len()).is_err() {
             return Err(ManifestError::TooLarge("more than 2³² files"));
         }
-        let mut entries = Vec::with_capacity(raw.len());
+        let mut entries: Vec<Entry> = Vec::with_capacity(raw.len());
         let mut bytes = 0_u64;
-        for RawEntry { path, kind, mode, mtime } in raw {
+        for RawEntry { path, kind, mode, mtime, owner, attributes } in raw {
             let path = RelPath::new(path.as_slice()).map_err(|why| ManifestError::Path { name: path, why })?;
             if mtime.nanos >= 1_000_000_000 {
                 return Err(ManifestError::Time(path));
             }
-            if let EntryKind::Symlink { target } = &kind
-                && !path.may_link_to(target)
-            {
-                return Err(ManifestError::Link { path, target: target.clone() });
+            // The system takes it for "as it was".
+            if owner.is_some_and(|owner| owner.user == u32::MAX || owner.group == u32::MAX) {
+                return Err(ManifestError::Owner(path));
             }
-            let mode = mode & if kind == EntryKind::Directory { 0o1777 } else { 0o777 };
-            let entry = Entry { path, kind, mode, mtime };
+            if !attributes.is_well_formed() {
+                return Err(ManifestError::Attributes(path));
+            }
+            let entry = Entry { path, kind, mode: mode & 0o7777, mtime, owner, attributes };
+            check_kind(&entry, &entries)?;
             bytes = bytes.checked_add(entry.bytes()).ok_or(ManifestError::TooLarge("more than 2⁶⁴ bytes"))?;
             entries.push(entry);
         }
@@ -138,38 +225,23 @@ impl Manifest {
         &self.entries
     }
 
-    /// Returns the sum of the sizes of all files.
+    /// Returns the sum of the sizes of all files, holes included.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the number of files, without directories and links.
     pub(crate) fn files(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File { .. })).count()
+        self.entries.iter().filter(|entry| entry.is_file()).count()
     }
 
-    /// Returns the id of this transfer: another name, size or time makes another transfer. So does another size of
-    /// segments, since received contents are counted in them.
-    pub(crate) fn id(&self, segment_bytes: usize) -> TransferId {
-        let mut hasher = blake3::Hasher::new_derive_key("squall cp 1 transfer id");
-        hasher.update(&(segment_bytes as u64).to_le_bytes());
-        for entry in &self.entries {
-            let (kind, number, target): (u8, u64, &[u8]) = match &entry.kind {
-                EntryKind::File { bytes } => (0, *bytes, &[]),
-                EntryKind::Directory => (1, 0, &[]),
-                EntryKind::Symlink { target } => (2, target.len() as u64, target),
-            };
+    /// Returns the id of transfers of these names, whatever their contents: that of the directory in which a receiver
+    /// keeps what is not whole.
+    pub(crate) fn id(&self) -> TransferId {
+        let mut hasher = blake3::Hasher::new_derive_key("squall cp 2 transfer id");
+        for entry in self.entries.iter().filter(|entry| entry.path.split().0.is_none()) {
             hasher.update(&(entry.path.as_bytes().len() as u64).to_le_bytes());
             hasher.update(entry.path.as_bytes());
-            hasher.update(&[kind]);
-            hasher.update(&number.to_le_bytes());
-            hasher.update(target);
-            hasher.update(&entry.mode.to_le_bytes());
-            // Times of directories change with their contents, and do not matter to the contents.
-            if kind == 0 {
-                hasher.update(&entry.mtime.seconds.to_le_bytes());
-                hasher.update(&entry.mtime.nanos.to_le_bytes());
-            }
         }
         let mut id = [0; 16];
         id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -183,8 +255,39 @@ impl Manifest {
             kind: entry.kind.clone(),
             mode: entry.mode,
             mtime: entry.mtime,
+            owner: entry.owner,
+            attributes: entry.attributes.clone(),
         };
         self.entries.iter().map(raw).collect()
+    }
+}
+
+/// Checks what is particular to an entry's kind, given the entries before it.
+fn check_kind(entry: &Entry, before: &[Entry]) -> Result<(), ManifestError> {
+    let path = || entry.path.clone();
+    match &entry.kind {
+        EntryKind::File { bytes, holes } => {
+            let mut end = 0;
+            if holes.len() > MOST_HOLES {
+                return Err(ManifestError::Holes(path()));
+            }
+            for Hole { at, len } in holes {
+                let next = at.checked_add(*len).filter(|next| *at >= end && *len > 0 && next <= bytes);
+                end = next.ok_or_else(|| ManifestError::Holes(path()))?;
+            }
+            Ok(())
+        }
+        EntryKind::HardLink { to } => {
+            let is_file = before
+                .get(*to as usize)
+                .is_some_and(|first| !matches!(first.kind, EntryKind::Directory | EntryKind::HardLink { .. }));
+            if is_file { Ok(()) } else { Err(ManifestError::HardLink(path())) }
+        }
+        EntryKind::Symlink { target } => {
+            let is_one = !target.is_empty() && !target.contains(&0) && target.len() <= PATH_BYTES;
+            if is_one { Ok(()) } else { Err(ManifestError::Target(path())) }
+        }
+        EntryKind::Directory | EntryKind::Special { .. } => Ok(()),
     }
 }
 
@@ -214,12 +317,19 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn file(path: &str, bytes: u64) -> RawEntry {
-        RawEntry { kind: EntryKind::File { bytes }, ..directory(path) }
+        RawEntry { kind: EntryKind::File { bytes, holes: Vec::new() }, ..directory(path) }
     }
 
     pub(crate) fn directory(path: &str) -> RawEntry {
         let mtime = Mtime { seconds: 1_000_000_000, nanos: 5 };
-        RawEntry { path: path.as_bytes().to_vec(), kind: EntryKind::Directory, mode: 0o755, mtime }
+        RawEntry {
+            path: path.as_bytes().to_vec(),
+            kind: EntryKind::Directory,
+            mode: 0o755,
+            mtime,
+            owner: None,
+            attributes: Attributes::default(),
+        }
     }
 
     pub(crate) fn link(path: &str, target: &str) -> RawEntry {
@@ -249,23 +359,48 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn names_and_links_that_lead_out_are_refused_by_name() {
+    fn names_that_lead_out_are_refused_by_name() {
         let error = Manifest::new(vec![file("../x", 1)]).unwrap_err();
         assert_eq!(error.to_string(), "the name \"../x\" is refused: it has a component `.` or `..`");
-        let error = Manifest::new(vec![link("l", "../secret")]).unwrap_err();
-        assert!(error.to_string().contains("\"../secret\" leads out"), "{error}");
     }
 
     #[test]
-    fn a_file_that_changed_makes_another_transfer() {
-        let id = |entries| Manifest::new(entries).unwrap().id(1024);
-        let before = id(vec![file("a", 1)]);
-        assert_eq!(before, id(vec![file("a", 1)]));
-        let mut touched = file("a", 1);
-        touched.mtime.nanos += 1;
-        for changed in [file("a", 2), file("b", 1), touched] {
-            assert_ne!(before, id(vec![changed]));
+    fn what_a_kind_can_t_have_is_refused() {
+        let path = || RelPath::new(*b"x").unwrap();
+        let holed = |holes: &[(u64, u64)]| {
+            let holes = holes.iter().map(|&(at, len)| Hole { at, len }).collect();
+            vec![RawEntry { kind: EntryKind::File { bytes: 10, holes }, ..file("x", 0) }]
+        };
+        for holes in [&[(0, 11)][..], &[(3, 0)], &[(3, 3), (5, 2)], &[(4, 2), (0, 2)], &[(1, u64::MAX)]] {
+            assert_eq!(Manifest::new(holed(holes)), Err(ManifestError::Holes(path())), "{holes:?}");
         }
-        assert_ne!(before, Manifest::new(vec![file("a", 1)]).unwrap().id(2048));
+        let manifest = Manifest::new(holed(&[(0, 2), (4, 1), (5, 2)])).unwrap();
+        assert_eq!(manifest.entries()[0].contents().collect::<Vec<_>>(), [2..4, 7..10]);
+        for target in ["", "a\0b", &"n".repeat(4096)] {
+            assert_eq!(Manifest::new(vec![link("x", target)]), Err(ManifestError::Target(path())));
+        }
+        assert!(Manifest::new(vec![link("x", "/etc/passwd"), link("y", "../../z")]).is_ok(), "links are data");
+        let hard = |to| RawEntry { kind: EntryKind::HardLink { to }, ..file("x", 0) };
+        for before in [vec![], vec![directory("d")], vec![link("l", "d"), hard(7)]] {
+            let count = before.len() as u32;
+            for to in 0..=count {
+                let entries: Vec<RawEntry> = before.iter().cloned().chain([hard(to)]).collect();
+                assert!(
+                    to < count && before[to as usize].kind != EntryKind::Directory || Manifest::new(entries).is_err()
+                );
+            }
+        }
+        assert!(Manifest::new(vec![file("a", 1), hard(0)]).is_ok());
+        let attributes = Attributes::from_bytes(vec![9]);
+        let entry = RawEntry { attributes, ..file("x", 0) };
+        assert_eq!(Manifest::new(vec![entry]), Err(ManifestError::Attributes(path())));
+    }
+
+    #[test]
+    fn the_id_of_a_transfer_is_that_of_its_names() {
+        let id = |entries| Manifest::new(entries).unwrap().id();
+        let before = id(vec![directory("d"), file("d/a", 1)]);
+        assert_eq!(before, id(vec![directory("d"), file("d/b", 2)]));
+        assert_ne!(before, id(vec![directory("d"), file("e", 1)]));
     }
 }

@@ -2,14 +2,27 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
+/// Returns a name for people: what is no UTF-8, and control characters, which could do things to a terminal, as escape
+/// sequences.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let mut out = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            if char.is_control() || char == '\\' { out.extend(char.escape_default()) } else { out.push(char) }
+        }
+        out.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    out
+}
+
 /// The directory in which receivers keep what is not complete yet. No file of a transfer may lie there.
 pub(crate) const STAGING: &str = ".squall-cp";
 
 /// The longest name that Linux filesystems take, in bytes (`NAME_MAX`).
 const NAME_BYTES: usize = 255;
 
-/// The longest path, in bytes: `PATH_MAX` without its NUL.
-const PATH_BYTES: usize = 4095;
+/// The longest path, and target of a link, in bytes: `PATH_MAX` without its NUL.
+pub(crate) const PATH_BYTES: usize = 4095;
 
 /// A reason for which a name can't be the path of a file below a receiver's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +54,7 @@ pub(crate) enum BadPath {
 /// is too long.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug, derive_more::Display)]
 #[debug("\"{self}\"")]
-#[display("{}", _0.escape_ascii())]
+#[display("{}", shown(_0))]
 pub(crate) struct RelPath(Box<[u8]>);
 
 impl RelPath {
@@ -92,11 +105,11 @@ impl RelPath {
         self.0.iter().filter(|&&byte| byte == b'/').count()
     }
 
-    /// Tells whether a symbolic link here may have this target: it stays inside the receiver's directory.
+    /// Tells whether a symbolic link here with this target stays inside what is copied.
     ///
-    /// `..` is allowed only in front, where it counts from the link's own directory, which is no link. Behind a name it
-    /// would count from the target of that name, if the name is a link itself.
-    pub(crate) fn may_link_to(&self, target: &[u8]) -> bool {
+    /// `..` counts as inside only in front, where it counts from the link's own directory, which is no link. Behind a
+    /// name it would count from the target of that name, if the name is a link itself.
+    pub(crate) fn stays_inside(&self, target: &[u8]) -> bool {
         if target.is_empty() || target[0] == b'/' || target.contains(&0) || target.len() > PATH_BYTES {
             return false;
         }
@@ -137,13 +150,26 @@ mod tests {
     }
 
     #[test]
+    fn names_are_shown_without_control_characters() {
+        for (name, text) in [
+            (&b"a b"[..], "a b"),
+            ("Käse".as_bytes(), "Käse"),
+            (b"\x1b[31m", "\\u{1b}[31m"),
+            (b"a\nb\\", "a\\nb\\\\"),
+            (b"\xff", "\\xff"),
+        ] {
+            assert_eq!(shown(name), text);
+        }
+    }
+
+    #[test]
     fn a_link_stays_inside_whatever_its_names_are_links_to() {
         let link = RelPath::new(*b"a/b/link").unwrap();
         for target in ["x", "x/y", "./x", "..", "../..", "../../x", "x//y/"] {
-            assert!(link.may_link_to(target.as_bytes()), "{target}");
+            assert!(link.stays_inside(target.as_bytes()), "{target}");
         }
         for target in ["", "/etc", "../../..", "../../../x", "x/..", "../x/../..", "x\0"] {
-            assert!(!link.may_link_to(target.as_bytes()), "{target}");
+            assert!(!link.stays_inside(target.as_bytes()), "{target}");
         }
     }
 

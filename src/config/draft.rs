@@ -7,7 +7,7 @@ use squall_ordered::Mode;
 use squall_sst::ring;
 
 use super::{
-    Config, ConfigError, GroupConfig, ValuePlace, bytes,
+    Config, ConfigError, GroupConfig, ValuePlace,
     carrier::Carrier,
     settings::{GroupSettings, NodeSettings, Setting},
 };
@@ -161,14 +161,15 @@ impl GroupSettings {
             |size| size.is_power_of_two() && RINGS.contains(size),
             |&size| {
                 let near = size.clamp(ring::MIN_BYTES, ring::MAX_BYTES).next_power_of_two();
-                let (is, range, near) = (bytes::show(size), bytes::show_range(RINGS), bytes::show(near));
+                let (is, range, near) =
+                    (squall_units::show_size(size), squall_units::show_sizes(RINGS), squall_units::show_size(near));
                 format!("is {is}: give a power of two from {range}, such as \"{near}\"")
             },
         )?;
         self.bulk_reserve.check(
             |size| *size == 0 || RESERVES.contains(size),
             |&size| {
-                let (is, range) = (bytes::show(size), bytes::show_range(RESERVES));
+                let (is, range) = (squall_units::show_size(size), squall_units::show_sizes(RESERVES));
                 format!("is {is}: give {range}, or 0 for no messages above a quarter of the ring")
             },
         )?;
@@ -216,7 +217,9 @@ fn positive(setting: &Setting<Duration>, default: Duration) -> Result<Duration, 
 }
 
 fn at_least(setting: &Setting<usize>, least: usize) -> Result<(), ConfigError> {
-    let problem = |&size: &usize| format!("is {}: give at least {}", bytes::show(size), bytes::show(least));
+    let problem = |&size: &usize| {
+        format!("is {}: give at least {}", squall_units::show_size(size), squall_units::show_size(least))
+    };
     setting.check(|&size| size >= least, problem)
 }
 

@@ -154,7 +154,6 @@
 
 mod address;
 mod builder;
-pub(crate) mod bytes;
 pub(crate) mod carrier;
 mod draft;
 mod environment;

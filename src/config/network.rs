@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use squall_fabric::NodeId;
 
 use super::{
-    Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions, VerbsOptions, bytes,
+    Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions, VerbsOptions,
     carrier::{self, Addresses, Carrier, Route},
     draft::Draft,
     membership::Membership,
@@ -164,7 +164,7 @@ impl Draft {
     fn check_tcp(&self) -> Result<TcpOptions, ConfigError> {
         let size = |setting: &Setting<usize>| {
             let problem = |&size: &usize| {
-                let (is, range) = (bytes::show(size), bytes::show_range(BUFFERS));
+                let (is, range) = (squall_units::show_size(size), squall_units::show_sizes(BUFFERS));
                 format!("is {is}: give {range}, or leave it out to let the system choose")
             };
             setting.check(|size| BUFFERS.contains(size), problem)?;

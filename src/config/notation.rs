@@ -7,9 +7,10 @@ use serde::{
     de::{DeserializeOwned, IntoDeserializer},
 };
 use squall_ordered::Mode;
+use squall_units::TimeUnit;
 use toml::{Spanned, de::DeValue};
 
-use super::{Backend, ConfigError, Spin, ValuePlace, bytes, file_text::File, security::Protection};
+use super::{Backend, ConfigError, Spin, ValuePlace, file_text::File, security::Protection};
 
 /// A value as it is written, of the setting with this key.
 pub(super) struct Written<'a> {
@@ -85,12 +86,22 @@ pub(super) fn members(written: &Written) -> Result<Vec<(u32, Vec<String>)>, Conf
     written.read(None, |text| text.split(',').map(member).collect())
 }
 
+/// A number of milliseconds, or a text such as "5s".
 pub(super) fn millis(written: &Written) -> Result<Duration, ConfigError> {
-    written.read(None, |text| parse(text, "a number of milliseconds")).map(Duration::from_millis)
+    time(written, "expected a number of milliseconds, or a time such as \"5s\"", TimeUnit::Milliseconds)
 }
 
+/// A number of microseconds, or a text such as "5ms".
 pub(super) fn micros(written: &Written) -> Result<Duration, ConfigError> {
-    written.read(None, |text| parse(text, "a number of microseconds")).map(Duration::from_micros)
+    time(written, "expected a number of microseconds, or a time such as \"5ms\"", TimeUnit::Microseconds)
+}
+
+fn time(written: &Written, expected: &str, unit: TimeUnit) -> Result<Duration, ConfigError> {
+    let text = match written.read(Some(expected), |text| Ok(Either::Other(text.to_owned())))? {
+        Either::One(number) => u64::to_string(&number),
+        Either::Other(text) => text,
+    };
+    squall_units::time(&text, unit).map_err(|remedy| written.error(format!("is {text:?}: {remedy}")))
 }
 
 /// A number of bytes, or a text such as "4MiB".
@@ -98,10 +109,9 @@ pub(super) fn size(written: &Written) -> Result<usize, ConfigError> {
     let expected = "expected a number of bytes, or a size such as \"4MiB\"";
     match written.read(Some(expected), |text| Ok(Either::Other(text.to_owned())))? {
         Either::One(bytes) => Ok(bytes),
-        Either::Other(text) => bytes::parse(&text).ok_or_else(|| {
-            let remedy = "give a number of bytes, or a size such as \"64KiB\" or \"4MiB\"";
-            written.error(format!("is {text:?}: {remedy}"))
-        }),
+        Either::Other(text) => {
+            squall_units::size_in_memory(&text).map_err(|remedy| written.error(format!("is {text:?}: {remedy}")))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Se
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use crate::{
-    config::{Config, GroupConfig, NameError, bytes, check_name},
+    config::{Config, GroupConfig, NameError, check_name},
     replica::schema::Schema,
 };
 
@@ -146,9 +146,9 @@ fn describe(name: &str, group: &GroupConfig, schema: Schema, parameters: &mut Pa
     };
     set("mode", &mode);
     set("schema", &schema);
-    set("ring_bytes", &bytes::show(group.ring_bytes));
-    set("bulk_threshold", &bytes::show(group.bulk_threshold));
-    set("bulk_reserve", &bytes::show(group.bulk_reserve));
+    set("ring_bytes", &squall_units::show_size(group.ring_bytes));
+    set("bulk_threshold", &squall_units::show_size(group.bulk_threshold));
+    set("bulk_reserve", &squall_units::show_size(group.bulk_reserve));
     set("shards", &group.shards);
     set("min_replicas", &group.min_replicas);
     if let Some(most) = group.max_replicas {

@@ -3,6 +3,7 @@
 mod admin;
 mod copy;
 mod copy_network;
+mod copy_options;
 #[path = "../support/drawing.rs"]
 mod drawing;
 mod log_service;

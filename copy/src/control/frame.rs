@@ -8,7 +8,7 @@ use squall_services::frame;
 use super::super::manifest::MANIFEST_BYTES;
 
 /// The version of the messages.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"squallcp";
 
@@ -81,10 +81,12 @@ mod tests {
     use super::{
         super::{
             super::{
-                manifest::{EntryKind, Mtime, RawEntry},
-                sink::{Outcome, SinkOptions, Verdict},
+                extent::PlanPart,
+                manifest::{RawEntry, tests::directory},
+                plan::Holding,
+                sink::{Outcome, Verdict},
             },
-            Address, Holding, MAX_VERDICTS, Offer, ToReceiver, ToSource,
+            Address, MAX_VERDICTS, Over, ToReceiver, ToSource,
         },
         *,
     };
@@ -106,7 +108,7 @@ mod tests {
     fn strangers_and_other_versions_are_told_apart() {
         let greeting = |bytes: &[u8]| expect_greeting(&mut &bytes[..]).unwrap_err().to_string();
         assert!(greeting(b"GET / HTTP/1.1\r\n").contains("no squall cp"));
-        for version in [1, 2, 4] {
+        for version in [1, 3, 5] {
             let told = greeting(&[&b"squallcp"[..], &[version, 0, 0, 0]].concat());
             assert!(told.contains(&format!("version {version} of")), "{told}");
             assert!(told.contains("run the same version at both ends"), "{told}");
@@ -121,11 +123,9 @@ mod tests {
 
     #[test]
     fn an_entry_without_a_name_is_not_much_larger_in_memory_than_in_a_frame() {
-        let mtime = Mtime { seconds: 0, nanos: 0 };
-        let entry = RawEntry { path: Vec::new(), kind: EntryKind::Directory, mode: 0, mtime };
         let mut bytes = Vec::new();
-        write(&mut bytes, &entry).unwrap();
-        assert!(size_of::<RawEntry>() <= 4 * (bytes.len() - 4), "{} bytes", bytes.len());
+        write(&mut bytes, &directory("")).unwrap();
+        assert!(size_of::<RawEntry>() <= 8 * (bytes.len() - 4), "{} bytes", bytes.len());
     }
 
     #[test]
@@ -138,14 +138,19 @@ mod tests {
             read.is_ok()
         }
         let verdicts = |count| ToReceiver::Verdicts(vec![(0, Verdict::Damaged(String::new())); count]);
-        let options = SinkOptions { sync: false, clobber: false };
         let receivers = |count| {
             let receivers = vec![Address { node: 0, at: String::new() }; count];
-            ToReceiver::Offer(Offer { entries: Vec::new(), segment_bytes: 1, options, receivers, resume: false })
+            ToReceiver::Plan { receivers, parts: Vec::new() }
         };
+        let part = PlanPart { receivers: Vec::new(), extents: Vec::new() };
+        let parts = |count| ToReceiver::Plan { receivers: Vec::new(), parts: vec![part.clone(); count] };
         let failed = |count| Outcome { failed: vec![String::new(); count], ..Outcome::default() };
         assert_eq!([MAX_VERDICTS, MAX_VERDICTS + 1].map(|count| is_read(&verdicts(count))), [true, false]);
-        let holding = |count| ToSource::Ready(Holding { partial: vec![0; count], ..Holding::default() });
+        let holding = |count| {
+            let holding = Holding { partial: vec![0; count], ..Holding::default() };
+            ToSource::Over(Over { instance: 0, holding, failure: None })
+        };
+        assert_eq!([64, 65].map(|count| is_read(&parts(count))), [true, false]);
         assert_eq!([1 << 16, (1 << 16) + 1].map(|count| is_read(&receivers(count))), [true, false]);
         assert_eq!([1 << 16, (1 << 16) + 1].map(|count| is_read(&holding(count))), [true, false]);
         assert_eq!([100, 101].map(|count| is_read(&failed(count))), [true, false]);
@@ -157,8 +162,8 @@ mod tests {
             at in any::<proptest::sample::Index>(), with in any::<u8>(), cut in any::<proptest::sample::Index>(),
         ) {
             let mut bytes = Vec::new();
-            let holding = Holding { segments: 7, partial: vec![8, 9], first_open: 3 };
-            write(&mut bytes, &ToSource::Ready(holding)).unwrap();
+            let holding = Holding { segments: 7, partial: vec![8, 9] };
+            write(&mut bytes, &ToSource::Over(Over { instance: 3, holding, failure: None })).unwrap();
             let at = at.index(bytes.len());
             bytes[at] = with;
             bytes.truncate(4.max(cut.index(2 * bytes.len()).min(bytes.len())));

@@ -4,12 +4,18 @@ use serde::{Deserialize, Serialize};
 use squall_services::frame::at_most;
 
 use super::super::{
+    chunks::Chunk,
+    extent::PlanPart,
     manifest::RawEntry,
-    sink::{Outcome, SinkOptions, Verdict},
+    plan::Holding,
+    sink::{Lacking, Outcome, SinkOptions, Verdict},
 };
 
 /// The most verdicts in one message.
 pub(crate) const MAX_VERDICTS: usize = 4096;
+
+/// The most parts of a plan in one message: more than any plan has.
+const MAX_PARTS: usize = 64;
 
 /// The most addresses, and the most interrupted segments, in one message: more than any transfer has.
 const MAX_LISTED: usize = 1 << 16;
@@ -19,6 +25,16 @@ const MAX_LISTED: usize = 1 << 16;
 pub(crate) enum ToReceiver {
     /// The transfer that it would like to send. The first message.
     Offer(Offer),
+    /// The chunks of a file of which the receiver has another version; none if it could not be read.
+    Chunks { entry: u32, chunks: Vec<Chunk> },
+    /// The extents that are sent from now on, and their receivers. Segments are counted from its beginning.
+    Plan {
+        /// The address of each receiver, as the source found it, over a network.
+        #[serde(deserialize_with = "at_most::<MAX_LISTED, _, _>")]
+        receivers: Vec<Address>,
+        #[serde(deserialize_with = "at_most::<MAX_PARTS, _, _>")]
+        parts: Vec<PlanPart>,
+    },
     /// Take part in a group.
     Join(Join),
     /// The verdicts on files, by entry.
@@ -27,16 +43,20 @@ pub(crate) enum ToReceiver {
     Finish,
     /// The source sends no more, for this reason.
     Abort(String),
+    /// The source wanted to know only what the receiver lacks.
+    Leave,
 }
 
 /// A message of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToSource {
-    /// The receiver takes part, and holds this already.
-    Ready(Holding),
+    /// The receiver takes part, and lacks this.
+    Ready(Lacking),
+    /// The ranges that it lacks of a file whose chunks it was told, in order: the offset of each, and its length.
+    Missing { entry: u32, ranges: Vec<(u64, u64)> },
     /// The receiver does not take part, for this reason.
     Refused(String),
-    /// The number of bytes of the stream that are written.
+    /// The number of bytes that are written, of those that it lacked.
     Progress { written: u64 },
     /// A group is over for the receiver.
     Over(Over),
@@ -52,11 +72,6 @@ pub(crate) struct Offer {
     pub(crate) entries: Vec<RawEntry>,
     pub(crate) segment_bytes: u64,
     pub(crate) options: SinkOptions,
-    /// The address of each receiver, as the source found it, over a network.
-    #[serde(deserialize_with = "at_most::<MAX_LISTED, _, _>")]
-    pub(crate) receivers: Vec<Address>,
-    /// Whether to continue where an earlier attempt stopped.
-    pub(crate) resume: bool,
 }
 
 /// The address of a node.
@@ -89,18 +104,6 @@ pub(crate) struct Layer {
     pub(crate) name: String,
     /// The rack of each rank, if racks were given.
     pub(crate) racks: Vec<u32>,
-}
-
-/// The part of a transfer that a receiver holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Holding {
-    /// The number of segments, from the first.
-    pub(crate) segments: u64,
-    /// Segments beyond those, of which it holds some blocks.
-    #[serde(deserialize_with = "at_most::<MAX_LISTED, _, _>")]
-    pub(crate) partial: Vec<u64>,
-    /// The entry before which it needs no verdicts.
-    pub(crate) first_open: u32,
 }
 
 /// The end of a group.

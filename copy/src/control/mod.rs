@@ -22,7 +22,10 @@
 //! ```text
 //! source                                  receiver
 //!   Offer ──────────────────────────────▶   checks names, looks at what it has
-//!   ◀─────────────── Ready (or Refused)
+//!   ◀─────────────── Ready (or Refused)     files that it lacks, or has another version of
+//!   Chunks … ───────────────────────────▶   of those that it has another version of
+//!   ◀─────────────────────── Missing …
+//!   Plan  ──────────────────────────────▶   once all have answered; again when a receiver comes late
 //!   Join  ──────────────────────────────▶   creates its part of the RDMC group
 //!   Verdicts …                              contents come by RDMC
 //!   ◀───────────────────── Progress …       once a second at least: also a sign of life
@@ -45,7 +48,7 @@ pub(crate) use frame::FrameError;
 #[cfg(test)]
 pub(crate) use frame::{expect_greeting, greet, read, write};
 pub(crate) use link::{ControlLink, Heard, refuse};
-pub(crate) use message::{Address, Holding, Join, Layer, MAX_VERDICTS, Offer, Over, Report, ToReceiver, ToSource};
+pub(crate) use message::{Address, Join, Layer, MAX_VERDICTS, Offer, Over, Report, ToReceiver, ToSource};
 pub use network::ReceiverNetwork;
 pub(crate) use network::{Caller, open_receiver};
 pub use rendezvous::RendezvousError;

@@ -1,12 +1,14 @@
 //! The source, which finds files, and sends them to all receivers at once.
 
+mod dial;
+mod pace;
 mod peers;
 mod reader;
 mod transfer;
 
 use std::{
     path::PathBuf,
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -22,10 +24,18 @@ use squall_rdmc::{
     schedule::Algorithm,
 };
 
-use self::{peers::Peers, transfer::Transfer};
+use self::{
+    dial::{Dialer, Finder},
+    peers::Peers,
+    transfer::Transfer,
+};
 use super::{
+    attributes::AttributeKinds,
     control::{Caller, RendezvousError, fabric_cluster},
-    scan::{Scan, ScanError, scan},
+    dress::{Keep, Losses},
+    filter::{BadPattern, Filter, Patterns},
+    scan::{KeptAttributes, LinkPolicy, Scan, ScanError, ScanOptions, scan},
+    sink::{SPARED, SinkOptions},
 };
 use squall_rdmc::bulk::Bulk;
 use squall_runtime::Spin;
@@ -58,10 +68,26 @@ pub struct PushOptions {
     /// The receivers of each rack, the first rack being the source's (it may be empty): contents then cross from rack
     /// to rack once. Receivers that are not named are in the first.
     pub racks: Option<Vec<Vec<String>>>,
-    /// Whether to continue an interrupted push of the same files.
-    pub resume: bool,
+    /// Whether to copy nothing if a receiver is not there. Otherwise it may come as long as others are served.
+    pub require_all: bool,
+    /// The properties of files that are copied, besides contents, modes and times.
+    pub attributes: KeptAttributes,
+    /// The user and group that all files get, in place of their own, by their ids. They count if owners are kept.
+    pub owner: Option<(u32, u32)>,
+    /// The treatment of symbolic links that lead out of what is copied.
+    pub links: LinkPolicy,
+    /// The names that are left out.
+    pub patterns: Patterns,
     /// Whether to replace files of the same name.
     pub clobber: bool,
+    /// Whether to compare the contents of files whose size and time are the same.
+    pub checksum: bool,
+    /// Whether receivers remove, in the directories that are copied, what the source does not have.
+    pub delete: bool,
+    /// Whether to look only what there would be to do.
+    pub dry_run: bool,
+    /// The most bytes to send per second.
+    pub limit_rate: Option<u64>,
     /// Whether receivers write files to their disks before they put them in place.
     pub sync: bool,
     /// The time of silence after which a receiver is given up.
@@ -84,8 +110,16 @@ impl PushOptions {
             network: None,
             algorithm: default_algorithm(&Medium::SharedMemory),
             racks: None,
-            resume: false,
+            require_all: false,
+            attributes: KeptAttributes::default(),
+            owner: None,
+            links: LinkPolicy::Keep,
+            patterns: Patterns::default(),
             clobber: true,
+            checksum: false,
+            delete: false,
+            dry_run: false,
+            limit_rate: None,
             sync: true,
             silence: Duration::from_secs(30),
             segment_bytes: SEGMENT_BYTES,
@@ -110,6 +144,20 @@ impl PushOptions {
     }
 }
 
+impl PushOptions {
+    fn keep(&self) -> Keep {
+        let KeptAttributes { owners, lists, attributes, .. } = self.attributes;
+        Keep { owners, attributes: AttributeKinds { lists, others: attributes } }
+    }
+
+    /// Returns the options for receivers, which spare some names.
+    fn sink(&self, spared: Vec<Vec<u8>>) -> SinkOptions {
+        let PushOptions { sync, clobber, checksum, delete, dry_run, .. } = *self;
+        let (keep, patterns) = (self.keep(), self.patterns.clone());
+        SinkOptions { sync, clobber, checksum, delete, dry_run, keep, patterns, spared }
+    }
+}
+
 /// A reason for which nothing was copied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -123,6 +171,9 @@ pub enum PushError {
     /// The receivers and racks do not fit together.
     #[error("{0}")]
     Usage(String),
+    /// A pattern is none.
+    #[error(transparent)]
+    Pattern(#[from] BadPattern),
     /// Source and receivers can't be a group.
     #[error("no group can be made: {0}")]
     Group(String),
@@ -155,7 +206,7 @@ impl PushError {
     /// Tells whether the options are wrong, so that no further attempt could succeed.
     pub fn is_usage(&self) -> bool {
         match self {
-            PushError::Usage(_) | PushError::Rendezvous(RendezvousError::Name { .. }) => true,
+            PushError::Usage(_) | PushError::Pattern(_) | PushError::Rendezvous(RendezvousError::Name { .. }) => true,
             PushError::Scan(error) => matches!(error, ScanError::SameName { .. } | ScanError::NoName { .. }),
             _ => false,
         }
@@ -190,21 +241,21 @@ pub struct ReceiverProgress {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PushReport {
-    /// The transfer's id: the same for the same files.
+    /// The transfer's id: the same for the same names.
     pub transfer: String,
     /// The number of files.
     pub files: usize,
-    /// The number of their bytes.
+    /// The number of their bytes, holes included.
     pub bytes: u64,
     /// The number of multicasts that it took.
     pub multicasts: u64,
-    /// The number of groups: one, if nothing failed and no receiver was behind.
+    /// The number of groups: one, if all receivers lacked the same, and none failed or was missing.
     pub groups: u64,
     /// The time that it took.
     pub took: Duration,
-    /// Pipes, sockets and devices, which have no contents to copy.
+    /// Names that were left out as asked: devices, pipes and sockets, and links that lead out.
     pub skipped: Vec<String>,
-    /// Files that could not be read, and links that lead out.
+    /// Files that could not be read.
     pub refused: Vec<String>,
     /// Each receiver, in the order in which they were named.
     pub receivers: Vec<ReceiverReport>,
@@ -226,12 +277,22 @@ impl PushReport {
 pub struct ReceiverReport {
     /// Its name.
     pub name: String,
-    /// Files and links that are in place there, and verified.
+    /// Files, links and devices that were put in place there, and verified.
     pub placed: u64,
+    /// Files, links and devices that were the same before.
+    pub unchanged: u64,
     /// Names that existed, and were kept.
     pub kept: u64,
+    /// Names that were removed; in a dry run, that would be, a directory counting as one.
+    pub deleted: u64,
+    /// The properties that could not be kept of files that are in place.
+    pub losses: CopyLosses,
     /// Bytes that it held before.
     pub held: u64,
+    /// Bytes that it lacked, and that were written; in a dry run, that would be.
+    pub written: u64,
+    /// Files that it lacked, wholly or in part.
+    pub lacked: u64,
     /// Bytes that it fetched, as its fabric counted them; 0 if it did not finish.
     pub moved: u64,
     /// The number of files that failed.
@@ -242,10 +303,32 @@ pub struct ReceiverReport {
     pub error: Option<String>,
 }
 
+/// The properties that a receiver could not keep of files that are in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CopyLosses {
+    /// Files of which the user or group could not be kept.
+    pub owners: u64,
+    /// Files whose set-id bits are gone, since their owner could not be kept.
+    pub set_ids: u64,
+    /// Access control lists. The files' groups have no more rights than by the list.
+    pub lists: u64,
+    /// Other extended attributes.
+    pub attributes: u64,
+    /// The first of them, each with its file and the reason.
+    pub told: Vec<String>,
+}
+
+impl From<Losses> for CopyLosses {
+    fn from(Losses { owners, set_ids, lists, attributes, told }: Losses) -> CopyLosses {
+        CopyLosses { owners, set_ids, lists, attributes, told }
+    }
+}
+
 /// Copies files to all receivers. Returns when all are done or given up, or soon after `stop` is set.
 ///
-/// `watch` is called some ten times a second. The outcome of each receiver is in the report; an error means that
-/// nothing was copied to any receiver.
+/// `watch` is called some ten times a second. The outcome of each receiver is in the report. An error means that
+/// nothing was copied, or that this process could not go on, without memory or threads; what has come is kept then.
 pub fn push(
     options: &PushOptions,
     stop: &AtomicBool,
@@ -255,29 +338,24 @@ pub fn push(
     if options.segment_bytes == 0 || options.block_bytes == 0 {
         return Err(PushError::Usage("segments and blocks have at least one byte".to_owned()));
     }
-    let Scan { manifest, sources, skipped, refused } = scan(&options.paths)?;
-    let (mut fabric, finder) = open_fabric(options)?;
-    let peers = Peers::dial(options, manifest.bytes(), &finder, fabric.node(), fabric.waker())?;
-    for (node, address) in peers.addresses() {
-        fabric.learn(node, &[address.to_owned()]);
-    }
+    let filter = Filter::new(&options.patterns)?;
+    let how = ScanOptions { keep: options.attributes, owner: options.owner, links: options.links, filter: &filter };
+    let Scan { manifest, sources, skipped, spared, refused } = scan(&options.paths, &how)?;
+    // What could not be read looks like what is not there.
+    let may_delete = refused.is_empty() && spared.len() <= SPARED;
+    let careful = (options.delete && !may_delete).then(|| PushOptions { delete: false, ..options.clone() });
+    let options = careful.as_ref().unwrap_or(options);
+    let sink = options.sink(if options.delete { spared } else { Vec::new() });
+    let (fabric, finder) = open_fabric(options)?;
+    let dialer = Dialer::new(finder, &options.cluster, &options.to);
+    let peers = Peers::dial(options, Arc::clone(&manifest), dialer, fabric.node(), fabric.waker())?;
     let bulk = Bulk::new(fabric, Spin::Auto, options.to.len() + 1);
-    let files = manifest.files();
-    let bytes = manifest.bytes();
-    let transfer = manifest.id(options.segment_bytes).to_string();
-    let mut work = Transfer::new(options, bulk, peers, manifest, sources);
+    let (files, bytes, transfer) = (manifest.files(), manifest.bytes(), manifest.id().to_string());
+    let mut work = Transfer::new(options, sink, bulk, peers, manifest, sources)?;
     let interrupted = work.run(stop, watch)?;
     let (receivers, multicasts, groups) = work.end();
     let took = began.elapsed();
     Ok(PushReport { transfer, files, bytes, multicasts, groups, took, skipped, refused, receivers, interrupted })
-}
-
-/// The way to find receivers.
-enum Finder {
-    /// The receivers' names, on this host.
-    Names,
-    /// The receivers' addresses.
-    Network(Caller),
 }
 
 /// Opens the fabric of a source, whose node id is any that no node uses.

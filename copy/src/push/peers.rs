@@ -1,29 +1,35 @@
-//! The receivers, as the source knows them.
+//! The receivers of a push, as the source knows them.
 
-use std::{collections::HashSet, io, time::Instant};
+use std::{collections::HashSet, io, ops::Range, sync::Arc, time::Instant};
 
-use crossbeam::channel::{Receiver, unbounded};
+use crossbeam::channel::{Receiver, Sender, unbounded};
 use squall_fabric::{NodeId, Waker};
 use squall_services::ControlStream;
 
 use super::{
     super::{
-        control::{
-            ControlLink, FrameError, Heard, Holding, Layer, MAX_VERDICTS, Over, Report, ToReceiver, ToSource, dial,
-            node_id,
-        },
+        control::{Address, ControlLink, FrameError, Heard, Layer, MAX_VERDICTS, Over, Report, ToReceiver, ToSource},
+        extent::{Extent, Lacks, PlanPart},
         feed::Verdicts,
-        plan::{TransferStage, next_stage},
+        layout::{Piece, StreamLayout},
+        manifest::Manifest,
+        plan::{Holding, TransferStage, next_stage, parts},
+        sink::Lacking,
     },
-    Finder, PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
+    PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
+    dial::{Dialed, Dialer},
 };
 
 /// The state of a receiver.
 #[derive(Debug)]
 enum ReceiverState {
+    /// It does not answer, for this reason.
+    Absent(String),
     /// The transfer was offered to it.
     Offered,
-    /// The receiver takes part, and holds this.
+    /// It compares files, of which these are left.
+    Comparing(HashSet<u32>),
+    /// It takes part, and holds this of the plan.
     Ready(Holding),
     Done(Report),
     Gone(String),
@@ -37,50 +43,58 @@ struct PushTarget {
     link: Option<ControlLink>,
     state: ReceiverState,
     heard: Instant,
-    /// The number of bytes of the stream that it held before.
+    /// The extents that it lacked when the plan was made; before, those of which it has said so.
+    lacks: Lacks,
+    /// The files on which it needs verdicts.
+    wanted: Vec<u32>,
+    /// The number of bytes that it had before.
     held: u64,
     written: u64,
+    /// In a dry run, the number of names that it would remove, and what it could not replace.
+    doomed: u64,
+    failed: Vec<String>,
+    failures: u64,
+    /// Whether it was told that it has everything.
+    told_finish: bool,
 }
 
-/// An event that matters to a group.
+/// An event that matters to a transfer.
 #[derive(Debug)]
 pub(super) enum PeerEvent {
+    /// A receiver is there, to which nothing was offered yet.
+    Came(usize),
+    /// A receiver has other versions of these files.
+    Compares(usize, Vec<u32>),
+    /// A receiver has said what it lacks.
+    Ready,
     /// A member is gone.
     Lost(usize),
     /// A group is over for a member.
     Over(usize, Over),
 }
 
-impl Finder {
-    /// Connects to a receiver.
-    fn find(&self, cluster: &str, name: &str) -> Result<ControlStream, PushError> {
-        match self {
-            Finder::Names => Ok(ControlStream::local(node_id(cluster, name), dial(cluster, name)?)),
-            Finder::Network(caller) => {
-                caller.call(name).map_err(|cause| PushError::Call { address: name.to_owned(), cause })
-            }
-        }
-    }
-}
-
 /// All receivers of a push.
 #[derive(Debug)]
 pub(super) struct Peers<'o> {
     options: &'o PushOptions,
-    /// The number of bytes to write.
-    bytes: u64,
+    manifest: Arc<Manifest>,
+    me: NodeId,
     peers: Vec<PushTarget>,
+    hear: Sender<Heard<ToSource>>,
     heard: Receiver<Heard<ToSource>>,
+    waker: Waker,
+    dialer: Dialer,
     /// The receivers given up since messages were last taken.
     lost: Vec<usize>,
 }
 
 impl<'o> Peers<'o> {
-    /// Connects to all receivers. It fails if one is not there, before anything is done.
+    /// Checks the receivers' names, and calls all. Fails before anything is done if none is there, or if one is not and
+    /// all are required.
     pub(super) fn dial(
         options: &'o PushOptions,
-        bytes: u64,
-        finder: &Finder,
+        manifest: Arc<Manifest>,
+        mut dialer: Dialer,
         me: NodeId,
         waker: Waker,
     ) -> Result<Peers<'o>, PushError> {
@@ -88,56 +102,100 @@ impl<'o> Peers<'o> {
         if options.to.is_empty() {
             return usage("there is no receiver to copy to: name at least one".to_owned());
         }
-        let mut names = HashSet::new();
-        let mut nodes = HashSet::from([me]);
-        let (hear, heard) = unbounded();
-        let mut peers = Vec::new();
         for racked in options.racks.iter().flatten().flatten() {
             if !options.to.contains(racked) {
                 return usage(format!("{racked:?} stands in a rack, but is no receiver: name it in both"));
             }
         }
-        for (index, name) in options.to.iter().enumerate() {
-            if !names.insert(name) {
-                return usage(format!("the receiver {name:?} is named twice"));
-            }
-            let stream = finder.find(&options.cluster, name)?;
-            let node = stream.peer;
-            if !nodes.insert(node) {
-                return usage(format!(
-                    "{name:?} has the id of another receiver or of the source, {}: give it another name, or a certificate of \
-                     its own",
-                    node.0
-                ));
-            }
-            let rack = options.racks.iter().flatten().position(|rack| rack.contains(name)).unwrap_or(0) as u32;
-            let mut peer = PushTarget {
-                name: name.clone(),
-                node,
-                rack,
-                link: None,
-                state: ReceiverState::Offered,
-                heard: Instant::now(),
-                held: 0,
-                written: 0,
-            };
-            match ControlLink::start(stream, index, hear.clone(), waker.clone()) {
-                Ok(link) => peer.link = Some(link),
-                Err(error) => peer.state = ReceiverState::Gone(error.to_string()),
-            }
-            peers.push(peer);
+        let mut names = HashSet::new();
+        if let Some(twice) = options.to.iter().find(|name| !names.insert(*name)) {
+            return usage(format!("the receiver {twice:?} is named twice"));
         }
-        Ok(Peers { options, bytes, peers, heard, lost: Vec::new() })
+        let (hear, heard) = unbounded();
+        let rack =
+            |name: &String| options.racks.iter().flatten().position(|rack| rack.contains(name)).unwrap_or(0) as u32;
+        let target = |name: &String| PushTarget {
+            name: name.clone(),
+            node: me,
+            rack: rack(name),
+            link: None,
+            state: ReceiverState::Absent("it was not called".to_owned()),
+            heard: Instant::now(),
+            lacks: Lacks::default(),
+            wanted: Vec::new(),
+            held: 0,
+            written: 0,
+            doomed: 0,
+            failed: Vec::new(),
+            failures: 0,
+            told_finish: false,
+        };
+        let targets = options.to.iter().map(target).collect();
+        let mut absent = None;
+        let called = dialer.call_all();
+        let mut peers = Peers { options, manifest, me, peers: targets, hear, heard, waker, dialer, lost: Vec::new() };
+        for (peer, called) in called.into_iter().enumerate() {
+            match called {
+                Ok(stream) => peers.welcome(peer, stream)?,
+                Err(error) => {
+                    if options.require_all || error.is_usage() {
+                        return Err(error);
+                    }
+                    peers.peers[peer].state = ReceiverState::Absent(error.to_string());
+                    peers.dialer.call_again(peer, &peers.waker)?;
+                    absent.get_or_insert(error);
+                }
+            }
+        }
+        match absent {
+            Some(error) if !peers.any_at_work() => Err(error),
+            _ => Ok(peers),
+        }
     }
 
-    /// Returns the addresses of the receivers, if over a network.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = (NodeId, &str)> {
-        self.peers.iter().filter(|_| self.options.network.is_some()).map(|peer| (peer.node, peer.name.as_str()))
+    /// Begins a conversation with a receiver that was called.
+    fn welcome(&mut self, peer: usize, stream: ControlStream) -> Result<(), PushError> {
+        let node = stream.peer;
+        let here = |at: &PushTarget| !matches!(at.state, ReceiverState::Absent(_));
+        if node == self.me || self.peers.iter().any(|at| at.node == node && here(at)) {
+            return Err(PushError::Usage(format!(
+                "{:?} has the id of another receiver or of the source, {}: give it another name, or a certificate of its own",
+                self.peers[peer].name, node.0
+            )));
+        }
+        let link = ControlLink::start(stream, peer, self.hear.clone(), self.waker.clone());
+        let at = &mut self.peers[peer];
+        (at.node, at.heard) = (node, Instant::now());
+        match link {
+            Ok(link) => (at.link, at.state) = (Some(link), ReceiverState::Offered),
+            Err(error) => at.state = ReceiverState::Gone(error.to_string()),
+        }
+        Ok(())
     }
 
-    /// Sends a message to all that take part. A receiver that can't be reached is given up.
+    /// Returns the addresses of the receivers that are there, if over a network.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let here = |peer: &&PushTarget| self.options.network.is_some() && peer.node != self.me;
+        self.peers.iter().filter(here).map(|peer| Address { node: peer.node.0, at: peer.name.clone() }).collect()
+    }
+
+    /// Sends a message to all that have a connection. A receiver that can't be reached is given up.
     pub(super) fn tell(&mut self, message: &ToReceiver) {
         (0..self.peers.len()).for_each(|peer| self.tell_one(peer, message));
+    }
+
+    /// Sends a message to all that have said what they lack.
+    pub(super) fn tell_ready(&mut self, message: &ToReceiver) {
+        let ready: Vec<usize> = self.ready().map(|(peer, ..)| peer).collect();
+        ready.into_iter().for_each(|peer| self.tell_one(peer, message));
+    }
+
+    /// Tells all that have said what they lack that they have it.
+    pub(super) fn tell_finish(&mut self) {
+        for at in &mut self.peers {
+            at.told_finish |= matches!(at.state, ReceiverState::Ready(_));
+        }
+        self.tell_ready(&ToReceiver::Finish);
     }
 
     pub(super) fn tell_one(&mut self, peer: usize, message: &ToReceiver) {
@@ -177,45 +235,22 @@ impl<'o> Peers<'o> {
         self.lose(peer, "it broke the protocol: update it".to_owned());
     }
 
-    /// Handles the received messages, and adds the events of the current group to `words`. Returns whether anything
-    /// happened.
-    pub(super) fn hear(&mut self, stream_begin: impl Fn(u64) -> u64, words: &mut Vec<PeerEvent>) -> bool {
+    /// Handles the received messages, and adds what matters to the transfer to `words`. `segments` is the number of the
+    /// plan's. Returns whether anything happened.
+    pub(super) fn hear(&mut self, segments: u64, words: &mut Vec<PeerEvent>) -> bool {
         let mut busy = false;
+        while let Some(Dialed { peer, stream }) = self.dialer.dialed() {
+            busy = true;
+            match self.welcome(peer, stream) {
+                Ok(()) => words.push(PeerEvent::Came(peer)),
+                Err(error) => self.lose(peer, error.to_string()),
+            }
+        }
         while let Ok(Heard { peer, message }) = self.heard.try_recv() {
             busy = true;
-            if matches!(self.peers[peer].state, ReceiverState::Gone(_) | ReceiverState::Done(_)) {
-                continue;
-            }
-            self.peers[peer].heard = Instant::now();
-            let at = &mut self.peers[peer];
-            match message {
-                Ok(ToSource::Ready(holding)) if matches!(at.state, ReceiverState::Offered) => {
-                    (at.held, at.written) = (stream_begin(holding.segments), stream_begin(holding.segments));
-                    at.state = ReceiverState::Ready(holding);
-                }
-                Ok(ToSource::Progress { written }) => at.written = written.min(self.bytes),
-                Ok(ToSource::Over(over)) => {
-                    if let ReceiverState::Ready(holding) = &mut at.state
-                        && over.holding.segments >= holding.segments
-                    {
-                        let first_open = holding.first_open;
-                        *holding = Holding { first_open, ..over.holding.clone() };
-                        words.push(PeerEvent::Over(peer, over));
-                    } else {
-                        self.lose_breaker(peer);
-                    }
-                }
-                Ok(ToSource::Done(report)) => {
-                    at.written = self.bytes;
-                    at.link = None;
-                    at.state = ReceiverState::Done(report);
-                }
-                Ok(ToSource::Refused(reason)) => self.lose(peer, format!("it refused: {reason}")),
-                Ok(ToSource::Failed(reason)) => self.lose(peer, reason),
-                Ok(ToSource::Ready(_)) => self.lose_breaker(peer),
-                Err(error) => {
-                    self.lose(peer, format!("its process is gone ({error}): start it again, and push with --resume"));
-                }
+            if !matches!(self.peers[peer].state, ReceiverState::Gone(_) | ReceiverState::Done(_)) {
+                self.peers[peer].heard = Instant::now();
+                self.on_message(peer, message, segments, words);
             }
         }
         for peer in 0..self.peers.len() {
@@ -229,37 +264,157 @@ impl<'o> Peers<'o> {
         busy
     }
 
-    /// Tells whether a receiver has not answered the offer.
+    fn on_message(
+        &mut self,
+        peer: usize,
+        message: Result<ToSource, FrameError>,
+        segments: u64,
+        words: &mut Vec<PeerEvent>,
+    ) {
+        let fits = |held: &Holding, before: &Holding| {
+            (before.segments..=segments).contains(&held.segments) && held.partial.iter().all(|at| *at < segments)
+        };
+        let at = &mut self.peers[peer];
+        match message {
+            Ok(ToSource::Ready(lacking)) if matches!(at.state, ReceiverState::Offered) => {
+                self.on_lacking(peer, lacking, words);
+            }
+            Ok(ToSource::Missing { entry, ranges }) => self.on_missing(peer, entry, &ranges, words),
+            Ok(ToSource::Progress { written }) => {
+                at.written = at.held.saturating_add(written).min(self.manifest.bytes());
+            }
+            Ok(ToSource::Over(over)) => match &mut at.state {
+                ReceiverState::Ready(holding) if fits(&over.holding, holding) => {
+                    *holding = over.holding.clone();
+                    words.push(PeerEvent::Over(peer, over));
+                }
+                _ => self.lose_breaker(peer),
+            },
+            Ok(ToSource::Done(report)) if at.told_finish => {
+                at.written = self.manifest.bytes();
+                at.link = None;
+                at.state = ReceiverState::Done(report);
+            }
+            Ok(ToSource::Refused(reason)) => self.lose(peer, format!("it refused: {reason}")),
+            Ok(ToSource::Failed(reason)) => self.lose(peer, reason),
+            Ok(ToSource::Ready(_) | ToSource::Done(_)) => self.lose_breaker(peer),
+            Err(error) => {
+                self.lose(peer, format!("its process is gone ({error}): start it again, and push again"));
+            }
+        }
+    }
+
+    fn on_lacking(&mut self, peer: usize, lacking: Lacking, words: &mut Vec<PeerEvent>) {
+        let Lacking { whole, other, doomed, failed, failures } = lacking;
+        let is_file = |entry: &&u32| self.manifest.entries().get(**entry as usize).is_some_and(|entry| entry.is_file());
+        let wanted: Vec<u32> = whole.iter().chain(&other).filter(is_file).copied().collect();
+        let all: HashSet<u32> = wanted.iter().copied().collect();
+        if all.len() < whole.len() + other.len() {
+            return self.lose_breaker(peer);
+        }
+        let at = &mut self.peers[peer];
+        for entry in whole {
+            at.lacks.add(entry, self.manifest.entries()[entry as usize].contents());
+        }
+        (at.wanted, at.doomed, at.failed, at.failures) = (wanted, doomed, failed, failures);
+        at.state = ReceiverState::Comparing(other.iter().copied().collect());
+        if !other.is_empty() {
+            words.push(PeerEvent::Compares(peer, other));
+        }
+        self.if_compared(peer, words);
+    }
+
+    fn on_missing(&mut self, peer: usize, entry: u32, ranges: &[(u64, u64)], words: &mut Vec<PeerEvent>) {
+        let at = &mut self.peers[peer];
+        let ReceiverState::Comparing(left) = &mut at.state else { return self.lose_breaker(peer) };
+        let bytes = self.manifest.entries().get(entry as usize).map_or(0, |entry| entry.bytes());
+        let mut end = 0;
+        let fits = ranges.iter().all(|&(at, len)| {
+            let fits = at >= end && len > 0 && at.checked_add(len).is_some_and(|end| end <= bytes);
+            end = at.saturating_add(len);
+            fits
+        });
+        if !left.remove(&entry) || !fits {
+            return self.lose_breaker(peer);
+        }
+        at.lacks.add(entry, ranges.iter().map(|&(at, len)| Range { start: at, end: at + len }));
+        self.if_compared(peer, words);
+    }
+
+    fn if_compared(&mut self, peer: usize, words: &mut Vec<PeerEvent>) {
+        let at = &mut self.peers[peer];
+        if matches!(&at.state, ReceiverState::Comparing(left) if left.is_empty()) {
+            at.held = self.manifest.bytes().saturating_sub(at.lacks.bytes());
+            at.written = at.held;
+            at.state = ReceiverState::Ready(Holding::default());
+            words.push(PeerEvent::Ready);
+        }
+    }
+
+    /// Tells whether a receiver that is there has not said what it lacks.
     pub(super) fn await_answers(&self) -> bool {
-        self.peers.iter().any(|peer| matches!(peer.state, ReceiverState::Offered))
+        self.peers.iter().any(|peer| matches!(peer.state, ReceiverState::Offered | ReceiverState::Comparing(_)))
+    }
+
+    /// Tells whether a receiver may still join the others.
+    pub(super) fn await_late(&self) -> bool {
+        self.await_answers() || self.peers.iter().any(|peer| matches!(peer.state, ReceiverState::Absent(_)))
     }
 
     /// Tells whether a receiver takes part and is not done.
     pub(super) fn any_at_work(&self) -> bool {
-        self.peers.iter().any(|peer| matches!(peer.state, ReceiverState::Offered | ReceiverState::Ready(_)))
+        self.await_answers() || self.ready().next().is_some()
     }
 
-    fn ready(&self) -> impl Iterator<Item = (usize, &Holding)> {
+    fn ready(&self) -> impl Iterator<Item = (usize, u32, &Holding)> {
         self.peers.iter().enumerate().filter_map(|(index, peer)| match &peer.state {
-            ReceiverState::Ready(holding) => Some((index, holding)),
+            ReceiverState::Ready(holding) => Some((index, peer.node.0, holding)),
             _ => None,
         })
     }
 
-    /// Returns the first entry whose verdict a receiver needs.
-    pub(super) fn first_open(&self) -> usize {
-        self.ready().map(|(_, holding)| holding.first_open as usize).min().unwrap_or(usize::MAX)
+    /// Tells whether a receiver still waits for a file's chunks.
+    pub(super) fn compares(&self, peer: usize, entry: u32) -> bool {
+        matches!(&self.peers[peer].state, ReceiverState::Comparing(left) if left.contains(&entry))
+    }
+
+    /// Tells whether a receiver has blocks of a segment that is not whole.
+    pub(super) fn any_partial(&self) -> bool {
+        self.ready().any(|(.., holding)| !holding.partial.is_empty())
+    }
+
+    /// Makes a plan of what all lack that are ready, given the layout of the plan before. Returns it with the files on
+    /// which they need verdicts.
+    pub(super) fn plan(&mut self, before: &StreamLayout) -> (Vec<PlanPart>, Vec<u32>) {
+        let mut lacking = Vec::new();
+        let mut wanted = Vec::new();
+        for PushTarget { node, state, lacks, wanted: wants, .. } in &mut self.peers {
+            let ReceiverState::Ready(holding) = state else { continue };
+            let (mut came, mut segment) = (Vec::new(), before.next_for(node.0, 0));
+            while segment < holding.segments.min(before.segments()) {
+                let extent = |piece: Piece| Extent { entry: piece.entry as u32, at: piece.at, len: piece.len as u64 };
+                came.extend(before.pieces(segment).map(extent));
+                segment = before.next_for(node.0, segment + 1);
+            }
+            lacks.take(came);
+            *holding = Holding::default();
+            lacking.push((node.0, lacks.extents()));
+            wanted.extend_from_slice(wants);
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        (parts(&lacking), wanted)
     }
 
     /// Returns the next stage to move.
-    pub(super) fn next_stage(&self, segments: u64) -> Option<TransferStage> {
-        next_stage(self.ready(), segments)
+    pub(super) fn next_stage(&self, layout: &StreamLayout) -> Option<TransferStage> {
+        next_stage(self.ready(), layout)
     }
 
     /// Returns the sum of what all that take part hold, which grows unless a group achieved nothing.
     pub(super) fn achieved(&self) -> u64 {
         self.ready()
-            .map(|(_, holding)| {
+            .map(|(.., holding)| {
                 holding.segments.saturating_mul(1000).saturating_add(holding.partial.len().min(999) as u64)
             })
             .fold(0, u64::saturating_add)
@@ -276,8 +431,8 @@ impl<'o> Peers<'o> {
     }
 
     /// Returns the nodes of a group, the source first, and the algorithm by which contents travel among them.
-    pub(super) fn group(&self, me: NodeId, members: &[usize]) -> (Vec<u32>, Layer) {
-        let nodes = [me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
+    pub(super) fn group(&self, members: &[usize]) -> (Vec<u32>, Layer) {
+        let nodes = [self.me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
         let racks = [0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].rack));
         (nodes, Layer::of(&self.options.algorithm, self.options.racks.as_ref().map(|_| racks.collect())))
     }
@@ -288,30 +443,47 @@ impl<'o> Peers<'o> {
             held: peer.held,
             written: peer.written,
             over: match &peer.state {
-                ReceiverState::Offered | ReceiverState::Ready(_) => None,
+                ReceiverState::Offered | ReceiverState::Comparing(_) | ReceiverState::Ready(_) => None,
+                ReceiverState::Absent(_) => Some("is not there yet".to_owned()),
                 ReceiverState::Done(_) => Some("done".to_owned()),
                 ReceiverState::Gone(reason) => Some(reason.clone()),
             },
         };
-        PushProgress { bytes: self.bytes, receivers: self.peers.iter().map(progress).collect() }
+        PushProgress { bytes: self.manifest.bytes(), receivers: self.peers.iter().map(progress).collect() }
     }
 
     pub(super) fn reports(self) -> Vec<ReceiverReport> {
         let report = |peer: PushTarget| {
-            let report = ReceiverReport { name: peer.name, held: peer.held, ..ReceiverReport::default() };
+            let report = ReceiverReport {
+                name: peer.name,
+                held: peer.held,
+                written: peer.written.saturating_sub(peer.held),
+                lacked: peer.wanted.len() as u64,
+                ..ReceiverReport::default()
+            };
+            let failed = |reason: String| ReceiverReport { error: Some(reason), ..report.clone() };
             match peer.state {
                 ReceiverState::Done(Report { outcome, moved }) => ReceiverReport {
                     placed: outcome.placed,
+                    unchanged: outcome.unchanged,
                     kept: outcome.kept,
+                    deleted: outcome.deleted,
+                    losses: outcome.losses.into(),
                     moved,
                     failures: outcome.failures,
                     failed: outcome.failed,
                     ..report
                 },
-                ReceiverState::Gone(reason) => ReceiverReport { error: Some(reason), ..report },
-                ReceiverState::Offered | ReceiverState::Ready(_) => {
-                    let error = "the push was stopped before it had everything: push again with --resume".to_owned();
-                    ReceiverReport { error: Some(error), ..report }
+                ReceiverState::Ready(_) if self.options.dry_run => ReceiverReport {
+                    deleted: peer.doomed,
+                    written: peer.lacks.bytes(),
+                    failures: peer.failures,
+                    failed: peer.failed,
+                    ..report
+                },
+                ReceiverState::Gone(reason) | ReceiverState::Absent(reason) => failed(reason),
+                ReceiverState::Offered | ReceiverState::Comparing(_) | ReceiverState::Ready(_) => {
+                    failed("the push was stopped before it had everything: push again".to_owned())
                 }
             }
         };

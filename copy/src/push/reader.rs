@@ -12,7 +12,9 @@ use squall_fabric::Waker;
 use squall_rdmc::Buffer;
 
 use super::super::{
+    chunks::Chunk,
     feed::{Feed, Verdicts},
+    layout::StreamLayout,
     worker::Worker,
 };
 
@@ -28,20 +30,26 @@ pub(super) struct SegmentRead {
 
 /// An order for the thread.
 pub(super) enum ReaderTask {
+    /// Cut a file.
+    Cut(u32),
+    /// Read by this plan from now on, and hash these files.
+    Plan(StreamLayout, Vec<u32>),
     Read(SegmentRead),
-    /// Hash the rest.
-    Finish,
+    /// Hash the rest. It belongs to the plan of this number.
+    Finish(u64),
 }
 
 /// A report of the thread.
 #[derive(Debug)]
 pub(super) enum ReaderReport {
+    /// The chunks of a file.
+    Cut { entry: u32, chunks: Vec<Chunk> },
     /// A segment is in the buffer.
     Read(SegmentRead),
     /// The verdicts on files.
     Verdicts(Verdicts),
-    /// The end: all files are hashed, and all verdicts given.
-    Finished,
+    /// The end of a plan: all files are hashed, and all verdicts given.
+    Finished(u64),
 }
 
 /// The handle of the thread. The thread ends soon after this is dropped.
@@ -56,18 +64,25 @@ impl ReaderThread {
         let worker = Worker::start("squall-cp-read", waker, move |orders, tell| {
             for order in orders {
                 let mut verdicts = Verdicts::new();
-                let read = match order {
+                let report = match order {
+                    ReaderTask::Cut(entry) => Some(ReaderReport::Cut { entry, chunks: feed.cut(entry as usize) }),
+                    ReaderTask::Plan(layout, wanted) => {
+                        feed.plan(layout, &wanted, &mut verdicts);
+                        None
+                    }
                     ReaderTask::Read(mut read) => {
                         feed.read(read.segment, &mut read.buffer[..read.len], &mut verdicts);
-                        ReaderReport::Read(read)
+                        Some(ReaderReport::Read(read))
                     }
-                    ReaderTask::Finish => {
+                    ReaderTask::Finish(plan) => {
                         feed.finish(&mut verdicts);
-                        ReaderReport::Finished
+                        Some(ReaderReport::Finished(plan))
                     }
                 };
-                tell(ReaderReport::Verdicts(verdicts));
-                tell(read);
+                if !verdicts.is_empty() {
+                    tell(ReaderReport::Verdicts(verdicts));
+                }
+                report.into_iter().for_each(tell);
             }
         })?;
         Ok(ReaderThread { worker, given_up })

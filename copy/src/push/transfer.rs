@@ -1,7 +1,8 @@
 //! One transfer at the source: the thread that talks to receivers and drives the fabric.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall_fabric::{Fabric, NodeId, Time, mixed::MixedFabric};
+use crossbeam::channel::TryRecvError;
+use squall_fabric::{NodeId, Time, mixed::MixedFabric};
 use squall_rdmc::{BlockSet, Buffer, Event, GroupId, Interrupted};
 
 use super::{
@@ -23,6 +25,7 @@ use super::{
         sink::SinkOptions,
     },
     PushError, PushOptions, PushProgress, ReceiverReport,
+    pace::Pace,
     peers::{PeerEvent, Peers},
     reader::{ReaderReport, ReaderTask, ReaderThread, SegmentRead},
 };
@@ -36,6 +39,9 @@ const WATCH: Duration = Duration::from_millis(100);
 
 /// The number of groups in a row that may fail without a receiver being lost or anything achieved.
 const STRIKES: u32 = 3;
+
+/// The most segments of a group while a receiver may still join: it is taken in when the group is over.
+const LATE_SEGMENTS: u64 = 16;
 
 /// The group that moves a stage.
 struct SendingGroup {
@@ -61,14 +67,24 @@ struct SendingGroup {
 
 pub(super) struct Transfer<'o> {
     options: &'o PushOptions,
+    sink: SinkOptions,
     bulk: Bulk<MixedFabric>,
-    me: NodeId,
     peers: Peers<'o>,
     manifest: Arc<Manifest>,
     layout: StreamLayout,
-    sources: Option<Sources>,
-    reader: Option<ReaderThread>,
+    reader: ReaderThread,
+    /// The receivers that wait for the chunks of a file.
+    cutting: HashMap<u32, Vec<usize>>,
+    /// The files to cut, one after the other: what is read meanwhile must not wait for all.
+    to_cut: VecDeque<u32>,
+    cuts: bool,
+    /// Whether receivers are ready that the plan knows nothing of.
+    unplanned: bool,
+    /// The number of plans so far.
+    plans: u64,
     pool: Pool,
+    pace: Pace,
+    segment_bytes: usize,
     block_bytes: usize,
     current: Option<SendingGroup>,
     group: u32,
@@ -83,25 +99,31 @@ pub(super) struct Transfer<'o> {
 impl<'o> Transfer<'o> {
     pub(super) fn new(
         options: &'o PushOptions,
-        mut bulk: Bulk<MixedFabric>,
+        sink: SinkOptions,
+        bulk: Bulk<MixedFabric>,
         peers: Peers<'o>,
         manifest: Arc<Manifest>,
         sources: Sources,
-    ) -> Transfer<'o> {
-        let layout = StreamLayout::new(&manifest, options.segment_bytes);
-        let block_bytes = options.block_bytes.min(layout.largest().max(1));
-        let pool = Pool::new(layout.largest().max(1), BUFFERS);
-        Transfer {
+    ) -> Result<Transfer<'o>, PushError> {
+        let segment_bytes = (options.segment_bytes as u64).min(manifest.bytes()).max(1) as usize;
+        let reader = ReaderThread::start(Feed::new(sources, Arc::clone(&manifest)), bulk.waker())?;
+        Ok(Transfer {
             options,
-            me: bulk.fabric().node(),
             bulk,
             peers,
             manifest,
-            layout,
-            sources: Some(sources),
-            reader: None,
-            pool,
-            block_bytes,
+            layout: StreamLayout::new(&[], segment_bytes),
+            reader,
+            cutting: HashMap::new(),
+            to_cut: VecDeque::new(),
+            cuts: false,
+            unplanned: false,
+            plans: 0,
+            sink,
+            pool: Pool::new(segment_bytes, BUFFERS),
+            pace: Pace::new(options.limit_rate),
+            segment_bytes,
+            block_bytes: options.block_bytes.min(segment_bytes),
             current: None,
             // The number is random: receivers outlive sources, which must not be mistaken for each other.
             group: fastrand::u32(..),
@@ -110,12 +132,13 @@ impl<'o> Transfer<'o> {
             best: 0,
             multicasts: 0,
             finishing: false,
-        }
+        })
     }
 
     /// Runs until all receivers are done or given up. Returns whether it was stopped before.
     pub(super) fn run(&mut self, stop: &AtomicBool, watch: &mut dyn FnMut(&PushProgress)) -> Result<bool, PushError> {
-        self.offer();
+        let offer = self.offer();
+        self.peers.tell(&offer);
         let (mut events, mut words) = (Vec::new(), Vec::new());
         let mut watched = Instant::now();
         while self.peers.any_at_work() {
@@ -128,16 +151,21 @@ impl<'o> Transfer<'o> {
             for (id, event) in events.drain(..) {
                 self.on_event(id, event)?;
             }
-            busy |= self.peers.hear(|segment| self.layout.begin(segment), &mut words);
+            busy |= self.peers.hear(self.layout.segments(), &mut words);
             words.drain(..).for_each(|word| self.on_word(word));
             busy |= self.on_read()?;
+            if self.options.dry_run && !self.peers.await_answers() {
+                self.peers.tell(&ToReceiver::Leave);
+                return Ok(false);
+            }
             self.advance()?;
             if watched.elapsed() >= WATCH {
                 watched = Instant::now();
                 watch(&self.peers.progress());
             }
             if !busy {
-                self.bulk.rest(Time::boot_clock() + WATCH);
+                let wait = Some(self.pace.wait()).filter(|wait| !wait.is_zero());
+                self.bulk.rest(Time::boot_clock() + wait.map_or(WATCH, |wait| wait.min(WATCH)));
             }
         }
         watch(&self.peers.progress());
@@ -156,45 +184,76 @@ impl<'o> Transfer<'o> {
         (self.peers.reports(), self.multicasts, self.instance)
     }
 
-    fn offer(&mut self) {
-        let PushOptions { clobber, sync, resume, segment_bytes, .. } = *self.options;
-        let options = SinkOptions { sync, clobber };
-        let entries = self.manifest.to_raw();
-        let receivers = self.peers.addresses().map(|(node, at)| Address { node: node.0, at: at.to_owned() }).collect();
-        let offer = Offer { entries, segment_bytes: segment_bytes as u64, options, receivers, resume };
-        self.peers.tell(&ToReceiver::Offer(offer));
+    fn offer(&self) -> ToReceiver {
+        let (entries, options) = (self.manifest.to_raw(), self.sink.clone());
+        ToReceiver::Offer(Offer { entries, segment_bytes: self.segment_bytes as u64, options })
     }
 
     /// Starts everything that can start.
     fn advance(&mut self) -> Result<(), PushError> {
-        if self.peers.await_answers() {
-            return Ok(());
-        }
-        if self.reader.is_none() && self.peers.any_at_work() {
-            let sources = self.sources.take().unwrap_or_default();
-            let (manifest, first) = (Arc::clone(&self.manifest), self.peers.first_open());
-            let feed = Feed::new(sources, manifest, self.options.segment_bytes, first);
-            self.reader = Some(ReaderThread::start(feed, self.bulk.waker())?);
-        }
         if self.current.as_ref().is_some_and(|current| current.over && current.members.is_empty()) {
             self.conclude();
         }
+        self.cut_next();
+        // The first plan is for all that are there; one that comes late does not hold up the others.
+        if self.plans == 0 && self.peers.await_answers() {
+            return Ok(());
+        }
+        if self.unplanned && self.current.is_none() && !self.peers.any_partial() {
+            self.plan();
+        }
         if self.current.is_none() && !self.finishing {
-            match self.peers.next_stage(self.layout.segments()) {
-                Some(stage) => self.begin(stage)?,
+            match self.peers.next_stage(&self.layout) {
+                Some(mut stage) => {
+                    if self.peers.await_late() {
+                        stage.end = stage.end.min(stage.first + LATE_SEGMENTS);
+                    }
+                    self.begin(stage)?;
+                }
+                None if self.unplanned => {}
                 None => {
                     self.finishing = true;
-                    self.reader.iter().for_each(|reader| reader.worker.order(ReaderTask::Finish));
+                    self.reader.worker.order(ReaderTask::Finish(self.plans));
                 }
             }
         }
         self.read_ahead()
     }
 
+    /// Lets the reader cut the next file that a receiver waits for.
+    fn cut_next(&mut self) {
+        while !self.cuts
+            && let Some(entry) = self.to_cut.pop_front()
+        {
+            let waiting = self.cutting.get(&entry).into_iter().flatten();
+            if waiting.copied().any(|peer| self.peers.compares(peer, entry)) {
+                self.cuts = true;
+                self.reader.worker.order(ReaderTask::Cut(entry));
+            } else {
+                self.cutting.remove(&entry);
+            }
+        }
+    }
+
+    /// Plans anew what is to be sent, and to whom.
+    fn plan(&mut self) {
+        self.plans += 1;
+        let (parts, wanted) = self.peers.plan(&self.layout);
+        self.layout = StreamLayout::new(&parts, self.segment_bytes);
+        (self.unplanned, self.finishing, self.best) = (false, false, 0);
+        tracing::debug!(parts = parts.len(), segments = self.layout.segments(), "a plan");
+        let receivers = self.peers.addresses();
+        for Address { node, at } in &receivers {
+            self.bulk.fabric().learn(NodeId(*node), std::slice::from_ref(at));
+        }
+        self.peers.tell_ready(&ToReceiver::Plan { receivers, parts });
+        self.reader.worker.order(ReaderTask::Plan(self.layout.clone(), wanted));
+    }
+
     fn begin(&mut self, stage: TransferStage) -> Result<(), PushError> {
         self.instance += 1;
         self.best = self.best.max(self.peers.achieved());
-        let (members, algorithm) = self.peers.group(self.me, &stage.receivers);
+        let (members, algorithm) = self.peers.group(&stage.receivers);
         let partial = stage.partial;
         let join = Join {
             group: self.group,
@@ -269,12 +328,13 @@ impl<'o> Transfer<'o> {
     }
 
     fn read_ahead(&mut self) -> Result<(), PushError> {
-        let (Some(current), Some(reader)) = (&mut self.current, &self.reader) else { return Ok(()) };
-        while !current.over && current.next_read < current.stage.end {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        while !current.over && current.next_read < current.stage.end && self.pace.wait().is_zero() {
             let Some(buffer) = self.pool.take(self.bulk.fabric(), 0)? else { return Ok(()) };
             let segment = current.next_read;
             let read = SegmentRead { segment, len: self.layout.len(segment), buffer, attempt: current.id.instance };
-            reader.worker.order(ReaderTask::Read(read));
+            self.pace.spend(read.len);
+            self.reader.worker.order(ReaderTask::Read(read));
             current.next_read += 1;
         }
         Ok(())
@@ -282,15 +342,30 @@ impl<'o> Transfer<'o> {
 
     fn on_read(&mut self) -> Result<bool, PushError> {
         let mut busy = false;
-        while let Some(said) = self.reader.as_ref().and_then(|reader| reader.worker.said.try_recv().ok()) {
+        loop {
+            let said = match self.reader.worker.said.try_recv() {
+                Ok(said) => said,
+                Err(TryRecvError::Empty) => return Ok(busy),
+                Err(TryRecvError::Disconnected) => {
+                    return Err(PushError::Thread(io::Error::other("the thread that reads files has ended")));
+                }
+            };
             busy = true;
             match said {
+                ReaderReport::Cut { entry, chunks } => {
+                    self.cuts = false;
+                    let message = ToReceiver::Chunks { entry, chunks };
+                    for peer in self.cutting.remove(&entry).unwrap_or_default() {
+                        self.peers.tell_one(peer, &message);
+                    }
+                }
                 ReaderReport::Verdicts(verdicts) => self.peers.tell_verdicts(verdicts),
-                ReaderReport::Finished => self.peers.tell(&ToReceiver::Finish),
+                // A receiver that came meanwhile is taken in first.
+                ReaderReport::Finished(plan) if self.unplanned || plan != self.plans => {}
+                ReaderReport::Finished(_) => self.peers.tell_finish(),
                 ReaderReport::Read(read) => self.send(read)?,
             }
         }
-        Ok(busy)
     }
 
     fn send(&mut self, SegmentRead { segment, len, buffer, attempt }: SegmentRead) -> Result<(), PushError> {
@@ -345,8 +420,23 @@ impl<'o> Transfer<'o> {
     }
 
     fn on_word(&mut self, word: PeerEvent) {
-        if let PeerEvent::Lost(_) = word {
-            self.best = 0;
+        match &word {
+            PeerEvent::Came(peer) => {
+                let offer = self.offer();
+                self.peers.tell_one(*peer, &offer);
+            }
+            PeerEvent::Compares(peer, entries) => {
+                for &entry in entries {
+                    let waiting = self.cutting.entry(entry).or_default();
+                    if waiting.is_empty() {
+                        self.to_cut.push_back(entry);
+                    }
+                    waiting.push(*peer);
+                }
+            }
+            PeerEvent::Ready => self.unplanned = true,
+            PeerEvent::Lost(_) => self.best = 0,
+            PeerEvent::Over(..) => {}
         }
         let Some(current) = &mut self.current else { return };
         match word {
@@ -374,7 +464,7 @@ impl<'o> Transfer<'o> {
                     self.leave();
                 }
             }
-            PeerEvent::Lost(_) | PeerEvent::Over(..) => {}
+            _ => {}
         }
     }
 

@@ -1,5 +1,7 @@
 //! A receiver, which waits for sources, and takes one transfer after the other.
 
+mod abort;
+mod group;
 mod transfer;
 mod turn;
 mod writer;
@@ -25,12 +27,10 @@ use squall_fabric::{
     tcp::TcpError,
 };
 
-use self::{
-    transfer::{InterruptedBlocks, Transfer},
-    turn::TransferLock,
-};
+use self::{transfer::Transfer, turn::TransferLock};
 use super::{
     control::{self, ReceiverNetwork, RendezvousError, ToSource, node_id},
+    push::CopyLosses,
     root::{Root, RootError},
 };
 use squall_rdmc::bulk::Bulk;
@@ -85,26 +85,32 @@ pub enum ServeEvent {
         files: usize,
         /// The number of their bytes, in total.
         bytes: u64,
-        /// The number of bytes that are here from an earlier attempt.
+        /// The number of bytes that are here already.
         held: u64,
     },
     /// A growth of the number of written bytes.
     Progress {
-        /// The number of written bytes, including those of an earlier attempt.
+        /// The number of bytes that are here, those that were before included.
         written: u64,
     },
     /// The end of the transfer: everything that could be put in place is.
     Finished {
-        /// Files and links that are in place and verified.
+        /// Files, links and devices that were put in place, and verified.
         placed: u64,
+        /// Files, links and devices that were the same before.
+        unchanged: u64,
         /// Names that existed, and were kept.
         kept: u64,
+        /// Names that were removed.
+        deleted: u64,
+        /// The properties that could not be kept of files that are in place.
+        losses: CopyLosses,
         /// The failures, each with its name and a reason; at most 100 of them.
         failed: Vec<String>,
         /// The number of failures.
         failures: u64,
     },
-    /// An earlier end of the transfer. The received contents are kept, for a push with `--resume`.
+    /// An earlier end of the transfer. The received contents are kept, for the next push of the same names.
     Interrupted {
         /// The reason.
         reason: String,
@@ -120,8 +126,6 @@ pub struct Receiver {
     calls: channel::Receiver<ControlStream>,
     turn: Arc<TransferLock>,
     doorway: Doorway,
-    /// Blocks of interrupted segments.
-    kept: Option<InterruptedBlocks>,
 }
 
 impl Receiver {
@@ -151,7 +155,7 @@ impl Receiver {
             move || accept(&doorway, &turn, &name, &call)
         };
         thread::Builder::new().name("squall-cp-accept".to_owned()).spawn(accept)?;
-        Ok(Receiver { root, bulk, calls, turn, doorway, kept: None })
+        Ok(Receiver { root, bulk, calls, turn, doorway })
     }
 
     /// Returns the addresses at which it listens, if it is found over a network.
@@ -159,8 +163,8 @@ impl Receiver {
         self.bulk.fabric().tcp().map(|tcp| tcp.local_addrs().to_vec()).unwrap_or_default()
     }
 
-    /// Returns interrupted transfers, by their ids: the names of their directories in `.squall-cp`. A push with
-    /// `--resume` continues one if its source is unchanged; else its directory may be removed.
+    /// Returns interrupted transfers, by their ids: the names of their directories in `.squall-cp`. The next push of
+    /// the same names continues one; if there will be none, its directory may be removed.
     pub fn partial(&self) -> Vec<String> {
         self.root.partial()
     }
@@ -179,9 +183,9 @@ impl Receiver {
                 }
                 Err(RecvTimeoutError::Disconnected) => return false,
             };
-            let mut transfer = Transfer::new(&mut self.bulk, &self.turn, Arc::clone(&self.root), self.kept.take());
+            let mut transfer = Transfer::new(&mut self.bulk, &self.turn, Arc::clone(&self.root));
             let ended = transfer.run(call, stop, tell);
-            self.kept = transfer.kept();
+            drop(transfer);
             self.turn.end();
             if ended {
                 return true;

@@ -9,22 +9,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{RecvTimeoutError, unbounded};
-use squall_fabric::{NodeId, Time, mixed::MixedFabric};
-use squall_rdmc::{BlockSet, Buffer, CreateError, Event, GroupId, Interrupted};
+use crossbeam::channel::{RecvTimeoutError, TryRecvError, unbounded};
+use squall_fabric::{Fabric, NodeId, Time, mixed::MixedFabric};
+use squall_rdmc::{BlockSet, CreateError, Event, GroupId, Interrupted};
 
 use super::{
     super::{
-        control::{Address, ControlLink, FrameError, Heard, Holding, Join, Offer, Over, Report, ToReceiver, ToSource},
+        control::{Address, ControlLink, FrameError, Heard, Join, Offer, Over, Report, ToReceiver, ToSource},
+        extent::PlanPart,
         layout::StreamLayout,
-        manifest::{Manifest, TransferId},
+        manifest::Manifest,
+        plan::{self, Holding},
         pool::Pool,
         root::Root,
-        sink::{Outcome, Written},
+        sink::{Lacking, Outcome},
     },
     LOOK, ServeEvent,
+    abort::Abort,
+    group::{Partial, ReceivingGroup},
     turn::TransferLock,
-    writer::{self, WriterReport, WriterTask, WriterThread},
+    writer::{WriterReport, WriterTask, WriterThread},
 };
 use squall_rdmc::bulk::Bulk;
 use squall_services::ControlStream;
@@ -35,9 +39,6 @@ const BUFFERS: usize = 3;
 /// The largest segment that a receiver takes, in bytes: with [`BUFFERS`], it bounds its memory.
 const MAX_SEGMENT_BYTES: u64 = 32 << 20;
 
-/// The most receivers of a push over a network, whose addresses are remembered.
-const MAX_RECEIVERS: usize = 4096;
-
 /// The interval of a receiver's signs of life.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
@@ -45,60 +46,22 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// The time that a source has to make its offer.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Blocks of interrupted segments, for another attempt at the same transfer.
-#[derive(Debug)]
-pub(super) struct InterruptedBlocks {
-    id: TransferId,
-    block_bytes: usize,
-    partials: BTreeMap<u64, Partial>,
-}
-
-#[derive(Debug)]
-struct Partial {
-    held: BlockSet,
-    buffer: Arc<Buffer>,
-}
-
-/// A reason for which a transfer ended early.
-#[derive(Debug, thiserror::Error)]
-enum Abort {
-    #[error("this receiver was stopped")]
-    Stopped,
-    #[error("the source is gone ({0}); what came is kept: push again with --resume")]
-    Gone(FrameError),
-    #[error("the source gave up: {0}")]
-    Aborted(String),
-    #[error("the source broke the protocol: {0}")]
-    Breach(String),
-    #[error("{0}")]
-    Refused(String),
-    #[error("{0}")]
-    Failed(String),
-}
-
-/// The group that this receiver is in.
-struct ReceivingGroup {
-    id: GroupId,
-    join: Join,
-    /// The number of its messages for which memory was given.
-    given: u64,
-    /// The number of buffers that are in the group, and have not come back as a whole message.
-    inside: usize,
-    /// Messages that have begun to arrive, and wait for memory.
-    waiting: VecDeque<u64>,
-}
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The state of a transfer once it was offered.
 struct Accepted {
-    id: TransferId,
+    manifest: Arc<Manifest>,
+    segment_bytes: usize,
     layout: StreamLayout,
     writer: WriterThread,
     pool: Pool,
-    /// The number of segments that are whole, here or on the disk.
+    /// The number of bytes that are lacking.
+    lacks: u64,
+    /// Whether there has been a plan.
+    planned: bool,
+    /// The segment before which all that are for this receiver have come.
     received: u64,
-    /// The number of segments that are written.
+    /// The number of bytes that are written, of those that were lacking.
     written: u64,
     partials: BTreeMap<u64, Partial>,
     /// The block size of the partials.
@@ -110,7 +73,8 @@ pub(super) struct Transfer<'r> {
     bulk: &'r mut Bulk<MixedFabric>,
     turn: &'r TransferLock,
     root: Arc<Root>,
-    kept: Option<InterruptedBlocks>,
+    /// This receiver's node id.
+    me: u32,
     accepted: Option<Accepted>,
     current: Option<ReceivingGroup>,
     /// The next group, which begins when the current one is over and there is memory for it.
@@ -122,18 +86,13 @@ pub(super) struct Transfer<'r> {
 }
 
 impl<'r> Transfer<'r> {
-    pub(super) fn new(
-        bulk: &'r mut Bulk<MixedFabric>,
-        turn: &'r TransferLock,
-        root: Arc<Root>,
-        kept: Option<InterruptedBlocks>,
-    ) -> Transfer<'r> {
+    pub(super) fn new(bulk: &'r mut Bulk<MixedFabric>, turn: &'r TransferLock, root: Arc<Root>) -> Transfer<'r> {
         let received_before = bulk.fabric().bytes_received();
         Transfer {
+            me: bulk.fabric().node().0,
             bulk,
             turn,
             root,
-            kept,
             accepted: None,
             current: None,
             next: None,
@@ -150,21 +109,16 @@ impl<'r> Transfer<'r> {
         self.turn.end_soon();
         let offered = self.accepted.is_some();
         match ended {
-            Ok(Outcome { placed, kept, failed, failures }) => {
-                tell(ServeEvent::Finished { placed, kept, failed, failures });
+            Ok(Outcome { placed, unchanged, kept, deleted, losses, failed, failures }) => {
+                let losses = losses.into();
+                tell(ServeEvent::Finished { placed, unchanged, kept, deleted, losses, failed, failures });
             }
             Err(Abort::Gone(error)) if !offered => tracing::debug!(%error, "a caller made no offer"),
+            // That is no transfer.
+            Err(Abort::Left) => return false,
             Err(end) => {
                 let reason = end.to_string();
-                let word = match end {
-                    Abort::Refused(why) => Some(ToSource::Refused(why)),
-                    Abort::Failed(why) => Some(ToSource::Failed(why)),
-                    Abort::Breach(_) => Some(ToSource::Failed(reason.clone())),
-                    Abort::Stopped => {
-                        Some(ToSource::Failed("it was stopped; start it again, and push with --resume".to_owned()))
-                    }
-                    Abort::Gone(_) | Abort::Aborted(_) => None,
-                };
+                let word = end.word();
                 if let Some(word) = word {
                     // A source that has gone can't be told.
                     let _ = self.say(&word);
@@ -175,12 +129,6 @@ impl<'r> Transfer<'r> {
             }
         }
         offered
-    }
-
-    /// Returns the blocks that another attempt can use.
-    pub(super) fn kept(self) -> Option<InterruptedBlocks> {
-        let Some(Accepted { id, block_bytes, partials, outcome, .. }) = self.accepted else { return self.kept };
-        (outcome.is_none() && !partials.is_empty()).then_some(InterruptedBlocks { id, block_bytes, partials })
     }
 
     fn serve(
@@ -214,12 +162,17 @@ impl<'r> Transfer<'r> {
             }
             while let Ok(Heard { message, .. }) = heard.try_recv() {
                 busy = true;
-                self.on_message(message.map_err(Abort::Gone)?)?;
+                self.on_message(message.map_err(Abort::Gone)?, tell)?;
             }
-            let said = self.accepted.as_ref().and_then(|accepted| accepted.writer.said.try_recv().ok());
-            if let Some(said) = said {
-                busy = true;
-                self.on_said(said, tell)?;
+            match self.accepted.as_ref().map(|accepted| accepted.writer.worker.said.try_recv()) {
+                Some(Ok(said)) => {
+                    busy = true;
+                    self.on_said(said)?;
+                }
+                Some(Err(TryRecvError::Disconnected)) => {
+                    return Err(Abort::Failed("the thread that writes files has ended".to_owned()));
+                }
+                Some(Err(TryRecvError::Empty)) | None => {}
             }
             self.supply()?;
             self.report(tell)?;
@@ -239,25 +192,26 @@ impl<'r> Transfer<'r> {
         if !(1..=MAX_SEGMENT_BYTES).contains(&offer.segment_bytes) {
             return Err(Abort::Refused(format!("segments of {} bytes are not possible", offer.segment_bytes)));
         }
-        if offer.receivers.len() > MAX_RECEIVERS {
-            return Err(Abort::Refused(format!("{} receivers are more than {MAX_RECEIVERS}", offer.receivers.len())));
-        }
-        for Address { node, at } in std::mem::take(&mut offer.receivers) {
-            self.bulk.fabric().learn(NodeId(node), &[at]);
-        }
         let manifest = Manifest::new(std::mem::take(&mut offer.entries));
         let manifest = Arc::new(manifest.map_err(|error| Abort::Refused(error.to_string()))?);
-        let segment_bytes = offer.segment_bytes as usize;
-        let id = manifest.id(segment_bytes);
-        let layout = StreamLayout::new(&manifest, segment_bytes);
-        let kept = self.kept.take().filter(|kept| offer.resume && kept.id == id);
-        let (block_bytes, partials) = kept.map(|kept| (kept.block_bytes, kept.partials)).unwrap_or_default();
-        let writer = writer::start(Arc::clone(&self.root), manifest, &offer, self.bulk.waker());
+        let (segment_bytes, root) = (offer.segment_bytes as usize, Arc::clone(&self.root));
+        let waker = self.bulk.waker();
+        let writer = WriterThread::start(root, Arc::clone(&manifest), segment_bytes, offer.options, self.me, waker);
         let writer = writer.map_err(|error| Abort::Refused(format!("the system gives no thread: {error}")))?;
-        let pool = Pool::new(0, 0);
-        let accepted =
-            Accepted { id, layout, writer, pool, received: 0, written: 0, partials, block_bytes, outcome: None };
-        self.accepted = Some(accepted);
+        self.accepted = Some(Accepted {
+            manifest,
+            segment_bytes,
+            layout: StreamLayout::new(&[], segment_bytes),
+            writer,
+            pool: Pool::new(0, 0),
+            lacks: 0,
+            planned: false,
+            received: 0,
+            written: 0,
+            partials: BTreeMap::new(),
+            block_bytes: 0,
+            outcome: None,
+        });
         Ok(())
     }
 
@@ -270,20 +224,17 @@ impl<'r> Transfer<'r> {
         self.accepted.as_mut().expect("nothing else happens before an offer was accepted")
     }
 
-    fn on_said(&mut self, said: WriterReport, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
+    fn on_said(&mut self, said: WriterReport) -> Result<(), Abort> {
         match said {
-            WriterReport::Opened(Written { segments, first_open, files }) => {
-                let accepted = self.accepted();
-                (accepted.received, accepted.written) = (segments, segments);
-                accepted.partials.retain(|&segment, _| segment >= segments);
-                let (bytes, held) = (accepted.layout.bytes(), accepted.layout.begin(segments));
-                tell(ServeEvent::Began { transfer: accepted.id.to_string(), files, bytes, held });
-                let holding = Holding { first_open: first_open as u32, ..self.holding() };
-                self.say(&ToSource::Ready(holding)).map_err(Abort::Gone)?;
+            WriterReport::Opened(lacking) => self.on_opened(lacking)?,
+            WriterReport::Compared { entry, missing } => {
+                self.accepted().lacks += missing.iter().map(|range| range.end - range.start).sum::<u64>();
+                let ranges = missing.into_iter().map(|range| (range.start, range.end - range.start)).collect();
+                self.say(&ToSource::Missing { entry, ranges }).map_err(Abort::Gone)?;
             }
-            WriterReport::Wrote { buffer, segments } => {
+            WriterReport::Wrote { buffer, written } => {
                 let accepted = self.accepted();
-                accepted.written = segments;
+                accepted.written = written;
                 accepted.pool.give_shared(buffer);
             }
             WriterReport::Failed(error) => return Err(Abort::Failed(error.to_string())),
@@ -292,32 +243,66 @@ impl<'r> Transfer<'r> {
         Ok(())
     }
 
-    fn holding(&mut self) -> Holding {
+    fn on_opened(&mut self, lacking: Lacking) -> Result<(), Abort> {
         let accepted = self.accepted();
-        let partial = accepted.partials.keys().copied().collect();
-        Holding { segments: accepted.received, partial, first_open: 0 }
+        let entries = accepted.manifest.entries();
+        accepted.lacks = lacking.whole.iter().map(|&entry| entries[entry as usize].contents_before(u64::MAX)).sum();
+        self.say(&ToSource::Ready(lacking)).map_err(Abort::Gone)
     }
 
-    fn on_message(&mut self, message: ToReceiver) -> Result<(), Abort> {
+    fn holding(&mut self) -> Holding {
+        let accepted = self.accepted();
+        Holding { segments: accepted.received, partial: accepted.partials.keys().copied().collect() }
+    }
+
+    fn on_message(&mut self, message: ToReceiver, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
         match message {
             ToReceiver::Offer(_) => return Err(Abort::Breach("it made a second offer".to_owned())),
+            ToReceiver::Chunks { entry, chunks } => {
+                self.accepted().writer.worker.order(WriterTask::Compare { entry, chunks });
+            }
+            ToReceiver::Plan { receivers, parts } => {
+                for Address { node, at } in receivers {
+                    self.bulk.fabric().learn(NodeId(node), &[at]);
+                }
+                self.plan(parts, tell)?;
+            }
             ToReceiver::Join(join) => self.next = Some(join),
-            ToReceiver::Verdicts(verdicts) => self.accepted().writer.order(WriterTask::Verdicts(verdicts)),
-            ToReceiver::Finish => self.accepted().writer.order(WriterTask::Finish),
+            ToReceiver::Verdicts(verdicts) => self.accepted().writer.worker.order(WriterTask::Verdicts(verdicts)),
+            ToReceiver::Finish => self.accepted().writer.worker.order(WriterTask::Finish),
             ToReceiver::Abort(reason) => return Err(Abort::Aborted(reason)),
+            ToReceiver::Leave => return Err(Abort::Left),
+        }
+        Ok(())
+    }
+
+    /// Takes a plan: segments are counted from its beginning.
+    fn plan(&mut self, parts: Vec<PlanPart>, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
+        let in_group = self.current.is_some() || self.next.is_some();
+        let Accepted { manifest, segment_bytes, layout, writer, lacks, planned, received, partials, .. } =
+            self.accepted();
+        if in_group || !partials.is_empty() || !plan::check(&parts, manifest) {
+            return Err(Abort::Breach("its plan can't be one".to_owned()));
+        }
+        *layout = StreamLayout::new(&parts, *segment_bytes);
+        *received = 0;
+        let (files, bytes, held) = (manifest.files(), manifest.bytes(), manifest.bytes().saturating_sub(*lacks));
+        let is_first = !std::mem::replace(planned, true);
+        writer.worker.order(WriterTask::Plan(parts));
+        if is_first {
+            let transfer = manifest.id().to_string();
+            tell(ServeEvent::Began { transfer, files, bytes, held });
         }
         Ok(())
     }
 
     fn join(&mut self, join: Join) -> Result<(), Abort> {
-        let id = join.id();
-        let Accepted { layout, received, .. } = self.accepted();
-        let fits = join.first == *received && join.first < join.end && join.end <= layout.segments();
-        let largest = layout.largest();
-        if !fits
-            || (join.partial && join.end != join.first + 1)
-            || !(1..=largest.max(1) as u64).contains(&join.block_bytes)
-        {
+        let (id, me) = (join.id(), self.me);
+        let Accepted { layout, received, segment_bytes, .. } = self.accepted();
+        *received = layout.next_for(me, *received);
+        let fits = join.first == *received && join.first < join.end && join.end <= layout.part_end(join.first);
+        let largest = *segment_bytes;
+        if !fits || (join.partial && join.end != join.first + 1) || !(1..=largest as u64).contains(&join.block_bytes) {
             let Join { first, end, block_bytes, .. } = join;
             return Err(Abort::Breach(format!(
                 "segments {first}..{end} in blocks of {block_bytes} bytes can't come next"
@@ -392,7 +377,7 @@ impl<'r> Transfer<'r> {
                     // The segment came again from the first block.
                     accepted.pool.give_shared(buffer);
                 }
-                accepted.writer.order(WriterTask::Write { segment, buffer, len });
+                accepted.writer.worker.order(WriterTask::Write { segment, buffer, len });
                 Ok(())
             }
             // Buffers come back through the writer.
@@ -469,18 +454,20 @@ impl<'r> Transfer<'r> {
     /// Reports the files' progress to both sides, at most once an interval.
     fn report(&mut self, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
         let Some(accepted) = &self.accepted else { return Ok(()) };
-        let written = accepted.layout.begin(accepted.written);
+        let written = accepted.written;
         let due = if written > self.told { PROGRESS } else { SIGN_OF_LIFE };
         if self.said_last.elapsed() < due {
             return Ok(());
         }
         self.told = written;
-        tell(ServeEvent::Progress { written });
+        let held = accepted.manifest.bytes().saturating_sub(accepted.lacks);
+        if accepted.planned {
+            tell(ServeEvent::Progress { written: held + written });
+        }
         self.say(&ToSource::Progress { written }).map_err(Abort::Gone)
     }
 
-    /// Keeps the blocks that the group has received, after an early end, and writes the segments that were received
-    /// whole.
+    /// Writes what the group has received, after an early end: whole segments, and blocks of others.
     fn collect(&mut self) {
         self.link = None;
         let mut events = Vec::new();
@@ -493,6 +480,11 @@ impl<'r> Transfer<'r> {
             let interrupted = self.bulk.remove(id);
             self.keep(interrupted);
             self.current = None;
+        }
+        let Some(accepted) = &mut self.accepted else { return };
+        let block_bytes = accepted.block_bytes;
+        for (segment, Partial { held, buffer }) in std::mem::take(&mut accepted.partials) {
+            accepted.writer.worker.order(WriterTask::Salvage { segment, held, block_bytes, buffer });
         }
     }
 }

@@ -2,4 +2,7 @@
 
 mod files;
 mod hostile;
+mod metadata;
+mod names;
 mod network;
+mod pair;

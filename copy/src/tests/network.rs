@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{
     super::{PushOptions, PushProgress, PushReport, Receiver, ReceiverNetwork, ServeEvent, ServeOptions, push},
-    files::assert_same,
+    pair::assert_same,
 };
 
 /// Receivers `a`, `b`, … of a cluster of their own, each with a directory, that serve until this is dropped.
@@ -176,6 +176,10 @@ fn files_reach_all_receivers_whatever_the_algorithm() {
             write(&cluster.from(&format!("small/{}/{i}", i % 7)), i, i as usize * 3);
         }
         for name in super::super::flat_names() {
+            for receiver in cluster.names() {
+                let _ = fs::remove_file(cluster.at(receiver, "large"));
+                let _ = fs::remove_dir_all(cluster.at(receiver, "small"));
+            }
             let mut options = cluster.options();
             options.algorithm = super::super::flat(name).unwrap();
             let report = cluster.push(&options);
@@ -217,7 +221,6 @@ fn a_push_that_was_stopped_resumes_with_what_is_missing() {
             .find(|_| !cluster.clear("file"))
             .expect("a push that was stopped before a receiver had the file");
         assert!(first.interrupted, "{first:?}");
-        let options = PushOptions { resume: true, ..options };
         let report = cluster.push(&options);
         assert!(report.is_complete(), "{report:?}");
         for receiver in &report.receivers {
@@ -238,7 +241,7 @@ fn who_is_behind_gets_what_he_lacks_and_nobody_gets_anything_twice() {
         assert!(cluster.push_some(&options, 1).interrupted || cluster.at("b", "file").exists());
         options.to = cluster.to(&["c"]);
         assert!(cluster.push(&options).is_complete());
-        let options = PushOptions { resume: true, ..cluster.options() };
+        let options = cluster.options();
         let report = cluster.push(&options);
         assert!(report.is_complete(), "{report:?}");
         for receiver in &report.receivers {
@@ -250,14 +253,74 @@ fn who_is_behind_gets_what_he_lacks_and_nobody_gets_anything_twice() {
 }
 
 #[test]
-fn a_receiver_that_is_not_there_is_named_before_anything_moves() {
+fn a_receiver_that_is_not_there_is_named_and_costs_the_others_nothing() {
     let cluster = Cluster::new(1);
     write(&cluster.from("file"), 8, 1000);
     let mut options = cluster.options();
     options.to.push("nobody".to_owned());
-    let error = push(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+    let tell = |options: &PushOptions| push(options, &AtomicBool::new(false), &mut |_| {});
+    let required = PushOptions { require_all: true, ..options.clone() };
+    let error = tell(&required).unwrap_err().to_string();
     assert!(error.contains("no receiver \"nobody\" runs") && error.contains("squall cp serve"), "{error}");
     assert!(!cluster.at("a", "file").exists());
+    let report = tell(&options).unwrap();
+    assert!(!report.is_complete() && report.receivers[0].error.is_none(), "{report:?}");
+    assert!(report.receivers[1].error.as_ref().unwrap().contains("no receiver \"nobody\" runs"), "{report:?}");
+    cluster.assert_copied("file");
+    options.to = vec!["nobody".to_owned()];
+    assert!(tell(&options).unwrap_err().to_string().contains("no receiver \"nobody\" runs"));
+}
+
+#[test]
+fn a_receiver_that_comes_late_is_taken_in() {
+    let mut cluster = Cluster::new(2);
+    write(&cluster.from("file"), 8, 3_000_000);
+    write(&cluster.from("small"), 9, 10);
+    let mut options = cluster.options();
+    options.to.push("c".to_owned());
+    // So slow that there is time to come.
+    options.limit_rate = Some(1_000_000);
+    fs::create_dir(cluster.at("c", "")).unwrap();
+    let pushed = thread::spawn(move || push(&options, &AtomicBool::new(false), &mut |_| {}).unwrap());
+    thread::sleep(std::time::Duration::from_millis(300));
+    cluster.serve("c");
+    let report = pushed.join().unwrap();
+    assert!(report.is_complete() && report.groups > 1, "{report:?}");
+    for receiver in &report.receivers {
+        assert!(receiver.moved <= report.bytes + options_block(), "nothing moves twice: {report:?}");
+    }
+    cluster.assert_copied("file");
+    cluster.assert_copied("small");
+}
+
+fn options_block() -> u64 {
+    8 << 10
+}
+
+#[test]
+fn a_second_push_moves_nothing_and_one_of_changes_moves_those() {
+    for cluster in Cluster::both(2) {
+        write(&cluster.from("d/large"), 1, 3_000_000);
+        write(&cluster.from("d/small"), 2, 100);
+        assert!(cluster.push(&cluster.options()).is_complete());
+        let again = cluster.push(&cluster.options());
+        assert!(again.is_complete(), "{again:?}");
+        assert!(again.receivers.iter().all(|at| (at.moved, at.unchanged, at.written) == (0, 2, 0)), "{again:?}");
+        let mut bytes = noise(1, 3_000_000);
+        bytes[1_500_000..1_500_100].fill(0);
+        fs::write(cluster.from("d/large"), bytes).unwrap();
+        fs::remove_file(cluster.at("b", "d/small")).unwrap();
+        let dry = cluster.push(&PushOptions { dry_run: true, ..cluster.options() });
+        assert!(dry.is_complete() && !cluster.at("b", "d/small").exists(), "{dry:?}");
+        assert_eq!((dry.receivers[0].lacked, dry.receivers[1].lacked), (1, 2), "{dry:?}");
+        let report = cluster.push(&cluster.options());
+        assert!(report.is_complete(), "{report:?}");
+        for (before, at) in dry.receivers.iter().zip(&report.receivers) {
+            assert!(at.moved > 0 && at.moved < 600_000, "{report:?}");
+            assert_eq!(before.written, at.written);
+        }
+        cluster.assert_copied("d");
+    }
 }
 
 #[test]

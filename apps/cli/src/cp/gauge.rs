@@ -10,6 +10,9 @@ use indicatif::{HumanBytes, HumanDuration, MultiProgress, ProgressBar, ProgressS
 /// The interval of lines where there is no terminal.
 const LINES: Duration = Duration::from_secs(1);
 
+/// The longest time that is told as what is left.
+const LONGEST: Duration = Duration::from_secs(99 * 3600);
+
 /// Shows the progress of several parts of a whole.
 pub(super) enum Gauge {
     Bars { whole: ProgressBar, parts: Vec<ProgressBar>, _all: MultiProgress },
@@ -71,14 +74,18 @@ impl Gauge {
                 *last = Instant::now();
                 let all = bytes * parts.len() as u64;
                 let rate = written.saturating_sub(*held) as f64 / began.elapsed().as_secs_f64();
-                let left = Duration::from_secs_f64(((all - written.min(all)) as f64 / rate.max(1.0)).min(1e9));
+                let seconds = (all - written.min(all)) as f64 / rate;
+                let left = match Duration::try_from_secs_f64(seconds) {
+                    Ok(left) if left < LONGEST => format!("{} left", HumanDuration(left)),
+                    // Nothing moves.
+                    _ => "waiting".to_owned(),
+                };
                 let each: Vec<String> = parts.iter().map(|part| told(part, bytes)).collect();
                 eprintln!(
-                    "{title}: {} of {}, {}/s, {} left; {}",
+                    "{title}: {} of {}, {}/s, {left}; {}",
                     HumanBytes(written),
                     HumanBytes(all),
                     HumanBytes(rate as u64),
-                    HumanDuration(left),
                     each.join(", ")
                 );
             }

@@ -12,8 +12,15 @@ use crate::{protection::ProtectionArgs, target::name};
 
 /// Receives: waits for sources, and puts what they send into a directory. Nothing outside it is ever written.
 ///
-/// Takes one transfer after the other, until Ctrl-C.
+/// Takes one transfer after the other, until Ctrl-C. As root it keeps the owners of files; as another user, what that
+/// user may set.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  squall cp serve --dir /srv/a --name a
+  squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
+
+Exit codes: 0 it was stopped, or took its one transfer; 1 it can't serve, or something of its one transfer failed; \
+2 the arguments make no sense.")]
 pub(super) struct ServeArgs {
     /// The directory that copies go into
     #[arg(long)]
@@ -57,7 +64,7 @@ impl ServeArgs {
             eprintln!("{name}: listens on {address}");
         }
         for transfer in receiver.partial() {
-            eprintln!("{name}: transfer {transfer} is not complete; its source can push again with --resume");
+            eprintln!("{name}: transfer {transfer} is not complete; the next push of the same names goes on with it");
         }
         // Scripts wait for this line.
         writeln!(std::io::stdout(), "{name}: ready, copies go into {}", options.directory.display())
@@ -75,11 +82,14 @@ impl ServeArgs {
                     let part = PartProgress { name: &name, held: before, written, over: None };
                     gauge.show(total, [part].into_iter());
                 }
-                ServeEvent::Finished { placed, kept, failed, failures: count } => {
+                ServeEvent::Finished { placed, unchanged, kept, deleted, failed, failures: count, .. } => {
                     gauge.end();
                     failures = count;
                     failed.iter().for_each(|failed| eprintln!("{name}: {failed}"));
-                    eprintln!("{name}: done: {placed} in place, {kept} kept, {failures} failed");
+                    eprintln!(
+                        "{name}: done: {placed} in place, {unchanged} unchanged, {kept} kept, {deleted} removed, {failures} \
+                         failed"
+                    );
                 }
                 ServeEvent::Interrupted { reason } => {
                     gauge.end();
