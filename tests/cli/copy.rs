@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub(super) struct World {
     base: TempDir,
     cluster: String,
-    receivers: Vec<(String, Child)>,
+    pub(super) receivers: Vec<(String, Child)>,
 }
 
 impl World {
@@ -74,11 +74,11 @@ impl World {
         report
     }
 
-    fn receiver(&mut self, name: &str) -> &mut Child {
+    pub(super) fn receiver(&mut self, name: &str) -> &mut Child {
         &mut self.receivers.iter_mut().find(|(known, _)| known == name).unwrap().1
     }
 
-    fn kill(&mut self, name: &str) {
+    pub(super) fn kill(&mut self, name: &str) {
         let child = self.receiver(name);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -273,11 +273,11 @@ fn a_receiver_with_a_full_disk_costs_the_others_nothing_and_resumes() {
 }
 
 /// A file system of a few bytes.
-struct Tmpfs(PathBuf);
+pub(super) struct Tmpfs(PathBuf);
 
 impl Tmpfs {
     /// None where this user may not mount: the test is skipped, unless skips are forbidden.
-    fn mount(at: &Path, bytes: usize) -> Option<Tmpfs> {
+    pub(super) fn mount(at: &Path, bytes: usize) -> Option<Tmpfs> {
         let size = format!("size={bytes}");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "squall-cp"]).arg(at).output();
         if mounted.is_ok_and(|output| output.status.success()) {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod copy;
+mod copy_interrupted;
 mod copy_network;
 mod copy_options;
 #[path = "../support/drawing.rs"]
