@@ -112,19 +112,32 @@ impl Attributes {
         Ok(Attributes::new(&read(path, kinds)?))
     }
 
+    /// Tells whether a program gets capabilities.
+    pub(crate) fn has_capability(&self) -> bool {
+        self.get(CAPABILITY).is_some()
+    }
+
     /// Returns the mode with no more rights than a file has by its list, which is not kept: with a list, the mode's
     /// group bits are the list's mask, not what the group may do.
     pub(crate) fn mode_without_list(&self, mode: u32) -> u32 {
         self.get(ACCESS_LIST).map_or(mode, |list| without_list(list, mode))
     }
 
-    /// Gives a file these attributes, and takes others from it that are of the kinds that are kept. Returns those that
+    /// Gives a file these attributes, and takes others from it that are of the kinds that are kept; from a file in the
+    /// staging directory, `is_own`, all others. Returns those that
     /// could not be set, by name.
-    pub(crate) fn apply(&self, file: BorrowedFd<'_>, kinds: AttributeKinds) -> Result<Vec<(Vec<u8>, Errno)>, Errno> {
+    pub(crate) fn apply(
+        &self,
+        file: BorrowedFd<'_>,
+        kinds: AttributeKinds,
+        is_own: bool,
+    ) -> Result<Vec<(Vec<u8>, Errno)>, Errno> {
         use std::os::fd::AsRawFd;
         // By this path also a file that its owner may not open is reached.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let here = match read(std::path::Path::new(&path), kinds) {
+        // What is not kept goes from what was left behind by another push, too.
+        let all = AttributeKinds { lists: true, others: true };
+        let here = match read(std::path::Path::new(&path), if is_own { all } else { kinds }) {
             Ok(here) => here,
             Err(Errno::NOTSUP) => BTreeMap::new(),
             Err(error) => return Err(error),

@@ -58,7 +58,13 @@ pub(crate) const SET_GROUP: u32 = 0o2000;
 
 /// Gives what `file` is open as, an `O_PATH` handle too, the owner, attributes, mode and times of an entry. What is
 /// right already is not touched.
-pub(crate) fn dress(file: impl AsFd, entry: &Entry, keep: Keep, losses: &mut Losses) -> Result<(), Errno> {
+pub(crate) fn dress(
+    file: impl AsFd,
+    entry: &Entry,
+    keep: Keep,
+    is_own: bool,
+    losses: &mut Losses,
+) -> Result<(), Errno> {
     let file = file.as_fd();
     // By this path the kernel reaches what the handle stands for, which may be closed to its own user.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -67,7 +73,11 @@ pub(crate) fn dress(file: impl AsFd, entry: &Entry, keep: Keep, losses: &mut Los
     let owner_changes =
         entry.owner.is_some_and(|owner| keep.owners && (before.st_uid, before.st_gid) != (owner.user, owner.group));
     let is_link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
-    let narrow = before.st_mode & entry.mode & 0o777;
+    // Its owner's rights, and the sticky bit, give nobody else any; set-id bits of a directory let nobody run as
+    // another.
+    let is_directory = FileType::from_raw_mode(before.st_mode) == FileType::Directory;
+    let others = if is_directory { 0o7777 } else { 0o1777 };
+    let narrow = before.st_mode & (entry.mode | 0o700) & others;
     if !is_link && (owner_changes || before.st_mode & 0o7777 != entry.mode) && narrow != before.st_mode & 0o7777 {
         // A new owner must not have the rights of the old for a moment.
         set_mode(narrow)?;
@@ -90,7 +100,7 @@ pub(crate) fn dress(file: impl AsFd, entry: &Entry, keep: Keep, losses: &mut Los
         losses.set_ids += 1;
         losses.tell(&entry.path, "set-id bits, which go with the owner,", Errno::PERM);
     }
-    let failed = entry.attributes.apply(file, keep.attributes)?;
+    let failed = entry.attributes.apply(file, keep.attributes, is_own)?;
     for (name, cause) in failed {
         if is_list(&name) {
             if is_access_list(&name) {
@@ -106,6 +116,11 @@ pub(crate) fn dress(file: impl AsFd, entry: &Entry, keep: Keep, losses: &mut Los
     let now = fstat(file)?;
     if now.st_mode & 0o7777 != mode {
         set_mode(mode)?;
+        // The system takes a set-id bit silently from who is not in the group.
+        if mode & !fstat(file)?.st_mode & (SET_USER | SET_GROUP) != 0 {
+            losses.set_ids += 1;
+            losses.tell(&entry.path, "set-id bits", Errno::PERM);
+        }
     }
     set_times(&path, &now, entry.mtime)
 }

@@ -65,6 +65,24 @@ impl Ranges {
     }
 }
 
+/// Tells whether ranges, each an offset and a length, are in order, do not overlap, and each lies within one of
+/// `contents`, which are in order too.
+pub(crate) fn lie_in(ranges: &[(u64, u64)], mut contents: impl Iterator<Item = Range<u64>>) -> bool {
+    let mut here = contents.next();
+    let mut end = 0;
+    ranges.iter().all(|&(at, len)| {
+        while here.as_ref().is_some_and(|here| here.end <= at) {
+            here = contents.next();
+        }
+        let range_end = at.checked_add(len);
+        let is_inside =
+            here.as_ref().is_some_and(|here| here.start <= at && range_end.is_some_and(|to| to <= here.end));
+        let fits = at >= end && len > 0 && is_inside;
+        end = at.saturating_add(len);
+        fits
+    })
+}
+
 /// The extents that a receiver lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lacks(Vec<Extent>);
@@ -119,6 +137,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn ranges_of_a_file_lie_within_its_contents() {
+        let contents = || [0..10, 20..30].into_iter();
+        for good in [&[][..], &[(0, 10)], &[(0, 3), (3, 7), (20, 1), (29, 1)]] {
+            assert!(lie_in(good, contents()), "{good:?}");
+        }
+        for bad in
+            [&[(0, 11)][..], &[(9, 12)], &[(10, 1)], &[(0, 0)], &[(3, 2), (0, 1)], &[(0, 3), (2, 2)], &[(29, u64::MAX)]]
+        {
+            assert!(!lie_in(bad, contents()), "{bad:?}");
+        }
+        assert!(!lie_in(&[(0, 1)], std::iter::empty()));
+    }
 
     proptest! {
         #[test]

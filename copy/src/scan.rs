@@ -194,6 +194,7 @@ impl Walk<'_> {
         // A program does not run as another user than the one who made it so.
         let lost =
             if user == metadata.uid() { 0 } else { SET_USER } | if group == metadata.gid() { 0 } else { SET_GROUP };
+        let lost = if self.options.keep.owners { lost } else { SET_USER | SET_GROUP };
         let mode = mode & !lost;
         let is_directory = kind == EntryKind::Directory;
         let mtime = Mtime { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 };

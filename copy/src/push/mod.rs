@@ -283,7 +283,7 @@ pub struct ReceiverReport {
     pub unchanged: u64,
     /// Names that existed, and were kept.
     pub kept: u64,
-    /// Names that were removed; in a dry run, that would be, a directory counting as one.
+    /// Names that were removed; in a dry run, that would be.
     pub deleted: u64,
     /// The properties that could not be kept of files that are in place.
     pub losses: CopyLosses,
@@ -340,10 +340,12 @@ pub fn push(
     }
     let filter = Filter::new(&options.patterns)?;
     let how = ScanOptions { keep: options.attributes, owner: options.owner, links: options.links, filter: &filter };
-    let Scan { manifest, sources, skipped, spared, refused } = scan(&options.paths, &how)?;
+    let Scan { manifest, sources, skipped, spared, mut refused } = scan(&options.paths, &how)?;
+    if options.delete && spared.len() > SPARED {
+        refused.push(format!("nothing is removed: {} names are left out, and at most {SPARED} can be", spared.len()));
+    }
     // What could not be read looks like what is not there.
-    let may_delete = refused.is_empty() && spared.len() <= SPARED;
-    let careful = (options.delete && !may_delete).then(|| PushOptions { delete: false, ..options.clone() });
+    let careful = (options.delete && !refused.is_empty()).then(|| PushOptions { delete: false, ..options.clone() });
     let options = careful.as_ref().unwrap_or(options);
     let sink = options.sink(if options.delete { spared } else { Vec::new() });
     let (fabric, finder) = open_fabric(options)?;

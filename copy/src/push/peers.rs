@@ -9,7 +9,7 @@ use squall_services::ControlStream;
 use super::{
     super::{
         control::{Address, ControlLink, FrameError, Heard, Layer, MAX_VERDICTS, Over, Report, ToReceiver, ToSource},
-        extent::{Extent, Lacks, PlanPart},
+        extent::{Extent, Lacks, PlanPart, lie_in},
         feed::Verdicts,
         layout::{Piece, StreamLayout},
         manifest::Manifest,
@@ -272,7 +272,8 @@ impl<'o> Peers<'o> {
         words: &mut Vec<PeerEvent>,
     ) {
         let fits = |held: &Holding, before: &Holding| {
-            (before.segments..=segments).contains(&held.segments) && held.partial.iter().all(|at| *at < segments)
+            let is_partial = |at: &u64| (held.segments..segments).contains(at);
+            (before.segments..=segments).contains(&held.segments) && held.partial.iter().all(is_partial)
         };
         let at = &mut self.peers[peer];
         match message {
@@ -327,13 +328,8 @@ impl<'o> Peers<'o> {
     fn on_missing(&mut self, peer: usize, entry: u32, ranges: &[(u64, u64)], words: &mut Vec<PeerEvent>) {
         let at = &mut self.peers[peer];
         let ReceiverState::Comparing(left) = &mut at.state else { return self.lose_breaker(peer) };
-        let bytes = self.manifest.entries().get(entry as usize).map_or(0, |entry| entry.bytes());
-        let mut end = 0;
-        let fits = ranges.iter().all(|&(at, len)| {
-            let fits = at >= end && len > 0 && at.checked_add(len).is_some_and(|end| end <= bytes);
-            end = at.saturating_add(len);
-            fits
-        });
+        let contents = self.manifest.entries().get(entry as usize).into_iter().flat_map(|entry| entry.contents());
+        let fits = lie_in(ranges, contents);
         if !left.remove(&entry) || !fits {
             return self.lose_breaker(peer);
         }

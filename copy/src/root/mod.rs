@@ -56,6 +56,11 @@ impl PlaceError {
         move |cause| PlaceError::Disk { attempt, path: path.to_string(), cause }
     }
 
+    /// Tells whether a directory has the name of what is no directory.
+    pub(crate) fn is_in_the_way(&self) -> bool {
+        matches!(self, PlaceError::Name { cause: Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST, .. })
+    }
+
     /// Returns a conversion of errors about a name that the source chose.
     pub(crate) fn name(attempt: &'static str, path: &RelPath) -> impl FnOnce(Errno) -> PlaceError {
         move |cause| match cause {
@@ -336,6 +341,12 @@ impl Root {
     pub(crate) fn find(&self, path: &RelPath) -> Option<Found> {
         let (parent, name) = self.parent(path).ok()?;
         statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(Found)
+    }
+
+    /// Returns the directory that a path lies in.
+    pub(crate) fn find_parent(&self, path: &RelPath) -> Option<Found> {
+        let (parent, _) = self.parent(path).ok()?;
+        fstat(&*parent).ok().map(Found)
     }
 
     /// Returns the target of a link.

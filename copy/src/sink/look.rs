@@ -13,6 +13,7 @@ use rustix::{fs::FileType, io::Errno};
 use super::{
     super::{
         chunks::{Chunk, Reuse, Stock},
+        dress::Keep,
         extent::Ranges,
         manifest::{Entry, EntryKind},
         path::RelPath,
@@ -49,16 +50,23 @@ impl Sink {
         let compare_all = self.options.checksum || tops(&manifest).any(|name| self.root.has_unsynced(name));
         let mut lacking = Lacking::default();
         for (index, entry) in manifest.entries().iter().enumerate() {
-            if entry.kind == EntryKind::Directory || self.states[index] == EntryState::Failed {
+            let found = self.root.find(&entry.path);
+            if entry.kind == EntryKind::Directory {
+                let is_other = found.is_some_and(|found| found.kind() != FileType::Directory);
+                if self.options.dry_run && is_other && !self.gives_way(&entry.path)? {
+                    self.accept(index, Err(PlaceError::name("make the directory", &entry.path)(Errno::NOTDIR)))?;
+                }
                 continue;
             }
-            let found = self.root.find(&entry.path);
+            if self.states[index] == EntryState::Failed {
+                continue;
+            }
             if found.is_some() && !self.options.clobber {
                 self.states[index] = EntryState::Kept;
                 self.outcome.kept += 1;
                 continue;
             }
-            if found.is_some_and(|found| found.kind() == FileType::Directory) && !self.options.delete {
+            if found.is_some_and(|found| found.kind() == FileType::Directory) && !self.gives_way(&entry.path)? {
                 self.accept(index, Err(PlaceError::name("put in place", &entry.path)(Errno::ISDIR)))?;
                 continue;
             }
@@ -69,7 +77,8 @@ impl Sink {
             let same = found.is_some_and(|found| (found.bytes(), found.mtime()) == (entry.bytes(), entry.mtime));
             let trusted = !compare_all && !found.is_some_and(|found| self.would_empower(&found, entry));
             let worth = if trusted { WORTH_COMPARING } else { 1 };
-            if same && (trusted || entry.bytes() == 0) && found.is_some_and(|found| self.claim(&found)) {
+            let alike = trusted || entry.bytes() == 0 && !found.is_some_and(|found| self.would_empower(&found, entry));
+            if same && alike && found.is_some_and(|found| self.claim(&found)) {
                 self.unchanged(index);
             } else if entry.bytes() >= worth && found.is_some_and(|found| found.bytes() >= worth)
                 || self.staged.contains_key(&stem(&entry.path))
@@ -81,11 +90,22 @@ impl Sink {
             }
         }
         if self.options.dry_run {
-            lacking.doomed = if self.options.delete { self.delete()? } else { 0 };
+            let ways = self.outcome.deleted;
+            lacking.doomed = ways + if self.options.delete { self.delete()? } else { 0 };
             lacking.failed.clone_from(&self.outcome.failed);
             lacking.failures = self.outcome.failures;
         }
         Ok(lacking)
+    }
+
+    /// Tells whether what has a name, and is of another kind, is removed in the end; a dry run counts what that
+    /// would be.
+    fn gives_way(&mut self, path: &RelPath) -> Result<bool, SinkError> {
+        if !self.options.delete || !self.options.clobber || !self.options.dry_run {
+            return Ok(self.options.delete);
+        }
+        let beside = self.root.find_parent(path);
+        beside.map_or(Ok(true), |beside| self.clear(path, &beside))
     }
 
     /// Lets a file stand for an entry, unless it stands for another by another name.
@@ -96,9 +116,11 @@ impl Sink {
     /// Tells whether a program would get set-id bits or another owner with them: what it has must be the source's then,
     /// whatever its size and time.
     fn would_empower(&self, found: &Found, entry: &Entry) -> bool {
-        let owner = entry.owner.filter(|_| self.options.keep.owners);
-        let is_other = entry.mode != found.mode() || owner.is_some_and(|owner| owner != found.owner());
-        entry.mode & 0o6000 != 0 && is_other
+        let Keep { owners, attributes } = self.options.keep;
+        let is_other_owner = entry.owner.is_some_and(|owner| owners && owner != found.owner());
+        let sets_id = owners && entry.mode & 0o6000 != 0 && (is_other_owner || entry.mode != found.mode());
+        // Whether the file has the same capabilities is not looked at: it is compared, if it is another's now.
+        sets_id || attributes.others && entry.attributes.has_capability() && is_other_owner
     }
 
     /// Compares a file's chunks at the source with what is here. Returns the ranges that are missing, in order.
@@ -132,7 +154,10 @@ impl Sink {
         if missing.is_empty()
             && reuses.iter().all(in_place)
             && is_dense
-            && self.root.find(&about.path).is_some_and(|found| is_whole(found) && self.claim(&found))
+            // Whoever can write to the file now must not do so between the comparison and the change of its owner.
+            && self.root.find(&about.path).is_some_and(|found| {
+                is_whole(found) && !self.would_empower(&found, about) && self.claim(&found)
+            })
         {
             self.unchanged(entry);
             return Vec::new();

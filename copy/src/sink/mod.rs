@@ -324,13 +324,15 @@ impl Sink {
         if self.options.sync {
             self.root.sync()?;
         }
-        // Of a name's files, some may be others than these.
-        let is_whole =
-            self.outcome.failures == 0 && self.outcome.kept == 0 && self.options.patterns == Patterns::default();
-        for name in tops(&manifest).filter(|_| is_whole) {
+        // Files of a name that are not among these were not compared, if the note is of before a crash.
+        let SinkOptions { delete, patterns, spared, .. } = &self.options;
+        let all = *delete && *patterns == Patterns::default() && spared.is_empty() && self.outcome.kept == 0;
+        for name in tops(&manifest).filter(|_| self.outcome.failures == 0) {
+            let is_settled = all || !self.root.has_unsynced(name);
             match self.options.sync {
-                true => self.root.forget_unsynced(name)?,
-                false => self.root.note_unsynced(name, true)?,
+                true if is_settled => self.root.forget_unsynced(name)?,
+                false if is_settled => self.root.note_unsynced(name, true)?,
+                _ => {}
             }
         }
         Ok(self.outcome)

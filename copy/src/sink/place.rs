@@ -23,7 +23,7 @@ impl Sink {
         let name = self.work.get(&entry).and_then(|work| work.name.clone()).unwrap_or_default();
         let dressed = (|| {
             let file = self.staging.as_ref().ok_or(Errno::NOENT)?.open(&name, false)?;
-            dress(&file, about, self.options.keep, &mut self.outcome.losses)?;
+            dress(&file, about, self.options.keep, true, &mut self.outcome.losses)?;
             if sync { fsync(&file) } else { Ok(()) }
         })();
         dressed.map_err(|cause| self.contents("set mode and time of, or sync,", entry)(cause.into()))
@@ -35,7 +35,7 @@ impl Sink {
         let dressed = self
             .root
             .handle(&about.path)
-            .and_then(|file| dress(file, about, self.options.keep, &mut self.outcome.losses));
+            .and_then(|file| dress(file, about, self.options.keep, false, &mut self.outcome.losses));
         self.accept(entry, dressed.map_err(PlaceError::name("set mode and time of", &about.path)))
     }
 
@@ -43,12 +43,20 @@ impl Sink {
     pub(super) fn make(&mut self, index: usize) -> Result<(), SinkError> {
         let manifest = Arc::clone(&self.manifest);
         let entry = &manifest.entries()[index];
+        if let EntryKind::HardLink { to } = entry.kind
+            && !matches!(self.states[to as usize], EntryState::Placed | EntryState::Unchanged)
+        {
+            let first = manifest.entries()[to as usize].path.to_string();
+            self.fail(index, format!("it is a further name of \"{first}\", which is not the source's here"));
+            return Ok(());
+        }
         if self.has(entry) {
             self.unchanged(index);
             let is_link = matches!(entry.kind, EntryKind::HardLink { .. });
             return if is_link { Ok(()) } else { self.dress_in_place(index) };
         }
-        let name = format!("{}.0", stem(&entry.path));
+        // Not a number: a second name of a file that is in place must never be taken for a part of another.
+        let name = format!("{}.made", stem(&entry.path));
         let staging = self.staging()?;
         let (what, made) = match &entry.kind {
             EntryKind::Symlink { target } => ("make the link", staging.link(&name, target)),
@@ -57,11 +65,6 @@ impl Sink {
             }
             EntryKind::HardLink { to } => {
                 let first = &manifest.entries()[*to as usize].path;
-                if !matches!(self.states[*to as usize], EntryState::Placed | EntryState::Unchanged) {
-                    let why = "it is a further name of \"PATH\", which is not the source's here";
-                    self.fail(index, why.replace("PATH", &first.to_string()));
-                    return Ok(());
-                }
                 ("make the hard link", self.root.link(first, staging, &name))
             }
             EntryKind::File { .. } | EntryKind::Directory => return Ok(()),
@@ -72,6 +75,7 @@ impl Sink {
                 self.staging.as_ref().ok_or(Errno::NOENT)?.handle(&name)?,
                 entry,
                 self.options.keep,
+                true,
                 &mut self.outcome.losses,
             ),
         });
@@ -104,10 +108,11 @@ impl Sink {
         let manifest = Arc::clone(&self.manifest);
         let path = &manifest.entries()[entry].path;
         let mut placed = self.root.place(self.staging()?, name, path, self.options.clobber);
-        if placed.is_err()
+        let in_the_way = placed.as_ref().is_err_and(PlaceError::is_in_the_way);
+        if in_the_way
             && self.options.delete
-            && let Some(found) = self.root.find(path).filter(|found| found.kind() == FileType::Directory)
-            && self.clear(path, &found)?
+            && let Some(beside) = self.root.find_parent(path)
+            && self.clear(path, &beside)?
         {
             placed = self.root.place(self.staging()?, name, path, self.options.clobber);
         }

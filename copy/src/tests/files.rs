@@ -148,7 +148,10 @@ fn contents_are_compared_where_size_and_time_say_nothing() {
     assert_eq!((outcome.placed, outcome.failures), (2, 0), "the push that was interrupted says nothing: {outcome:?}");
     assert_same(&pair.from("a"), &pair.to("a"));
     assert_eq!(copy(&pair, options()).unchanged, 2);
-    assert_eq!(fs::read_dir(pair.to(".squall-cp")).unwrap().count(), 0);
+    let notes = || fs::read_dir(pair.to(".squall-cp")).unwrap().count();
+    assert_eq!(notes(), 2, "files that are not among these were not compared");
+    assert_eq!(copy(&pair, SinkOptions { delete: true, ..options() }).unchanged, 2);
+    assert_eq!(notes(), 0);
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub(super) struct PushArgs {
     #[arg(long, short = 'n')]
     dry_run: bool,
     /// Send at most so many bytes per second: 10MiB/s
-    #[arg(long, value_name = "RATE", value_parser = squall_units::rate)]
+    #[arg(long, value_name = "RATE", value_parser = some_rate)]
     limit_rate: Option<u64>,
     /// Don't wait for the receivers' disks: after a power failure there, the next push compares all contents
     #[arg(long)]
@@ -148,6 +148,14 @@ struct KeptArgs {
     no_devices: bool,
 }
 
+/// Reads a rate at which anything moves.
+fn some_rate(text: &str) -> Result<u64, String> {
+    match squall_units::rate(text)? {
+        0 => Err("at this rate nothing would move: leave the option out for no limit".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
 fn part(receiver: &squall_copy::ReceiverProgress) -> PartProgress<'_> {
     let squall_copy::ReceiverProgress { name, held, written, over, .. } = receiver;
     PartProgress { name, held: *held, written: *written, over: over.as_deref() }
@@ -156,7 +164,15 @@ fn part(receiver: &squall_copy::ReceiverProgress) -> PartProgress<'_> {
 impl PushArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let (json, quiet, dry_run, remedy) = (self.json, self.quiet, self.dry_run, self.protection.remedy());
-        let options = self.options()?;
+        let options = match self.options() {
+            Ok(options) => options,
+            Err(error) => {
+                if json {
+                    writeln!(std::io::stdout(), "{}", error_as_json(&error)).map_err(CommandError::output)?;
+                }
+                return Err(error);
+            }
+        };
         let stop = stop_on_signals()?;
         let mut gauge: Option<Gauge> = None;
         let mut watch = |progress: &PushProgress| {
@@ -166,7 +182,7 @@ impl PushArgs {
         let pushed = squall_copy::push(&options, &stop, &mut watch);
         gauge.iter().for_each(Gauge::end);
         if json {
-            let object = pushed.as_ref().map_or_else(error_as_json, as_json);
+            let object = pushed.as_ref().map_or_else(|error| error_as_json(error), as_json);
             writeln!(std::io::stdout(), "{object}").map_err(CommandError::output)?;
         }
         let report = pushed.map_err(|error| match error.is_usage() {
@@ -277,7 +293,7 @@ fn as_json(report: &PushReport) -> Value {
 }
 
 /// The report of a push that copied nothing.
-fn error_as_json(error: &PushError) -> Value {
+fn error_as_json(error: &dyn std::fmt::Display) -> Value {
     json!({ "complete": false, "receivers": [], "error": error.to_string() })
 }
 
