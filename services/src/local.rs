@@ -63,6 +63,18 @@ pub fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
     Ok(stream)
 }
 
+/// Tells whether a process of another user has a name. Each user has names of its own, so it can't be called.
+pub fn another_has(kind: &str, name: &str) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_it = |line: &str| {
+        let full = line.split_whitespace().next_back().and_then(|path| path.strip_prefix('@'));
+        let user =
+            full.and_then(|full| full.strip_prefix(kind)?.strip_prefix('/')?.strip_suffix(name)?.strip_suffix('/'));
+        user.is_some_and(|user| user.parse::<u32>().is_ok_and(|user| user != geteuid().as_raw()))
+    };
+    sockets.lines().any(is_it)
+}
+
 /// A name to which other processes can connect.
 #[derive(Debug)]
 pub struct LocalListener {
@@ -104,5 +116,23 @@ impl LocalListener {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_another_user_has_is_told_from_one_that_nobody_has() {
+        let name = format!("test-{}", std::process::id());
+        assert!(!another_has("squall-test", &name));
+        let other = geteuid().as_raw() + 1;
+        let address = SocketAddr::from_abstract_name(format!("squall-test/{other}/{name}")).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        assert!(another_has("squall-test", &name) && !another_has("squall-test", &name[1..]));
+        let _own = LocalListener::bind("squall-test", &name[1..]).unwrap();
+        assert!(!another_has("squall-test", &name[1..]), "it is this user's");
+        assert!(matches!(dial("squall-test", &name), Err(LocalError::Absent)));
     }
 }

@@ -90,7 +90,11 @@ pub(crate) fn fabric_cluster(cluster: &str) -> String {
 
 /// Connects to a receiver.
 pub(crate) fn dial(cluster: &str, name: &str) -> Result<UnixStream, RendezvousError> {
-    local::dial(KIND, &full_name(cluster, name)?).map_err(|error| no_rendezvous(error, cluster, name))
+    let full = full_name(cluster, name)?;
+    local::dial(KIND, &full).map_err(|error| match error {
+        LocalError::Absent if local::another_has(KIND, &full) => no_rendezvous(LocalError::OtherUser, cluster, name),
+        error => no_rendezvous(error, cluster, name),
+    })
 }
 
 fn no_rendezvous(error: LocalError, cluster: &str, name: &str) -> RendezvousError {

@@ -23,7 +23,8 @@ use crate::{protection::ProtectionArgs, target::name};
 /// control lists, extended attributes, holes and devices too, as far as the receivers' users may set them. What
 /// could not be kept is named at the end. Symbolic links are copied as links, and never written through.
 ///
-/// A receiver that is not there, or fails, does not stop the others. It may come as long as others are served.
+/// A receiver that is not there, or fails, does not stop the others. One that was not there may come as long as others
+/// are served.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   squall cp push ./release --to a,b
