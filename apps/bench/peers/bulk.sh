@@ -45,14 +45,9 @@ bulk.1MiB         1
 END
 }
 
-tsv=
-for argument; do
-    case $argument in
-        --tsv) tsv=1 ;;
-        -h | --help) usage && exit ;;
-        *) usage >&2 && exit 2 ;;
-    esac
-done
+# shellcheck source=apps/bench/peers/figures.sh
+. apps/bench/peers/figures.sh
+take_arguments "$@"
 
 nodes=4 sizes=(256 16 1)
 rounds=${ROUNDS:-5}
@@ -85,11 +80,6 @@ trap 'exit 143' TERM
 for library in openmpi mpich; do
     if wanted "$library"; then "mpicc.$library" -O2 -o "$scratch/$library" apps/bench/peers/bulk/mpi_bcast.c; fi
 done
-
-# --- figures
-
-# shellcheck source=apps/bench/peers/figures.sh
-. apps/bench/peers/figures.sh
 
 # What is not a number has no milliseconds.
 milliseconds() { awk '/^[0-9]/ { printf "%.6g", $1 * 1000 }' <<<"$1"; }

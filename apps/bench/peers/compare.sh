@@ -63,14 +63,9 @@ yardsticks() {
 END
 }
 
-tsv=
-for argument; do
-    case $argument in
-        --tsv) tsv=1 ;;
-        -h | --help) usage && exit ;;
-        *) usage >&2 && exit 2 ;;
-    esac
-done
+# shellcheck source=apps/bench/peers/figures.sh
+. apps/bench/peers/figures.sh
+take_arguments "$@"
 
 if [ -n "${QUICK:-}" ]; then
     rounds=${ROUNDS:-1} seconds=0.5 requests=50000 keys=100000
@@ -110,11 +105,6 @@ stop_servers() {
 trap 'stop_servers; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-
-# --- figures
-
-# shellcheck source=apps/bench/peers/figures.sh
-. apps/bench/peers/figures.sh
 
 # --- servers
 

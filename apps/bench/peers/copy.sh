@@ -30,14 +30,9 @@ Environment:
 END
 }
 
-tsv=
-for argument; do
-    case $argument in
-        --tsv) tsv=1 ;;
-        -h | --help) usage && exit ;;
-        *) usage >&2 && exit 2 ;;
-    esac
-done
+# shellcheck source=apps/bench/peers/figures.sh
+. apps/bench/peers/figures.sh
+take_arguments "$@"
 
 say() { printf '%s\n' "copy: $*" >&2; }
 command -v rsync >/dev/null || { say "rsync is missing (Debian: rsync)" && exit 1; }
@@ -56,9 +51,6 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-
-# shellcheck source=apps/bench/peers/figures.sh
-. apps/bench/peers/figures.sh
 
 mkdir -p "$scratch"/{from/small,a,b,c}
 head -c 1500000000 /dev/urandom >"$scratch/from/large"

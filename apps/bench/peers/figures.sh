@@ -2,6 +2,19 @@
 
 declare -A samples units
 order=()
+tsv=
+
+# take_arguments ARGUMENT...: those that all these scripts have. `usage` is the script's.
+take_arguments() {
+    local argument
+    for argument; do
+        case $argument in
+            --tsv) tsv=1 ;;
+            -h | --help) usage && exit ;;
+            *) usage >&2 && exit 2 ;;
+        esac
+    done
+}
 
 # add ID VALUE UNIT: one more sample. What this machine can't show is no sample.
 add() {

@@ -61,14 +61,9 @@ reference_of() {
     esac
 }
 
-tsv=
-for argument; do
-    case $argument in
-        --tsv) tsv=1 ;;
-        -h | --help) usage && exit ;;
-        *) usage >&2 && exit 2 ;;
-    esac
-done
+# shellcheck source=apps/bench/peers/figures.sh
+. apps/bench/peers/figures.sh
+take_arguments "$@"
 
 rate=${RATE:-200}
 if [ -n "${QUICK:-}" ]; then
@@ -107,11 +102,6 @@ trap 'exit 143' TERM
 for library in openmpi mpich; do
     if wanted "$library"; then "mpicc.$library" -O2 -DROUNDS=1 -o "$scratch/$library" apps/bench/peers/bulk/mpi_bcast.c; fi
 done
-
-# --- figures
-
-# shellcheck source=apps/bench/peers/figures.sh
-. apps/bench/peers/figures.sh
 
 of() { awk "BEGIN { printf \"%.9g\", $1 }"; }
 

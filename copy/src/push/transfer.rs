@@ -210,7 +210,8 @@ impl<'o> Transfer<'o> {
                     }
                     self.begin(stage)?;
                 }
-                None if self.unplanned => {}
+                // What a receiver says that it has of segments that are not for it must not hold up the others.
+                None if self.unplanned => self.plan(),
                 None => {
                     self.finishing = true;
                     self.reader.worker.order(ReaderTask::Finish(self.plans));

@@ -281,20 +281,24 @@ fn a_receiver_that_comes_late_is_taken_in() {
     // So slow that there is time to come.
     options.limit_rate = Some(1_000_000);
     fs::create_dir(cluster.at("c", "")).unwrap();
-    let pushed = thread::spawn(move || push(&options, &AtomicBool::new(false), &mut |_| {}).unwrap());
-    thread::sleep(std::time::Duration::from_millis(300));
+    let block = options.block_bytes as u64;
+    let (begin, begun) = std::sync::mpsc::channel();
+    let mut watch = move |progress: &PushProgress| {
+        if progress.receivers[0].written > 0 {
+            // Only the first time somebody waits for it.
+            let _ = begin.send(());
+        }
+    };
+    let pushed = thread::spawn(move || push(&options, &AtomicBool::new(false), &mut watch).unwrap());
+    begun.recv().unwrap();
     cluster.serve("c");
     let report = pushed.join().unwrap();
     assert!(report.is_complete() && report.groups > 1, "{report:?}");
     for receiver in &report.receivers {
-        assert!(receiver.moved <= report.bytes + options_block(), "nothing moves twice: {report:?}");
+        assert!(receiver.moved <= report.bytes + block, "nothing moves twice: {report:?}");
     }
     cluster.assert_copied("file");
     cluster.assert_copied("small");
-}
-
-fn options_block() -> u64 {
-    8 << 10
 }
 
 #[test]
