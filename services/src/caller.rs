@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{
     NodeId,
     name::check_name,
-    net::{Security, ServiceDial, ServiceId, dial_service},
+    net::{Security, ServiceDial, dial_service},
 };
 
 use super::{
@@ -103,7 +103,7 @@ impl Caller {
                 cluster,
                 node: self.node,
                 security,
-                service: ServiceId(service as u32),
+                service: service.id(),
                 connect_timeout,
                 timeout,
             })?),

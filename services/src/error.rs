@@ -2,7 +2,11 @@
 
 use std::io;
 
-use squall_fabric::{NodeId, name::NameError, net::DialError};
+use squall_fabric::{
+    NodeId,
+    name::NameError,
+    net::{DialError, ServiceId},
+};
 
 use super::frame::is_late;
 
@@ -57,16 +61,20 @@ pub enum ControlError {
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The node has no such service now.
-    #[error("{node} does not take this call now: it is starting or ending, or has no part in a cluster")]
+    #[error("{node} does not offer {service} now: it is starting or ending, or has no part in a cluster")]
     NoService {
         /// The node.
         node: NodeId,
+        /// The service.
+        service: ServiceId,
     },
     /// The node has as many streams as it permits.
-    #[error("{node} is busy with as many calls as it takes at once: try again later")]
+    #[error("{node} is busy with as many streams for {service} as it takes at once: try again later")]
     Busy {
         /// The node.
         node: NodeId,
+        /// The service.
+        service: ServiceId,
     },
     /// The other side is no Squall node.
     #[error("{} does not answer as a Squall node does: look at what listens there", whom(.node))]

@@ -70,8 +70,8 @@ pub(super) fn call(stream: &mut ControlStream, me: NodeId, service: Service) -> 
             Err(ControlError::OtherNode { node, found: NodeId(from) })
         }
         v if v == Verdict::Welcome as u32 => Ok(()),
-        v if v == Verdict::NoService as u32 => Err(ControlError::NoService { node }),
-        v if v == Verdict::Busy as u32 => Err(ControlError::Busy { node }),
+        v if v == Verdict::NoService as u32 => Err(ControlError::NoService { node, service: service.id() }),
+        v if v == Verdict::Busy as u32 => Err(ControlError::Busy { node, service: service.id() }),
         _ => Err(ControlError::NoSquall { node: Some(node) }),
     }
 }

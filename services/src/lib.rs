@@ -26,6 +26,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use squall_fabric::net::ServiceId;
+
 pub use self::{
     caller::{Caller, DialTarget},
     messenger::Messenger,
@@ -34,23 +36,28 @@ pub use self::{
 };
 pub use self::{error::ControlError, frame::FrameError};
 
-/// The purpose of a stream. The numbers are those of [`ServiceId`](squall_fabric::net::ServiceId)s; 1 is `squall cp`'s.
+/// The purpose of a stream. The numbers are those of [`ServiceId`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Service {
     /// Messages of the view log.
-    ViewLog = 2,
+    ViewLog = ServiceId::VIEW_LOG.0 as isize,
     /// A shard's state, for nodes that join.
-    State = 3,
+    State = ServiceId::STATE.0 as isize,
     /// An operator's requests and orders.
-    Admin = 4,
+    Admin = ServiceId::ADMIN.0 as isize,
     /// Commands and queries of clients, and of members that ask each other.
-    Clients = 5,
+    Clients = ServiceId::CLIENTS.0 as isize,
     /// Durable groups' logs, for their readers.
-    Log = 6,
+    Log = ServiceId::LOG.0 as isize,
 }
 
 impl Service {
     const ALL: [Service; 5] = [Service::ViewLog, Service::State, Service::Admin, Service::Clients, Service::Log];
+
+    /// Returns its number, whose form in messages is its name.
+    pub fn id(self) -> ServiceId {
+        ServiceId(self as u32)
+    }
 
     fn of(number: u32) -> Option<Service> {
         Service::ALL.into_iter().find(|&service| service as u32 == number)

@@ -88,7 +88,7 @@ impl Server {
     ) -> Result<Server, ControlError> {
         let shared = Shared::new(node, handlers);
         let services: Vec<Service> = shared.handlers.keys().copied().collect();
-        let calls: Vec<_> = services.iter().map(|&service| take(ServiceId(service as u32))).collect();
+        let calls: Vec<_> = services.iter().map(|&service| take(service.id())).collect();
         let (stop, stopped) = bounded(0);
         let acceptor = Arc::clone(&shared);
         let accept = move || {

@@ -1,6 +1,12 @@
 //! The notations of values: each is read by one function, from a file and from a variable of the environment.
 
-use std::{ffi::OsString, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    ffi::OsString,
+    num::{IntErrorKind, ParseIntError},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 use serde::{
     Deserialize,
@@ -64,7 +70,7 @@ pub(super) fn path(written: &Written) -> Result<PathBuf, ConfigError> {
     written.read(None, |text| Ok(text.into()))
 }
 
-pub(super) fn number<T: DeserializeOwned + FromStr<Err: Display>>(written: &Written) -> Result<T, ConfigError> {
+pub(super) fn number<T: DeserializeOwned + FromStr<Err = ParseIntError>>(written: &Written) -> Result<T, ConfigError> {
     written.read(None, |text| parse(text, "a whole number"))
 }
 
@@ -186,6 +192,9 @@ fn list(text: &str, separator: char) -> Vec<String> {
     if text.is_empty() { Vec::new() } else { text.split(separator).map(|item| item.trim().to_owned()).collect() }
 }
 
-fn parse<T: FromStr<Err: Display>>(text: &str, what: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|error| format!("is {text:?} ({error}): give {what}"))
+fn parse<T: FromStr<Err = ParseIntError>>(text: &str, what: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => format!("is {text:?}, which is too large: give {what}"),
+        _ => format!("is {text:?}: give {what}"),
+    })
 }

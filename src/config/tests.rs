@@ -293,11 +293,7 @@ fn the_environment_overrides_the_file() {
 #[test]
 fn an_error_of_the_environment_names_the_variable() {
     for (name, value, said) in [
-        (
-            "SQUALL_ID",
-            "one",
-            "environment variable SQUALL_ID: `id` is \"one\" (invalid digit found in string): give the id of a node",
-        ),
+        ("SQUALL_ID", "one", "environment variable SQUALL_ID: `id` is \"one\": give the id of a node"),
         (
             "SQUALL_ID",
             "9",
@@ -307,7 +303,7 @@ fn an_error_of_the_environment_names_the_variable() {
         (
             "SQUALL_MEMBERS",
             "1;2",
-            "environment variable SQUALL_MEMBERS: `members` is \"1;2\" (invalid digit found in string): give the ids of all \
+            "environment variable SQUALL_MEMBERS: `members` is \"1;2\": give the ids of all \
              nodes, such as `1,2,3`, or `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`",
         ),
         ("SQUALL_SPIN", "", "environment variable SQUALL_SPIN: `spin` is \"\": give \"auto\", \"always\" or \"never\""),

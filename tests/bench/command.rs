@@ -220,8 +220,9 @@ fn a_sweep_tries_blocks_up_to_the_whole_message() {
 fn impossible_arguments_are_refused_with_a_remedy() {
     for (arguments, named) in [
         ("ordered --size 300000 --bulk-reserve 262144", &["--size 300000", "--bulk-reserve", "262144"][..]),
-        ("ordered --ring-bytes 1000", &["--ring-bytes 1000", "power of two"]),
-        ("ordered --size 0", &["--size 0"]),
+        ("ordered --ring-bytes 1000", &["1000", "--ring-bytes", "power of two"]),
+        ("ordered --size 0", &["--size", "1 B"]),
+        ("ordered --nodes many", &["--nodes", "give a whole number"]),
         ("ordered --nodes 65", &["--nodes", "1..=64"]),
         ("ordered --window 0", &["--window 0"]),
         ("ordered --rate -1", &["-1"]),
@@ -238,8 +239,8 @@ fn impossible_arguments_are_refused_with_a_remedy() {
         ("bulk --share --groups 2", &["--share", "--groups"]),
         ("bulk --share --senders all", &["--share", "--senders"]),
         ("bulk --touch twice", &["twice", "read", "write"]),
-        ("bulk --size 0", &["'0'", "1 byte"]),
-        ("bulk --size many", &["many"]),
+        ("bulk --size 0", &["'0'", "1 B to 1 TiB"]),
+        ("bulk --size many", &["many", "a size such as"]),
         ("bulk --nodes 1", &["--nodes", "2..=64"]),
         ("bulk --block 2GiB", &["--block 2147483648", "1073741824"]),
         ("bulk --size 8GiB --block 1", &["--size 8589934592", "--block 1", "larger"]),

@@ -98,10 +98,10 @@ fn scatterings_that_are_never_sent_are_counted() {
 fn what_cannot_be_measured_is_refused_with_a_remedy() {
     for (arguments, remedy) in [
         ("--width 5 --nodes 4", "a node receives a scattering once"),
-        ("--ring-bytes 1000", "a power of two from 1024"),
+        ("--ring-bytes 1000", "a power of two from 1 KiB"),
         ("--rate 0", "give more than 0"),
-        ("--size 1", "8..=1048576"),
-        ("--seconds 1e-9", "give 0.01 to 3600"),
+        ("--size 1", "give a size from 8 B to 1 MiB"),
+        ("--seconds 1ns", "give a time from 10ms"),
         ("--size 200 --ring-bytes 1024 --mode be,sequencer --nodes 2", "--ring-bytes 2048"),
         ("--size 300 --ring-bytes 1024 --mode be", "--ring-bytes 2048"),
     ] {

@@ -32,7 +32,7 @@ fn what_cannot_be_run_is_refused_with_a_remedy() {
         ("--check --replicas 1", "give --replicas 2 or more"),
         ("--check --nodes 2", "give --nodes 3 or more"),
         ("--replicas 4", "give each shard between 1 and 3"),
-        ("--seconds 61", "give 0.01 to 60"),
+        ("--seconds 61", "give a time from 10ms to 1m"),
         ("--check --json", "cannot be used with"),
     ] {
         let output = bench(&format!("transactions {arguments}"));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use squall_command::CommandError;
+use squall_units::TimeUnit;
 
 use super::{
     cluster,
@@ -12,6 +13,7 @@ use super::{
     places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{CallsRow, RowHead},
+    values,
 };
 
 const HELP: &str = "\
@@ -52,16 +54,15 @@ pub(crate) struct CallsArgs {
     #[arg(value_parser = value_parser!(u32).range(0..=100))]
     reads: Vec<u32>,
     /// The time for which a node that all have vouched for reads alone; 0: each read asks all; a list gives a row each
-    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "15")]
-    #[arg(value_parser = value_parser!(u64).range(0..=1000))]
+    #[arg(long, value_name = "TIME", value_delimiter = ',', default_value = "15ms")]
+    #[arg(value_parser = squall_units::whole_in(Duration::ZERO..=Duration::from_secs(1), TimeUnit::Milliseconds))]
     read_lease_ms: Vec<u64>,
-    /// A message's size in bytes
-    #[arg(long, value_name = "BYTES", default_value = "100")]
-    #[arg(value_parser = value_parser!(u32).range(1..=262_144))]
-    size: u32,
+    /// A message's size
+    #[arg(long, value_name = "SIZE", default_value = "100", value_parser = squall_units::size_in(1..=256 << 10))]
+    size: usize,
     /// The time to measure, after half a second of warm-up
-    #[arg(long, value_name = "S", default_value = "2")]
-    seconds: f64,
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::span)]
+    seconds: Duration,
     /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
@@ -74,16 +75,12 @@ const RING_BYTES: usize = 1 << 20;
 
 impl CallsArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        if !(self.seconds > 0.0 && self.seconds <= 86_400.0) {
-            let problem = format!("--seconds {} is not possible: give more than 0, at most 86400", self.seconds);
-            return Err(CommandError::Usage(problem));
-        }
         self.places.check(self.nodes).map_err(CommandError::Usage)?;
         let mut report = self.printing.begin()?;
         for calls in self.all_calls() {
             let places = self.places.find(self.nodes)?;
             let jobs = self.jobs(calls, &places);
-            let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))?;
+            let outcomes = cluster::run(&jobs, &places, self.seconds)?;
             report.calls(&row(&jobs[0], calls, &outcomes))?;
         }
         Ok(())
@@ -109,7 +106,7 @@ impl CallsArgs {
         let job = |worker| Job {
             worker,
             senders: Senders::All,
-            size_bytes: self.size as usize,
+            size_bytes: self.size,
             ring_bytes: RING_BYTES,
             bulk_threshold: self.places.fabric.default_bulk_threshold(),
             bulk_reserve: DEFAULT_BULK_RESERVE,

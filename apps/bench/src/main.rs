@@ -22,13 +22,14 @@ mod report;
 mod sim;
 mod tally;
 mod transactions;
+mod values;
 mod worker;
 mod yardsticks;
 
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use squall_command::CommandError;
+use squall_command::{CommandError, DescribeCommand};
 
 use self::report::FigureReport;
 
@@ -60,6 +61,8 @@ enum Bench {
     Yardsticks(YardsticksArgs),
     Papers(papers::PapersCommand),
     Sim(sim::SimCommand),
+    #[command(flatten)]
+    Describe(DescribeCommand),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -67,6 +70,7 @@ enum Bench {
 /// Measures what this machine itself can do: copying memory to one place and to three, one core telling another, one
 /// thread waking another.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  squall-bench yardsticks --json")]
 struct YardsticksArgs {
     /// Print one JSON object per line
     #[arg(long)]
@@ -96,6 +100,7 @@ impl Bench {
             Bench::Yardsticks(args) => yardsticks::run(&mut FigureReport::new(args.json)),
             Bench::Papers(papers) => papers.run(),
             Bench::Sim(sim) => sim.run(),
+            Bench::Describe(describe) => describe.run(squall_command::command_of::<Cli>()),
             Bench::Worker(args) => args.run(),
         }
     }
@@ -103,4 +108,26 @@ impl Bench {
 
 fn main() -> ExitCode {
     squall_command::run("squall-bench", |cli: &Cli| cli.bench.level(), |cli| cli.bench.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use squall_command::{check::ProgramCheck, command_of};
+
+    use super::*;
+
+    #[test]
+    fn the_help_the_book_and_the_messages_name_what_there_is() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut check = ProgramCheck::new(command_of::<Cli>(), &["features"]);
+        check.help();
+        check.page("README.md", include_str!("../../../README.md"));
+        check.pages(&root.join("docs/src")).expect("the book can be read");
+        check.sources(&root).expect("the sources can be read");
+        check.messages(&root.join("apps/bench")).expect("the sources can be read");
+        let problems = check.problems();
+        assert!(problems.is_empty(), "{problems:#?}");
+    }
 }

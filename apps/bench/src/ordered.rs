@@ -14,6 +14,7 @@ use super::{
     places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{FigureReport, OrderedRow, RowHead},
+    values,
 };
 
 const HELP: &str = "\
@@ -61,12 +62,12 @@ pub(crate) struct OrderedArgs {
     /// The nodes that send
     #[arg(long, value_enum, default_value = "all")]
     senders: Senders,
-    /// A message's size in bytes; a list gives a row each
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "100")]
+    /// A message's size; a list gives a row each
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "100", value_parser = values::size)]
     size: Vec<usize>,
     /// The time to measure, after half a second of warm-up
-    #[arg(long, value_name = "S", default_value = "2")]
-    seconds: f64,
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::span)]
+    seconds: Duration,
     /// The condition on which a message is answered
     #[arg(long, value_enum, default_value = "ordered")]
     delivery: Delivery,
@@ -81,15 +82,15 @@ pub(crate) struct OrderedArgs {
     /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
-    /// The size of each sender's ring in bytes, a power of two
-    #[arg(long, value_name = "BYTES", default_value = "1048576")]
+    /// The size of each sender's ring, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = values::ring(MIN_BYTES..=MAX_BYTES))]
     ring_bytes: usize,
-    /// The size beyond which messages travel as bulk messages (at most a quarter of the ring) [default: 262144; 10240
+    /// The size beyond which messages travel as bulk messages (at most a quarter of the ring) [default: 256KiB; 10KiB
     /// with --fabric verbs]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE", value_parser = values::reserve)]
     bulk_threshold: Option<usize>,
-    /// The bytes that each node reserves for each sender's bulk messages: the size of the largest message
-    #[arg(long, value_name = "BYTES", default_value = "268435456")]
+    /// The memory that each node reserves for each sender's bulk messages: the size of the largest message
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = values::reserve)]
     bulk_reserve: usize,
     #[command(flatten)]
     printing: Printing,
@@ -115,7 +116,7 @@ impl OrderedArgs {
             for &size in &self.size {
                 let places = self.places.find(nodes)?;
                 let jobs = self.jobs(nodes, size, &places);
-                let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))?;
+                let outcomes = cluster::run(&jobs, &places, self.seconds)?;
                 let row = row(&jobs[0], &outcomes);
                 warn_of_overload(&row);
                 report.ordered(&row)?;
@@ -144,24 +145,13 @@ impl OrderedArgs {
     fn check(&self) -> Result<(), String> {
         self.places.check(self.nodes.iter().copied().max().unwrap_or_default())?;
         let ring = self.ring_bytes;
-        if !ring.is_power_of_two() || !(MIN_BYTES..=MAX_BYTES).contains(&ring) {
-            return Err(format!(
-                "--ring-bytes {ring} is not possible: give a power of two from {MIN_BYTES} to {MAX_BYTES}"
-            ));
-        }
         for &size in &self.size {
-            if size == 0 {
-                return Err("--size 0 leaves nothing to read: give at least 1".into());
-            }
             if size > self.bulk_reserve && (size > ring / 4 || self.bulk_reserve > 0) {
                 return Err(format!(
                     "--size {size} does not fit: give a larger --bulk-reserve than {}",
                     self.bulk_reserve
                 ));
             }
-        }
-        if !(self.seconds > 0.0 && self.seconds <= 86_400.0) {
-            return Err(format!("--seconds {} is not possible: give more than 0, at most 86400", self.seconds));
         }
         if let Some(rate) = self.rate
             && !(rate > 0.0 && rate <= 1e8)

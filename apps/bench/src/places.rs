@@ -1,13 +1,6 @@
 //! The fabric of a run's messages, and the places of its nodes.
 
-use std::{
-    fs::Permissions,
-    io,
-    net::TcpListener,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{io, net::TcpListener, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -16,8 +9,7 @@ use squall::{
     config::{Address, Backend, KeyFiles, Security, VerbsOptions},
     keys::{Authority, Files, KeysError},
 };
-use squall_command::CommandError;
-use tempfile::TempDir;
+use squall_command::{CommandError, TemporaryDirectory};
 
 /// The fabric that carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -254,20 +246,15 @@ impl NodeAddresses {
     }
 }
 
-/// A new directory in `parent`, of a random name, that this user alone can use. It is removed when it is dropped.
-pub(crate) fn private_directory(prefix: &str, parent: &Path) -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(parent)
-}
-
 /// Keys of a run, in a directory that is removed with them.
 #[derive(Debug)]
 struct RunKeys {
-    directory: TempDir,
+    directory: TemporaryDirectory,
 }
 
 impl RunKeys {
     fn make(cluster: &str, nodes: u32) -> Result<RunKeys, KeysError> {
-        let directory = private_directory("squall-bench-keys-", &std::env::temp_dir());
+        let directory = TemporaryDirectory::new("bench-keys");
         let directory = directory.map_err(|cause| KeysError::Write { path: std::env::temp_dir(), cause })?;
         let files = Files::in_directory(directory.path());
         let authority = Authority::create(cluster)?;

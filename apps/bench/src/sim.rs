@@ -14,7 +14,20 @@ use clap::{Args, Subcommand};
 use squall::sim::scenario;
 use squall_command::CommandError;
 
-/// Run simulated clusters: real protocols, virtual time, everything from one seed.
+const CHECK_HELP: &str = "\
+Examples:
+  squall-bench sim check
+  squall-bench sim check --seeds 100000 --from 600000 --threads 2
+
+The exit code is 1 if a seed fails.";
+
+const REPLAY_HELP: &str = "\
+Example:
+  squall-bench sim replay 600017
+
+The exit code is 1 if the seed fails.";
+
+/// Runs simulated clusters: real protocols, virtual time, everything from one seed.
 #[derive(Debug, Args)]
 pub(crate) struct SimCommand {
     #[command(subcommand)]
@@ -27,33 +40,35 @@ enum SimAction {
     Replay(Replay),
 }
 
-/// Run the scenarios of many seeds, and check what must hold: one view of each epoch, one order everywhere, no gap, no
-/// repetition, no stale read, nothing acknowledged is lost, nothing hangs. Nodes that can serve do so when the faults
-/// are over.
+/// Runs the scenarios of many seeds, and checks what must hold: one view of each epoch, one order everywhere, no gap,
+/// no repetition, no stale read, nothing acknowledged is lost, nothing hangs. Nodes that can serve do so when the
+/// faults are over.
 ///
 /// Each scenario is a cluster of 2 to 9 nodes with its view log and with clients, on the worst network that the
 /// contract permits. It meets pauses, cuts, crashes, joins and leaves. About half of the groups with one order are
 /// durable: then all nodes also lose power at once, and disks tear, fill up, fail and rot. The first seed that fails is
 /// printed, and `squall-bench sim replay SEED` tells what happened in it.
 #[derive(Debug, Args)]
+#[command(after_help = CHECK_HELP)]
 struct Check {
-    /// The number of seeds to run.
+    /// The number of seeds to run
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first seed.
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// The number of seeds that run at the same time [default: one on each core].
+    /// The number of seeds that run at the same time [default: one on each core]
     #[arg(long)]
     threads: Option<usize>,
 }
 
-/// Run the scenario of one seed again, and tell each operation and fault with its virtual time.
+/// Runs the scenario of one seed again, and tells each operation and fault with its virtual time.
 #[derive(Debug, Args)]
+#[command(after_help = REPLAY_HELP)]
 struct Replay {
-    /// The seed, as a failed check printed it.
+    /// The seed, as a failed check printed it
     seed: u64,
-    /// Also tell what the network does: posts, landings, breaks. Long.
+    /// Also tell what the network does: posts, landings, breaks. Long
     #[arg(long)]
     network: bool,
 }

@@ -35,10 +35,10 @@ use super::{
 /// One node of a benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// The work to do, as JSON.
+    /// The work to do, as JSON
     #[arg(value_parser = parse_work)]
     work: WorkerJob,
-    /// The process that started this one; 0 if another one is between them.
+    /// The process that started this one; 0 if another one is between them
     parent: i32,
 }
 

@@ -19,7 +19,7 @@ mod witness;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use squall_command::CommandError;
+use squall_command::{CommandError, DescribeCommand};
 
 /// Group communication in the line of Derecho: replicated services at the speed of the network.
 #[derive(Debug, Parser)]
@@ -48,6 +48,8 @@ enum CliCommand {
     Status(status::StatusArgs),
     Suspect(suspect::SuspectArgs),
     Witness(witness::WitnessArgs),
+    #[command(flatten)]
+    Describe(DescribeCommand),
 }
 
 impl CliCommand {
@@ -63,10 +65,48 @@ impl CliCommand {
             CliCommand::Status(status) => status.run(),
             CliCommand::Suspect(suspect) => suspect.run(),
             CliCommand::Witness(witness) => witness.run(),
+            CliCommand::Describe(describe) => describe.run(squall_command::command_of::<Cli>()),
         }
     }
 }
 
 fn main() -> ExitCode {
     squall_command::run("squall", |_: &Cli| "warn", |cli| cli.command.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use squall_command::{check::ProgramCheck, command_of};
+
+    use super::*;
+
+    #[test]
+    fn the_help_the_book_and_the_messages_name_what_there_is() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut check = ProgramCheck::new(command_of::<Cli>(), &["features"]);
+        check.help();
+        check.page("README.md", include_str!("../../../README.md"));
+        check.pages(&root.join("docs/src")).expect("the book can be read");
+        check.sources(&root).expect("the sources can be read");
+        for sources in [
+            "apps/cli",
+            "collectives",
+            "copy",
+            "fabric",
+            "membership",
+            "onepipe",
+            "ordered",
+            "rdmc",
+            "runtime",
+            "services",
+            "src",
+            "sst",
+        ] {
+            check.messages(&root.join(sources)).expect("the sources can be read");
+        }
+        let problems = check.problems();
+        assert!(problems.is_empty(), "{problems:#?}");
+    }
 }

@@ -1,7 +1,13 @@
-//! The parts that the commands of Squall share: the start of a command and its exit code, signals, and drawings.
+//! The parts that the commands of Squall share: the start of a command and its exit code, the common parts of its help,
+//! signals, temporary directories, and drawings.
 
+#[cfg(feature = "check")]
+pub mod check;
+mod describe;
+mod help;
 pub mod plot;
 mod signals;
+mod temporary;
 
 use std::{
     fmt::Display,
@@ -9,10 +15,10 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
+use clap::{Command, Parser};
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-pub use self::signals::stop_on_signals;
+pub use self::{describe::DescribeCommand, signals::stop_on_signals, temporary::TemporaryDirectory};
 
 /// The reason for which a command did not do what was asked: one sentence, with its remedy.
 #[derive(Debug, thiserror::Error)]
@@ -68,11 +74,15 @@ pub fn run<C: Parser>(
     level: impl FnOnce(&C) -> &'static str,
     work: impl FnOnce(C) -> Result<(), CommandError>,
 ) -> ExitCode {
-    let command = match C::try_parse() {
+    let matches = command_of::<C>().try_get_matches();
+    let command = match matches.and_then(|matches| C::from_arg_matches(&matches)) {
         Ok(command) => command,
         Err(error) => {
             // Without an output the error can't be shown.
-            let _ = error.print();
+            let _ = match error.use_stderr() {
+                true => write!(io::stderr(), "{}", help::explained(&error)),
+                false => error.print(),
+            };
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -85,6 +95,11 @@ pub fn run<C: Parser>(
         CommandError::Failed(_) => 1,
         CommandError::Unchecked(_) => 3,
     })
+}
+
+/// The whole command of a program, with the parts of its help that all commands share.
+pub fn command_of<C: Parser>() -> Command {
+    help::with_common_parts(C::command())
 }
 
 /// Prints a line for the user. Without an output it is lost.

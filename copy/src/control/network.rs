@@ -17,9 +17,6 @@ use squall_services::ControlStream;
 /// The time that a receiver has to answer a call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The id of the service of copies at a port.
-const COPIES: ServiceId = ServiceId(1);
-
 /// The addresses at which a receiver listens, and their protection.
 #[derive(Clone, Debug)]
 pub struct ReceiverNetwork {
@@ -46,7 +43,7 @@ pub(crate) fn open_receiver(
     config.listen.clone_from(&network.listen);
     let node = config.node;
     let fabric = TcpFabric::open(TcpConfig::new(config))?;
-    let calls = fabric.take_service(COPIES);
+    let calls = fabric.take_service(ServiceId::COPIES);
     Ok((MixedFabric::new(node, Transport::Tcp).with_tcp(fabric), calls))
 }
 
@@ -70,7 +67,7 @@ impl Caller {
             cluster,
             node: *node,
             security,
-            service: COPIES,
+            service: ServiceId::COPIES,
             connect_timeout: PATIENCE,
             timeout: PATIENCE,
         })

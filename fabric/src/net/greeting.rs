@@ -213,9 +213,11 @@ impl Thread {
                 }
             }
             Service::Application(service) => {
-                let taker = self.services.get(&ServiceId(service)).filter(|taker| !taker.is_full()).cloned();
-                let Some(taker) = taker else {
-                    let why = format!("{peer} asks for service {service}, which this node does not take now");
+                let service = ServiceId(service);
+                let Some(taker) = self.services.get(&service).filter(|taker| !taker.is_full()).cloned() else {
+                    let why = format!(
+                        "{peer} asks for {service}, which this node does not offer now, or too many wait for it"
+                    );
                     return self.refuse(pending, RefusalKind::NoService, Refusal::NoService, &why);
                 };
                 let Some(channel) = self.admit(pending, peer, self.incarnation, rest.nonce) else { return };

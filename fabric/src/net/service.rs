@@ -1,6 +1,7 @@
 //! Streams for other layers, over a node's port: known by a number, behind the same handshake.
 
 use std::{
+    fmt,
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -22,9 +23,39 @@ const WRITE_BYTES: usize = 64 << 10;
 /// The time for which the end of a stream waits for a peer that does not read.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The number of a service that nodes offer over their port.
+/// The number of a service that nodes offer over their port. Messages show its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u32);
+
+/// The services of Squall's layers. One port serves all, so their numbers are given out here.
+impl ServiceId {
+    /// Copies of files.
+    pub const COPIES: ServiceId = ServiceId(1);
+    /// Messages of the view log.
+    pub const VIEW_LOG: ServiceId = ServiceId(2);
+    /// A shard's state, for nodes that join.
+    pub const STATE: ServiceId = ServiceId(3);
+    /// An operator's requests and orders.
+    pub const ADMIN: ServiceId = ServiceId(4);
+    /// Commands and queries of clients.
+    pub const CLIENTS: ServiceId = ServiceId(5);
+    /// Durable groups' logs, for their readers.
+    pub const LOG: ServiceId = ServiceId(6);
+}
+
+impl fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            ServiceId::COPIES => "copies of files",
+            ServiceId::VIEW_LOG => "the view log",
+            ServiceId::STATE => "state transfer",
+            ServiceId::ADMIN => "administration",
+            ServiceId::CLIENTS => "client calls",
+            ServiceId::LOG => "log reading",
+            ServiceId(other) => return write!(f, "service {other}"),
+        })
+    }
+}
 
 /// A stream of bytes with a node, which passed the handshake.
 #[derive(Debug)]
@@ -262,24 +293,24 @@ pub enum DialError {
     Refused {
         /// The address of the node.
         address: SocketAddr,
-        /// The service's number.
-        service: u32,
+        /// The service.
+        service: ServiceId,
         /// The reason, a sentence.
         why: String,
     },
     /// The node would talk to this one, and has no such service, or no room for another stream of it.
-    #[error("{address} does not offer this service now, or too many wait for it")]
+    #[error("{address} does not offer {service} now, or too many wait for it")]
     NoService {
         /// The address of the node.
         address: SocketAddr,
-        /// The service's number.
-        service: u32,
+        /// The service.
+        service: ServiceId,
     },
     /// The lack of an address that answered as the node should.
     #[error("the node could not be reached: {}", causes.join("; "))]
     Unreachable {
-        /// The service's number.
-        service: u32,
+        /// The service.
+        service: ServiceId,
         /// One sentence for each address.
         causes: Vec<String>,
     },
@@ -313,15 +344,15 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
         match dial_address(dial, *address, share) {
             Ok(stream) => return Ok(stream),
             Err(Failure::Refused(why)) => {
-                return Err(DialError::Refused { address: *address, service: dial.service.0, why });
+                return Err(DialError::Refused { address: *address, service: dial.service, why });
             }
             Err(Failure::NoService) => {
-                return Err(DialError::NoService { address: *address, service: dial.service.0 });
+                return Err(DialError::NoService { address: *address, service: dial.service });
             }
             Err(Failure::Other(cause)) => causes.push(format!("{address}: {cause}")),
         }
     }
-    Err(DialError::Unreachable { service: dial.service.0, causes })
+    Err(DialError::Unreachable { service: dial.service, causes })
 }
 
 enum Failure {

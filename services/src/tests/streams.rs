@@ -122,7 +122,7 @@ fn streams_of_a_service_are_limited() {
         let dial = || node.caller.dial(&node.contact, Service::State, PATIENCE);
         let mut held: Vec<_> = (0..Service::State.limit()).map(|_| dial().unwrap()).collect();
         let error = dial().unwrap_err();
-        assert!(matches!(error, ControlError::Busy { node: NodeId(1) }), "{way:?}: {error}");
+        assert!(matches!(error, ControlError::Busy { node: NodeId(1), .. }), "{way:?}: {error}");
         converse(held.pop().unwrap(), b"bye");
         // The thread of the stream may still have to end.
         let until = Instant::now() + PATIENCE;

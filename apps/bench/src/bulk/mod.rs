@@ -6,7 +6,6 @@ mod mover;
 mod sharing;
 mod touch;
 
-use bytesize::ByteSize;
 use clap::{Args, value_parser};
 use squall::rdmc::{
     GroupConfig, GroupId, MAX_BLOCK_BYTES,
@@ -21,6 +20,7 @@ use super::{
     job::{BlockRoute, BulkJob, Senders, Spinning, Touch},
     places::{FabricKind, NodePlaces, PlaceArgs},
     printing::Printing,
+    values,
 };
 
 const HELP: &str = "\
@@ -31,7 +31,7 @@ Examples:
   squall-bench bulk --size 64MiB --senders all                    a group for each node as the root, all at once
   squall-bench bulk --size 64MiB --groups 4                       four groups that share nodes and root
   squall-bench bulk --fabric tcp --tls                            over loopback
-  squall-bench bulk --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}' --link-rate 25MB
+  squall-bench bulk --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}' --link-rate 25MB/s
   squall-bench bulk --size 256MiB --share --touch write           copy-on-write, and what writing each page costs then
 
 Every node is a process of its own. The root sends one message, and the next one when all have it. Receivers have given
@@ -60,17 +60,17 @@ pub(crate) struct BulkArgs {
     #[command(flatten)]
     places: PlaceArgs,
     /// The bytes that a node's link moves in a second, unless with --fabric shm: they decide the block size
-    #[arg(long, value_name = "SIZE", default_value = "2GB", value_parser = size)]
+    #[arg(long, value_name = "RATE", default_value = "2GB/s", value_parser = values::link_rate)]
     link_rate: usize,
     /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4")]
     #[arg(value_parser = value_parser!(u32).range(2..=64))]
     nodes: Vec<u32>,
     /// A message's size, such as 1MiB; a list gives a row each
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "256MiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "256MiB", value_parser = values::size)]
     size: Vec<usize>,
     /// A block's size; a list gives a row each [default: what suits the message and the nodes]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = values::size)]
     block: Vec<usize>,
     /// The route of the blocks; a list gives a row each [default: what suits the fabric]
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -113,20 +113,6 @@ pub(crate) struct BulkArgs {
 /// Options that say how copies are made, or how many messages are sent at a time.
 const WITHOUT_COPIES: [&str; 7] =
     ["block", "algorithm", "sweep", "groups", "senders", "receives_ahead", "sends_in_flight"];
-
-/// The most bytes that are written into one region.
-const MAX_SIZE: u64 = 1 << 40;
-
-fn size(text: &str) -> Result<usize, String> {
-    size_to(MAX_SIZE, text)
-}
-
-/// Reads a size of at most `most` bytes.
-pub(crate) fn size_to(most: u64, text: &str) -> Result<usize, String> {
-    let ByteSize(bytes) = text.parse()?;
-    let is_possible = (1..=most).contains(&bytes);
-    is_possible.then_some(bytes as usize).ok_or_else(|| format!("give 1 byte to {}", ByteSize(most).display().iec()))
-}
 
 impl BulkArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {

@@ -7,7 +7,6 @@ use squall_command::CommandError;
 
 pub(crate) use self::rank::CollectivesRank;
 use super::{
-    bulk::size_to,
     cluster,
     job::{By, CollectivesJob, Of, Spinning, Timed, spelt},
     places::{NodePlaces, PlaceArgs},
@@ -51,7 +50,7 @@ pub(crate) struct CollectivesArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "allreduce")]
     operation: Vec<Of>,
     /// A vector's size, such as 1MiB, rounded up to 8 bytes; a list gives a row each
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "8", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "8", value_parser = squall_units::size_in(1..=MAX_SIZE))]
     size: Vec<usize>,
     /// The algorithm; a list gives a row each, for the operations that it can carry out [default: what the cost model
     /// chooses]
@@ -71,11 +70,7 @@ pub(crate) struct CollectivesArgs {
 }
 
 /// The most bytes of a vector or block; it bounds the memory of all nodes of a run.
-const MAX_SIZE: u64 = 1 << 30;
-
-fn size(text: &str) -> Result<usize, String> {
-    size_to(MAX_SIZE, text)
-}
+const MAX_SIZE: usize = 1 << 30;
 
 impl CollectivesArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use squall_command::CommandError;
+use squall_units::TimeUnit;
 
 use self::rounds::FailoverRound;
 use super::{
@@ -56,7 +57,8 @@ pub(crate) struct FailoverArgs {
     #[arg(long, value_name = "N", default_value = "10", value_parser = value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// A member that is silent for so long is suspected; one whose process ends is noticed at once
-    #[arg(long, value_name = "MS", default_value = "1000", value_parser = value_parser!(u64).range(20..=60_000))]
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    #[arg(value_parser = squall_units::whole_in(Duration::from_millis(20)..=Duration::from_secs(60), TimeUnit::Milliseconds))]
     failure_timeout_ms: u64,
     /// Print one JSON object per line
     #[arg(long)]

@@ -15,6 +15,7 @@ use super::{
     job::{Calls, DEFAULT_BULK_RESERVE, Job, Senders, Spinning},
     places::{NodePlaces, PlaceArgs, WorkerNode},
     report::FigureReport,
+    values,
 };
 
 const HELP: &str = "\
@@ -50,10 +51,10 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "3")]
     #[arg(value_parser = value_parser!(u32).range(1..=64))]
     nodes: Vec<u32>,
-    /// An append's size in bytes; a list gives a row each
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1024")]
-    #[arg(value_parser = value_parser!(u32).range(1..=262_144))]
-    size: Vec<u32>,
+    /// An append's size; a list gives a row each
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "1KiB")]
+    #[arg(value_parser = squall_units::size_in(1..=256 << 10))]
+    size: Vec<usize>,
     /// The number of appends under way at a time, at all nodes together; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "500")]
     #[arg(value_parser = value_parser!(u32).range(1..=65_536))]
@@ -61,8 +62,8 @@ pub(crate) struct LogArgs {
     #[command(flatten)]
     disk: DiskArgs,
     /// The time to measure in each round, after half a second of warm-up
-    #[arg(long, value_name = "S", default_value = "2")]
-    seconds: f64,
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::span)]
+    seconds: Duration,
     /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
@@ -84,14 +85,10 @@ pub(crate) struct DiskArgs {
 
 impl DiskArgs {
     /// The rounds to measure, on that disk.
-    pub(super) fn rounds(&self, seconds: f64) -> Result<Rounds, CommandError> {
-        if !(seconds > 0.0 && seconds <= 3600.0) {
-            let problem = format!("--seconds {seconds} is not possible: give more than 0, at most 3600");
-            return Err(CommandError::Usage(problem));
-        }
+    pub(super) fn rounds(&self, span: Duration) -> Result<Rounds, CommandError> {
         let stop = stop_on_signals()?;
         let scratch = Scratch::new(&self.dir)?;
-        Ok(Rounds { scratch, stop, count: self.rounds, span: Duration::from_secs_f64(seconds) })
+        Ok(Rounds { scratch, stop, count: self.rounds, span })
     }
 }
 
@@ -112,12 +109,12 @@ impl LogArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, nodes: u32, size: u32, writers: u32, places: &NodePlaces) -> Vec<Job> {
+    fn jobs(&self, nodes: u32, size: usize, writers: u32, places: &NodePlaces) -> Vec<Job> {
         let job = |worker: WorkerNode| Job {
             calls: Some(appends(share(writers, nodes, worker.node))),
             worker,
             senders: Senders::All,
-            size_bytes: size as usize,
+            size_bytes: size,
             ring_bytes: ring_bytes(share(writers, nodes, 0), size),
             bulk_threshold: self.places.fabric.default_bulk_threshold(),
             bulk_reserve: DEFAULT_BULK_RESERVE,
@@ -131,8 +128,8 @@ impl LogArgs {
 }
 
 /// The ring size that holds twice a node's appends, so that none waits for room. At least a configuration's default.
-fn ring_bytes(writers: u32, size: u32) -> usize {
-    let record_bytes = (size as usize + 32).next_multiple_of(16);
+fn ring_bytes(writers: u32, size: usize) -> usize {
+    let record_bytes = (size + 32).next_multiple_of(16);
     (2 * writers as usize * record_bytes).next_power_of_two().clamp(1 << 20, MAX_BYTES)
 }
 

@@ -6,14 +6,11 @@ use std::{
 };
 
 use rustix::fs::statfs;
-use squall_command::CommandError;
-use tempfile::TempDir;
-
-use crate::places::private_directory;
+use squall_command::{CommandError, TemporaryDirectory};
 
 /// A new directory on the disk that is measured. It is removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch(TempDir);
+pub(crate) struct Scratch(TemporaryDirectory);
 
 /// The number by which `statfs` identifies a file system in memory.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -29,7 +26,7 @@ impl Scratch {
         if statfs(&parent).is_ok_and(|file_system| file_system.f_type as u64 == TMPFS_MAGIC) {
             tracing::warn!("{} is in memory (tmpfs), so no disk is measured: give a --dir on one", parent.display());
         }
-        private_directory("squall-bench-", &parent).map(Scratch).map_err(|error| failed(&parent, error))
+        TemporaryDirectory::new_in(&parent, "bench-log").map(Scratch).map_err(|error| failed(&parent, error))
     }
 
     /// The path of a directory in it, which is not made.

@@ -15,6 +15,7 @@ use super::{
     places::{NodePlaces, PlaceArgs},
     printing::Printing,
     report::{OnePipeRow, RowHead},
+    values,
 };
 
 const HELP: &str = "\
@@ -55,10 +56,10 @@ pub(crate) struct OnePipeArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4")]
     #[arg(value_parser = value_parser!(u32).range(1..=MAX_NODES))]
     nodes: Vec<u32>,
-    /// A message's size in bytes; a list gives a row each
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64")]
-    #[arg(value_parser = value_parser!(u32).range(8..=1_048_576))]
-    size: Vec<u32>,
+    /// A message's size; a list gives a row each
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = squall_units::size_in(8..=1 << 20))]
+    size: Vec<usize>,
     /// The number of nodes that each scattering goes to; a list gives a row each [default: 4, or all if there are
     /// fewer]
     #[arg(long, value_name = "W", value_delimiter = ',')]
@@ -68,10 +69,10 @@ pub(crate) struct OnePipeArgs {
     #[arg(long, value_name = "R", default_value = "10000")]
     rate: f64,
     /// The time to measure latency, after half a second of warm-up, and then throughput, after a quarter
-    #[arg(long, value_name = "S", default_value = "2")]
-    seconds: f64,
-    /// The ring from each node to each other, in bytes, a power of two (a group's default is 256 KiB)
-    #[arg(long, value_name = "BYTES", default_value = "524288")]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::span)]
+    seconds: Duration,
+    /// The ring from each node to each other, a power of two (a group's default is 256 KiB)
+    #[arg(long, value_name = "SIZE", default_value = "512KiB", value_parser = values::ring(1 << 10..=1 << 30))]
     ring_bytes: usize,
     #[command(flatten)]
     printing: Printing,
@@ -111,19 +112,12 @@ impl OnePipeArgs {
 
     fn check(&self) -> Result<(), String> {
         self.places.check(self.nodes.iter().copied().max().unwrap_or_default())?;
-        if !(0.01..=3600.0).contains(&self.seconds) {
-            return Err(format!("--seconds {} is not possible: give 0.01 to 3600", self.seconds));
-        }
         if !(self.rate > 0.0 && self.rate <= 1e7) {
             return Err(format!("--rate {} is not possible: give more than 0, at most 10000000 per second", self.rate));
         }
         let least = self.nodes.iter().copied().min().unwrap_or_default();
         if let Some(width) = self.width.iter().find(|&&width| width > least) {
             return Err(format!("--width {width} is more than --nodes {least}: a node receives a scattering once"));
-        }
-        if !self.ring_bytes.is_power_of_two() || !(1 << 10..=1 << 30).contains(&self.ring_bytes) {
-            let ring = self.ring_bytes;
-            return Err(format!("--ring-bytes {ring} is not possible: give a power of two from 1024 to 1073741824"));
         }
         self.check_longest()
     }
@@ -132,7 +126,7 @@ impl OnePipeArgs {
     fn check_longest(&self) -> Result<(), String> {
         let most = |list: &[u32]| list.iter().copied().max().unwrap_or_default();
         let widest = if self.width.is_empty() { WIDTH.min(most(&self.nodes)) } else { most(&self.width) };
-        let (size, width) = (most(&self.size) as usize, widest as usize);
+        let (size, width) = (self.size.iter().copied().max().unwrap_or_default(), widest as usize);
         let is_whole = self.mode.contains(&ScatteringOrder::Sequencer);
         let payload = if is_whole { 8 + width * (8 + size) } else { size };
         let needed = (4 * (payload + RECORD_HEADER)).next_power_of_two();
@@ -153,7 +147,7 @@ impl OnePipeArgs {
             let widths = if self.width.is_empty() { &[WIDTH.min(nodes)][..] } else { &self.width };
             for &size in &self.size {
                 for &width in widths {
-                    let case = |&order| Case { order, nodes, size_bytes: size as usize, width };
+                    let case = |&order| Case { order, nodes, size_bytes: size, width };
                     cases.extend(self.mode.iter().map(case));
                 }
             }
@@ -170,7 +164,7 @@ impl OnePipeArgs {
             width: case.width as usize,
             ring_bytes: self.ring_bytes,
             rate: self.rate,
-            phase_nanos: Duration::from_secs_f64(self.seconds).as_nanos() as u64,
+            phase_nanos: self.seconds.as_nanos() as u64,
         };
         places.workers(case.nodes).map(job).collect()
     }

@@ -22,16 +22,16 @@ use crate::job::spelt;
 /// Options for the run of experiments, and for their results.
 #[derive(Debug, Args)]
 pub(super) struct ExperimentOptions {
-    /// The seed of all that is random.
+    /// The seed of all that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draw the figures into this file; with `all`, into one for each experiment, named after it.
+    /// Draw the figures into this file; with `all`, into one for each experiment, named after it
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print one JSON object per line: the rows of the table, then the findings.
+    /// Print one JSON object per line: the rows of the table, then the findings
     #[arg(long)]
     json: bool,
-    /// Do less of everything, in a few seconds.
+    /// Do less of everything, in a few seconds
     #[arg(long)]
     quick: bool,
 }

@@ -8,7 +8,7 @@ mod rdmc;
 use clap::{Args, Subcommand};
 use squall_command::CommandError;
 
-/// Repeat the experiments of a paper on simulated machines, and say whether its findings hold.
+/// Repeats the experiments of a paper on simulated machines, and says whether its findings hold.
 #[derive(Debug, Args)]
 pub(crate) struct PapersCommand {
     #[command(subcommand)]

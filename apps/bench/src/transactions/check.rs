@@ -3,12 +3,13 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     thread,
     time::Duration,
 };
 
+use squall_command::TemporaryDirectory;
 use squall_fabric::Time;
 use squall_transactions::{
     Execution, Keyspace, ShardId,
@@ -19,7 +20,6 @@ use super::{start, sums, transacted};
 use crate::{
     cluster::{PATIENCE, RunError, WARM_UP},
     job::{StoreCommand, Transacted, TransactionsJob, WorkerReport},
-    places::private_directory,
 };
 
 /// One node's part of the history: the transactions that its client saw, those that its copies carried out, and these
@@ -51,8 +51,7 @@ pub(super) fn run(jobs: &[TransactionsJob], lasts: Duration) -> Result<String, S
     let transacted = transacted(&mut workers, lasts).map_err(text)?;
     let settled = settled(&transacted, victim)?;
     let read_all = sums(&transacted)?;
-    // An interrupted run leaves the directory behind, so it is made only now.
-    let directory = private_directory("squall-bench-transactions-", &env::temp_dir())
+    let directory = TemporaryDirectory::new("bench-transactions")
         .map_err(|error| format!("no directory for what nodes have seen: {error}"))?;
     workers.tell(&StoreCommand::Record(directory.path().to_owned()));
     workers.until_all(PATIENCE, |said| matches!(said, WorkerReport::Recorded).then_some(())).map_err(text)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use squall_command::{CommandError, say};
 use squall_fabric::Time;
+use squall_units::TimeUnit;
 
 pub(crate) use self::member::run as run_member;
 use super::{
@@ -57,8 +58,9 @@ pub(crate) struct TransactionsArgs {
     #[command(flatten)]
     shape: StoreShape,
     /// The time to measure, after half a second of warm-up
-    #[arg(long, value_name = "S", default_value = "3")]
-    seconds: f64,
+    #[arg(long, value_name = "TIME", default_value = "3s")]
+    #[arg(value_parser = squall_units::time_in(Duration::from_millis(10)..=Duration::from_secs(60), TimeUnit::Seconds))]
+    seconds: Duration,
     /// Record what clients see, kill or stop a node in the middle, and check everything, instead of measuring
     #[arg(long, conflicts_with_all = ["bare", "json"])]
     check: bool,
@@ -76,7 +78,7 @@ impl TransactionsArgs {
         let (shape, record) = (&self.shape, self.check);
         let job = |node| TransactionsJob { cluster: places.cluster.clone(), node, shape: shape.clone(), seed, record };
         let jobs: Vec<_> = (0..shape.nodes).map(job).collect();
-        let lasts = Duration::from_secs_f64(self.seconds);
+        let lasts = self.seconds;
         if self.check {
             let checked = check::run(&jobs, lasts);
             say(checked.map_err(|error| {
@@ -91,9 +93,6 @@ impl TransactionsArgs {
     }
 
     fn usable(&self) -> Result<(), String> {
-        if !(0.01..=60.0).contains(&self.seconds) {
-            return Err(format!("--seconds {} is not possible: give 0.01 to 60", self.seconds));
-        }
         if self.check && self.shape.replicas < 2 {
             return Err("--check takes a node out, whose shards would be lost: give --replicas 2 or more".to_owned());
         }
@@ -113,7 +112,7 @@ impl TransactionsArgs {
         TransactionsRow {
             bench: "transactions",
             shape: StoreShape { shards: Some(self.shape.shards()), ..self.shape.clone() },
-            transactions_per_second: latencies.len() as f64 / self.seconds,
+            transactions_per_second: latencies.len() as f64 / self.seconds.as_secs_f64(),
             latency_p50_us: latency::micros(&latencies, 0.5),
             latency_p99_us: latency::micros(&latencies, 0.99),
         }

@@ -31,8 +31,6 @@ use crate::{protection::ProtectionArgs, target::name};
   squall cp push /srv/www --to a:7700,b:7700 --keys keys --delete --exclude '*.tmp' --limit-rate 50MiB/s
   squall cp push /usr --to a,b --dry-run
 
-Sizes are 4096, 64KiB, 4MiB; times 500ms, 5s, 10m; rates 10MiB/s.
-
 Exit codes: 0 everything is at every receiver; 1 something is not, which is named (interrupted, a receiver failed or \
 was not there, a file could not be read or put in place); 2 the arguments make no sense.")]
 pub(super) struct PushArgs {
@@ -70,7 +68,7 @@ pub(super) struct PushArgs {
     /// Don't wait for the receivers' disks: after a power failure there, the next push compares all contents
     #[arg(long)]
     no_sync: bool,
-    /// Give up a receiver from which nothing was heard for so long
+    /// Give up a receiver from which nothing was heard for so long; a number alone is in seconds
     #[arg(long, value_name = "TIME", value_parser = squall_units::seconds, default_value = "30s")]
     silence: Duration,
     /// Print a report as one JSON object

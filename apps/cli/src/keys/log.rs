@@ -12,6 +12,7 @@ use squall_command::say;
 
 /// Makes a key for each of these nodes, with which it signs its logs, so that they can be shown to others unaltered.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  squall keys log --dir keys --node 1,2,3")]
 pub(super) struct LogArgs {
     /// The directory of the keys
     #[arg(long, value_name = "DIR", default_value = "keys")]

@@ -3,14 +3,18 @@
 mod log;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use clap::{Args, Subcommand, value_parser};
+use clap::{Args, Subcommand};
 use squall::{
     NodeId,
     keys::{Authority, Files, KeysError, MAX_DAYS, NodeKeys, describe},
 };
 use squall_command::{CommandError, say};
+use squall_units::TimeUnit;
 
 use crate::target::name;
 
@@ -30,6 +34,11 @@ A certificate that ends soon is renewed with `add --force`: copy the two files t
 need nothing, as long as the CA is the same. A key that was stolen is good until its certificate ends; to be rid of it
 at once, make a new CA (`init --force`) and new keys of all nodes.";
 
+const ADD_HELP: &str = "\
+Examples:
+  squall keys add --dir keys --node 1,2,3
+  squall keys add --dir keys --node 2 --force --valid-for 30d";
+
 /// Makes the keys with which nodes on a network prove their identity.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -48,6 +57,7 @@ enum KeysAction {
 
 /// Makes a cluster's CA: ca.pem, which goes to every node, and ca.key, which stays.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  squall keys init --cluster bank --dir keys")]
 struct InitArgs {
     /// The cluster's name, as in its configuration
     #[arg(long, value_name = "NAME", value_parser = name)]
@@ -62,6 +72,7 @@ struct InitArgs {
 
 /// Makes a certificate and a key for each of these nodes.
 #[derive(Debug, Args)]
+#[command(after_help = ADD_HELP)]
 struct AddArgs {
     /// The directory of the CA and of the keys
     #[arg(long, value_name = "DIR", default_value = "keys")]
@@ -69,12 +80,19 @@ struct AddArgs {
     /// The nodes' ids
     #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1.., required = true)]
     node: Vec<u32>,
-    /// The time for which the certificates are good; never longer than the CA's own
-    #[arg(long, value_name = "DAYS", default_value = "365", value_parser = value_parser!(u32).range(1..=i64::from(MAX_DAYS)))]
-    days: u32,
+    /// The time for which the certificates are good, in whole days, of which a number alone is one; never longer than
+    /// the CA's own
+    #[arg(long, alias = "days", value_name = "TIME", default_value = "365d", value_parser = days)]
+    valid_for: u32,
     /// Replace keys that are there
     #[arg(long)]
     force: bool,
+}
+
+/// Reads a time as a number of days.
+fn days(text: &str) -> Result<u32, String> {
+    const DAY: Duration = Duration::from_secs(86_400);
+    squall_units::whole_in(DAY..=DAY * MAX_DAYS, TimeUnit::Days)(text).map(|days| days as u32)
 }
 
 impl KeysCommand {
@@ -113,7 +131,7 @@ impl AddArgs {
         let files = Files::in_directory(&self.dir);
         let authority = Authority::load(&files)?;
         let made: Vec<NodeKeys> =
-            self.node.iter().map(|&id| authority.issue(NodeId(id), self.days)).collect::<Result<_, _>>()?;
+            self.node.iter().map(|&id| authority.issue(NodeId(id), self.valid_for)).collect::<Result<_, _>>()?;
         // All or none: half of a list would have to be taken out of the next call.
         let mut all = made.iter().flat_map(|keys| [files.key(keys.node()), files.certificate(keys.node())]);
         if let Some(path) = all.find(|path| !self.force && path.exists()) {

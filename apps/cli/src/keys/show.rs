@@ -15,6 +15,7 @@ use squall_command::{CommandError, say};
 
 /// Shows the node, the cluster and the end of certificates, and the public keys that check a node's logs.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  squall keys show keys/*.pem\n\nThe exit code is 1 if a file could not be shown.")]
 pub(super) struct ShowArgs {
     /// Certificates, or public keys, as PEM files
     #[arg(value_name = "FILE", required = true)]

@@ -7,6 +7,9 @@ use squall_command::{CommandError, say};
 
 use crate::target::TargetArgs;
 
+/// A node needs a moment to leave.
+const SHORTEST: Duration = Duration::from_secs(1);
+
 const HELP: &str = "\
 Examples:
   squall leave --config squall.toml
@@ -22,15 +25,15 @@ program ends with its node.";
 pub(crate) struct LeaveArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// The time to wait, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    timeout: u64,
+    /// The time to wait; a number alone is in seconds
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = squall_units::seconds)]
+    timeout: Duration,
 }
 
 impl LeaveArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut client = self.target.connect()?;
-        client.leave(Duration::from_secs(self.timeout.max(1))).map_err(CommandError::failed)?;
+        client.leave(self.timeout.max(SHORTEST)).map_err(CommandError::failed)?;
         say(format_args!("{} has left", client.node()));
         Ok(())
     }

@@ -10,16 +10,21 @@ use super::{
     shown, time,
 };
 
+const HELP: &str = "\
+Example:
+  squall log at --time 2026-11-22T12:00:00Z --config log.toml";
+
 /// Prints the record that was the last at a time.
 ///
 /// A record's time is that of its submission, by the clock of the member that took it, or just behind the record before
 /// where that is later.
 #[derive(Debug, Args)]
+#[command(after_help = HELP)]
 pub(super) struct AtArgs {
     #[command(flatten)]
     reach: ReachArgs,
     /// The time, as 2026-11-22T12:00:00Z or in seconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = time::parse)]
+    #[arg(long, value_name = "DATE", value_parser = time::parse)]
     time: Hlc,
     #[command(flatten)]
     form: FormArgs,

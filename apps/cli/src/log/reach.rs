@@ -14,6 +14,9 @@ const READ_PATIENCE: Duration = Duration::from_secs(30);
 /// The time that one member may take to answer where all are asked.
 pub(super) const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 
+/// The bounds within which --timeout is taken as it is.
+const TIMEOUTS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1 << 20)];
+
 /// The options of all commands that talk to members.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Members to ask")]
@@ -39,9 +42,9 @@ pub(super) struct ReachArgs {
     /// The durable group
     #[arg(long, value_name = "NAME", value_parser = name, default_value = "log")]
     group: String,
-    /// The time to try, in seconds, where no member answers [default: 300 to append, else 30]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
+    /// The time to try where no member answers; a number alone is in seconds [default: 5m to append, else 30s]
+    #[arg(long, value_name = "TIME", value_parser = squall_units::seconds)]
+    timeout: Option<Duration>,
 }
 
 impl ReachArgs {
@@ -51,7 +54,8 @@ impl ReachArgs {
 
     /// The time that a call may take: `default` without the option.
     pub(super) fn timeout_or(&self, default: Duration) -> Duration {
-        self.timeout.map_or(default, |seconds| Duration::from_secs(seconds.clamp(1, 1 << 20)))
+        let [least, most] = TIMEOUTS;
+        self.timeout.map_or(default, |timeout| timeout.clamp(least, most))
     }
 
     /// The configuration of a client of the cluster.

@@ -12,6 +12,9 @@ use crate::target::{load, name};
 const ATTENTIVE: Duration = Duration::from_millis(100);
 
 const HELP: &str = "\
+Example:
+  squall log serve --config log.toml --id 1
+
 It runs until Ctrl-C or SIGTERM, or until its disk fails. The others go on without it if most of the members are left,
 and it gets what it lacks when it is started again. After all were stopped, start all: the log goes on where it was.
 

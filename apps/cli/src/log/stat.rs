@@ -13,8 +13,16 @@ use super::{
     shown, time,
 };
 
+const HELP: &str = "\
+Examples:
+  squall log stat --config log.toml
+  squall log stat --config log.toml --json | jq '.members[].log.bytes'
+
+The exit code is 1 if a member does not answer.";
+
 /// Shows the log at each member: where it begins and ends, what all members have, and what it takes of the disk.
 #[derive(Debug, Args)]
+#[command(after_help = HELP)]
 pub(super) struct StatArgs {
     #[command(flatten)]
     reach: ReachArgs,

@@ -14,11 +14,17 @@ use super::{
 /// The time within which Ctrl-C is noticed, about.
 const ATTENTIVE: Duration = Duration::from_millis(500);
 
+const HELP: &str = "\
+Examples:
+  squall log tail --config log.toml -n 100
+  squall log tail -f --config log.toml --json | jq .version";
+
 /// Prints the last records, and with -f those that come, as soon as they are acknowledged, until Ctrl-C.
 ///
 /// When the member that it talks to fails, it goes on at another one, with the next record. While no member can be
 /// reached, it tries again.
 #[derive(Debug, Args)]
+#[command(after_help = HELP)]
 pub(super) struct TailArgs {
     #[command(flatten)]
     reach: ReachArgs,

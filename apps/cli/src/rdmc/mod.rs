@@ -8,7 +8,7 @@ mod table;
 use clap::{Args, Subcommand};
 use squall_command::CommandError;
 
-/// Look at RDMC, the multicast of large messages.
+/// Shows the schedules of RDMC, the multicast of large messages.
 #[derive(Debug, Args)]
 pub(crate) struct RdmcCommand {
     #[command(subcommand)]

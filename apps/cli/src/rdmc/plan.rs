@@ -16,7 +16,7 @@ const MOST_BLOCKS: u32 = 65_536;
 /// A larger drawing is of no use, and slows browsers down.
 const MOST_MOVES: u64 = 20_000;
 
-/// Print the transfers of a schedule: the sender, the receiver and the block of each, by step.
+/// Prints the transfers of a schedule: the sender, the receiver and the block of each, by step.
 ///
 /// Steps order the transfers of one message; they are no clock: a node sends a block as soon as it has it, and the
 /// receiver has made room.
@@ -27,22 +27,22 @@ Examples:
   squall rdmc plan --algorithm chain --nodes 5 --blocks 3
   squall rdmc plan --algorithm hybrid --racks 4x8 --blocks 6 --svg hybrid.svg")]
 pub(super) struct PlanArgs {
-    /// The algorithm by which the message gets from the root, rank 0, to all others.
+    /// The algorithm by which the message gets from the root, rank 0, to all others
     #[arg(long, value_enum, default_value_t = Name::Pipeline)]
     algorithm: Name,
-    /// Members of the group, the root included [default: 8, or as many as --racks says].
+    /// Members of the group, the root included [default: 8, or as many as --racks says]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
     nodes: Option<u32>,
-    /// Blocks of the message.
+    /// Blocks of the message
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_BLOCKS)))]
     blocks: u32,
-    /// For hybrid, the racks of the members: racks x nodes, as 4x8, or each rank's rack, as 0,0,1,1.
+    /// For hybrid, the racks of the members: racks x nodes, as 4x8, or each rank's rack, as 0,0,1,1
     #[arg(long)]
     racks: Option<String>,
-    /// For hybrid, the algorithm by which the leaders of the racks get the message [default: pipeline].
+    /// For hybrid, the algorithm by which the leaders of the racks get the message [default: pipeline]
     #[arg(long, value_enum)]
     outer: Option<OuterName>,
-    /// Draw it into this file instead.
+    /// Draw it into this file instead
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }

@@ -12,6 +12,7 @@ use std::{
 use clap::Args;
 use squall::admin::{AdminClient, StatusReport};
 use squall_command::{CommandError, stop_on_signals};
+use squall_units::TimeUnit;
 
 use crate::target::TargetArgs;
 
@@ -40,8 +41,9 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Show it again every second, or at this interval
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
-    watch: Option<f64>,
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", require_equals = true)]
+    #[arg(value_parser = squall_units::time_in(Duration::from_millis(10)..=Duration::from_secs(86_400), TimeUnit::Seconds))]
+    watch: Option<Duration>,
     /// Print a JSON object; with --watch one for each time
     #[arg(long)]
     json: bool,
@@ -49,13 +51,10 @@ pub(crate) struct StatusArgs {
 
 impl StatusArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let Some(seconds) = self.watch else {
+        let Some(pause) = self.watch else {
             let report = self.target.connect()?.status().map_err(CommandError::failed)?;
             return self.show(&report).map_err(CommandError::output);
         };
-        let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause >= Duration::from_millis(10));
-        let pause = pause
-            .ok_or_else(|| CommandError::Usage(format!("--watch={seconds} is no time to wait: give 0.01 or more")))?;
         let mut client: Option<AdminClient> = None;
         let stop = stop_on_signals()?;
         // An error that waiting can't mend ends the command.

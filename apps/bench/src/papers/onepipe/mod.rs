@@ -18,7 +18,7 @@ use super::{
     outcome::{self, ExperimentOutcome},
 };
 
-/// Repeat an experiment of the 1Pipe paper on a simulation of its testbed, and say whether its findings hold.
+/// Repeats an experiment of the 1Pipe paper on a simulation of its testbed, and says whether its findings hold.
 ///
 /// It is a model of the protocols' event flow, on 32 servers in a fat tree of 100 Gb/s with beacons each 3 µs. It is
 /// not the engine that the rest of the system runs: only in the model do data and barriers pass the same links and
@@ -32,7 +32,7 @@ Examples:
 
 Figures and sections are those of 1Pipe: Scalable Total Order Communication in Data Center Networks, SIGCOMM 2021.")]
 pub(super) struct OnePipe {
-    /// The experiment.
+    /// The experiment
     #[arg(value_enum, default_value_t = Name::All)]
     experiment: Name,
     #[command(flatten)]
@@ -42,13 +42,13 @@ pub(super) struct OnePipe {
 /// The names of the experiments, each of which is a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
-    /// Throughput and latency of total order broadcasts, by the number of processes: 1Pipe, sequencers, token, Lamport.
+    /// Throughput and latency of total order broadcasts, by the number of processes: 1Pipe, sequencers, token, Lamport
     Fig8,
-    /// Latency of idle 1Pipe by the number of processes, and by the loss of packets.
+    /// Latency of idle 1Pipe by the number of processes, and by the loss of packets
     Fig9,
-    /// The time that reliable 1Pipe takes to recover, by what fails.
+    /// The time that reliable 1Pipe takes to recover, by what fails
     Fig10,
-    /// Every one of these.
+    /// Every one of these
     All,
 }
 

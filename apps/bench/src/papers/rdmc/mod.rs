@@ -25,7 +25,7 @@ use super::{
     outcome::{self, ExperimentOutcome},
 };
 
-/// Repeat an experiment of the RDMC papers on a simulated machine, and say whether its finding holds.
+/// Repeats an experiment of the RDMC papers on a simulated machine, and says whether its finding holds.
 ///
 /// The engine is the real one; the network and the time that software takes are simulated. The figures are therefore
 /// those of a model of the machine, not of the machine. A finding that does not hold is printed, and is no error.
@@ -37,7 +37,7 @@ Examples:
 
 Figures, tables and sections are those of RDMC: A Reliable RDMA Multicast for Large Objects, DSN 2018.")]
 pub(super) struct Rdmc {
-    /// The experiment.
+    /// The experiment
     #[arg(value_enum)]
     experiment: Name,
     #[command(flatten)]
@@ -47,29 +47,29 @@ pub(super) struct Rdmc {
 /// The names of the experiments, each of which is a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
-    /// Algorithms by group size: 8 MB and 256 MB on Fractus.
+    /// Algorithms by group size: 8 MB and 256 MB on Fractus
     Fig4,
-    /// Bandwidth by block size, for groups of 4 on Fractus.
+    /// Bandwidth by block size, for groups of 4 on Fractus
     Fig6,
-    /// 256 MB to up to 512 nodes on Sierra.
+    /// 256 MB to up to 512 nodes on Sierra
     Fig8,
-    /// A storage system's replicas: 455 groups, objects of all sizes, on Fractus.
+    /// A storage system's replicas: 455 groups, objects of all sizes, on Fractus
     Fig9,
-    /// Overlapping groups with the same members, on Fractus and Apt.
+    /// Overlapping groups with the same members, on Fractus and Apt
     Fig10,
-    /// The cost of one slow link (§4.5).
+    /// The cost of one slow link (§4.5)
     SlowLink,
-    /// The cost of one delay of one node (§4.5).
+    /// The cost of one delay of one node (§4.5)
     Delay,
-    /// The shares of the network that a hundred overlapping groups get.
+    /// The shares of the network that a hundred overlapping groups get
     Fairness,
-    /// Racks with oversubscribed uplinks: the pipeline against the hybrid, on Apt.
+    /// Racks with oversubscribed uplinks: the pipeline against the hybrid, on Apt
     Hybrid,
-    /// The cost to a pipeline of members that may be ahead of the step that they are in.
+    /// The cost to a pipeline of members that may be ahead of the step that they are in
     Windows,
-    /// The time that is saved by handing a transfer to the NIC (§5.2.3, Figure 12).
+    /// The time that is saved by handing a transfer to the NIC (§5.2.3, Figure 12)
     Offload,
-    /// Every one of these.
+    /// Every one of these
     All,
 }
 

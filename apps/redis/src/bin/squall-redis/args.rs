@@ -8,6 +8,7 @@ use std::{
 
 use clap::Parser;
 use squall::config::{NameError, check_name};
+use squall_units::TimeUnit;
 
 /// The cluster's name where none is given.
 pub(crate) const CLUSTER: &str = "squall-redis";
@@ -18,12 +19,12 @@ pub(crate) const CLUSTER: &str = "squall-redis";
     name = "squall-redis",
     args_conflicts_with_subcommands = true,
     after_help = "\
-Without --id, all replicas run as processes of this host, under this one, which starts those again that die, and stops
-all when it stops.
+Examples. Without --id, all replicas run as processes of this host, under this one, which starts those again that die,
+and stops all when it stops.
 
   squall-redis                            three replicas, on ports 7001 to 7003
   squall-redis --smoke                    three replicas on free ports, a check of everything, and the end
-  squall-redis --smoke --fabric tcp --tls the same, where replicas talk TCP over loopback, protected by TLS
+  squall-redis --smoke --fabric tcp --tls  the same, where replicas talk TCP over loopback, protected by TLS
   squall-redis --smoke --fabric verbs     the same over RDMA, if it was built with `--features verbs`
   squall-redis --durable DIR              three replicas whose data is on disk, in DIR, and there again after a restart
   squall-redis --smoke --durable NEW_DIR  the check, with one more: all replicas are killed (-9), and nothing
@@ -137,8 +138,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) max_clients: usize,
 
-    /// Disconnect clients after so long without traffic in either direction; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    /// Disconnect clients after so long without traffic in either direction; 0 for never; a number alone is in seconds
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = whole_seconds())]
     pub(crate) timeout: u64,
 
     /// The password that clients must give (AUTH): the file's first line
@@ -149,9 +150,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["id", "config", "cluster"])]
     pub(crate) smoke: bool,
 
-    /// Start a cluster on free ports, load all of it with all kinds of requests for so long (90s, 10m, 1h), watch the
+    /// Start a cluster on free ports, load all of it with all kinds of requests for so long, watch the
     /// resources that it uses, and check at the end that the replicas agree; Ctrl-C ends it early
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["id", "config", "cluster", "smoke"])]
+    #[arg(long, value_name = "TIME", value_parser = duration(), conflicts_with_all = ["id", "config", "cluster", "smoke"])]
     pub(crate) soak: Option<Duration>,
 
     /// Multiply the time limits of --smoke by so much, for a slow machine, such as an emulated one
@@ -172,10 +173,18 @@ pub(crate) enum ProgramCommand {
     /// Serve the data without being a replica: ask any replica that serves, so that clients do not notice when one
     /// fails
     FrontEnd(FrontEndArgs),
+    #[command(flatten)]
+    Describe(squall_command::DescribeCommand),
 }
+
+const FRONT_END_HELP: &str = "\
+Examples:
+  squall-redis front-end --members 1,2,3
+  squall-redis front-end --listen 0.0.0.0:7000 --config kv.toml --id 1 --password-file secret";
 
 /// The options of a front end.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = FRONT_END_HELP)]
 pub(crate) struct FrontEndArgs {
     /// The address to listen on
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
@@ -201,8 +210,8 @@ pub(crate) struct FrontEndArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) max_clients: usize,
 
-    /// Disconnect clients after so long without traffic in either direction; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    /// Disconnect clients after so long without traffic in either direction; 0 for never; a number alone is in seconds
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = whole_seconds())]
     pub(crate) timeout: u64,
 
     /// The password that clients must give (AUTH): the file's first line
@@ -251,18 +260,12 @@ fn name(text: &str) -> Result<String, NameError> {
     check_name(text).map(|()| text.to_owned())
 }
 
-/// Reads a time such as `90s`, `10m` or `1h`; a bare number is in seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let seconds = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(format!("{unit:?} is no unit: give a time such as 90s, 10m or 1h")),
-    };
-    let number = number.parse::<u64>().map_err(|_| "give a time such as 90s, 10m or 1h".to_owned())?;
-    match number.checked_mul(seconds) {
-        Some(seconds @ 1..) => Ok(Duration::from_secs(seconds)),
-        _ => Err("give a time of a second or more that a clock can count".to_owned()),
-    }
+/// Reads the time of a run: a second or more.
+fn duration() -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    squall_units::time_in(Duration::from_secs(1)..=Duration::from_secs(365 * 86_400), TimeUnit::Seconds)
+}
+
+/// Reads a time of whole seconds.
+fn whole_seconds() -> impl Fn(&str) -> Result<u64, String> + Clone {
+    squall_units::whole_in(Duration::ZERO..=Duration::from_secs(365 * 86_400), TimeUnit::Seconds)
 }

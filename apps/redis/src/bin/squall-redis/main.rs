@@ -36,6 +36,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), CommandError> {
+    if let Some(ProgramCommand::Describe(describe)) = &args.command {
+        return describe.run(squall_command::command_of::<Args>());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::Failed(format!("the system gave no event loop: {error}")))?;
     if args.tls && args.fabric == Fabric::Shm {
@@ -68,4 +71,26 @@ fn run(args: Args) -> Result<(), CommandError> {
 
 fn has_files(directory: &Path) -> bool {
     directory.read_dir().is_ok_and(|mut files| files.next().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use squall_command::{check::ProgramCheck, command_of};
+
+    use super::*;
+
+    #[test]
+    fn the_help_the_book_and_the_messages_name_what_there_is() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut check = ProgramCheck::new(command_of::<Args>(), &["features"]);
+        check.help();
+        check.page("README.md", include_str!("../../../../../README.md"));
+        check.pages(&root.join("docs/src")).expect("the book can be read");
+        check.sources(&root).expect("the sources can be read");
+        check.messages(&root.join("apps/redis")).expect("the sources can be read");
+        let problems = check.problems();
+        assert!(problems.is_empty(), "{problems:#?}");
+    }
 }

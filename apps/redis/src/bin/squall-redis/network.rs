@@ -3,10 +3,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, Permissions},
+    fs::{self, File},
     io::{self, Write},
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -14,8 +13,8 @@ use squall::{
     NodeId,
     keys::{Authority, Files, KeysError},
 };
+use squall_command::TemporaryDirectory;
 use squall_redis::server::{BULK_RESERVE, GROUP};
-use tempfile::TempDir;
 
 use crate::args::{Args, Fabric};
 
@@ -59,17 +58,15 @@ enum ClusterDirectory {
     /// A directory that stays, and that also holds the data.
     Kept(PathBuf),
     /// A new directory, which is removed on drop.
-    Temporary(TempDir),
+    Temporary(TemporaryDirectory),
 }
 
 impl ClusterDirectory {
-    /// The directory to be kept, which is made if it is missing. Without one, a new directory of a random name, which
-    /// only this user can use.
+    /// The directory to be kept, which is made if it is missing. Without one, a new directory, which only this user can
+    /// use.
     fn make(kept: Option<&Path>) -> Result<ClusterDirectory, NetworkError> {
         let Some(kept) = kept else {
-            let private = Permissions::from_mode(0o700);
-            let directory = tempfile::Builder::new().prefix("squall-kv-").permissions(private).tempdir();
-            return directory
+            return TemporaryDirectory::new("redis")
                 .map(ClusterDirectory::Temporary)
                 .map_err(|error| NetworkError::Write { path: std::env::temp_dir(), error });
         };
