@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, os::fd::BorrowedFd};
 
 use rustix::{
-    fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr},
+    fs::{XattrFlags, flistxattr_query, getxattr, listxattr, removexattr, setxattr},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
@@ -137,7 +137,12 @@ impl Attributes {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // What is not kept goes from what was left behind by another push, too.
         let all = AttributeKinds { lists: true, others: true };
-        let here = match read(std::path::Path::new(&path), if is_own { all } else { kinds }) {
+        let here = match flistxattr_query(file) {
+            Ok(0) => Ok(BTreeMap::new()),
+            // There are some; or it is open for its owner and mode only.
+            _ => read(std::path::Path::new(&path), if is_own { all } else { kinds }),
+        };
+        let here = match here {
             Ok(here) => here,
             Err(Errno::NOTSUP) => BTreeMap::new(),
             Err(error) => return Err(error),

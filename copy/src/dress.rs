@@ -4,7 +4,10 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fstat, utimensat},
+    fs::{
+        AtFlags, CWD, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fchmod, fstat, futimens,
+        utimensat,
+    },
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
@@ -66,10 +69,11 @@ pub(crate) fn dress(
     losses: &mut Losses,
 ) -> Result<(), Errno> {
     let file = file.as_fd();
-    // By this path the kernel reaches what the handle stands for, which may be closed to its own user.
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let before = fstat(file)?;
-    let set_mode = |mode: u32| chmodat(CWD, &*path, Mode::from_raw_mode(mode), AtFlags::empty());
+    let set_mode = |mode: u32| match fchmod(file, Mode::from_raw_mode(mode)) {
+        Err(Errno::BADF) => chmodat(CWD, by_path(file), Mode::from_raw_mode(mode), AtFlags::empty()),
+        set => set,
+    };
     let owner_changes =
         entry.owner.is_some_and(|owner| keep.owners && (before.st_uid, before.st_gid) != (owner.user, owner.group));
     let is_link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
@@ -87,7 +91,7 @@ pub(crate) fn dress(
         None => before,
     };
     if is_link {
-        return set_times(&path, &now, entry.mtime);
+        return set_times(file, &now, entry.mtime);
     }
     let mut mode = entry.mode;
     let kept = |set: u32, here: u32, wanted: fn(Owner) -> u32| {
@@ -122,7 +126,7 @@ pub(crate) fn dress(
             losses.tell(&entry.path, "set-id bits", Errno::PERM);
         }
     }
-    set_times(&path, &now, entry.mtime)
+    set_times(file, &now, entry.mtime)
 }
 
 /// Changes the owner, as far as this user may. Returns what the file is then.
@@ -159,11 +163,21 @@ fn change_owner(
     fstat(file)
 }
 
-fn set_times(path: &str, now: &Stat, mtime: Mtime) -> Result<(), Errno> {
+fn set_times(file: BorrowedFd<'_>, now: &Stat, mtime: Mtime) -> Result<(), Errno> {
     if (now.st_mtime, now.st_mtime_nsec as u32) == (mtime.seconds, mtime.nanos) {
         return Ok(());
     }
     let mtime = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() };
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-    utimensat(CWD, path, &Timestamps { last_access: now, last_modification: mtime }, AtFlags::empty())
+    let times = Timestamps { last_access: now, last_modification: mtime };
+    match futimens(file, &times) {
+        Err(Errno::BADF) => utimensat(CWD, by_path(file), &times, AtFlags::empty()),
+        set => set,
+    }
+}
+
+/// Returns the path by which the kernel reaches what an `O_PATH` handle stands for, which may be closed to its own
+/// user.
+fn by_path(file: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }

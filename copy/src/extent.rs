@@ -53,6 +53,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// Returns the ranges, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.0.iter()
+    }
+
     /// Takes a range out. Returns the parts of it that were in.
     pub(crate) fn take(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let first = self.0.partition_point(|here| here.end <= range.start);

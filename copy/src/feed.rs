@@ -6,7 +6,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     ops::Range,
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::PathBuf,
     sync::{
         Arc,
@@ -19,9 +19,10 @@ use rustix::fs::OFlags;
 use super::{
     chunks::{Chunk, FileChunks, cut},
     layout::{Piece, StreamLayout},
-    manifest::{Manifest, Mtime},
+    manifest::Manifest,
     path::RelPath,
     sink::Verdict,
+    source_file::{could_not_read, difference},
 };
 
 /// The number of bytes that are read at once where they are only hashed.
@@ -73,6 +74,16 @@ struct HashedFile {
     damage: Option<String>,
 }
 
+/// A file for a receiver that copies it.
+#[derive(Debug)]
+pub(crate) struct OpenedFile {
+    pub(crate) entry: u32,
+    /// The file, unless it can't be copied.
+    pub(crate) file: Option<File>,
+    /// The verdict on it, if it was read.
+    pub(crate) verdict: Option<Verdict>,
+}
+
 /// The verdicts on files, by entry.
 pub(crate) type Verdicts = Vec<(u32, Verdict)>;
 
@@ -107,6 +118,18 @@ impl Feed {
         let Some(FileChunks { chunks, hash }) = cut else { return Vec::new() };
         self.verdicts[entry] = Some(Verdict::Intact(hash));
         chunks
+    }
+
+    /// Opens a file for a receiver that copies it.
+    pub(crate) fn open_to_copy(&self, entry: u32) -> OpenedFile {
+        let opened = self.open_file(entry as usize).map_err(|error| format!("the source could not open it: {error}"));
+        let file = opened.and_then(|file| self.changed(entry as usize, &file).map_or(Ok(file), Err));
+        match (file, self.verdicts[entry as usize].clone()) {
+            (Err(reason), _) | (_, Some(Verdict::Damaged(reason))) => {
+                OpenedFile { entry, file: None, verdict: Some(Verdict::Damaged(reason)) }
+            }
+            (Ok(file), verdict) => OpenedFile { entry, file: Some(file), verdict },
+        }
     }
 
     /// Takes a plan. `wanted` are the entries on which receivers want verdicts; those that are known are told.
@@ -170,10 +193,7 @@ impl Feed {
         let Some(current) = &mut self.current else { return };
         if current.damage.is_none() {
             let read = match &current.file {
-                Ok(file) => file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
-                    io::ErrorKind::UnexpectedEof => "it shrank while it was read".to_owned(),
-                    _ => format!("the source could not read it: {error}"),
-                }),
+                Ok(file) => file.read_exact_at(bytes, at).map_err(|error| could_not_read(&error)),
                 Err(reason) => Err(reason.clone()),
             };
             match read {
@@ -212,32 +232,8 @@ impl Feed {
         self.current = Some(HashedFile { entry, file, hasher: blake3::Hasher::new(), hashed: 0, damage });
     }
 
-    /// Returns the difference between a file and the manifest, if there is one.
     fn changed(&self, entry: usize, file: &File) -> Option<String> {
-        let entry = &self.manifest.entries()[entry];
-        let metadata = match file.metadata() {
-            Ok(metadata) => metadata,
-            Err(error) => return Some(format!("the source could not look at it: {error}")),
-        };
-        let mtime = Mtime { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 };
-        if !metadata.is_file() {
-            return Some("it is no file any more: push again".to_owned());
-        }
-        if metadata.len() != entry.bytes() {
-            return Some(format!("its size changed from {} to {} bytes: push again", entry.bytes(), metadata.len()));
-        }
-        if mtime != entry.mtime {
-            return Some("it changed after the transfer had begun: push again".to_owned());
-        }
-        // The kernel's own files, as in /proc, have contents and no size.
-        match file.read_at(&mut [0], entry.bytes()) {
-            Ok(0) => None,
-            Ok(_) => Some(format!(
-                "it has more contents than its size of {} bytes says: copy it to another file, and push that",
-                entry.bytes()
-            )),
-            Err(error) => Some(format!("the source could not read it: {error}")),
-        }
+        difference(file, &self.manifest.entries()[entry])
     }
 
     /// Ends the current file, which is hashed whole.

@@ -1,4 +1,5 @@
-//! The copying of files and directories to many nodes at once, by RDMC.
+//! The copying of files and directories to many nodes at once: by RDMC over a network, and through the source's open
+//! files on its own host.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
@@ -18,9 +19,12 @@
 //!
 //! The *manifest* lists every file, directory, link and device. Each receiver says which files it lacks, and of
 //! which it has another version, or a part: of those, source and receivers compare *chunks*, which are cut where the
-//! contents say so. The *plan* is what all lack, sorted by who lacks it. Its bytes are one stream, cut into
-//! *segments* of one size: small files share a segment, large ones take many. Each segment is one RDMC message to
-//! those that lack it.
+//! contents say so.
+//!
+//! A receiver on the source's host is handed the files that it lacks, open, and copies from them, which the kernel
+//! does. To others contents go by RDMC. The *plan* is what all those lack, sorted by who lacks it. Its bytes are one
+//! stream, cut into *segments* of one size: small files share a segment, large ones take many. Each segment is one
+//! RDMC message to those that lack it.
 //!
 //! ```text
 //!   source                                        each receiver
@@ -35,9 +39,10 @@
 //!
 //! # Guarantees
 //!
-//! - A file that was copied is whole under its own name, and equals what the source read. A file that changed while it
-//!   was read is reported, and is not put in place. Files of the same size and time are not copied, unless contents are
-//!   to be [compared](PushOptions::checksum).
+//! - A file that was copied is whole under its own name, and equals what the source read: by its hash where contents
+//!   were sent, and else as far as size and time of the source's file were the same before and after. A file that
+//!   changed while it was read is reported, and is not put in place. Files of the same size and time are not copied,
+//!   unless contents are to be [compared](PushOptions::checksum).
 //! - Nothing outside the receiver's directory is written or removed, whatever names a source sends: the directory is
 //!   held open, and names are resolved beneath it. A manifest with one bad name is refused whole. Links on the way
 //!   are not followed.
@@ -63,6 +68,7 @@ mod feed;
 mod filter;
 mod layout;
 mod manifest;
+mod pace;
 mod path;
 mod plan;
 mod pool;
@@ -71,6 +77,7 @@ mod root;
 mod scan;
 mod serve;
 mod sink;
+mod source_file;
 #[cfg(test)]
 mod tests;
 mod worker;

@@ -15,6 +15,7 @@
 //! continue. So each reader has a thread of its own, and one that has nothing to read costs nothing.
 
 mod caller;
+mod descriptors;
 mod error;
 pub mod frame;
 mod hello;
@@ -30,6 +31,7 @@ use squall_fabric::net::ServiceId;
 
 pub use self::{
     caller::{Caller, DialTarget},
+    descriptors::{DescriptorReader, MOST_DESCRIPTORS},
     messenger::Messenger,
     server::{Handler, Server},
     stream::{ControlStream, HangUp, StreamReader, StreamWriter},

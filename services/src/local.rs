@@ -44,6 +44,13 @@ fn is_same_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
 }
 
+/// Tells whether the process at the other end is in this one's mount namespace.
+pub(super) fn shares_mounts(stream: &UnixStream) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let peer = socket_peercred(stream).ok().and_then(|peer| namespace(&peer.pid.as_raw_nonzero().to_string()));
+    peer.is_some() && peer == namespace("self")
+}
+
 /// Connects to the process that has a name. It does not wait: a process that has stopped accepting is an error.
 pub fn dial(kind: &str, name: &str) -> Result<UnixStream, LocalError> {
     let connected = || -> Result<OwnedFd, Errno> {
@@ -122,6 +129,12 @@ impl LocalListener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_shares_its_own_mounts() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        assert!(shares_mounts(&here));
+    }
 
     #[test]
     fn a_name_that_another_user_has_is_told_from_one_that_nobody_has() {

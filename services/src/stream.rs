@@ -13,6 +13,8 @@ use squall_fabric::{
     net::{ServiceHangUp, ServiceReader, ServiceStream, ServiceWriter},
 };
 
+use super::local;
+
 /// A stream of bytes with another process.
 #[derive(Debug)]
 pub struct ControlStream {
@@ -44,7 +46,7 @@ pub enum StreamWriter {
 
 /// A writer that closes its direction when it is dropped, though the other half still holds the socket.
 #[derive(Debug)]
-pub struct LocalWriter(Arc<UnixStream>);
+pub struct LocalWriter(pub(super) Arc<UnixStream>);
 
 /// A handle that ends both halves at once, here and at the peer, whichever threads wait at them.
 #[derive(Clone, Debug)]
@@ -74,6 +76,11 @@ impl ControlStream {
     /// Returns a handle that ends the stream from any thread.
     pub fn hang_up(&self) -> HangUp {
         self.writer.hang_up()
+    }
+
+    /// Tells whether the process at the other end is on this host, and in this process's mount namespace.
+    pub fn shares_mounts(&self) -> bool {
+        matches!(&self.reader, StreamReader::Local(socket) if local::shares_mounts(socket))
     }
 
     /// Limits the waits of reads and writes: see [`StreamReader::set_timeout`] and [`StreamWriter::set_timeout`]. Fails

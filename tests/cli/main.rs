@@ -4,6 +4,7 @@ mod admin;
 mod copy;
 mod copy_interrupted;
 mod copy_network;
+mod copy_open_files;
 mod copy_options;
 #[path = "../support/drawing.rs"]
 mod drawing;

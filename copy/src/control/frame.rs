@@ -8,7 +8,7 @@ use squall_services::frame;
 use super::super::manifest::MANIFEST_BYTES;
 
 /// The version of the messages.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"squallcp";
 
@@ -86,7 +86,7 @@ mod tests {
                 plan::Holding,
                 sink::{Outcome, Verdict},
             },
-            Address, MAX_VERDICTS, Over, ToReceiver, ToSource,
+            Address, HandedFile, MAX_FILES, MAX_VERDICTS, Over, ToReceiver, ToSource,
         },
         *,
     };
@@ -108,7 +108,7 @@ mod tests {
     fn strangers_and_other_versions_are_told_apart() {
         let greeting = |bytes: &[u8]| expect_greeting(&mut &bytes[..]).unwrap_err().to_string();
         assert!(greeting(b"GET / HTTP/1.1\r\n").contains("no squall cp"));
-        for version in [1, 3, 5] {
+        for version in [1, 4, 6] {
             let told = greeting(&[&b"squallcp"[..], &[version, 0, 0, 0]].concat());
             assert!(told.contains(&format!("version {version} of")), "{told}");
             assert!(told.contains("run the same version at both ends"), "{told}");
@@ -145,6 +145,8 @@ mod tests {
         let part = PlanPart { receivers: Vec::new(), extents: Vec::new() };
         let parts = |count| ToReceiver::Plan { receivers: Vec::new(), parts: vec![part.clone(); count] };
         let failed = |count| Outcome { failed: vec![String::new(); count], ..Outcome::default() };
+        let files = |count| ToReceiver::Files(vec![HandedFile { entry: 0, verdict: None }; count]);
+        assert_eq!([MAX_FILES, MAX_FILES + 1].map(|count| is_read(&files(count))), [true, false]);
         assert_eq!([MAX_VERDICTS, MAX_VERDICTS + 1].map(|count| is_read(&verdicts(count))), [true, false]);
         let holding = |count| {
             let holding = Holding { partial: vec![0; count], ..Holding::default() };

@@ -1,15 +1,22 @@
 //! One conversation, for a thread that must not wait: another thread reads, and writes have a time limit.
 
-use std::{io::BufReader, thread, time::Duration};
+use std::{
+    fs::File,
+    io::{BufReader, Write},
+    os::fd::AsFd,
+    thread,
+    time::Duration,
+};
 
 use crossbeam::channel::Sender;
 use serde::{Serialize, de::DeserializeOwned};
 use squall_fabric::Waker;
-use squall_services::{ControlStream, HangUp, StreamWriter};
+use squall_services::{ControlStream, DescriptorReader, HangUp, StreamWriter};
 
 use super::{
     ToSource,
     frame::{self, FrameError},
+    message::Message,
 };
 
 /// The time after which a peer that reads nothing is given up: a peer's reading thread never waits for anything else.
@@ -20,6 +27,8 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Heard<T> {
     pub(crate) peer: usize,
     pub(crate) message: Result<T, FrameError>,
+    /// The open files that came along.
+    pub(crate) files: Vec<File>,
 }
 
 /// The writing half of a conversation. Dropping it ends both halves.
@@ -32,7 +41,7 @@ pub(crate) struct ControlLink {
 impl ControlLink {
     /// Greets, and starts a reading thread. That thread hands on messages of type `T` until the end, and wakes the
     /// waiting thread.
-    pub(crate) fn start<T: DeserializeOwned + Send + 'static>(
+    pub(crate) fn start<T: DeserializeOwned + Message + Send + 'static>(
         stream: ControlStream,
         peer: usize,
         heard: Sender<Heard<T>>,
@@ -41,13 +50,15 @@ impl ControlLink {
         let ControlStream { reader, writer, .. } = stream;
         writer.set_timeout(Some(WRITE_LIMIT))?;
         let mut link = ControlLink { hang_up: writer.hang_up(), to: writer };
-        let mut from = BufReader::new(reader);
+        let mut from = BufReader::new(DescriptorReader::new(reader));
         let read = move || {
             let mut greeted = frame::expect_greeting(&mut from);
             loop {
-                let message = std::mem::replace(&mut greeted, Ok(())).and_then(|()| frame::read(&mut from));
-                let ended = message.is_err();
-                if heard.send(Heard { peer, message }).is_err() {
+                let read = std::mem::replace(&mut greeted, Ok(())).and_then(|()| read_message(&mut from));
+                let ended = read.is_err();
+                let (message, files) =
+                    read.map_or_else(|error| (Err(error), Vec::new()), |(read, files)| (Ok(read), files));
+                if heard.send(Heard { peer, message, files }).is_err() {
                     return;
                 }
                 waker.wake();
@@ -65,6 +76,25 @@ impl ControlLink {
     pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), FrameError> {
         frame::write(&mut self.to, message)
     }
+
+    /// Sends a message, and open files along with it.
+    pub(crate) fn send_files(&mut self, message: &impl Serialize, files: &[File]) -> Result<(), FrameError> {
+        let mut bytes = Vec::new();
+        frame::write(&mut bytes, message)?;
+        let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let sent = self.to.write_with(&bytes, &descriptors)?;
+        Ok(self.to.write_all(&bytes[sent..])?)
+    }
+}
+
+/// Receives a message, with the open files that came along.
+fn read_message<T: DeserializeOwned + Message>(
+    from: &mut BufReader<DescriptorReader>,
+) -> Result<(T, Vec<File>), FrameError> {
+    let message: T = frame::read(from)?;
+    let lost = || FrameError::Malformed("open files that it announces did not come along".to_owned());
+    let files = from.get_mut().take(message.files()).ok_or_else(lost)?;
+    Ok((message, files.into_iter().map(File::from).collect()))
 }
 
 /// Sends one message, and hangs up.

@@ -14,6 +14,13 @@ use super::super::{
 /// The most verdicts in one message.
 pub(crate) const MAX_VERDICTS: usize = 4096;
 
+/// The most open files in one message.
+pub(crate) const MAX_FILES: usize = 32;
+
+/// The most open files that a receiver has been handed, and not copied yet: while it copies those of one message, the
+/// next comes.
+pub(crate) const MAX_HANDED: usize = 2 * MAX_FILES;
+
 /// The most parts of a plan in one message: more than any plan has.
 const MAX_PARTS: usize = 64;
 
@@ -39,6 +46,8 @@ pub(crate) enum ToReceiver {
     Join(Join),
     /// The verdicts on files, by entry.
     Verdicts(#[serde(deserialize_with = "at_most::<MAX_VERDICTS, _, _>")] Vec<(u32, Verdict)>),
+    /// Files that the receiver lacks, for it to copy: open, and their descriptors come along.
+    Files(#[serde(deserialize_with = "at_most::<MAX_FILES, _, _>")] Vec<HandedFile>),
     /// The end: all contents and verdicts are sent.
     Finish,
     /// The source sends no more, for this reason.
@@ -58,6 +67,8 @@ pub(crate) enum ToSource {
     Refused(String),
     /// The number of bytes that are written, of those that it lacked.
     Progress { written: u64 },
+    /// The receiver has copied so many of the files that it was handed, or can't, and needs them no more.
+    Copied { files: u32 },
     /// A group is over for the receiver.
     Over(Over),
     /// The receiver can't write any more, for this reason: it leaves.
@@ -72,6 +83,33 @@ pub(crate) struct Offer {
     pub(crate) entries: Vec<RawEntry>,
     pub(crate) segment_bytes: u64,
     pub(crate) options: SinkOptions,
+}
+
+/// A file of the source, open for a receiver that copies it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HandedFile {
+    pub(crate) entry: u32,
+    /// The hash that it must have when it is copied, if the source has read it; or the reason for which it can't be.
+    pub(crate) verdict: Option<Verdict>,
+}
+
+/// A message of a conversation on which open files may come along.
+pub(crate) trait Message {
+    /// Returns the number of open files that come along.
+    fn files(&self) -> usize;
+}
+
+impl Message for ToReceiver {
+    fn files(&self) -> usize {
+        let ToReceiver::Files(files) = self else { return 0 };
+        files.iter().filter(|file| !matches!(file.verdict, Some(Verdict::Damaged(_)))).count()
+    }
+}
+
+impl Message for ToSource {
+    fn files(&self) -> usize {
+        0
+    }
 }
 
 /// The address of a node.

@@ -31,6 +31,8 @@
 //!   ◀───────────────────── Progress …       once a second at least: also a sign of life
 //!   ◀───────────────────────── Over         when the group is closed, or has failed
 //!   Join …
+//!   Files … ────────────────────────────▶   instead of plan and groups, on one host: the receiver copies
+//!   ◀───────────────────────── Copied …     from the source's open files
 //!   Finish ─────────────────────────────▶
 //!   ◀───────────────────────── Done
 //! ```
@@ -48,7 +50,9 @@ pub(crate) use frame::FrameError;
 #[cfg(test)]
 pub(crate) use frame::{expect_greeting, greet, read, write};
 pub(crate) use link::{ControlLink, Heard, refuse};
-pub(crate) use message::{Address, Join, Layer, MAX_VERDICTS, Offer, Over, Report, ToReceiver, ToSource};
+pub(crate) use message::{
+    Address, HandedFile, Join, Layer, MAX_FILES, MAX_HANDED, MAX_VERDICTS, Offer, Over, Report, ToReceiver, ToSource,
+};
 pub use network::ReceiverNetwork;
 pub(crate) use network::{Caller, open_receiver};
 pub use rendezvous::RendezvousError;

@@ -1,7 +1,6 @@
 //! The source, which finds files, and sends them to all receivers at once.
 
 mod dial;
-mod pace;
 mod peers;
 mod reader;
 mod transfer;
@@ -63,8 +62,9 @@ pub struct PushOptions {
     pub cluster: String,
     /// The protection of the network. None: the receivers are on this host.
     pub network: Option<Security>,
-    /// The algorithm by which contents travel, unless racks are given.
-    pub algorithm: Algorithm,
+    /// The algorithm by which contents travel, unless racks are given. None: over a network the pipeline. On one host
+    /// none travel then: receivers copy from the source's open files, as far as they are in its mount namespace.
+    pub algorithm: Option<Algorithm>,
     /// The receivers of each rack, the first rack being the source's (it may be empty): contents then cross from rack
     /// to rack once. Receivers that are not named are in the first.
     pub racks: Option<Vec<Vec<String>>>,
@@ -80,13 +80,14 @@ pub struct PushOptions {
     pub patterns: Patterns,
     /// Whether to replace files of the same name.
     pub clobber: bool,
-    /// Whether to compare the contents of files whose size and time are the same.
+    /// Whether to compare the contents of files whose size and time are the same, and to hash what is copied at both
+    /// ends, on one host too.
     pub checksum: bool,
     /// Whether receivers remove, in the directories that are copied, what the source does not have.
     pub delete: bool,
     /// Whether to look only what there would be to do.
     pub dry_run: bool,
-    /// The most bytes to send per second.
+    /// The most bytes to send per second; on one host, the most that each receiver copies.
     pub limit_rate: Option<u64>,
     /// Whether receivers write files to their disks before they put them in place.
     pub sync: bool,
@@ -108,7 +109,7 @@ impl PushOptions {
             to,
             cluster: cluster.into(),
             network: None,
-            algorithm: default_algorithm(&Medium::SharedMemory),
+            algorithm: None,
             racks: None,
             require_all: false,
             attributes: KeptAttributes::default(),
@@ -136,7 +137,6 @@ impl PushOptions {
     ) -> PushOptions {
         PushOptions {
             network: Some(security),
-            algorithm: Algorithm::BinomialPipeline,
             segment_bytes: NETWORK_SEGMENT_BYTES,
             block_bytes: NETWORK_BLOCK_BYTES,
             ..PushOptions::new(paths, to, cluster)
@@ -150,11 +150,24 @@ impl PushOptions {
         Keep { owners, attributes: AttributeKinds { lists, others: attributes } }
     }
 
+    /// Tells whether receivers copy from the source's open files, if they are where they can.
+    fn hands_files_out(&self) -> bool {
+        self.network.is_none() && self.algorithm.is_none() && self.racks.is_none() && !self.checksum && !self.dry_run
+    }
+
+    /// Returns the algorithm by which contents travel, unless racks are given.
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm.clone().unwrap_or_else(|| match self.network {
+            Some(_) => Algorithm::BinomialPipeline,
+            None => default_algorithm(&Medium::SharedMemory),
+        })
+    }
+
     /// Returns the options for receivers, which spare some names.
     fn sink(&self, spared: Vec<Vec<u8>>) -> SinkOptions {
-        let PushOptions { sync, clobber, checksum, delete, dry_run, .. } = *self;
+        let PushOptions { sync, clobber, checksum, delete, dry_run, limit_rate, .. } = *self;
         let (keep, patterns) = (self.keep(), self.patterns.clone());
-        SinkOptions { sync, clobber, checksum, delete, dry_run, keep, patterns, spared }
+        SinkOptions { sync, clobber, checksum, delete, dry_run, limit_rate, keep, patterns, spared }
     }
 }
 
@@ -249,7 +262,8 @@ pub struct PushReport {
     pub bytes: u64,
     /// The number of multicasts that it took.
     pub multicasts: u64,
-    /// The number of groups: one, if all receivers lacked the same, and none failed or was missing.
+    /// The number of groups: one, if all receivers lacked the same, and none failed or was missing; none, if all copied
+    /// from the source's open files.
     pub groups: u64,
     /// The time that it took.
     pub took: Duration,
@@ -293,7 +307,7 @@ pub struct ReceiverReport {
     pub written: u64,
     /// Files that it lacked, wholly or in part.
     pub lacked: u64,
-    /// Bytes that it fetched, as its fabric counted them; 0 if it did not finish.
+    /// Bytes that it copied, or fetched, as its fabric counted them; 0 if it did not finish.
     pub moved: u64,
     /// The number of files that failed.
     pub failures: u64,

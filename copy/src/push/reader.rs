@@ -13,7 +13,7 @@ use squall_rdmc::Buffer;
 
 use super::super::{
     chunks::Chunk,
-    feed::{Feed, Verdicts},
+    feed::{Feed, OpenedFile, Verdicts},
     layout::StreamLayout,
     worker::Worker,
 };
@@ -35,6 +35,11 @@ pub(super) enum ReaderTask {
     /// Read by this plan from now on, and hash these files.
     Plan(StreamLayout, Vec<u32>),
     Read(SegmentRead),
+    /// Open files for a receiver that copies them.
+    Open {
+        peer: usize,
+        entries: Vec<u32>,
+    },
     /// Hash the rest. It belongs to the plan of this number.
     Finish(u64),
 }
@@ -46,6 +51,8 @@ pub(super) enum ReaderReport {
     Cut { entry: u32, chunks: Vec<Chunk> },
     /// A segment is in the buffer.
     Read(SegmentRead),
+    /// The files for a receiver that copies them.
+    Opened { peer: usize, files: Vec<OpenedFile> },
     /// The verdicts on files.
     Verdicts(Verdicts),
     /// The end of a plan: all files are hashed, and all verdicts given.
@@ -73,6 +80,10 @@ impl ReaderThread {
                     ReaderTask::Read(mut read) => {
                         feed.read(read.segment, &mut read.buffer[..read.len], &mut verdicts);
                         Some(ReaderReport::Read(read))
+                    }
+                    ReaderTask::Open { peer, entries } => {
+                        let files = entries.into_iter().map(|entry| feed.open_to_copy(entry)).collect();
+                        Some(ReaderReport::Opened { peer, files })
                     }
                     ReaderTask::Finish(plan) => {
                         feed.finish(&mut verdicts);

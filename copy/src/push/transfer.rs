@@ -20,12 +20,12 @@ use super::{
         feed::{Feed, Sources},
         layout::StreamLayout,
         manifest::Manifest,
+        pace::Pace,
         plan::TransferStage,
         pool::Pool,
         sink::SinkOptions,
     },
     PushError, PushOptions, PushProgress, ReceiverReport,
-    pace::Pace,
     peers::{PeerEvent, Peers},
     reader::{ReaderReport, ReaderTask, ReaderThread, SegmentRead},
 };
@@ -195,6 +195,9 @@ impl<'o> Transfer<'o> {
             self.conclude();
         }
         self.cut_next();
+        for (peer, entries) in self.peers.to_open() {
+            self.reader.worker.order(ReaderTask::Open { peer, entries });
+        }
         // The first plan is for all that are there; one that comes late does not hold up the others.
         if self.plans == 0 && self.peers.await_answers() {
             return Ok(());
@@ -365,6 +368,7 @@ impl<'o> Transfer<'o> {
                 ReaderReport::Finished(plan) if self.unplanned || plan != self.plans => {}
                 ReaderReport::Finished(_) => self.peers.tell_finish(),
                 ReaderReport::Read(read) => self.send(read)?,
+                ReaderReport::Opened { peer, files } => self.peers.hand(peer, files),
             }
         }
     }

@@ -24,16 +24,17 @@ impl Staging {
     /// Opens a file in it; `create` makes it new.
     pub(crate) fn open(&self, name: &str, create: bool) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        if create {
-            // A file that was about to be put in place may be read-only by now.
-            self.remove(name)?;
-        }
         let flags = if create { flags | OFlags::CREATE | OFlags::EXCL } else { flags };
         let open = || openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from);
         match open() {
             // It was about to be put in place, and has its mode already.
             Err(Errno::ACCESS) if !create => {
                 chmodat(&self.directory, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+                open()
+            }
+            // A file that was about to be put in place may be read-only by now.
+            Err(Errno::EXIST) if create => {
+                self.remove(name)?;
                 open()
             }
             opened => opened,

@@ -1,7 +1,6 @@
 //! A receiver, which waits for sources, and takes one transfer after the other.
 
 mod abort;
-mod group;
 mod transfer;
 mod turn;
 mod writer;

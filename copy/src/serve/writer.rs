@@ -8,19 +8,24 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
 use crossbeam::channel::Receiver;
 use squall_fabric::Waker;
 use squall_rdmc::{BlockSet, Buffer};
 
-use super::super::{
-    chunks::Chunk,
-    extent::PlanPart,
-    manifest::Manifest,
-    root::Root,
-    sink::{Lacking, Outcome, Sink, SinkError, SinkOptions, Verdict},
-    worker::Worker,
+use super::{
+    super::{
+        chunks::Chunk,
+        extent::PlanPart,
+        manifest::Manifest,
+        pace::Pace,
+        root::Root,
+        sink::{FileToCopy, Lacking, Outcome, Sink, SinkError, SinkOptions, Verdict},
+        worker::Worker,
+    },
+    LOOK,
 };
 
 /// An order for the thread. There are never more writes than buffers.
@@ -45,6 +50,8 @@ pub(super) enum WriterTask {
         buffer: Arc<Buffer>,
     },
     Verdicts(Vec<(u32, Verdict)>),
+    /// Copy open files of the source.
+    Copy(Vec<FileToCopy>),
     Finish,
 }
 
@@ -57,6 +64,8 @@ pub(super) enum WriterReport {
     Compared { entry: u32, missing: Vec<Range<u64>> },
     /// A segment is written, and its buffer free.
     Wrote { buffer: Arc<Buffer>, written: u64 },
+    /// So many open files are copied, or can't be; and so many bytes, since the report before.
+    Copied { files: u32, bytes: u64 },
     /// A failure, after which nothing more can be written.
     Failed(SinkError),
     /// The end: all is in place.
@@ -79,11 +88,13 @@ impl WriterThread {
         waker: Waker,
     ) -> io::Result<WriterThread> {
         let given_up = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&given_up);
+        let (flag, limit_rate) = (Arc::clone(&given_up), options.limit_rate);
         let worker = Worker::start("squall-cp-write", waker, move |orders, tell| {
-            let wrote = Sink::open(root, manifest, options, me, flag).and_then(|(sink, lacking)| {
+            let wrote = Sink::open(root, manifest, options, me, Arc::clone(&flag)).and_then(|(sink, lacking)| {
                 tell(WriterReport::Opened(lacking));
-                write(sink, segment_bytes, &orders, tell)
+                let mut copier =
+                    Copier { pace: Pace::new(limit_rate), piece_bytes: piece_bytes(limit_rate), given_up: flag };
+                write(sink, segment_bytes, &mut copier, &orders, tell)
             });
             if let Err(error) = wrote {
                 tell(WriterReport::Failed(error));
@@ -99,9 +110,51 @@ impl Drop for WriterThread {
     }
 }
 
+/// The most bytes of a file that are copied at once. A thread that copies looks then whether it is to end.
+const PIECE_BYTES: u64 = 16 << 20;
+
+/// The least number of bytes that are copied at once if the rate is limited.
+const LEAST_PIECE_BYTES: u64 = 64 << 10;
+
+/// Returns the number of bytes that are copied at once: about those of a sixteenth of a second, if the rate is limited.
+fn piece_bytes(limit_rate: Option<u64>) -> u64 {
+    limit_rate.map_or(PIECE_BYTES, |rate| (rate / 16).clamp(LEAST_PIECE_BYTES, PIECE_BYTES))
+}
+
+/// The copying of the source's open files, at a rate.
+struct Copier {
+    pace: Pace,
+    piece_bytes: u64,
+    given_up: Arc<AtomicBool>,
+}
+
+impl Copier {
+    fn copy(&mut self, sink: &mut Sink, files: Vec<FileToCopy>, tell: &dyn Fn(WriterReport)) -> Result<(), SinkError> {
+        let Copier { pace, piece_bytes, given_up } = self;
+        let (count, mut bytes) = (files.len() as u32, 0);
+        let mut step = |len: u64| {
+            pace.spend(len as usize);
+            bytes += len;
+            if bytes >= *piece_bytes {
+                tell(WriterReport::Copied { files: 0, bytes: std::mem::take(&mut bytes) });
+            }
+            while !pace.wait().is_zero() && !given_up.load(Ordering::Relaxed) {
+                thread::sleep(pace.wait().min(LOOK));
+            }
+        };
+        for file in files {
+            sink.copy(file, *piece_bytes, &mut step)?;
+        }
+        sink.commit_copied()?;
+        tell(WriterReport::Copied { files: count, bytes });
+        Ok(())
+    }
+}
+
 fn write(
     mut sink: Sink,
     segment_bytes: usize,
+    copier: &mut Copier,
     orders: &Receiver<WriterTask>,
     tell: &dyn Fn(WriterReport),
 ) -> Result<(), SinkError> {
@@ -125,6 +178,7 @@ fn write(
                 }
                 sink.commit()?;
             }
+            WriterTask::Copy(files) => copier.copy(&mut sink, files, tell)?,
             WriterTask::Finish => {
                 tell(WriterReport::Done(sink.finish()?));
                 return Ok(());

@@ -1,6 +1,6 @@
 //! The contents of a receiver's files, as they grow in the staging directory.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, sync::atomic::Ordering};
+use std::{fs::File, io, os::unix::fs::FileExt};
 
 use rustix::io::Errno;
 use squall_rdmc::BlockSet;
@@ -11,11 +11,13 @@ use super::{
         extent::{PlanPart, Ranges},
         layout::{Piece, StreamLayout},
     },
-    Basis, EntryState, FileWork, Sink, SinkError, stem,
+    Basis, EntryState, FileWork, Sink, SinkError,
+    ranges::{CopyRangeError, copy_range, hash_contents},
+    stem,
 };
 
-/// The number of bytes that are copied or hashed at once.
-const SCRATCH_BYTES: usize = 1 << 20;
+/// The number of bytes of another version that are copied at once.
+const REUSE_BYTES: u64 = 64 << 20;
 
 impl Sink {
     /// Takes a plan, which is [checked](super::plan::check). Segments are counted from its beginning.
@@ -119,7 +121,7 @@ impl Sink {
     }
 
     /// Opens a file in the staging directory, and makes it if it is not there, with what can be reused.
-    fn begin(&mut self, entry: usize) -> Result<(), SinkError> {
+    pub(super) fn begin(&mut self, entry: usize) -> Result<(), SinkError> {
         if self.current.as_ref().is_some_and(|current| current.0 == entry) {
             return Ok(());
         }
@@ -163,14 +165,14 @@ impl Sink {
             Ok(file)
         })();
         let file = made.map_err(self.contents("create", entry))?;
-        if let Err(error) = self.reuse(entry, &name, &reuses, &bases, &file) {
-            let cause = Errno::from_io_error(&error);
-            if matches!(cause, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)) {
-                return Err(self.contents("copy from another version", entry)(error));
+        match self.reuse(entry, &name, &reuses, &bases, &file) {
+            Ok(()) => {}
+            Err(CopyRangeError::Write(error)) => return Err(self.contents("copy from another version", entry)(error)),
+            Err(CopyRangeError::Read(error)) => {
+                self.fail(entry, format!("what was here of it has changed meanwhile ({error}): push again"));
+                self.work.remove(&entry);
+                return Ok(());
             }
-            self.fail(entry, format!("what was here of it has changed meanwhile ({error}): push again"));
-            self.work.remove(&entry);
-            return Ok(());
         }
         self.current = Some((entry, file));
         // The new file has all that the older ones had of it.
@@ -182,7 +184,14 @@ impl Sink {
     }
 
     /// Copies what other versions have of a file.
-    fn reuse(&self, entry: usize, name: &str, reuses: &[Reuse], bases: &[Basis], file: &File) -> io::Result<()> {
+    fn reuse(
+        &self,
+        entry: usize,
+        name: &str,
+        reuses: &[Reuse],
+        bases: &[Basis],
+        file: &File,
+    ) -> Result<(), CopyRangeError> {
         let path = &self.manifest.entries()[entry].path;
         let mut open: Option<(usize, File)> = None;
         for Reuse { at, from, from_at, len } in reuses {
@@ -190,10 +199,15 @@ impl Sink {
                 continue;
             }
             if open.as_ref().is_none_or(|open| open.0 != *from) {
-                open = Some((*from, self.open_basis(&bases[*from], path)?));
+                let basis = self.open_basis(&bases[*from], path);
+                open = Some((*from, basis.map_err(|cause| CopyRangeError::Read(cause.into()))?));
             }
-            if let Some((_, basis)) = &open {
-                copy_range(basis, *from_at, file, *at, *len, &|| self.given_up.load(Ordering::Relaxed))?;
+            let Some((_, basis)) = &open else { continue };
+            for begin in (0..*len).step_by(REUSE_BYTES as usize) {
+                if self.is_given_up() {
+                    return Err(CopyRangeError::Read(io::ErrorKind::Interrupted.into()));
+                }
+                copy_range(basis, from_at + begin, file, at + begin, (len - begin).min(REUSE_BYTES))?;
             }
         }
         Ok(())
@@ -213,50 +227,4 @@ impl Sink {
         self.states[entry] = EntryState::Whole(hash);
         self.verdicts.remove(&entry).map_or(Ok(()), |verdict| self.judge(entry, hash, verdict))
     }
-}
-
-fn hash_contents(file: &File, ranges: impl Iterator<Item = Range<u64>>) -> io::Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    let mut scratch = vec![0; SCRATCH_BYTES];
-    for range in ranges {
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(SCRATCH_BYTES as u64) as usize;
-            file.read_exact_at(&mut scratch[..len], at)?;
-            hasher.update(&scratch[..len]);
-            at += len as u64;
-        }
-    }
-    Ok(hasher.finalize().into())
-}
-
-/// Copies bytes from file to file; on some filesystems they share them then.
-fn copy_range(
-    from: &File,
-    mut from_at: u64,
-    to: &File,
-    mut at: u64,
-    mut len: u64,
-    stopped: &dyn Fn() -> bool,
-) -> io::Result<()> {
-    while len > 0 {
-        if stopped() {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        let most = len.min(64 << 20) as usize;
-        match rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut at), most) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(copied) => len -= copied as u64,
-            Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => return Err(error.into()),
-            // Not on these filesystems, or in this sandbox.
-            Err(_) => {
-                let mut scratch = vec![0; len.min(SCRATCH_BYTES as u64) as usize];
-                from.read_exact_at(&mut scratch, from_at)?;
-                to.write_all_at(&scratch, at)?;
-                let copied = scratch.len() as u64;
-                (from_at, at, len) = (from_at + copied, at + copied, len - copied);
-            }
-        }
-    }
-    Ok(())
 }

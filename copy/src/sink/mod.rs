@@ -1,8 +1,10 @@
 //! A receiver's files: they grow in the staging directory, are verified, and renamed into place.
 
 mod contents;
+mod copy;
 mod look;
 mod place;
+mod ranges;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,6 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use squall_services::frame::at_most;
 
+pub(crate) use self::copy::FileToCopy;
 use super::{
     chunks::Reuse,
     dress::{Keep, Losses},
@@ -51,6 +54,8 @@ pub(crate) struct SinkOptions {
     pub(crate) delete: bool,
     /// Change nothing.
     pub(crate) dry_run: bool,
+    /// The most bytes to copy per second from the source's open files.
+    pub(crate) limit_rate: Option<u64>,
     /// The properties of files that are kept.
     pub(crate) keep: Keep,
     /// Names that are not copied, and so not removed.
@@ -151,6 +156,8 @@ struct FileWork {
     /// The hash of its first bytes, and their number, as long as no byte comes out of order.
     #[debug(skip)]
     hashed: Option<Box<(blake3::Hasher, u64)>>,
+    /// Whether it has its owner, mode, time and attributes, and, if it is one of few, is synced.
+    is_dressed: bool,
 }
 
 /// A transfer's files at a receiver.
@@ -184,6 +191,10 @@ pub(crate) struct Sink {
     verdicts: BTreeMap<usize, Verdict>,
     /// The entries in state `Verified`.
     verified: Vec<usize>,
+    /// Whether the files that are lacking are so few that each is synced by itself.
+    lacks_few: bool,
+    /// The number of bytes that were copied since files were put in place.
+    uncommitted: u64,
     outcome: Outcome,
 }
 
@@ -232,12 +243,15 @@ impl Sink {
             written: 0,
             verdicts: BTreeMap::new(),
             verified: Vec::new(),
+            lacks_few: false,
+            uncommitted: 0,
             outcome: Outcome::default(),
         };
         if !sink.options.dry_run {
             sink.make_directories()?;
         }
         let lacking = sink.look()?;
+        sink.lacks_few = lacking.whole.len() + lacking.other.len() <= SYNC_ONE_BY_ONE;
         if !sink.options.sync && !sink.options.dry_run {
             for name in tops(&sink.manifest) {
                 sink.root.note_unsynced(name, false)?;
@@ -267,9 +281,15 @@ impl Sink {
     /// Puts the verified files in place.
     pub(crate) fn commit(&mut self) -> Result<(), SinkError> {
         let verified = std::mem::take(&mut self.verified);
-        let at_once = self.options.sync && verified.len() > SYNC_ONE_BY_ONE;
-        for &entry in &verified {
-            self.dress(entry, self.options.sync && !at_once)?;
+        self.uncommitted = 0;
+        let is_dressed = |sink: &Sink, entry| sink.work.get(entry).is_some_and(|work| work.is_dressed);
+        let any_dressed = verified.iter().any(|entry| is_dressed(self, entry));
+        let are_many = if any_dressed { !self.lacks_few } else { verified.len() > SYNC_ONE_BY_ONE };
+        let at_once = self.options.sync && are_many;
+        for entry in &verified {
+            if !is_dressed(self, entry) {
+                self.dress(*entry, self.options.sync && !at_once)?;
+            }
         }
         if at_once {
             let path = self.root.path().display().to_string();
@@ -278,9 +298,12 @@ impl Sink {
         for entry in verified {
             let name = self.work.get_mut(&entry).and_then(|work| work.name.take());
             self.place(entry, &name.unwrap_or_default())?;
-            // What could not be put in place need not move again.
-            if matches!(self.states[entry], EntryState::Placed | EntryState::Kept) {
-                self.forget(entry)?;
+            match self.states[entry] {
+                // Under its name in the staging directory there is nothing any more.
+                EntryState::Placed => _ = self.take_staged(entry),
+                EntryState::Kept => self.forget(entry)?,
+                // What could not be put in place need not move again.
+                _ => {}
             }
         }
         Ok(())
@@ -358,12 +381,18 @@ impl Sink {
         self.staging.as_ref().ok_or(SinkError::Order { came: 0, written: 0 })
     }
 
-    /// Removes what the staging directory has of a file.
-    fn forget(&mut self, entry: usize) -> Result<(), SinkError> {
+    /// Ends the work on a file. Returns the names that it has in the staging directory.
+    fn take_staged(&mut self, entry: usize) -> Vec<String> {
         self.work.remove(&entry);
         let stem = stem(&self.manifest.entries()[entry].path);
-        for number in self.staged.remove(&stem).into_iter().flatten() {
-            let removed = self.staging()?.remove(&format!("{stem}.{number}"));
+        let numbers = self.staged.remove(&stem).unwrap_or_default();
+        numbers.into_iter().map(|number| format!("{stem}.{number}")).collect()
+    }
+
+    /// Removes what the staging directory has of a file.
+    fn forget(&mut self, entry: usize) -> Result<(), SinkError> {
+        for name in self.take_staged(entry) {
+            let removed = self.staging()?.remove(&name);
             removed.map_err(|cause| self.contents("remove", entry)(cause.into()))?;
         }
         Ok(())

@@ -11,8 +11,8 @@ use std::{
 use super::{
     super::{
         control::{
-            FrameError, Join, Layer, Offer, Over, ToReceiver, ToSource, dial, expect_greeting, greet, listen, node_id,
-            read, write,
+            FrameError, HandedFile, Join, Layer, MAX_FILES, Offer, Over, ToReceiver, ToSource, dial, expect_greeting,
+            greet, listen, node_id, read, write,
         },
         extent::{Extent, PlanPart},
         manifest::{
@@ -22,7 +22,7 @@ use super::{
         plan::Holding,
         sink::{Lacking, SinkOptions, Verdict},
     },
-    network::Cluster,
+    network::{Cluster, Way},
     pair::options,
 };
 
@@ -274,7 +274,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
     assert!(matches!(answer(&mut stream).unwrap(), ToSource::Over(over) if over.failure.is_some()));
     drop(stream);
     for garbage in
-        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x04\0\0\0\xff\xff\xff\xff", b"squallcp\x04\0\0\0\x08\0\0\0garbage!"]
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x05\0\0\0\xff\xff\xff\xff", b"squallcp\x05\0\0\0\x08\0\0\0garbage!"]
     {
         let mut said = b"busy".to_vec();
         while said.windows(4).any(|word| word == b"busy") {
@@ -287,6 +287,51 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
         }
     }
     assert_well(&cluster);
+}
+
+#[test]
+fn open_files_that_do_not_come_or_are_too_many_end_the_conversation_only() {
+    let cluster = Cluster::new(1);
+    let (mut stream, _) = call(&cluster, &[file("f", 5000)]);
+    write(&mut stream, &ToReceiver::Files(vec![HandedFile { entry: 0, verdict: None }])).unwrap();
+    assert!(answer(&mut stream).is_err(), "none came along");
+    let (mut stream, _) = call(&cluster, &[file("f", 5000)]);
+    let damaged = HandedFile { entry: 0, verdict: Some(Verdict::Damaged("x".into())) };
+    // They are more than it may have at once, unless it has copied the first before the last come.
+    for _ in 0..1000 {
+        if write(&mut stream, &ToReceiver::Files(vec![damaged.clone(); MAX_FILES])).is_err() {
+            break;
+        }
+    }
+    drop(stream);
+    assert_well(&cluster);
+}
+
+#[test]
+fn a_receiver_that_claims_more_files_than_it_was_handed_is_given_up() {
+    let cluster = Cluster::by(Way::OpenFiles, 1);
+    fs::write(cluster.from("f"), [7; 3000]).unwrap();
+    let listener = listen(cluster.name(), "b").unwrap();
+    let liar = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap();
+        greet(&mut stream).unwrap();
+        expect_greeting(&mut stream).unwrap();
+        while let Ok(word) = read::<ToReceiver>(&mut stream) {
+            let answer = match word {
+                ToReceiver::Offer(_) => ToSource::Ready(Lacking { whole: vec![0], ..Lacking::default() }),
+                _ => ToSource::Copied { files: 2 },
+            };
+            if write(&mut stream, &answer).is_err() {
+                break;
+            }
+        }
+    });
+    let mut options = cluster.options();
+    options.to.push("b".to_owned());
+    let report = cluster.push(&options);
+    assert_eq!((&report.receivers[0].error, report.receivers[0].placed), (&None, 1), "{report:?}");
+    assert!(report.receivers[1].error.as_ref().is_some_and(|error| error.contains("broke the protocol")), "{report:?}");
+    liar.join().unwrap();
 }
 
 #[test]

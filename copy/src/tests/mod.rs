@@ -1,5 +1,6 @@
 //! The path from a source's directory to a receiver's: without a network, over one, and with sources that lie.
 
+mod copying;
 mod files;
 mod hostile;
 mod metadata;

@@ -23,8 +23,17 @@ pub(super) struct Cluster {
     base: TempDir,
     cluster: String,
     stop: Arc<AtomicBool>,
-    network: bool,
+    way: Way,
     threads: Vec<Served>,
+}
+
+/// The way that contents take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Receivers copy from the source's open files.
+    OpenFiles,
+    SharedMemory,
+    Network,
 }
 
 /// A receiver that serves.
@@ -37,19 +46,24 @@ struct Served {
 
 impl Cluster {
     pub(super) fn new(receivers: usize) -> Cluster {
-        Cluster::on(false, receivers)
+        Cluster::by(Way::SharedMemory, receivers)
     }
 
-    /// Starts one cluster on this host, and one over a network.
-    fn both(receivers: usize) -> [Cluster; 2] {
-        [false, true].map(|network| Cluster::on(network, receivers))
+    /// Starts one cluster whose contents go by shared memory, and one over a network.
+    fn by_rdmc(receivers: usize) -> [Cluster; 2] {
+        [Way::SharedMemory, Way::Network].map(|way| Cluster::by(way, receivers))
     }
 
-    fn on(network: bool, receivers: usize) -> Cluster {
+    /// Starts a cluster for each way.
+    fn by_all(receivers: usize) -> [Cluster; 3] {
+        [Way::OpenFiles, Way::SharedMemory, Way::Network].map(|way| Cluster::by(way, receivers))
+    }
+
+    pub(super) fn by(way: Way, receivers: usize) -> Cluster {
         let base = tempfile::tempdir().unwrap();
         let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
         fs::create_dir(base.path().join("from")).unwrap();
-        let mut cluster = Cluster { base, cluster, stop: Arc::default(), network, threads: Vec::new() };
+        let mut cluster = Cluster { base, cluster, stop: Arc::default(), way, threads: Vec::new() };
         for name in ["a", "b", "c", "d", "e"].into_iter().take(receivers) {
             fs::create_dir(cluster.base.path().join(name)).unwrap();
             cluster.serve(name);
@@ -64,7 +78,7 @@ impl Cluster {
             directory: self.base.path().join(name),
             name: name.to_owned(),
             cluster: self.cluster.clone(),
-            network: self.network.then_some(network),
+            network: (self.way == Way::Network).then_some(network),
         };
         let mut receiver = Receiver::open(&options).unwrap();
         let to = receiver.addresses().first().map_or(name.to_owned(), ToString::to_string);
@@ -104,10 +118,11 @@ impl Cluster {
             fs::read_dir(self.base.path().join("from")).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
         let to = self.to(&self.names().collect::<Vec<_>>());
-        let mut options = match self.network {
-            true => PushOptions::over_network(paths, to, self.cluster.clone(), Security::LoopbackOnly),
-            false => PushOptions::new(paths, to, self.cluster.clone()),
+        let mut options = match self.way {
+            Way::Network => PushOptions::over_network(paths, to, self.cluster.clone(), Security::LoopbackOnly),
+            Way::OpenFiles | Way::SharedMemory => PushOptions::new(paths, to, self.cluster.clone()),
         };
+        options.algorithm = super::super::flat("interleaved").filter(|_| self.way == Way::SharedMemory);
         (options.segment_bytes, options.block_bytes, options.sync) = (64 << 10, 8 << 10, false);
         options
     }
@@ -119,12 +134,15 @@ impl Cluster {
     /// Pushes until every receiver has written about so many bytes, and stops then.
     fn push_some(&self, options: &PushOptions, bytes: u64) -> PushReport {
         let stop = AtomicBool::new(false);
+        let mut options = options.clone();
+        // A copy of the kernel's would be over at once.
+        options.limit_rate = Some(20_000_000).filter(|_| self.way == Way::OpenFiles);
         let mut watch = |progress: &PushProgress| {
             if progress.receivers.iter().all(|receiver| receiver.written >= bytes) {
                 stop.store(true, Ordering::Relaxed);
             }
         };
-        push(options, &stop, &mut watch).unwrap()
+        push(&options, &stop, &mut watch).unwrap()
     }
 
     /// Removes every receiver's copy, each of which must be whole. Returns whether there was any.
@@ -170,7 +188,7 @@ fn write(path: &Path, seed: u64, len: usize) {
 
 #[test]
 fn files_reach_all_receivers_whatever_the_algorithm() {
-    for cluster in Cluster::both(3) {
+    for cluster in Cluster::by_rdmc(3) {
         write(&cluster.from("large"), 1, 1_000_000);
         for i in 0..200 {
             write(&cluster.from(&format!("small/{}/{i}", i % 7)), i, i as usize * 3);
@@ -181,7 +199,7 @@ fn files_reach_all_receivers_whatever_the_algorithm() {
                 let _ = fs::remove_dir_all(cluster.at(receiver, "small"));
             }
             let mut options = cluster.options();
-            options.algorithm = super::super::flat(name).unwrap();
+            options.algorithm = super::super::flat(name);
             let report = cluster.push(&options);
             assert!(report.is_complete(), "{name}: {report:?}");
             assert!(report.receivers.iter().all(|receiver| receiver.placed == 201), "{report:?}");
@@ -197,6 +215,55 @@ fn files_reach_all_receivers_whatever_the_algorithm() {
 }
 
 #[test]
+fn receivers_on_the_source_s_host_copy_from_its_open_files() {
+    let cluster = Cluster::by(Way::OpenFiles, 3);
+    write(&cluster.from("large"), 1, 40_000_000);
+    for i in 0..400 {
+        write(&cluster.from(&format!("small/{}/{i}", i % 7)), i, i as usize * 3);
+    }
+    for sync in [false, true] {
+        let report = cluster.push(&PushOptions { sync, ..cluster.options() });
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!((report.groups, report.multicasts), (0, 0), "{report:?}");
+        for receiver in &report.receivers {
+            assert_eq!((receiver.placed, receiver.written, receiver.moved), (401, report.bytes, report.bytes));
+            fs::remove_file(cluster.at(&receiver.name, "large")).unwrap();
+            assert_same(&cluster.from("small"), &cluster.at(&receiver.name, "small"));
+            fs::remove_dir_all(cluster.at(&receiver.name, "small")).unwrap();
+        }
+    }
+    for slow in
+        [PushOptions { checksum: true, ..cluster.options() }, PushOptions { dry_run: true, ..cluster.options() }]
+    {
+        let report = cluster.push(&slow);
+        assert!(report.is_complete() && (report.multicasts > 0 || slow.dry_run), "{report:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_comes_late_copies_at_once() {
+    let mut cluster = Cluster::by(Way::OpenFiles, 1);
+    write(&cluster.from("file"), 8, 3_000_000);
+    let mut options = cluster.options();
+    options.to.push("b".to_owned());
+    options.limit_rate = Some(1_000_000);
+    fs::create_dir(cluster.at("b", "")).unwrap();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let mut watch = move |progress: &PushProgress| {
+        if progress.receivers[0].written > 0 {
+            // Only the first time somebody waits for it.
+            let _ = begin.send(());
+        }
+    };
+    let pushed = thread::spawn(move || push(&options, &AtomicBool::new(false), &mut watch).unwrap());
+    begun.recv().unwrap();
+    cluster.serve("b");
+    let report = pushed.join().unwrap();
+    assert!(report.is_complete() && report.groups == 0, "{report:?}");
+    cluster.assert_copied("file");
+}
+
+#[test]
 fn nothing_but_empty_files_and_directories_takes_no_group() {
     let cluster = Cluster::new(2);
     write(&cluster.from("d/empty"), 0, 0);
@@ -208,7 +275,7 @@ fn nothing_but_empty_files_and_directories_takes_no_group() {
 
 #[test]
 fn a_push_that_was_stopped_resumes_with_what_is_missing() {
-    for cluster in Cluster::both(3) {
+    for cluster in Cluster::by_all(3) {
         // With one of these sizes no receiver has finished before it is stopped. No half file ever has the final name.
         let (options, first) = [40_000_000, 160_000_000, 640_000_000]
             .into_iter()
@@ -234,7 +301,7 @@ fn a_push_that_was_stopped_resumes_with_what_is_missing() {
 
 #[test]
 fn who_is_behind_gets_what_he_lacks_and_nobody_gets_anything_twice() {
-    for cluster in Cluster::both(3) {
+    for cluster in Cluster::by_all(3) {
         write(&cluster.from("file"), 6, 10_000_000);
         let mut options = cluster.options();
         options.to = cluster.to(&["b"]);
@@ -303,7 +370,7 @@ fn a_receiver_that_comes_late_is_taken_in() {
 
 #[test]
 fn a_second_push_moves_nothing_and_one_of_changes_moves_those() {
-    for cluster in Cluster::both(2) {
+    for cluster in Cluster::by_all(2) {
         write(&cluster.from("d/large"), 1, 3_000_000);
         write(&cluster.from("d/small"), 2, 100);
         assert!(cluster.push(&cluster.options()).is_complete());

@@ -35,6 +35,7 @@ pub(super) fn options() -> SinkOptions {
         checksum: false,
         delete: false,
         dry_run: false,
+        limit_rate: None,
         keep: Keep { owners: true, attributes: AttributeKinds { lists: true, others: true } },
         patterns: Patterns::default(),
         spared: Vec::new(),

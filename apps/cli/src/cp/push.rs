@@ -43,7 +43,7 @@ pub(super) struct PushArgs {
     /// The receivers' cluster
     #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
-    /// The route of the contents [default: interleaved on this host, pipeline over a network]
+    /// The route of the contents [default: pipeline over a network; on this host, receivers copy from open files]
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(squall_copy::flat_names()))]
     algorithm: Option<String>,
     /// The receivers that stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the
@@ -56,13 +56,13 @@ pub(super) struct PushArgs {
     /// Go on where an earlier push was interrupted: every push does
     #[arg(long, hide = true)]
     resume: bool,
-    /// Compare the contents of files whose size and time are the same
+    /// Compare the contents of files whose size and time are the same, and hash what is copied at both ends
     #[arg(long)]
     checksum: bool,
     /// Say what there would be to do, and change nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Send at most so many bytes per second: 10MiB/s
+    /// Send at most so many bytes per second: 10MiB/s. On this host, each receiver copies at most so many
     #[arg(long, value_name = "RATE", value_parser = some_rate)]
     limit_rate: Option<u64>,
     /// Don't wait for the receivers' disks: after a power failure there, the next push compares all contents
@@ -217,7 +217,7 @@ impl PushArgs {
         };
         if let Some(name) = self.algorithm {
             let unknown = || CommandError::Usage(format!("there is no algorithm {name:?}"));
-            options.algorithm = squall_copy::flat(&name).ok_or_else(unknown)?;
+            options.algorithm = Some(squall_copy::flat(&name).ok_or_else(unknown)?);
         }
         options.racks = self.racks.map(|racks| {
             let rack = |names: &str| names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();

@@ -1,7 +1,10 @@
 //! One transfer at a receiver: the thread that talks to the source and drives the fabric.
 
+mod group;
+
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
+    fs::File,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,32 +14,30 @@ use std::{
 
 use crossbeam::channel::{RecvTimeoutError, TryRecvError, unbounded};
 use squall_fabric::{Fabric, NodeId, Time, mixed::MixedFabric};
-use squall_rdmc::{BlockSet, CreateError, Event, GroupId, Interrupted};
 
+use self::group::{Partial, ReceivingGroup};
 use super::{
     super::{
-        control::{Address, ControlLink, FrameError, Heard, Join, Offer, Over, Report, ToReceiver, ToSource},
+        control::{
+            Address, ControlLink, FrameError, HandedFile, Heard, Join, MAX_HANDED, Offer, Report, ToReceiver, ToSource,
+        },
         extent::PlanPart,
         layout::StreamLayout,
         manifest::Manifest,
         plan::{self, Holding},
         pool::Pool,
         root::Root,
-        sink::{Lacking, Outcome},
+        sink::{FileToCopy, Lacking, Outcome, Verdict},
     },
     LOOK, ServeEvent,
     abort::Abort,
-    group::{Partial, ReceivingGroup},
     turn::TransferLock,
     writer::{WriterReport, WriterTask, WriterThread},
 };
 use squall_rdmc::bulk::Bulk;
 use squall_services::ControlStream;
 
-/// The number of segments that a receiver has in memory, besides the interrupted ones.
-const BUFFERS: usize = 3;
-
-/// The largest segment that a receiver takes, in bytes: with [`BUFFERS`], it bounds its memory.
+/// The largest segment that a receiver takes, in bytes: with the number of those in memory, it bounds its memory.
 const MAX_SEGMENT_BYTES: u64 = 32 << 20;
 
 /// The interval of a receiver's signs of life.
@@ -57,12 +58,16 @@ struct Accepted {
     pool: Pool,
     /// The number of bytes that are lacking.
     lacks: u64,
-    /// Whether there has been a plan.
+    /// Whether contents have begun to come.
     planned: bool,
     /// The segment before which all that are for this receiver have come.
     received: u64,
     /// The number of bytes that are written, of those that were lacking.
     written: u64,
+    /// The number of those that were copied from the source's open files.
+    copied: u64,
+    /// The number of open files that are being copied.
+    handed: usize,
     partials: BTreeMap<u64, Partial>,
     /// The block size of the partials.
     block_bytes: usize,
@@ -160,9 +165,9 @@ impl<'r> Transfer<'r> {
             for (id, event) in events.drain(..) {
                 self.on_event(id, event)?;
             }
-            while let Ok(Heard { message, .. }) = heard.try_recv() {
+            while let Ok(Heard { message, files, .. }) = heard.try_recv() {
                 busy = true;
-                self.on_message(message.map_err(Abort::Gone)?, tell)?;
+                self.on_message(message.map_err(Abort::Gone)?, files, tell)?;
             }
             match self.accepted.as_ref().map(|accepted| accepted.writer.worker.said.try_recv()) {
                 Some(Ok(said)) => {
@@ -177,7 +182,8 @@ impl<'r> Transfer<'r> {
             self.supply()?;
             self.report(tell)?;
             if let Some(outcome) = self.accepted.as_ref().and_then(|accepted| accepted.outcome.clone()) {
-                let moved = self.bulk.fabric().bytes_received() - self.received_before;
+                let copied = self.accepted().copied;
+                let moved = self.bulk.fabric().bytes_received() - self.received_before + copied;
                 // All files are in place, whether or not the source is there to hear it.
                 let _ = self.say(&ToSource::Done(Report { outcome: outcome.clone(), moved }));
                 return Ok(outcome);
@@ -208,6 +214,8 @@ impl<'r> Transfer<'r> {
             planned: false,
             received: 0,
             written: 0,
+            copied: 0,
+            handed: 0,
             partials: BTreeMap::new(),
             block_bytes: 0,
             outcome: None,
@@ -237,6 +245,14 @@ impl<'r> Transfer<'r> {
                 accepted.written = written;
                 accepted.pool.give_shared(buffer);
             }
+            WriterReport::Copied { files, bytes } => {
+                let accepted = self.accepted();
+                accepted.handed = accepted.handed.saturating_sub(files as usize);
+                (accepted.written, accepted.copied) = (accepted.written + bytes, accepted.copied + bytes);
+                if files > 0 {
+                    self.say(&ToSource::Copied { files }).map_err(Abort::Gone)?;
+                }
+            }
             WriterReport::Failed(error) => return Err(Abort::Failed(error.to_string())),
             WriterReport::Done(outcome) => self.accepted().outcome = Some(outcome),
         }
@@ -255,7 +271,12 @@ impl<'r> Transfer<'r> {
         Holding { segments: accepted.received, partial: accepted.partials.keys().copied().collect() }
     }
 
-    fn on_message(&mut self, message: ToReceiver, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
+    fn on_message(
+        &mut self,
+        message: ToReceiver,
+        files: Vec<File>,
+        tell: &mut dyn FnMut(ServeEvent),
+    ) -> Result<(), Abort> {
         match message {
             ToReceiver::Offer(_) => return Err(Abort::Breach("it made a second offer".to_owned())),
             ToReceiver::Chunks { entry, chunks } => {
@@ -269,7 +290,14 @@ impl<'r> Transfer<'r> {
             }
             ToReceiver::Join(join) => self.next = Some(join),
             ToReceiver::Verdicts(verdicts) => self.accepted().writer.worker.order(WriterTask::Verdicts(verdicts)),
-            ToReceiver::Finish => self.accepted().writer.worker.order(WriterTask::Finish),
+            ToReceiver::Files(handed) => {
+                self.begin(tell);
+                self.copy(handed, files)?;
+            }
+            ToReceiver::Finish => {
+                self.begin(tell);
+                self.accepted().writer.worker.order(WriterTask::Finish);
+            }
             ToReceiver::Abort(reason) => return Err(Abort::Aborted(reason)),
             ToReceiver::Leave => return Err(Abort::Left),
         }
@@ -279,176 +307,41 @@ impl<'r> Transfer<'r> {
     /// Takes a plan: segments are counted from its beginning.
     fn plan(&mut self, parts: Vec<PlanPart>, tell: &mut dyn FnMut(ServeEvent)) -> Result<(), Abort> {
         let in_group = self.current.is_some() || self.next.is_some();
-        let Accepted { manifest, segment_bytes, layout, writer, lacks, planned, received, partials, .. } =
-            self.accepted();
+        let Accepted { manifest, segment_bytes, layout, writer, received, partials, .. } = self.accepted();
         if in_group || !partials.is_empty() || !plan::check(&parts, manifest) {
             return Err(Abort::Breach("its plan can't be one".to_owned()));
         }
         *layout = StreamLayout::new(&parts, *segment_bytes);
         *received = 0;
-        let (files, bytes, held) = (manifest.files(), manifest.bytes(), manifest.bytes().saturating_sub(*lacks));
-        let is_first = !std::mem::replace(planned, true);
         writer.worker.order(WriterTask::Plan(parts));
-        if is_first {
-            let transfer = manifest.id().to_string();
-            tell(ServeEvent::Began { transfer, files, bytes, held });
-        }
+        self.begin(tell);
         Ok(())
     }
 
-    fn join(&mut self, join: Join) -> Result<(), Abort> {
-        let (id, me) = (join.id(), self.me);
-        let Accepted { layout, received, segment_bytes, .. } = self.accepted();
-        *received = layout.next_for(me, *received);
-        let fits = join.first == *received && join.first < join.end && join.end <= layout.part_end(join.first);
-        let largest = *segment_bytes;
-        if !fits || (join.partial && join.end != join.first + 1) || !(1..=largest as u64).contains(&join.block_bytes) {
-            let Join { first, end, block_bytes, .. } = join;
-            return Err(Abort::Breach(format!(
-                "segments {first}..{end} in blocks of {block_bytes} bytes can't come next"
-            )));
-        }
-        let Some(config) = join.config() else {
-            return Err(Abort::Failed(format!("it knows no algorithm {:?}: update it", join.algorithm.name)));
-        };
-        let block_bytes = join.block_bytes as usize;
+    /// Takes open files, to copy them.
+    fn copy(&mut self, handed: Vec<HandedFile>, open: Vec<File>) -> Result<(), Abort> {
         let accepted = self.accepted();
-        if accepted.block_bytes != block_bytes {
-            accepted.block_bytes = block_bytes;
-            accepted.partials.clear();
-            accepted.pool = Pool::new(0, 0);
+        accepted.handed += handed.len();
+        if accepted.handed > MAX_HANDED {
+            return Err(Abort::Breach(format!("it handed out more than {MAX_HANDED} open files at once")));
         }
-        if accepted.pool.limit() == 0 {
-            accepted.pool = Pool::new(largest.next_multiple_of(block_bytes), BUFFERS);
-            accepted.partials.iter().for_each(|_| accepted.pool.adopt());
-        }
-        let message = if join.partial { self.interrupted(&join)? } else { None };
-        if join.partial && message.is_none() {
-            // The writer will give a buffer back, and the others wait.
-            self.next = Some(join);
-            return Ok(());
-        }
-        tracing::debug!(?id, first = join.first, end = join.end, "joins a group");
-        let given = u64::from(message.is_some());
-        self.current = Some(ReceivingGroup { id, given, inside: given as usize, waiting: VecDeque::new(), join });
-        let created = match message {
-            Some(message) => self.bulk.resume(config, message),
-            None => self.bulk.create(config),
+        let mut open = open.into_iter();
+        let with_file = |HandedFile { entry, verdict }| match verdict {
+            Some(Verdict::Damaged(_)) => FileToCopy { entry, file: None, verdict },
+            _ => FileToCopy { entry, file: open.next(), verdict },
         };
-        created.or_else(|error: CreateError| self.over(Some((None, error.to_string()))))
-    }
-
-    /// Returns the received part of an interrupted segment; None if there is no memory for it now.
-    fn interrupted(&mut self, join: &Join) -> Result<Option<Interrupted>, Abort> {
-        let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
-        let len = accepted.layout.len(join.first);
-        let blocks = len.div_ceil(accepted.block_bytes).max(1) as u32;
-        let partial = match accepted.partials.remove(&join.first) {
-            Some(partial) => Some(partial),
-            None => {
-                let taken = accepted.pool.take(self.bulk.fabric(), accepted.partials.len());
-                let buffer = taken.map_err(|error| Abort::Failed(error.to_string()))?;
-                buffer.map(|buffer| Partial { held: BlockSet::new(blocks), buffer: Arc::new(buffer) })
-            }
-        };
-        Ok(partial.map(|Partial { held, buffer }| {
-            let buffer = Some(buffer);
-            Interrupted { message: join.first, blocks, len: Some(len), held, buffer }
-        }))
-    }
-
-    fn on_event(&mut self, id: GroupId, event: Event) -> Result<(), Abort> {
-        let Some(current) = self.current.as_mut().filter(|current| current.id == id) else { return Ok(()) };
-        let accepted = self.accepted.as_mut().expect("a group belongs to a transfer");
-        match event {
-            Event::Connected => Ok(()),
-            Event::Incoming { message, .. } => {
-                current.waiting.push_back(message);
-                Ok(())
-            }
-            Event::Received { buffer, len, .. } => {
-                let segment = accepted.received;
-                if segment >= current.join.end {
-                    return Err(Abort::Breach("it sent more than it had announced".to_owned()));
-                }
-                current.inside -= 1;
-                accepted.received += 1;
-                if let Some(Partial { buffer, .. }) = accepted.partials.remove(&segment) {
-                    // The segment came again from the first block.
-                    accepted.pool.give_shared(buffer);
-                }
-                accepted.writer.worker.order(WriterTask::Write { segment, buffer, len });
-                Ok(())
-            }
-            // Buffers come back through the writer.
-            Event::Released { .. } => Ok(()),
-            Event::Failed(failure) => {
-                let why = (failure.suspect.map(|node| node.0), failure.reason.clone());
-                self.keep(failure.interrupted);
-                self.over(Some(why))
-            }
-            Event::Destroyed => self.over(None),
-        }
-    }
-
-    /// Keeps the blocks of messages that are not whole.
-    fn keep(&mut self, interrupted: Vec<Interrupted>) {
-        let (Some(current), Some(accepted)) = (&mut self.current, &mut self.accepted) else { return };
-        for Interrupted { message, held, buffer, .. } in interrupted {
-            let segment = if current.join.partial { message } else { current.join.first + message };
-            if let Some(buffer) = buffer.filter(|_| segment >= accepted.received && segment < current.join.end) {
-                current.inside -= 1;
-                if held.count() > 0 {
-                    accepted.partials.insert(segment, Partial { held, buffer });
-                } else {
-                    accepted.pool.give_shared(buffer);
-                }
-            }
-        }
-    }
-
-    /// Handles the end of the current group.
-    fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), Abort> {
-        let Some(current) = self.current.take() else { return Ok(()) };
-        self.bulk.remove(current.id);
-        let accepted = self.accepted();
-        accepted.pool.lost(current.inside);
-        if let Some((suspect, reason)) = &failure {
-            tracing::info!(instance = current.id.instance, ?suspect, reason, "a group failed");
-        }
-        let holding = self.holding();
-        let over = Over { instance: current.id.instance, holding, failure };
-        self.say(&ToSource::Over(over)).map_err(Abort::Gone)
-    }
-
-    /// Gives the group memory for the messages to come.
-    fn supply(&mut self) -> Result<(), Abort> {
-        if self.current.is_none()
-            && let Some(join) = self.next.take()
-        {
-            self.join(join)?;
-        }
-        let (Some(current), Some(accepted)) = (&mut self.current, &mut self.accepted) else { return Ok(()) };
-        let messages = current.join.end - current.join.first;
-        while current.given < messages {
-            let taken = accepted.pool.take(self.bulk.fabric(), accepted.partials.len());
-            let Some(buffer) = taken.map_err(|error| Abort::Failed(error.to_string()))? else { return Ok(()) };
-            let Some(group) = self.bulk.group(current.id) else { return Ok(()) };
-            match current.waiting.pop_front() {
-                Some(message) => {
-                    if let Err(error) = group.accept(message, buffer) {
-                        // The group has failed, and will report that.
-                        tracing::debug!(%error, "memory came too late");
-                        accepted.pool.lost(1);
-                        return Ok(());
-                    }
-                }
-                None => group.provide(buffer),
-            }
-            current.given += 1;
-            current.inside += 1;
-        }
+        accepted.writer.worker.order(WriterTask::Copy(handed.into_iter().map(with_file).collect()));
         Ok(())
+    }
+
+    /// Tells, once, that contents come from now on.
+    fn begin(&mut self, tell: &mut dyn FnMut(ServeEvent)) {
+        let Accepted { manifest, lacks, planned, .. } = self.accepted();
+        if std::mem::replace(planned, true) {
+            return;
+        }
+        let (files, bytes, held) = (manifest.files(), manifest.bytes(), manifest.bytes().saturating_sub(*lacks));
+        tell(ServeEvent::Began { transfer: manifest.id().to_string(), files, bytes, held });
     }
 
     /// Reports the files' progress to both sides, at most once an interval.

@@ -1,9 +1,9 @@
-//! The limit of the rate of a push.
+//! The limit of the rate at which contents move.
 
 use std::time::{Duration, Instant};
 
-/// The limit of the rate at which contents are sent.
-pub(super) struct Pace {
+/// The limit of the rate at which contents are sent, or copied.
+pub(crate) struct Pace {
     /// Bytes per second.
     rate: Option<u64>,
     /// The time at which what was sent so far may have been sent.
@@ -11,16 +11,16 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(rate: Option<u64>) -> Pace {
+    pub(crate) fn new(rate: Option<u64>) -> Pace {
         Pace { rate: rate.filter(|rate| *rate > 0), even: Instant::now() }
     }
 
     /// Returns the time until more may be sent.
-    pub(super) fn wait(&self) -> Duration {
+    pub(crate) fn wait(&self) -> Duration {
         self.even.saturating_duration_since(Instant::now())
     }
 
-    pub(super) fn spend(&mut self, bytes: usize) {
+    pub(crate) fn spend(&mut self, bytes: usize) {
         if let Some(rate) = self.rate {
             self.even = self.even.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
         }

@@ -1,11 +1,15 @@
 //! The receivers of a push, as the source knows them.
 
+mod handout;
+mod report;
+
 use std::{collections::HashSet, io, ops::Range, sync::Arc, time::Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use squall_fabric::{NodeId, Waker};
 use squall_services::ControlStream;
 
+use self::handout::Handout;
 use super::{
     super::{
         control::{Address, ControlLink, FrameError, Heard, Layer, MAX_VERDICTS, Over, Report, ToReceiver, ToSource},
@@ -16,7 +20,7 @@ use super::{
         plan::{Holding, TransferStage, next_stage, parts},
         sink::Lacking,
     },
-    PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
+    PushError, PushOptions,
     dial::{Dialed, Dialer},
 };
 
@@ -31,6 +35,8 @@ enum ReceiverState {
     Comparing(HashSet<u32>),
     /// It takes part, and holds this of the plan.
     Ready(Holding),
+    /// It copies from the source's open files.
+    Copying(Handout),
     Done(Report),
     Gone(String),
 }
@@ -41,6 +47,8 @@ struct PushTarget {
     node: NodeId,
     rack: u32,
     link: Option<ControlLink>,
+    /// Whether it can copy from the source's open files.
+    takes_files: bool,
     state: ReceiverState,
     heard: Instant,
     /// The extents that it lacked when the plan was made; before, those of which it has said so.
@@ -119,6 +127,7 @@ impl<'o> Peers<'o> {
             node: me,
             rack: rack(name),
             link: None,
+            takes_files: false,
             state: ReceiverState::Absent("it was not called".to_owned()),
             heard: Instant::now(),
             lacks: Lacks::default(),
@@ -163,9 +172,11 @@ impl<'o> Peers<'o> {
                 self.peers[peer].name, node.0
             )));
         }
+        // With an open file, a process can open it again for writing, which a container may be there to prevent.
+        let takes_files = self.options.hands_files_out() && stream.shares_mounts();
         let link = ControlLink::start(stream, peer, self.hear.clone(), self.waker.clone());
         let at = &mut self.peers[peer];
-        (at.node, at.heard) = (node, Instant::now());
+        (at.node, at.takes_files, at.heard) = (node, takes_files, Instant::now());
         match link {
             Ok(link) => (at.link, at.state) = (Some(link), ReceiverState::Offered),
             Err(error) => at.state = ReceiverState::Gone(error.to_string()),
@@ -199,16 +210,20 @@ impl<'o> Peers<'o> {
     }
 
     pub(super) fn tell_one(&mut self, peer: usize, message: &ToReceiver) {
-        let at = &mut self.peers[peer];
-        if let Some(link) = &mut at.link
-            && let Err(error) = link.send(message)
-        {
-            match error {
-                // The reason for which it hung up may be on its way here, and comes before the end.
-                FrameError::System(cause)
-                    if matches!(cause.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
-                error => self.lose(peer, format!("it does not listen: {error}")),
-            }
+        if let Some(link) = &mut self.peers[peer].link {
+            let sent = link.send(message);
+            self.if_sent(peer, sent);
+        }
+    }
+
+    /// Gives a receiver up if a message could not be sent to it.
+    fn if_sent(&mut self, peer: usize, sent: Result<(), FrameError>) {
+        match sent {
+            Ok(()) => {}
+            // The reason for which it hung up may be on its way here, and comes before the end.
+            Err(FrameError::System(cause))
+                if matches!(cause.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+            Err(error) => self.lose(peer, format!("it does not listen: {error}")),
         }
     }
 
@@ -246,7 +261,7 @@ impl<'o> Peers<'o> {
                 Err(error) => self.lose(peer, error.to_string()),
             }
         }
-        while let Ok(Heard { peer, message }) = self.heard.try_recv() {
+        while let Ok(Heard { peer, message, .. }) = self.heard.try_recv() {
             busy = true;
             if !matches!(self.peers[peer].state, ReceiverState::Gone(_) | ReceiverState::Done(_)) {
                 self.peers[peer].heard = Instant::now();
@@ -284,6 +299,7 @@ impl<'o> Peers<'o> {
             Ok(ToSource::Progress { written }) => {
                 at.written = at.held.saturating_add(written).min(self.manifest.bytes());
             }
+            Ok(ToSource::Copied { files }) => self.on_copied(peer, files),
             Ok(ToSource::Over(over)) => match &mut at.state {
                 ReceiverState::Ready(holding) if fits(&over.holding, holding) => {
                     *holding = over.holding.clone();
@@ -342,6 +358,10 @@ impl<'o> Peers<'o> {
         if matches!(&at.state, ReceiverState::Comparing(left) if left.is_empty()) {
             at.held = self.manifest.bytes().saturating_sub(at.lacks.bytes());
             at.written = at.held;
+            if at.takes_files {
+                at.state = ReceiverState::Copying(Handout::new(at.wanted.clone()));
+                return self.finish_if_copied(peer);
+            }
             at.state = ReceiverState::Ready(Holding::default());
             words.push(PeerEvent::Ready);
         }
@@ -359,7 +379,8 @@ impl<'o> Peers<'o> {
 
     /// Tells whether a receiver takes part and is not done.
     pub(super) fn any_at_work(&self) -> bool {
-        self.await_answers() || self.ready().next().is_some()
+        let copies = |peer: &PushTarget| matches!(peer.state, ReceiverState::Copying(_));
+        self.await_answers() || self.ready().next().is_some() || self.peers.iter().any(copies)
     }
 
     fn ready(&self) -> impl Iterator<Item = (usize, u32, &Holding)> {
@@ -430,59 +451,6 @@ impl<'o> Peers<'o> {
     pub(super) fn group(&self, members: &[usize]) -> (Vec<u32>, Layer) {
         let nodes = [self.me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
         let racks = [0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].rack));
-        (nodes, Layer::of(&self.options.algorithm, self.options.racks.as_ref().map(|_| racks.collect())))
-    }
-
-    pub(super) fn progress(&self) -> PushProgress {
-        let progress = |peer: &PushTarget| ReceiverProgress {
-            name: peer.name.clone(),
-            held: peer.held,
-            written: peer.written,
-            over: match &peer.state {
-                ReceiverState::Offered | ReceiverState::Comparing(_) | ReceiverState::Ready(_) => None,
-                ReceiverState::Absent(_) => Some("is not there yet".to_owned()),
-                ReceiverState::Done(_) => Some("done".to_owned()),
-                ReceiverState::Gone(reason) => Some(reason.clone()),
-            },
-        };
-        PushProgress { bytes: self.manifest.bytes(), receivers: self.peers.iter().map(progress).collect() }
-    }
-
-    pub(super) fn reports(self) -> Vec<ReceiverReport> {
-        let report = |peer: PushTarget| {
-            let report = ReceiverReport {
-                name: peer.name,
-                held: peer.held,
-                written: peer.written.saturating_sub(peer.held),
-                lacked: peer.wanted.len() as u64,
-                ..ReceiverReport::default()
-            };
-            let failed = |reason: String| ReceiverReport { error: Some(reason), ..report.clone() };
-            match peer.state {
-                ReceiverState::Done(Report { outcome, moved }) => ReceiverReport {
-                    placed: outcome.placed,
-                    unchanged: outcome.unchanged,
-                    kept: outcome.kept,
-                    deleted: outcome.deleted,
-                    losses: outcome.losses.into(),
-                    moved,
-                    failures: outcome.failures,
-                    failed: outcome.failed,
-                    ..report
-                },
-                ReceiverState::Ready(_) if self.options.dry_run => ReceiverReport {
-                    deleted: peer.doomed,
-                    written: peer.lacks.bytes(),
-                    failures: peer.failures,
-                    failed: peer.failed,
-                    ..report
-                },
-                ReceiverState::Gone(reason) | ReceiverState::Absent(reason) => failed(reason),
-                ReceiverState::Offered | ReceiverState::Comparing(_) | ReceiverState::Ready(_) => {
-                    failed("the push was stopped before it had everything: push again".to_owned())
-                }
-            }
-        };
-        self.peers.into_iter().map(report).collect()
+        (nodes, Layer::of(&self.options.algorithm(), self.options.racks.as_ref().map(|_| racks.collect())))
     }
 }
