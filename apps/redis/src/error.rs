@@ -52,6 +52,13 @@ impl Error {
         Error::new(format!("ERR unknown subcommand '{}'. Try {command} HELP.", excerpt(word)))
     }
 
+    /// The error for a subcommand with words that it does not take.
+    pub fn wrong_subcommand(command: &str, word: &[u8]) -> Error {
+        let name = excerpt(word);
+        let text = "ERR unknown subcommand or wrong number of arguments for";
+        Error::new(format!("{text} '{name}'. Try {command} HELP."))
+    }
+
     /// The code and the text.
     pub fn as_str(&self) -> &str {
         &self.0

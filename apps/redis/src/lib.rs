@@ -7,6 +7,7 @@
 //! [`message::StoreCommand`], which every replica applies in the same order. A request that only looks is answered by
 //! one replica, by [`Store::look`]. Time is an argument of both.
 
+pub mod allocator;
 pub mod command;
 pub mod encode;
 pub mod error;

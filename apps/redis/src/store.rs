@@ -10,8 +10,8 @@ use squall::{Applied, Epoch, NodeId, QueryService, Replicated, Schema, Seq, Snap
 
 use crate::{
     Error, Reply,
-    command::{self, CommandFn},
-    keyspace::{Keyspace, Publish, Watch},
+    command::{self, CommandFn, ReadFn},
+    keyspace::{Keyspace, Lookups, Publish, Watch},
     message::{AnsweredBy, Query, QueryAnswer, StoreCommand, WatchedKey},
     saved::{MAGIC, StateReader, StateWriter},
     words,
@@ -69,7 +69,7 @@ impl Store {
     /// Answers a request that only looks. `clock_ms` is the reader's clock.
     pub fn look(&self, request: &[u8], clock_ms: u64) -> Reply {
         let looked = parse(request).and_then(|(words, run)| match run {
-            CommandFn::Read(read) => read(&self.keys.view(self.time_ms(clock_ms)), &words),
+            CommandFn::Read(read) => self.read(read, &words, self.time_ms(clock_ms)),
             CommandFn::Write(_) | CommandFn::Local => Err(malformed()),
         });
         looked.into()
@@ -112,11 +112,18 @@ impl Store {
         Ok(())
     }
 
+    fn read(&self, read: ReadFn, words: &[&[u8]], now_ms: u64) -> Result<Reply, Error> {
+        let lookups = Lookups::default();
+        let answer = read(&self.keys.view(now_ms).counting(&lookups), words);
+        self.keys.tell_of_lookups(&lookups);
+        answer
+    }
+
     fn run(&mut self, request: &[u8], seed: u64, looks: Looks) -> Reply {
         let ran = parse(request).and_then(|(words, run)| match run {
             CommandFn::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words),
             CommandFn::Read(read) => match looks {
-                Looks::Answered => read(&self.keys.view(self.now_ms), &words),
+                Looks::Answered => self.read(read, &words, self.now_ms),
                 Looks::Refused => Err(Error::fixed("ERR this transaction's answers are too large already")),
                 Looks::Skipped => Ok(Reply::Null),
             },

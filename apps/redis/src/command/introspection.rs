@@ -5,14 +5,13 @@ use foldhash::{HashMap, HashMapExt};
 use super::{Group, Spec, integer, is, read, write};
 use crate::{
     Error, Reply,
-    error::excerpt,
     inspect::{self, Digest},
     keyspace::View,
 };
 
 pub(super) const COMMANDS: &[Spec] = &Group("server").of([
     read("object", -2, object).doc("2.2.3", "Tells how a value is kept.").in_group("generic").no_keys(),
-    read("memory", -2, memory).doc("4.0.0", "Tells how much memory a key takes.").no_keys(),
+    read("memory", -2, memory).doc("4.0.0", "Tells how much memory a key, or this server, takes.").no_keys(),
     read("debug", -2, debug).doc("1.0.0", "Returns digests of what is held.").no_keys(),
     write("publish", 3, |keys, words| Ok(Reply::count(keys.publish(words[1], words[2]))))
         .doc("2.0.0", "Sends a message to a channel's subscribers.")
@@ -41,6 +40,14 @@ const OBJECT_HELP: &[&str] = &[
 
 const MEMORY_HELP: &[&str] = &[
     "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "DOCTOR",
+    "    Return memory problems reports.",
+    "MALLOC-STATS",
+    "    Return internal statistics report from the memory allocator.",
+    "PURGE",
+    "    Attempt to purge dirty pages for reclamation by the allocator.",
+    "STATS",
+    "    Return information about the memory usage of the server.",
     "USAGE <key> [SAMPLES <count>]",
     "    Return memory in bytes used by <key> and its value.",
     "HELP",
@@ -88,8 +95,8 @@ fn object(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn memory(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    if is(words[1], "help") && words.len() == 2 {
-        return Ok(help(MEMORY_HELP));
+    if is(words[1], "help") {
+        return if words.len() == 2 { Ok(help(MEMORY_HELP)) } else { Err(Error::arity("memory|help")) };
     }
     if !is(words[1], "usage") {
         return Err(Error::unknown_subcommand("MEMORY", words[1]));
@@ -117,10 +124,7 @@ fn debug(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
             let of = |key: &[u8]| keys.entry(key).map(Digest::of_entry).unwrap_or_default();
             Ok(Reply::Array(named.iter().map(|key| digest(*digests.entry(key).or_insert_with(|| of(key)))).collect()))
         }
-        _ => {
-            let text = "ERR unknown subcommand or wrong number of arguments for";
-            Err(Error::new(format!("{text} '{}'. Try DEBUG HELP.", excerpt(words[1]))))
-        }
+        _ => Err(Error::wrong_subcommand("DEBUG", words[1])),
     }
 }
 

@@ -4,6 +4,7 @@
 mod bits;
 mod counts;
 mod expiry;
+mod flags;
 mod hashes;
 mod introspection;
 mod keys;
@@ -21,6 +22,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use foldhash::fast::FixedState;
 
+pub use self::flags::Flags;
 use crate::{
     Error, Reply,
     error::{EXCERPT_BYTES, excerpt},
@@ -60,7 +62,7 @@ pub struct KeyPositions {
 }
 
 /// A command, as `COMMAND` describes it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// The name, in small letters.
     pub name: &'static str,
@@ -78,13 +80,18 @@ pub struct Spec {
     pub since: &'static str,
     /// A sentence on its effect.
     pub summary: &'static str,
+    /// Its place among [`all`] commands.
+    pub place: usize,
+    /// Its other properties.
+    pub flags: Flags,
 }
 
 impl Spec {
     /// A command that has one key, its first argument, and may take long. Its other facts are still to be given.
     const fn new(name: &'static str, arity: i8, run: CommandFn) -> Spec {
         let keys = KeyPositions { first: 1, last: 1, step: 1 };
-        Spec { name, arity, run, keys, is_fast: false, group: "", since: "", summary: "" }
+        let flags = Flags::NONE;
+        Spec { name, arity, run, keys, is_fast: false, group: "", since: "", summary: "", place: 0, flags }
     }
 
     /// The same command, with the first version of Redis that had it, and a sentence on its effect.
@@ -158,6 +165,15 @@ pub fn find(name: &[u8]) -> Option<&'static Spec> {
 
 /// All commands.
 pub fn all() -> impl Iterator<Item = &'static Spec> {
+    static TABLE: LazyLock<Vec<Spec>> = LazyLock::new(|| {
+        let placed = |(place, spec): (usize, &Spec)| Spec { place, flags: Flags::of(spec.name, spec.run), ..*spec };
+        listed().enumerate().map(placed).collect()
+    });
+    TABLE.iter()
+}
+
+/// All commands, as the modules list them.
+fn listed() -> impl Iterator<Item = &'static Spec> {
     [
         strings::COMMANDS,
         numbers::COMMANDS,
@@ -175,6 +191,20 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// The command that a server carries out for a request: it answers the parts of `MEMORY` that concern itself.
+pub fn at_server(spec: &'static Spec, words: &[&[u8]]) -> &'static Spec {
+    static OF_SERVER: LazyLock<Option<Spec>> = LazyLock::new(|| {
+        let spec = find(b"memory")?;
+        let flags = Flags { is_no_multi: true, ..Flags::of(spec.name, CommandFn::Local) };
+        Some(Spec { run: CommandFn::Local, flags, ..*spec })
+    });
+    let concerns_server = spec.name == "memory"
+        && words
+            .get(1)
+            .is_some_and(|word| ["doctor", "malloc-stats", "purge", "stats"].iter().any(|name| is(word, name)));
+    OF_SERVER.as_ref().filter(|_| concerns_server).unwrap_or(spec)
 }
 
 /// Finds the command of a request, and checks its number of words. The errors are Redis'.

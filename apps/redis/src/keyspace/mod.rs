@@ -6,13 +6,14 @@
 //! A key that expires at `t` is absent for a look at `t` or later. It is removed by the next change that meets it, or
 //! by [`Keyspace::expire`]. The time of its removal makes no visible difference.
 
+mod counting;
 mod frozen;
 mod rows;
 
 use std::{collections::BTreeSet, io, num::NonZeroU64, sync::Arc};
 
-pub(crate) use self::frozen::Frozen;
 use self::rows::Rows;
+pub(crate) use self::{counting::Lookups, frozen::Frozen};
 use crate::{
     Error,
     saved::{StateReader, damaged},
@@ -65,13 +66,19 @@ impl KeyEntry {
     }
 }
 
-/// The destination of published messages, at one replica.
+/// The destination of published messages and of counts, at one replica.
 pub trait Publish: Send + Sync {
     /// Hands a message to this replica's subscribers. Returns their number.
     fn publish(&self, channel: &[u8], message: &[u8]) -> usize;
 
     /// Notes that messages were published that this replica will not see: it got the state behind them from another.
     fn tell_of_gap(&self) {}
+
+    /// Notes that requests that only look found so many keys, and did not find so many others.
+    fn count_lookups(&self, _hits: u64, _misses: u64) {}
+
+    /// Notes that so many keys were removed because they had expired.
+    fn count_expired(&self, _keys: usize) {}
 }
 
 impl Default for Keyspace {
@@ -101,7 +108,7 @@ impl Keyspace {
 
     /// Looks at the keys as they are at a time.
     pub fn view(&self, now_ms: u64) -> View<'_> {
-        View { keys: self, now_ms }
+        View { keys: self, now_ms, lookups: None }
     }
 
     /// Changes keys at a time, which never goes back. `seed` determines random choices, which must be the same at all
@@ -122,6 +129,9 @@ impl Keyspace {
             let entry = self.entries.remove(&key);
             elements += entry.map_or(1, |entry| entry.value.elements().max(1));
             removed += 1;
+        }
+        if removed > 0 {
+            self.tell_of_expired(removed);
         }
         removed
     }
@@ -195,9 +205,15 @@ pub enum Watch {
 pub struct View<'a> {
     keys: &'a Keyspace,
     now_ms: u64,
+    lookups: Option<&'a Lookups>,
 }
 
 impl<'a> View<'a> {
+    /// The same view, which counts the keys that are looked up.
+    pub(crate) fn counting(self, lookups: &'a Lookups) -> View<'a> {
+        View { lookups: Some(lookups), ..self }
+    }
+
     /// The moment, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
@@ -216,7 +232,11 @@ impl<'a> View<'a> {
 
     /// A key's value, with its version and expiry.
     pub fn entry(&self, key: &[u8]) -> Option<&'a KeyEntry> {
-        self.keys.entries.get(key).filter(|entry| entry.is_alive(self.now_ms))
+        let entry = self.keys.entries.get(key).filter(|entry| entry.is_alive(self.now_ms));
+        if let Some(lookups) = self.lookups {
+            lookups.count(entry.is_some());
+        }
+        entry
     }
 
     /// A key's value.
@@ -336,6 +356,7 @@ impl KeyspaceMut<'_> {
                 let old_expiry = std::mem::replace(old, entry).expires_ms;
                 if !was_alive {
                     self.note_birth(key);
+                    self.keys.tell_of_expired(1);
                 }
                 old_expiry
             }
@@ -398,6 +419,7 @@ impl KeyspaceMut<'_> {
         let entry = self.keys.entries.remove(key)?;
         self.move_expiry(key, entry.expires_ms, None);
         if !entry.is_alive(self.now_ms) {
+            self.keys.tell_of_expired(1);
             return None;
         }
         self.keys.version += 1;

@@ -50,6 +50,8 @@ pub(super) struct Details {
     pub(super) queued: Option<usize>,
     /// The name of the last command.
     pub(super) command: &'static str,
+    /// Whether it sees the requests of all clients.
+    pub(super) is_monitor: bool,
 }
 
 impl ConnectedClient {
@@ -70,6 +72,11 @@ impl ConnectedClient {
 
     pub(super) fn details(&self) -> MutexGuard<'_, Details> {
         lock(&self.details)
+    }
+
+    /// The client's address.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     pub(super) fn bell(&self) -> &Arc<Bell> {
@@ -111,11 +118,17 @@ impl ConnectedClient {
         details.channels + details.patterns > 0
     }
 
+    /// Whether it may be silent for long.
+    fn is_sent_more(&self) -> bool {
+        self.is_listener() || self.details().is_monitor
+    }
+
     fn line(&self) -> String {
-        let Details { name, library, library_version, protocol, channels, patterns, queued, command } =
+        let Details { name, library, library_version, protocol, channels, patterns, queued, command, is_monitor } =
             self.details().clone();
         let mut line = format!("id={} addr={} laddr={} fd=0 name={name}", self.id, self.peer, self.here);
         let flags = match (channels + patterns > 0, queued) {
+            _ if is_monitor => "O",
             (true, _) => "P",
             (false, Some(_)) => "x",
             (false, None) => "N",
@@ -171,7 +184,7 @@ impl Clients {
     }
 
     /// Notes that a second has passed. Ends the connections without traffic for `timeout` seconds, unless they listen
-    /// to channels.
+    /// to channels or to requests.
     pub(super) fn count_second(&self, timeout: Option<u64>) {
         for client in lock(&self.0).values() {
             let idle = match client.is_active.swap(false, Ordering::Relaxed) {
@@ -179,11 +192,16 @@ impl Clients {
                 false => client.idle_seconds.load(Ordering::Relaxed) + 1,
             };
             client.idle_seconds.store(idle, Ordering::Relaxed);
-            if timeout.is_some_and(|timeout| idle > timeout) && !client.is_listener() {
+            if timeout.is_some_and(|timeout| idle > timeout) && !client.is_sent_more() {
                 tracing::debug!(client = client.id, peer = %client.peer, "closing an idle connection");
                 client.kill();
             }
         }
+    }
+
+    /// Wakes the tasks of all connections.
+    pub(super) fn wake_all(&self) {
+        lock(&self.0).values().for_each(|client| client.bell.ring());
     }
 
     /// Answers `CLIENT ...`, of at least two words.
@@ -388,6 +406,7 @@ fn help() -> Reply {
         "KILL <ip:port> | <option> <value> ...: ends connections; options are ADDR, ID, LADDR, SKIPME, TYPE, USER.",
         "LIST [TYPE <type> | ID <id> ...]: tells of connections.",
         "NO-EVICT, NO-TOUCH (ON|OFF): accepted, without a meaning here.",
+        "PAUSE <milliseconds> [WRITE|ALL], UNPAUSE: let the requests of this server's clients wait.",
         "SETINFO <option> <value>, SETNAME <name>: note what the connection says of itself.",
     ];
     Reply::Array(lines.map(Reply::status).into())

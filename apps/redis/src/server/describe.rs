@@ -66,6 +66,7 @@ fn entry(spec: &'static Spec) -> Reply {
     if spec.is_fast {
         flags.push(Reply::status("fast"));
     }
+    flags.extend(spec.flags.names().map(Reply::status));
     let number = |number: i8| Reply::Integer(i64::from(number));
     Reply::Array(vec![
         Reply::bytes(spec.name),

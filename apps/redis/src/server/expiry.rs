@@ -1,6 +1,6 @@
 //! Ticks, by which keys expire where nothing else happens.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use squall::Served;
 
@@ -38,7 +38,10 @@ async fn tell_if_due(server: &Server) -> Option<Duration> {
         Ok(None) | Err(_) => return Some(CALM),
     }
     // A command removes few keys at once, so that other commands get their turns.
+    let begun = Instant::now();
     let told = server.group.submit(&StoreCommand::Tick { at_ms }).await;
+    let latency = &server.reception.operations.latency;
+    latency.note("expire-cycle", Duration::from_millis(at_ms), begun.elapsed());
     if let Err(error) = &told {
         tracing::debug!(%error, "in the group {GROUP} no key expires for now");
     }

@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready as ready_or_return},
+    time::Duration,
 };
 
 use squall::client::{Call, Client, ClientError};
@@ -15,9 +16,10 @@ use super::{
     connection::too_large,
     info::{self, Facts},
     local,
+    operations::ShutdownMode,
     reception::Reception,
-    replica::now_ms,
-    session::{Look, Replica, Write},
+    replica::{now_ms, now_us},
+    session::{Look, Replica, ServerReport, Write},
     subscriptions::Hub,
 };
 use crate::{
@@ -37,14 +39,19 @@ impl FrontEnd {
     /// A front end that asks the group through `client`. Commands are no longer than `max_command_bytes`. `others` is
     /// the number of replicas besides the one that answers, for `WAIT`.
     pub fn new(client: Client<Store>, options: ServerOptions, max_command_bytes: usize, others: usize) -> FrontEnd {
-        let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes));
+        let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes, false));
         let back = Backstage { reception: Arc::clone(&reception), client, max_command_bytes, others };
         FrontEnd { reception, back }
     }
 
     /// Serves clients for ever, on a runtime of one thread.
-    pub async fn serve(self, listener: TcpListener) {
-        self.reception.serve(listener, self.back).await;
+    pub async fn serve(&self, listener: TcpListener) {
+        Arc::clone(&self.reception).serve(listener, self.back.clone()).await;
+    }
+
+    /// Waits until a client asks this front end to end.
+    pub async fn shutdown_asked(&self) -> ShutdownMode {
+        self.reception.operations.shutdown.asked().await
     }
 }
 
@@ -65,6 +72,14 @@ impl Replica for Backstage {
 
     fn now_ms(&self) -> u64 {
         now_ms()
+    }
+
+    fn now_us(&self) -> u64 {
+        now_us()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.reception.since.elapsed()
     }
 
     fn answered_by(&self) -> AnsweredBy {
@@ -88,8 +103,8 @@ impl Replica for Backstage {
         Watching(self.client.query(&Query::Watch { clock_ms, keys }))
     }
 
-    fn info(&self, sections: Vec<String>) -> Ready<Reply> {
-        ready(Reply::Verbatim(info::text(&sections, &Facts { reception: &self.reception, member: None })))
+    fn info(&self, report: ServerReport) -> Ready<Reply> {
+        ready(info::answer(&report, &Facts { reception: &self.reception, member: None }))
     }
 
     fn local(&self, client: &clients::ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {

@@ -1,11 +1,21 @@
 //! `INFO`: a replica's report on itself.
 
-use std::{fmt::Write, fs, sync::atomic::Ordering};
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use squall::{Epoch, GroupStatus, NodeId, ReadError, Seq, Status, Time, View};
 
-use super::{GROUP, Server, VERSION, reception::Reception};
-use crate::Store;
+use super::{
+    GROUP, Server, VERSION,
+    counts::Traffic,
+    memory_report::{MemoryReport, percentage},
+    operations::{Process, cpu_times},
+    reception::Reception,
+    session::ServerReport,
+};
+use crate::{Reply, Store};
 
 /// The sources of `INFO`.
 pub(super) struct Facts<'a> {
@@ -44,23 +54,40 @@ pub(super) fn look(store: &Store, clock_ms: u64) -> StoreInfo {
 /// Writes one section's lines.
 type Section = fn(&Facts<'_>, &mut Lines);
 
-/// Writes these sections; all of them if there are none, or if "all", "default" or "everything" is among them.
-pub(super) fn text(sections: &[String], facts: &Facts<'_>) -> String {
-    let known: [(&str, Section); 8] = [
-        ("Server", server),
-        ("Clients", clients),
-        ("Memory", memory),
-        ("Persistence", persistence),
-        ("Stats", stats),
-        ("Replication", replication),
-        ("Squall", squall),
-        ("Keyspace", keyspace),
-    ];
-    let everything =
-        sections.is_empty() || sections.iter().any(|s| ["all", "default", "everything"].contains(&s.as_str()));
+/// The sections of `INFO`, and whether they are written where none is asked for.
+const SECTIONS: [(&str, bool, Section); 12] = [
+    ("Server", true, server),
+    ("Clients", true, clients),
+    ("Memory", true, memory),
+    ("Persistence", true, persistence),
+    ("Stats", true, stats),
+    ("Replication", true, replication),
+    ("CPU", true, cpu),
+    ("Commandstats", false, command_stats),
+    ("Errorstats", true, error_stats),
+    ("Latencystats", false, latency_stats),
+    ("Squall", true, squall),
+    ("Keyspace", true, keyspace),
+];
+
+/// The answer to a question that only this server can answer.
+pub(super) fn answer(report: &ServerReport, facts: &Facts<'_>) -> Reply {
+    match report {
+        ServerReport::Info(sections) => Reply::Verbatim(text(sections, facts)),
+        ServerReport::Memory => {
+            let keys = facts.member.as_ref().and_then(|member| member.store).map(|store| store.keys);
+            MemoryReport::of(facts.reception).answer(keys)
+        }
+    }
+}
+
+/// Writes these sections; the default ones if there are none, or if "default" is among them.
+fn text(sections: &[String], facts: &Facts<'_>) -> String {
+    let asked = |name: &str| sections.iter().any(|section| section.eq_ignore_ascii_case(name));
+    let (all, default) = (asked("all") || asked("everything"), sections.is_empty() || asked("default"));
     let mut lines = Lines(String::new());
-    for (name, write) in known {
-        if everything || sections.iter().any(|section| section.eq_ignore_ascii_case(name)) {
+    for (name, is_default, write) in SECTIONS {
+        if all || (default && is_default) || asked(name) {
             if !lines.0.is_empty() {
                 lines.0.push_str("\r\n");
             }
@@ -101,28 +128,34 @@ fn clients(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("pubsub_clients", facts.reception.clients.count_listeners());
 }
 
-/// The memory of the process as the system reports it, the ring and the engine included.
 fn memory(facts: &Facts<'_>, lines: &mut Lines) {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let bytes = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-        kibibytes.unwrap_or(0) << 10
-    };
-    let (used, peak) = (bytes("VmRSS"), bytes("VmHWM"));
-    lines.add("used_memory", used);
-    lines.add("used_memory_human", human(used));
-    lines.add("used_memory_rss", used);
-    lines.add("used_memory_peak", peak);
-    lines.add("mem_clients_normal", facts.reception.budget.used());
-    lines.add("used_memory_peak_human", human(peak));
-    lines.add("maxmemory", 0);
+    let report = MemoryReport::of(facts.reception);
+    let MemoryReport { used, peak, at_start, clients, resident, max } = report;
+    for (name, bytes) in [("used_memory", used), ("used_memory_rss", resident), ("used_memory_peak", peak)] {
+        lines.add(name, bytes);
+        lines.add(&format!("{name}_human"), human(bytes));
+    }
+    lines.add("used_memory_peak_perc", format_args!("{:.2}%", percentage(used, peak)));
+    lines.add("used_memory_overhead", report.overhead());
+    lines.add("used_memory_startup", at_start);
+    lines.add("used_memory_dataset", report.dataset());
+    lines.add("used_memory_dataset_perc", format_args!("{:.2}%", report.dataset_percentage()));
+    let total = Process::read().total_of_host as usize;
+    lines.add("total_system_memory", total);
+    lines.add("total_system_memory_human", human(total));
+    lines.add("maxmemory", max);
+    lines.add("maxmemory_human", human(max));
     lines.add("maxmemory_policy", "noeviction");
+    lines.add("mem_fragmentation_ratio", format_args!("{:.2}", report.fragmentation()));
+    lines.add("mem_fragmentation_bytes", resident as i64 - used as i64);
+    lines.add("mem_clients_normal", clients);
+    lines.add("mem_allocator", "libc");
 }
 
-fn human(bytes: u64) -> String {
+fn human(bytes: usize) -> String {
     match bytes {
-        0..=0xfffff => format!("{:.2}K", bytes as f64 / f64::from(1 << 10)),
+        0..=0x3ff => format!("{bytes}B"),
+        0x400..=0xfffff => format!("{:.2}K", bytes as f64 / f64::from(1 << 10)),
         0x10_0000..=0x3fff_ffff => format!("{:.2}M", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{:.2}G", bytes as f64 / f64::from(1 << 30)),
     }
@@ -152,14 +185,56 @@ fn persistence(facts: &Facts<'_>, lines: &mut Lines) {
 
 fn stats(facts: &Facts<'_>, lines: &mut Lines) {
     let (counts, hub) = (&facts.reception.counts, &facts.reception.hub);
-    lines.add("total_connections_received", counts.connections.load(Ordering::Relaxed));
-    lines.add("total_commands_processed", counts.commands.load(Ordering::Relaxed));
-    lines.add("rejected_connections", counts.rejected.load(Ordering::Relaxed));
-    lines.add("acl_access_denied_auth", counts.denied.load(Ordering::Relaxed));
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    lines.add("total_connections_received", count(&counts.connections));
+    lines.add("total_commands_processed", counts.commands.get());
+    lines.add("instantaneous_ops_per_sec", counts.commands.per_second());
+    let directions = [("input", &counts.received), ("output", &counts.sent)];
+    for (name, Traffic { bytes, .. }) in directions {
+        lines.add(&format!("total_net_{name}_bytes"), bytes.get());
+    }
+    for (name, Traffic { bytes, .. }) in directions {
+        lines.add(&format!("instantaneous_{name}_kbps"), format_args!("{:.2}", bytes.per_second() as f64 / 1024.0));
+    }
+    lines.add("rejected_connections", count(&counts.rejected));
+    // A front end has no keys.
+    if facts.member.is_some() {
+        lines.add("expired_keys", count(&hub.keys.expired));
+        lines.add("evicted_keys", 0);
+        lines.add("keyspace_hits", count(&hub.keys.hits));
+        lines.add("keyspace_misses", count(&hub.keys.misses));
+    }
     let (channels, patterns) = hub.counts();
     lines.add("pubsub_channels", channels);
     lines.add("pubsub_patterns", patterns);
+    lines.add("total_error_replies", facts.reception.operations.statistics.errors().values().sum::<u64>());
+    lines.add("total_reads_processed", count(&counts.received.calls));
+    lines.add("total_writes_processed", count(&counts.sent.calls));
+    lines.add("acl_access_denied_auth", count(&counts.denied));
     lines.add("client_output_buffer_limit_disconnections", hub.cut_off());
+}
+
+/// The processor's time of this process, and of the thread that serves the clients.
+fn cpu(_: &Facts<'_>, lines: &mut Lines) {
+    for (file, suffix) in [("/proc/self/stat", ""), ("/proc/thread-self/stat", "_main_thread")] {
+        let Some((system, user)) = cpu_times(file) else { continue };
+        lines.add(&format!("used_cpu_sys{suffix}"), format_args!("{:.6}", system.as_secs_f64()));
+        lines.add(&format!("used_cpu_user{suffix}"), format_args!("{:.6}", user.as_secs_f64()));
+    }
+}
+
+fn command_stats(facts: &Facts<'_>, lines: &mut Lines) {
+    facts.reception.operations.statistics.command_lines().for_each(|(name, line)| lines.add(&name, line));
+}
+
+fn latency_stats(facts: &Facts<'_>, lines: &mut Lines) {
+    facts.reception.operations.statistics.latency_lines().for_each(|(name, line)| lines.add(&name, line));
+}
+
+fn error_stats(facts: &Facts<'_>, lines: &mut Lines) {
+    for (code, count) in facts.reception.operations.statistics.errors() {
+        lines.add(&format!("errorstat_{code}"), format_args!("count={count}"));
+    }
 }
 
 /// The replication in Redis' terms: each replica takes writes, and the others have all that it acknowledges.

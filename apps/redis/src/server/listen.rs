@@ -1,9 +1,16 @@
 //! Listening, with errors that name the option that helps.
 
 use std::{
+    fs,
     io::{self, ErrorKind},
     net::{SocketAddr, TcpListener},
 };
+
+/// The number of connections that wait to be accepted, by default, as in Redis.
+pub const BACKLOG: u16 = 511;
+
+/// The file with the most connections that the system lets wait.
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
 /// The reason why a replica can't listen. The sentence names the option that helps.
 #[derive(Debug, thiserror::Error)]
@@ -29,13 +36,50 @@ pub enum ListenError {
     Other(SocketAddr, io::Error),
 }
 
-/// Begins to listen, even if an earlier replica's connections are not quite over.
-pub fn listen(on: SocketAddr) -> Result<TcpListener, ListenError> {
+/// Begins to listen, even if an earlier replica's connections are not quite over. At most `backlog` connections wait to
+/// be accepted, and no more than the system permits.
+pub fn listen(on: SocketAddr, backlog: u16) -> Result<TcpListener, ListenError> {
     // On Unix the standard library sets SO_REUSEADDR.
-    TcpListener::bind(on).map_err(|error| match error.kind() {
+    let listener = TcpListener::bind(on).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => ListenError::InUse(on),
         ErrorKind::AddrNotAvailable => ListenError::NoAddress(on),
         ErrorKind::PermissionDenied => ListenError::NotPermitted(on),
         _ => ListenError::Other(on, error),
-    })
+    })?;
+    // The standard library has chosen a number of its own, which a second call replaces.
+    rustix::net::listen(&listener, backlog.into()).map_err(|error| ListenError::Other(on, error.into()))?;
+    Ok(listener)
+}
+
+/// Warns if the system lets fewer connections wait than a server wants.
+pub(super) fn warn_of_short_backlog(backlog: u16) {
+    let most = fs::read_to_string(SOMAXCONN).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if let Some(most) = most.filter(|&most| most < backlog.into()) {
+        tracing::warn!(
+            backlog,
+            somaxconn = most,
+            "the system lets fewer connections wait than --tcp-backlog asks for: sysctl net.core.somaxconn={backlog} helps"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Ipv4Addr, TcpStream},
+        time::Duration,
+    };
+
+    use super::*;
+
+    #[test]
+    fn as_many_connections_wait_as_were_asked_for() {
+        let most = fs::read_to_string(SOMAXCONN).ok().and_then(|text| text.trim().parse::<usize>().ok());
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), 400).expect("some port is free");
+        let address = listener.local_addr().expect("it listens");
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok();
+        // Nobody accepts them. Linux lets one more wait.
+        let waiting: Vec<_> = (0..402).map_while(connect).collect();
+        assert_eq!(waiting.len(), 401.min(most.map_or(401, |most| most + 1)));
+    }
 }

@@ -25,9 +25,15 @@ pub(super) fn answer(
             Some(_) => Err(Error::fixed("ERR DB index is out of range")),
             None => Err(Error::NOT_AN_INTEGER),
         },
-        "client" => reception.clients.answer(client, words),
+        "client" => {
+            let paused = reception.operations.pause.answer(words);
+            paused.unwrap_or_else(|| reception.clients.answer(client, words))
+        }
         "command" => describe::answer(words),
         "config" => reception.config_command(words),
+        "latency" => reception.operations.latency.answer(words, &reception.operations.statistics),
+        "memory" => reception.memory_command(words),
+        "slowlog" => reception.operations.slow_log.answer(words),
         "pubsub" => reception.hub.answer(words),
         "acl" => acl(words),
         "module" => match &*words[1].to_ascii_lowercase() {

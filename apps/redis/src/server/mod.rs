@@ -16,7 +16,11 @@ mod info;
 mod inline;
 mod listen;
 mod local;
+mod mail;
 mod memory;
+mod memory_report;
+mod monitor;
+mod operations;
 mod reception;
 mod replica;
 mod resp;
@@ -24,6 +28,7 @@ mod session;
 mod settings;
 mod subscriptions;
 mod transaction;
+mod view_changes;
 mod wake;
 
 use std::{
@@ -32,13 +37,14 @@ use std::{
     time::Duration,
 };
 
-use squall::{Config, Node, ReadError, ServeOptions, ServedGroup, Unavailable};
+use squall::{Config, Mode, Node, ReadError, ServeOptions, ServedGroup, Unavailable};
 use tokio::net::TcpListener;
 
 pub use self::{
     auth::{Password, PasswordError},
     front_end::FrontEnd,
-    listen::{ListenError, listen},
+    listen::{BACKLOG, ListenError, listen},
+    operations::ShutdownMode,
     subscriptions::Hub,
 };
 use self::{reception::Reception, replica::OwnReplica};
@@ -85,12 +91,24 @@ const CATCHING_UP: Duration = Duration::from_millis(5);
 pub struct ServerOptions {
     /// The address on which it listens.
     pub listen: SocketAddr,
+    /// The most connections that wait to be accepted.
+    pub backlog: u16,
     /// The most clients that it serves at once.
     pub max_clients: usize,
     /// The seconds without traffic after which a client is disconnected; 0 for never.
     pub timeout_seconds: u64,
     /// The password that clients must give before any other request.
     pub password: Option<Password>,
+    /// The bytes in use beyond which writes that need memory are refused; 0 for no limit. They are known if the
+    /// program's allocator is the [`CountingAllocator`](crate::allocator::CountingAllocator); if it is not, the memory
+    /// that the system has given to the process counts.
+    pub max_memory: usize,
+    /// The time in microseconds from which a request is in `SLOWLOG`; -1 for none.
+    pub slower_than_us: i64,
+    /// The most requests in `SLOWLOG`.
+    pub slow_log_len: usize,
+    /// The time in milliseconds from which an event is in `LATENCY`; 0 for none.
+    pub latency_threshold_ms: u64,
 }
 
 /// Locks a mutex. No code panics while it holds one.
@@ -110,7 +128,9 @@ pub struct Server {
 impl Server {
     /// A server of a node's group. `hub` is where the replica's store [publishes](Store::set_publisher).
     pub fn new(node: Node, group: ServedGroup<Store>, config: Config, hub: Arc<Hub>, options: ServerOptions) -> Server {
-        let reception = Arc::new(Reception::new(options, hub, config.group(GROUP).max_message_bytes()));
+        let group_config = config.group(GROUP);
+        let is_durable = group_config.mode == Mode::Durable;
+        let reception = Arc::new(Reception::new(options, hub, group_config.max_message_bytes(), is_durable));
         Server { node, group, config, reception }
     }
 
@@ -136,7 +156,12 @@ impl Server {
     /// Serves clients for ever, on a runtime of one thread.
     pub async fn serve(self: Arc<Server>, listener: TcpListener) {
         let clients = Arc::clone(&self.reception).serve(listener, OwnReplica(Arc::clone(&self)));
-        tokio::join!(expiry::watch(&self), clients);
+        tokio::join!(expiry::watch(&self), view_changes::watch(&self), clients);
+    }
+
+    /// Waits until a client asks this server to end.
+    pub async fn shutdown_asked(&self) -> ShutdownMode {
+        self.reception.operations.shutdown.asked().await
     }
 
     /// Ends the clients' connections, each once its requests so far are answered, and leaves the group. Returns whether

@@ -1,6 +1,7 @@
 //! The part of a server that faces its clients: it accepts connections, and bounds their number and memory.
 
 use std::{
+    mem,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -15,7 +16,9 @@ use super::{
     clients::{Clients, ConnectedClient},
     connection,
     counts::Counts,
+    listen,
     memory::Budget,
+    operations::Operations,
     session::{Replica, Session, Write},
     settings::Settings,
     subscriptions::Hub,
@@ -43,6 +46,7 @@ impl<R> Back for R where
 #[derive(Debug)]
 pub(super) struct Reception {
     pub(super) listen: SocketAddr,
+    pub(super) backlog: u16,
     password: Option<Password>,
     pub(super) settings: Settings,
     pub(super) hub: Arc<Hub>,
@@ -50,15 +54,19 @@ pub(super) struct Reception {
     pub(super) counts: Counts,
     pub(super) clients: Clients,
     pub(super) budget: Budget,
+    pub(super) operations: Arc<Operations>,
     bells: Arc<Bells>,
     /// The longest command that the group takes, in bytes.
     max_command_bytes: usize,
 }
 
 impl Reception {
-    pub(super) fn new(options: ServerOptions, hub: Arc<Hub>, max_command_bytes: usize) -> Reception {
+    /// The clients of a server, none yet. `is_durable` says whether its data is on disk.
+    pub(super) fn new(options: ServerOptions, hub: Arc<Hub>, max_command_bytes: usize, is_durable: bool) -> Reception {
         Reception {
+            operations: Arc::new(Operations::new(&options, is_durable)),
             listen: options.listen,
+            backlog: options.backlog,
             password: options.password,
             settings: Settings::new(options.max_clients, options.timeout_seconds),
             hub,
@@ -75,7 +83,9 @@ impl Reception {
     pub(super) async fn serve(self: Arc<Reception>, listener: TcpListener, back: impl Back) {
         // A task of its own, since it is woken most often.
         tokio::spawn(Arc::clone(&self.bells).run());
-        tokio::join!(self.watch_clients(&back), Arc::clone(&self).accept(listener, &back));
+        listen::warn_of_short_backlog(self.backlog);
+        let pauses = self.operations.pause.watch(|| self.clients.wake_all());
+        tokio::join!(self.watch_clients(&back), pauses, Arc::clone(&self).accept(listener, &back));
     }
 
     async fn accept(self: Arc<Reception>, listener: TcpListener, back: &impl Back) {
@@ -110,8 +120,8 @@ impl Reception {
             // If this fails, a client whose host is gone stays for ever.
             let _ = sockopt::set_socket_keepalive(&stream, true);
             let _ = sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE);
-            let Reception { counts, budget, hub, max_command_bytes, .. } = &*reception;
-            let session = Session::new(back, &guest, hub, *max_command_bytes);
+            let Reception { counts, budget, hub, operations, max_command_bytes, .. } = &*reception;
+            let session = Session::new(back, &guest, hub, operations, *max_command_bytes);
             if let Err(error) = connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await {
                 tracing::debug!(%error, %peer, "a connection broke");
             }
@@ -119,9 +129,16 @@ impl Reception {
     }
 
     async fn watch_clients(&self, back: &impl Back) {
+        let mut sampled = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            self.clients.count_second(self.settings.timeout_seconds());
+            let last = mem::replace(&mut sampled, Instant::now());
+            self.counts.sample(sampled.duration_since(last));
+            // Notes the peak.
+            self.operations.memory.used();
+            // A client whose requests are paused is not idle.
+            let timeout = self.settings.timeout_seconds().filter(|_| !self.operations.pause.holds(true));
+            self.clients.count_second(timeout);
             // A listener asks nothing, and would wait for ever without learning why.
             if let Some(reason) = back.has_no_messages()
                 && let clients @ 1.. = self.clients.dismiss_listeners()

@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use squall::{Read, ReadError, Served, Submit, SubmitError};
@@ -16,7 +16,7 @@ use super::{
     connection::too_large,
     info::{self, Facts, Membership},
     local,
-    session::{Look, Replica, Write},
+    session::{Look, Replica, ServerReport, Write},
 };
 use crate::{
     Error, Reply, Store,
@@ -26,7 +26,16 @@ use crate::{
 
 /// The system's clock, in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    since_1970().as_millis() as u64
+}
+
+/// The system's clock, in microseconds since 1970.
+pub(super) fn now_us() -> u64 {
+    since_1970().as_micros() as u64
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// This node's replica.
@@ -41,6 +50,14 @@ impl Replica for OwnReplica {
 
     fn now_ms(&self) -> u64 {
         now_ms()
+    }
+
+    fn now_us(&self) -> u64 {
+        now_us()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.0.reception.since.elapsed()
     }
 
     fn write(&self, command: &StoreCommand) -> Writing {
@@ -65,7 +82,7 @@ impl Replica for OwnReplica {
         )
     }
 
-    fn info(&self, sections: Vec<String>) -> Self::Info {
+    fn info(&self, report: ServerReport) -> Self::Info {
         let server = Arc::clone(&self.0);
         Box::pin(async move {
             let now_ms = now_ms();
@@ -81,7 +98,7 @@ impl Replica for OwnReplica {
                 Poll::Ready(Ok(())) | Poll::Pending => None,
             };
             let member = Some(Membership { server: &server, status, store, unserved });
-            Reply::Verbatim(info::text(&sections, &Facts { reception: &server.reception, member }))
+            info::answer(&report, &Facts { reception: &server.reception, member })
         })
     }
 

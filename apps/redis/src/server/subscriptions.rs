@@ -4,31 +4,27 @@
 //! into a mailbox of each, which the connection's task empties. A client that does not read in time is disconnected, as
 //! in Redis, before its mailbox exceeds a limit. The answer to a `PUBLISH` is the number of subscribers of the replica
 //! that was asked.
+//!
+//! A monitor is sent the requests of all clients in the same way.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     mem,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use foldhash::fast::RandomState;
 
-use super::{lock, wake::Bell};
-use crate::{
-    Error, Reply,
-    encode::{Protocol, encode_message},
-    keyspace::Publish,
-    pattern::matches,
+use super::{
+    counts::KeyCounts,
+    lock,
+    mail::{MAX_MAIL_BYTES, Mail, Published},
+    wake::Bell,
 };
-
-/// The most bytes that wait for one subscriber (Redis' `client-output-buffer-limit pubsub`).
-const MAX_MAIL_BYTES: usize = 32 << 20;
-
-/// The bytes that a message takes besides its words.
-const MAIL_OVERHEAD: usize = 96;
+use crate::{Error, Reply, encode::Protocol, keyspace::Publish, pattern::matches};
 
 /// The most topics of one connection, and the most bytes of their names: each pattern is tried with each message, and
 /// each name is kept.
@@ -42,6 +38,9 @@ type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<Topics>,
+    monitors: Mutex<BTreeMap<u64, Arc<Subscriber>>>,
+    is_monitored: AtomicBool,
+    pub(super) keys: KeyCounts,
     /// The number of subscribers that were cut off, because they did not read in time or messages were lost.
     cut_off: AtomicU64,
 }
@@ -65,26 +64,6 @@ struct Mailbox {
     is_cut_off: bool,
 }
 
-#[derive(Debug)]
-struct Mail {
-    /// The pattern, if the subscription is one of a pattern.
-    pattern: Option<Arc<[u8]>>,
-    published: Arc<Published>,
-}
-
-#[derive(Debug)]
-struct Published {
-    channel: Box<[u8]>,
-    text: Box<[u8]>,
-}
-
-impl Mail {
-    fn bytes(&self) -> usize {
-        let Published { channel, text } = &*self.published;
-        self.pattern.as_ref().map_or(0, |pattern| pattern.len()) + channel.len() + text.len() + MAIL_OVERHEAD
-    }
-}
-
 impl Hub {
     /// The number of subscribers that were cut off.
     pub(super) fn cut_off(&self) -> u64 {
@@ -95,6 +74,23 @@ impl Hub {
     pub(super) fn counts(&self) -> (usize, usize) {
         let topics = lock(&self.topics);
         (topics.channels.len(), topics.patterns.len())
+    }
+
+    /// Whether some client wants to see the requests.
+    pub(super) fn is_monitored(&self) -> bool {
+        self.is_monitored.load(Ordering::Relaxed)
+    }
+
+    /// Shows a request to all monitors; `None` stands for one that is too long for any.
+    pub(super) fn show(&self, line: Option<String>) {
+        let monitors = lock(&self.monitors);
+        match line.map(Arc::from) {
+            Some(line) => monitors.values().for_each(|monitor| self.post(monitor, Mail::Request(Arc::clone(&line)))),
+            None => monitors.values().for_each(|monitor| {
+                self.end(&mut monitor.mailbox());
+                monitor.bell.ring();
+            }),
+        }
     }
 
     fn post(&self, to: &Arc<Subscriber>, mail: Mail) {
@@ -113,6 +109,9 @@ impl Hub {
     }
 
     fn end(&self, mailbox: &mut Mailbox) {
+        if mailbox.is_cut_off {
+            return;
+        }
         *mailbox = Mailbox { is_cut_off: true, ..Mailbox::default() };
         self.cut_off.fetch_add(1, Ordering::Relaxed);
     }
@@ -160,7 +159,7 @@ impl Publish for Hub {
                 published.get_or_insert_with(|| Arc::new(Published { channel: channel.into(), text: message.into() }));
             for subscriber in subscribers.values() {
                 count += 1;
-                self.post(subscriber, Mail { pattern: pattern.clone(), published: Arc::clone(published) });
+                self.post(subscriber, Mail::Message { pattern: pattern.clone(), published: Arc::clone(published) });
             }
         };
         if let Some(subscribers) = topics.channels.get(channel) {
@@ -172,6 +171,18 @@ impl Publish for Hub {
             }
         }
         count
+    }
+
+    fn count_lookups(&self, hits: u64, misses: u64) {
+        for (count, more) in [(&self.keys.hits, hits), (&self.keys.misses, misses)] {
+            if more > 0 {
+                count.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn count_expired(&self, keys: usize) {
+        self.keys.expired.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
     fn tell_of_gap(&self) {
@@ -207,6 +218,7 @@ pub(super) struct Subscriptions {
     patterns: HashSet<Topic, RandomState>,
     /// The bytes of the names in both.
     topic_bytes: usize,
+    is_monitor: bool,
 }
 
 /// A subscriber was cut off: it did not read in time, or messages were lost.
@@ -219,7 +231,24 @@ impl Subscriptions {
         let subscriber = Arc::new(Subscriber { bell: Arc::clone(bell), mailbox: Mutex::default() });
         let hub = Arc::clone(hub);
         let (channels, patterns) = Default::default();
-        Subscriptions { hub, id, subscriber, channels, patterns, topic_bytes: 0 }
+        Subscriptions { hub, id, subscriber, channels, patterns, topic_bytes: 0, is_monitor: false }
+    }
+
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Whether nothing is sent that was not asked for.
+    pub(super) fn has_no_mail(&self) -> bool {
+        self.is_empty() && !self.is_monitor
+    }
+
+    /// Begins to see the requests of all clients.
+    pub(super) fn monitor(&mut self) {
+        self.is_monitor = true;
+        let mut monitors = lock(&self.hub.monitors);
+        monitors.insert(self.id, Arc::clone(&self.subscriber));
+        self.hub.is_monitored.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn channels(&self) -> usize {
@@ -287,20 +316,18 @@ impl Subscriptions {
         if is_cut_off {
             return Err(CutOff);
         }
-        said.extend(mail.into_iter().map(|mail| {
-            let Published { channel, text } = &*mail.published;
-            let (channel, text) = (Reply::bytes(channel), Reply::bytes(text));
-            Reply::Push(match mail.pattern {
-                None => vec![Reply::bytes("message"), channel, text],
-                Some(pattern) => vec![Reply::bytes("pmessage"), Reply::bytes(pattern), channel, text],
-            })
-        }));
+        said.extend(mail.into_iter().map(Mail::into_reply));
         said.append(&mut confirmed);
         Ok(())
     }
 
-    /// Ends all subscriptions.
+    /// Ends all subscriptions, and shows no more requests.
     pub(super) fn clear(&mut self) {
+        if mem::take(&mut self.is_monitor) {
+            let mut monitors = lock(&self.hub.monitors);
+            monitors.remove(&self.id);
+            self.hub.is_monitored.store(!monitors.is_empty(), Ordering::Relaxed);
+        }
         self.topic_bytes = 0;
         let (channels, patterns) = (mem::take(&mut self.channels), mem::take(&mut self.patterns));
         if !(channels.is_empty() && patterns.is_empty()) {
@@ -326,7 +353,7 @@ impl Subscriptions {
             && let Some(mail) = mailbox.mail.pop_front()
         {
             mailbox.bytes -= mail.bytes();
-            encode_message(mail.pattern.as_deref(), &mail.published.channel, &mail.published.text, protocol, out);
+            mail.encode(protocol, out);
         }
         Ok(out.len() > before)
     }

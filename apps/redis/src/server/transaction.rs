@@ -6,6 +6,7 @@ use foldhash::fast::RandomState;
 
 use crate::{
     Error, Reply,
+    command::{CommandFn, Spec},
     message::{AnsweredBy, StoreCommand, WatchedKey},
 };
 
@@ -32,6 +33,8 @@ pub(super) struct Transaction {
 struct QueuedCommands {
     requests: Vec<Vec<u8>>,
     locals: Locals,
+    /// The commands of all requests, in their order.
+    specs: Vec<&'static Spec>,
     bytes: usize,
     is_broken: bool,
 }
@@ -75,6 +78,25 @@ impl Transaction {
         self.watched_bytes + self.queue.as_ref().filter(|queue| !queue.is_broken).map_or(0, |queue| queue.bytes)
     }
 
+    /// Whether a queued request may need memory.
+    pub(super) fn needs_memory(&self) -> bool {
+        self.has(|spec| spec.flags.denies_oom)
+    }
+
+    /// Whether a queued request may change the state.
+    pub(super) fn writes(&self) -> bool {
+        self.has(|spec| matches!(spec.run, CommandFn::Write(_)))
+    }
+
+    fn has(&self, property: impl Fn(&Spec) -> bool) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.specs.iter().any(|spec| property(spec)))
+    }
+
+    /// Takes out the commands of the queued requests, none if it is not open.
+    pub(super) fn take_specs(&mut self) -> Vec<&'static Spec> {
+        self.queue.as_mut().map(|queue| mem::take(&mut queue.specs)).unwrap_or_default()
+    }
+
     pub(super) fn open(&mut self) -> Result<(), Error> {
         if self.is_open() {
             return Err(Error::fixed("ERR MULTI calls can not be nested"));
@@ -95,7 +117,8 @@ impl Transaction {
     /// # Panics
     ///
     /// If the transaction is not open.
-    pub(super) fn queue(&mut self, request: &mut Vec<u8>, is_local: bool) -> Result<(), Error> {
+    pub(super) fn queue(&mut self, request: &mut Vec<u8>, spec: &'static Spec) -> Result<(), Error> {
+        let is_local = matches!(spec.run, CommandFn::Local);
         let queue = self.queue.as_mut().expect("requests are queued in an open transaction");
         queue.bytes += request.len() + REQUEST_OVERHEAD;
         if queue.bytes + self.watched_bytes + MESSAGE_OVERHEAD > self.max_bytes {
@@ -111,6 +134,7 @@ impl Transaction {
                 "ERR a transaction may have {MAX_LOCALS} requests that do not concern the data"
             )));
         }
+        queue.specs.push(spec);
         let request = mem::take(request);
         if is_local {
             queue.locals.0.push((queue.requests.len() + queue.locals.0.len(), request));
@@ -196,12 +220,17 @@ impl Locals {
 mod tests {
     use super::*;
 
+    fn spec(name: &str) -> &'static Spec {
+        crate::command::find(name.as_bytes()).expect("there is such a command")
+    }
+
     #[test]
     fn local_answers_take_their_places() {
         let mut transaction = Transaction::new(1000);
         transaction.open().expect("it is not open");
         for (request, is_local) in [("a", true), ("b", false), ("c", false), ("d", true), ("e", true), ("f", false)] {
-            transaction.queue(&mut request.into(), is_local).expect("there is room");
+            let spec = spec(if is_local { "ping" } else { "get" });
+            transaction.queue(&mut request.into(), spec).expect("there is room");
         }
         let Ok(Exec::Command { command: StoreCommand::Transaction { requests, .. }, locals, .. }) =
             transaction.exec(1, AnsweredBy::Sender)
@@ -217,8 +246,8 @@ mod tests {
     fn a_transaction_beyond_one_message_is_refused_and_aborted() {
         let mut transaction = Transaction::new(1000);
         transaction.open().expect("it is not open");
-        transaction.queue(&mut vec![0; 500], false).expect("there is room");
-        assert!(transaction.queue(&mut vec![0; 500], false).is_err());
+        transaction.queue(&mut vec![0; 500], spec("get")).expect("there is room");
+        assert!(transaction.queue(&mut vec![0; 500], spec("get")).is_err());
         assert!(transaction.exec(1, AnsweredBy::Sender).expect_err("it is broken").as_str().starts_with("EXECABORT "));
         assert!(!transaction.is_open());
     }
@@ -228,9 +257,9 @@ mod tests {
         let mut transaction = Transaction::new(1 << 20);
         transaction.open().expect("it is not open");
         for _ in 0..MAX_LOCALS {
-            transaction.queue(&mut b"ping".to_vec(), true).expect("there is room");
+            transaction.queue(&mut b"ping".to_vec(), spec("ping")).expect("there is room");
         }
-        assert!(transaction.queue(&mut b"ping".to_vec(), true).is_err());
+        assert!(transaction.queue(&mut b"ping".to_vec(), spec("ping")).is_err());
         assert!(transaction.exec(1, AnsweredBy::Sender).expect_err("it is broken").as_str().starts_with("EXECABORT "));
     }
 

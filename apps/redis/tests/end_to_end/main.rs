@@ -12,6 +12,7 @@ mod large;
 mod linearizable;
 mod load;
 mod machine;
+mod operations;
 mod process;
 mod replacement;
 mod target;

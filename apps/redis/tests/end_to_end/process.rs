@@ -94,6 +94,11 @@ impl Replica {
         ends_within(DEADLINE, self.child.as_mut().expect("it was started alone"))
     }
 
+    /// The exit status of a replica that was started alone and ends by itself; `None` if it took too long.
+    pub(crate) fn ends(mut self) -> Option<ExitStatus> {
+        ends_within(DEADLINE, self.child.as_mut().expect("it was started alone"))
+    }
+
     /// The value of a field of INFO's answer.
     pub(crate) fn info(&self, name: &str) -> Option<String> {
         let mut client = Client::connect(self.address()).ok()?;
@@ -186,6 +191,12 @@ impl Cluster {
         kill_process(pid(self.supervisor.id()), Signal::INT).expect("the supervisor is alive");
         let status = ends_within(DEADLINE, &mut self.supervisor);
         assert!(status.is_some_and(|status| status.success()), "after Ctrl-C: {status:?}");
+    }
+
+    /// Waits for the cluster to end by itself, and checks that it ends cleanly.
+    pub(crate) fn ends(mut self) {
+        let status = ends_within(DEADLINE, &mut self.supervisor);
+        assert!(status.is_some_and(|status| status.success()), "by itself: {status:?}");
     }
 
     pub(crate) fn kill_supervisor(&mut self) {

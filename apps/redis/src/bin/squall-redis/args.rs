@@ -2,12 +2,14 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     path::PathBuf,
     time::Duration,
 };
 
 use clap::Parser;
 use squall::config::{NameError, check_name};
+use squall_redis::server::{BACKLOG, Password, ServerOptions};
 use squall_units::TimeUnit;
 
 /// The cluster's name where none is given.
@@ -39,6 +41,9 @@ Only its own clients miss a replica that dies. The other replicas go on without 
 live: after some milliseconds if its process has ended, else after a second. Started again, it joins them, gets the
 state, and serves. A replica that was only stopped, or cut off, comes back by itself. Meanwhile its clients are answered
 CLUSTERDOWN, and UNKNOWN where the outcome of a command is not known.
+
+SHUTDOWN stops the replica that is asked as Ctrl-C does: it leaves the group, and its exit code is 0. One that runs
+under a supervisor is not started again then.
 
 To replace replica 2 by one with a new id, here 4, while all goes on:
 
@@ -146,6 +151,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["smoke", "soak"])]
     pub(crate) password_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) limits: Limits,
+
     /// Start a cluster on free ports, check it through its sockets, report the checks, and stop it
     #[arg(long, conflicts_with_all = ["id", "config", "cluster"])]
     pub(crate) smoke: bool,
@@ -217,6 +225,70 @@ pub(crate) struct FrontEndArgs {
     /// The password that clients must give (AUTH): the file's first line
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) limits: Limits,
+}
+
+/// The options of a server that have Redis' names and meanings. CONFIG SET changes all but the backlog.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Limits {
+    /// Refuse writes that need memory while more than this is in use (such as 4GiB); 0 for no limit. A replica's own
+    /// clients alone are refused, so give all replicas the same limit; a front end counts its own memory alone
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = squall_units::size_in_memory)]
+    pub(crate) maxmemory: usize,
+
+    /// Keep requests in SLOWLOG that take this long from their arrival to their answer; -1 for none; a number alone is in
+    /// microseconds
+    #[arg(long, value_name = "TIME", default_value = "10ms", allow_negative_numbers = true, value_parser = micros_or_none)]
+    pub(crate) slowlog_log_slower_than: i64,
+
+    /// The most requests in SLOWLOG
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(crate) slowlog_max_len: usize,
+
+    /// Keep events in LATENCY that take this long; 0 for none; a number alone is in milliseconds
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = squall_units::whole_in(ANY, TimeUnit::Milliseconds))]
+    pub(crate) latency_monitor_threshold: u64,
+
+    /// The most connections that wait to be accepted; the system may permit fewer (sysctl net.core.somaxconn)
+    #[arg(long, value_name = "N", default_value_t = BACKLOG, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) tcp_backlog: u16,
+}
+
+impl Limits {
+    /// The options with which another process of this program has the same limits.
+    pub(crate) fn options(&self) -> [String; 5] {
+        let Limits { maxmemory, slowlog_log_slower_than, slowlog_max_len, latency_monitor_threshold, tcp_backlog } =
+            self;
+        [
+            format!("--maxmemory={maxmemory}"),
+            format!("--slowlog-log-slower-than={slowlog_log_slower_than}"),
+            format!("--slowlog-max-len={slowlog_max_len}"),
+            format!("--latency-monitor-threshold={latency_monitor_threshold}"),
+            format!("--tcp-backlog={tcp_backlog}"),
+        ]
+    }
+
+    /// The options of a server that listens at an address.
+    pub(crate) fn server(
+        &self,
+        listen: SocketAddr,
+        (max_clients, timeout_seconds): (usize, u64),
+        password: Option<Password>,
+    ) -> ServerOptions {
+        ServerOptions {
+            listen,
+            backlog: self.tcp_backlog,
+            max_clients,
+            timeout_seconds,
+            password,
+            max_memory: self.maxmemory,
+            slower_than_us: self.slowlog_log_slower_than,
+            slow_log_len: self.slowlog_max_len,
+            latency_threshold_ms: self.latency_monitor_threshold,
+        }
+    }
 }
 
 /// The fabrics that can carry the replicas' messages.
@@ -265,7 +337,15 @@ fn duration() -> impl Fn(&str) -> Result<Duration, String> + Clone {
     squall_units::time_in(Duration::from_secs(1)..=Duration::from_secs(365 * 86_400), TimeUnit::Seconds)
 }
 
+/// The times that an option may have.
+const ANY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
+
 /// Reads a time of whole seconds.
 fn whole_seconds() -> impl Fn(&str) -> Result<u64, String> + Clone {
-    squall_units::whole_in(Duration::ZERO..=Duration::from_secs(365 * 86_400), TimeUnit::Seconds)
+    squall_units::whole_in(ANY, TimeUnit::Seconds)
+}
+
+/// Reads a time of whole microseconds, or -1.
+fn micros_or_none(text: &str) -> Result<i64, String> {
+    if text == "-1" { Ok(-1) } else { squall_units::whole_in(ANY, TimeUnit::Microseconds)(text).map(u64::cast_signed) }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use squall_command::say;
-use squall_redis::server::{ListenError, listen};
+use squall_redis::server::{BACKLOG, ListenError, listen};
 use tokio::{
     io::AsyncReadExt,
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), ClusterError> {
     }
     say(format_args!("their cluster is {:?}; Ctrl-C stops them", cluster.name));
     let watched = tokio::select! {
-        error = cluster.watch(args) => Err(error),
+        watched = cluster.watch(args) => watched,
         () = &mut stop => Ok(()),
     };
     cluster.stop().await;
@@ -107,12 +107,16 @@ enum ReplicaState {
     Starting,
     Serving,
     Ended,
+    /// It was asked to end, so that it is not started again.
+    ShutDown,
 }
 
 /// A change in a replica's state.
 enum ReplicaChange {
     Serves(usize),
     Died(usize, String),
+    /// It has ended well, as SHUTDOWN or a signal makes it do.
+    ShutDown(usize),
     /// The time to start the replica again.
     Due(usize),
 }
@@ -124,7 +128,7 @@ impl Cluster {
         for id in args.members() {
             let address = args.address(id)?;
             // Checked here, before the other replicas are started in vain: a replica would fail in the same way.
-            drop(listen(address)?);
+            drop(listen(address, args.limits.tcp_backlog)?);
             places.push((id, address));
         }
         let name = match &args.durable {
@@ -163,13 +167,17 @@ impl Cluster {
         self.replicas.iter().map(ReplicaProcess::pid).collect()
     }
 
-    /// Starts replicas again that die, and reports it, until no replica is left that has the data.
-    async fn watch(&mut self, args: &Args) -> ClusterError {
+    /// Starts replicas again that die, and reports it, until no replica is left that has the data, or all were shut
+    /// down.
+    async fn watch(&mut self, args: &Args) -> Result<(), ClusterError> {
         loop {
-            let has_data =
-                args.durable.is_some() || self.replicas.iter().any(|replica| replica.state == ReplicaState::Serving);
-            if !has_data {
-                return ClusterError::AllDied;
+            let has = |state| self.replicas.iter().any(|replica| replica.state == state);
+            let is_starting_again = has(ReplicaState::Ended) || has(ReplicaState::Starting);
+            match (has(ReplicaState::Serving), is_starting_again) {
+                (true, _) => {}
+                (false, false) => return Ok(()),
+                (false, true) if args.durable.is_some() => {}
+                (false, true) => return Err(ClusterError::AllDied),
             }
             let replicas = self.replicas.iter_mut().enumerate();
             let mut waits: Vec<_> = replicas.map(|(index, replica)| Box::pin(replica.news(index))).collect();
@@ -190,11 +198,12 @@ impl Cluster {
                         replica.pause.as_millis()
                     ));
                 }
-                ReplicaChange::Due(index) => {
-                    if let Err(error) = self.restart(args, index) {
-                        return error;
-                    }
+                ReplicaChange::ShutDown(index) => {
+                    let replica = &mut self.replicas[index];
+                    replica.state = ReplicaState::ShutDown;
+                    say(format_args!("replica {} was stopped, and is not started again", replica.id));
                 }
+                ReplicaChange::Due(index) => self.restart(args, index)?,
             }
         }
     }
@@ -230,7 +239,7 @@ impl Cluster {
             replica.lifeline = None;
         }
         let mut failed = Vec::new();
-        for replica in self.replicas.iter_mut().filter(|replica| replica.state != ReplicaState::Ended) {
+        for replica in self.replicas.iter_mut().filter(|replica| replica.runs()) {
             match timeout(STOP_PATIENCE * self.patience, replica.child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(status)) => {
@@ -252,6 +261,10 @@ impl Cluster {
 impl ReplicaProcess {
     fn pid(&self) -> u32 {
         self.child.id().unwrap_or_default()
+    }
+
+    fn runs(&self) -> bool {
+        matches!(self.state, ReplicaState::Starting | ReplicaState::Serving)
     }
 
     fn announce(&self) {
@@ -283,9 +296,13 @@ impl ReplicaProcess {
         match self.state {
             ReplicaState::Starting | ReplicaState::Serving => {
                 let status = self.child.wait().await;
-                let status = status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
+                if status.as_ref().is_ok_and(ExitStatus::success) {
+                    return ReplicaChange::ShutDown(index);
+                }
+                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 ReplicaChange::Died(index, status)
             }
+            ReplicaState::ShutDown => std::future::pending().await,
             ReplicaState::Ended => {
                 let due = *self.due.get_or_insert_with(|| Instant::now() + self.pause);
                 sleep_until(due).await;
@@ -307,6 +324,7 @@ fn spawn(
     command.args(["--port", &args.port.to_string(), "--listen", &args.listen.to_string()]);
     command.args(["--max-clients", &args.max_clients.to_string()]);
     command.args(["--timeout", &args.timeout.to_string()]);
+    command.args(args.limits.options());
     command.args(network.options(cluster, id));
     if args.fabric == Fabric::Shm {
         command.args(["--replicas", &args.replicas.to_string()]);
@@ -366,11 +384,11 @@ fn kept_name(directory: &Path, given: Option<&str>) -> io::Result<String> {
 /// The first of a row of free ports, as many as there are replicas.
 pub(crate) fn free_ports(args: &Args) -> Result<u16, String> {
     for _ in 0..100 {
-        let any = listen(SocketAddr::new(args.listen, 0)).map_err(|error| error.to_string())?;
+        let any = listen(SocketAddr::new(args.listen, 0), BACKLOG).map_err(|error| error.to_string())?;
         let base = any.local_addr().map_err(|error| error.to_string())?.port();
         drop(any);
         let args = Args { port: base, ..args.clone() };
-        if args.members().all(|id| args.address(id).is_ok_and(|address| listen(address).is_ok())) {
+        if args.members().all(|id| args.address(id).is_ok_and(|address| listen(address, BACKLOG).is_ok())) {
             return Ok(base);
         }
     }

@@ -9,7 +9,7 @@ use squall::{
 use squall_command::say;
 use squall_redis::{
     Store,
-    server::{BULK_RESERVE, FrontEnd, GROUP, ServerOptions, listen},
+    server::{BULK_RESERVE, FrontEnd, GROUP, listen},
 };
 use tokio::net::TcpListener;
 
@@ -45,14 +45,15 @@ pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     if !args.listen.ip().is_loopback() && password.is_none() {
         tracing::warn!(address = %args.listen, "there is no password: every process that reaches this address can read and write");
     }
-    let listener = listen(args.listen).map_err(|error| error.to_string())?;
+    let listener = listen(args.listen, args.limits.tcp_backlog).map_err(|error| error.to_string())?;
     let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
     let listener = listener.map_err(|error| error.to_string())?;
-    let options =
-        ServerOptions { listen: args.listen, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
+    let options = args.limits.server(args.listen, (args.max_clients, args.timeout), password);
+    let front_end = FrontEnd::new(client, options, max_command_bytes, others);
     say(format_args!("the front end serves redis-cli -p {}; Ctrl-C stops it", args.listen.port()));
     tokio::select! {
-        () = FrontEnd::new(client, options, max_command_bytes, others).serve(listener) => {}
+        () = front_end.serve(listener) => {}
+        _ = front_end.shutdown_asked() => tracing::info!("a client asked this front end to stop"),
         () = stop => tracing::info!("asked to stop"),
     }
     Ok(())

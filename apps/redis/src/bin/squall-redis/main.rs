@@ -26,8 +26,13 @@ mod usage;
 use std::{path::Path, process::ExitCode};
 
 use squall_command::CommandError;
+use squall_redis::allocator::CountingAllocator;
 
 use self::args::{Args, Fabric, ProgramCommand};
+
+/// Counts the memory in use, for `maxmemory` and INFO.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     // A supervisor itself reports the replicas that died. When all stop, each sees the others leave, which is no news.

@@ -12,7 +12,7 @@ use squall::{Config, ConfigError, Mode, Node, NodeId, StartError, config::GroupB
 use squall_redis::{
     Store,
     server::{
-        BULK_RESERVE, GROUP, Hub, ListenError, Password, PasswordError, Server, ServerOptions, listen, serve_options,
+        BULK_RESERVE, GROUP, Hub, ListenError, Password, PasswordError, Server, ShutdownMode, listen, serve_options,
     },
 };
 use tokio::{
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         tracing::warn!(%address, "there is no password: every process that reaches this address can read and write");
     }
     // Before the group is formed, so that a port in use is reported at once. Clients that come early wait.
-    let listener = listen(address)?;
+    let listener = listen(address, args.limits.tcp_backlog)?;
     listener.set_nonblocking(true).map_err(io)?;
     let listener = TcpListener::from_std(listener).map_err(io)?;
 
@@ -82,8 +82,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         started = starting => started.map_err(|error| io(error.into()))?.map_err(|error| ReplicaError::Start { id, error })?,
         () = &mut stop => return Ok(()),
     };
-    let options =
-        ServerOptions { listen: address, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
+    let options = args.limits.server(address, (args.max_clients, args.timeout), password);
     let server = Arc::new(Server::new(node, group, config, hub, options));
     // Clients are answered from now on. While the replica lacks the group's data, the answer is that it is joining.
     let announced = async {
@@ -93,13 +92,17 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
             Err(error) => error,
         }
     };
-    tokio::select! {
+    let leaves = tokio::select! {
         error = announced => return Err(io(error)),
-        () = Arc::clone(&server).serve(listener) => {}
-        () = &mut stop => tracing::info!("asked to stop"),
-    }
-    // A supervisor stops all replicas at once, so no other would go on.
-    if !args.supervised && server.node().view().members.len() > 1 && !server.leave(LEAVE_PATIENCE).await {
+        () = Arc::clone(&server).serve(listener) => false,
+        // A supervisor stops all replicas at once, so no other would go on.
+        () = &mut stop => !args.supervised,
+        mode = server.shutdown_asked() => {
+            tracing::info!(?mode, "a client asked this replica to stop");
+            mode == ShutdownMode::Leave
+        }
+    };
+    if leaves && server.node().view().members.len() > 1 && !server.leave(LEAVE_PATIENCE).await {
         tracing::warn!("the others did not let this replica leave: they must find out that it is gone");
     }
     Ok(())

@@ -17,7 +17,7 @@ use std::{
     future::poll_fn,
     io,
     pin::{Pin, pin},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -189,7 +189,7 @@ impl<R: Replica> Connection<'_, R> {
         }
         self.session.look(context);
         if taken > 0 {
-            self.counts.commands.fetch_add(taken, Ordering::Relaxed);
+            self.counts.commands.add(taken);
             self.session.note();
         }
         taken > 0
@@ -214,7 +214,9 @@ impl<R: Replica> Connection<'_, R> {
             let Poll::Ready(sent) = Pin::new(&mut *stream).poll_write(context, &self.out[self.sent..]) else {
                 return Ok(moved);
             };
-            self.sent += sent?;
+            let sent = sent?;
+            self.counts.sent.count(sent);
+            self.sent += sent;
             self.client.touch();
             moved = true;
         }
@@ -233,9 +235,11 @@ impl<R: Replica> Connection<'_, R> {
         let Poll::Ready(bytes) = pin!(stream.read_buf(self.requests.space(READ_BYTES))).poll(context) else {
             return Ok(false);
         };
-        if bytes? == 0 {
+        let bytes = bytes?;
+        if bytes == 0 {
             self.is_over = true;
         } else {
+            self.counts.received.count(bytes);
             self.is_hungry = false;
             self.client.touch();
         }

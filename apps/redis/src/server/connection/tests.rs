@@ -18,7 +18,7 @@ use crate::{
     server::{
         clients::Clients,
         describe,
-        session::{Look, Write},
+        session::{Look, ServerReport, Write},
         subscriptions::Hub,
         wake::{Bell, Bells},
     },
@@ -168,6 +168,12 @@ impl Replica for Actor {
     fn now_ms(&self) -> u64 {
         self.0.borrow().shell.now_ms
     }
+    fn now_us(&self) -> u64 {
+        1000 * self.now_ms()
+    }
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
+    }
     fn write(&self, command: &StoreCommand) -> Writing {
         let mut writing =
             Writing { actor: self.clone(), command: Some(command.clone()), answer: Asked(Slot::default()) };
@@ -180,7 +186,7 @@ impl Replica for Actor {
     fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Self::Watch {
         self.0.borrow_mut().ask(|slot| Ask::Watch(keys, clock_ms, slot))
     }
-    fn info(&self, _: Vec<String>) -> Self::Info {
+    fn info(&self, _: ServerReport) -> Self::Info {
         ready(Reply::Verbatim("info".to_owned()))
     }
     fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
@@ -251,7 +257,7 @@ async fn converse(actor: Actor, pieces: Vec<Vec<u8>>, pipe_bytes: usize) -> Vec<
 async fn serve_one(stream: DuplexStream, actor: Actor, bells: Arc<Bells>) {
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
     let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(&bells)));
-    let session = Session::new(actor, &client, &Arc::<Hub>::default(), MAX_COMMAND_BYTES);
+    let session = Session::new(actor, &client, &Arc::<Hub>::default(), &Arc::default(), MAX_COMMAND_BYTES);
     let (counts, budget) = Default::default();
     serve(stream, session, &client, &counts, &budget, MAX_COMMAND_BYTES).await.expect("the pipe does not break");
     assert_eq!(budget.used(), 0, "all is given back");
@@ -267,7 +273,7 @@ fn one_by_one(requests: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let actor = actor(0, usize::MAX);
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
     let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(&Arc::default())));
-    let mut session = Session::new(actor, &client, &Arc::<Hub>::default(), MAX_COMMAND_BYTES);
+    let mut session = Session::new(actor, &client, &Arc::<Hub>::default(), &Arc::default(), MAX_COMMAND_BYTES);
     let mut buffer = RequestBuffer::new(2 * MAX_COMMAND_BYTES);
     let mut context = Context::from_waker(Waker::noop());
     let mut all = Vec::new();

@@ -10,7 +10,11 @@
 //! - A *write* after a look waits for it, or the look could show the write.
 //! - A request that changes the session itself waits until everything before it was answered.
 
+mod admission;
 mod look;
+mod measure;
+#[cfg(test)]
+mod measure_tests;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -21,17 +25,20 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-pub(super) use self::look::Look;
+use self::measure::PendingAnswers;
+pub(super) use self::{look::Look, requests::ServerReport};
 use super::{
     clients::ConnectedClient,
-    subscriptions::{CutOff, Hub, Subscriptions},
+    operations::Operations,
+    subscriptions::{Hub, Subscriptions},
     transaction::{Locals, Transaction},
 };
 use crate::{
     Error, Reply,
-    command::{self, CommandFn, Spec},
+    command::{CommandFn, Spec},
     encode::Protocol,
     message::{AnsweredBy, StoreCommand, WatchedKey},
     words,
@@ -56,6 +63,12 @@ pub(super) trait Replica {
     /// The clock, in milliseconds since 1970.
     fn now_ms(&self) -> u64;
 
+    /// The clock, in microseconds since 1970.
+    fn now_us(&self) -> u64;
+
+    /// The time since the server started, on a clock that never goes back.
+    fn uptime(&self) -> Duration;
+
     /// The replicas that answer requests that only look but take a turn in the order.
     fn answered_by(&self) -> AnsweredBy {
         AnsweredBy::Sender
@@ -76,7 +89,7 @@ pub(super) trait Replica {
     fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Self::Watch;
 
     /// Describes the replica as it is when this is called.
-    fn info(&self, sections: Vec<String>) -> Self::Info;
+    fn info(&self, report: ServerReport) -> Self::Info;
 
     /// Answers a request that concerns neither the store nor the session.
     fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply;
@@ -123,6 +136,7 @@ pub(super) const LARGE_BYTES: usize = 1 << 20;
 /// The state of one connection.
 pub(super) struct Session<R: Replica> {
     replica: R,
+    operations: Arc<Operations>,
     client: Arc<ConnectedClient>,
     subscriptions: Subscriptions,
     transaction: Transaction,
@@ -131,6 +145,8 @@ pub(super) struct Session<R: Replica> {
     is_trusted: bool,
     owed: VecDeque<Owed<R>>,
     owed_bytes: usize,
+    /// The requests of the owed answers.
+    pending: PendingAnswers,
     /// The number of owed writes, and the bytes of their requests.
     writes: usize,
     write_bytes: usize,
@@ -172,16 +188,24 @@ struct Sent<R: Replica> {
 
 impl<R: Replica> Session<R> {
     /// A session without requests. `max_command_bytes` is the longest message that the group takes.
-    pub(super) fn new(replica: R, client: &Arc<ConnectedClient>, hub: &Arc<Hub>, max_command_bytes: usize) -> Self {
+    pub(super) fn new(
+        replica: R,
+        client: &Arc<ConnectedClient>,
+        hub: &Arc<Hub>,
+        operations: &Arc<Operations>,
+        max_command_bytes: usize,
+    ) -> Self {
         Session {
             is_trusted: !replica.wants_password(),
             replica,
+            operations: Arc::clone(operations),
             client: Arc::clone(client),
             subscriptions: Subscriptions::new(hub, client.id, client.bell()),
             transaction: Transaction::new(max_command_bytes),
             protocol: Protocol::default(),
             owed: VecDeque::new(),
             owed_bytes: 0,
+            pending: PendingAnswers::default(),
             writes: 0,
             write_bytes: 0,
             queries: Look::default(),
@@ -208,7 +232,7 @@ impl<R: Replica> Session<R> {
 
     /// The bytes kept for the client, of its transaction and of answers that are known; an estimate.
     pub(super) fn bytes(&self) -> usize {
-        self.transaction.bytes() + self.owed_bytes
+        self.transaction.bytes() + self.owed_bytes + self.pending.bytes()
     }
 
     /// Whether everything was answered.
@@ -227,7 +251,7 @@ impl<R: Replica> Session<R> {
             && !self.is_awaited()
             && !self.is_closing()
             && self.owed.len() < MAX_OWED
-            && self.owed_bytes < MAX_OWED_BYTES
+            && self.owed_bytes + self.pending.bytes() < MAX_OWED_BYTES
     }
 
     /// Whether later requests may depend on the last owed answer: keys are about to be watched, or the server itself
@@ -243,6 +267,7 @@ impl<R: Replica> Session<R> {
     /// Begins a batch of requests, which take effect at one time.
     pub(super) fn begin_batch(&mut self) {
         self.clock_ms = 0;
+        self.pending.begin_batch();
     }
 
     /// Shows other clients the last command.
@@ -257,13 +282,11 @@ impl<R: Replica> Session<R> {
         self.clock_ms
     }
 
-    /// Takes the next request, unless it must wait for earlier ones. The buffer may be used again afterwards.
-    pub(super) fn take(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
-        if !self.is_open() {
-            return Taken::NotYet;
-        }
+    /// Takes the next request. The buffer may be used again afterwards.
+    fn take_request(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
         let words = words::split(request).expect("the request was made of words");
         let spec = match self.check(&words) {
+            Ok(spec) if self.is_paused(spec, &words) => return Taken::NotYet,
             Ok(spec) => spec,
             Err(_) if requests::is_of_a_browser(&words) => {
                 tracing::warn!(
@@ -278,8 +301,9 @@ impl<R: Replica> Session<R> {
                 return Taken::Yes;
             }
         };
+        self.begin(spec, request, &words);
         self.command = spec.name;
-        let is_queued = self.transaction.is_open() && !requests::is_done_in_transaction(spec);
+        let is_queued = self.is_queued(spec);
         if matches!(spec.run, CommandFn::Local) && !is_queued {
             return self.take_local(spec, &words, context);
         }
@@ -424,7 +448,7 @@ impl<R: Replica> Session<R> {
     /// The next answer that the client is owed, once it is known.
     ///
     /// Only the oldest write is waited for: the later ones are delivered after it.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<SessionStep> {
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<SessionStep> {
         let Some(first) = self.owed.front_mut() else {
             return if self.is_closing() { Poll::Ready(SessionStep::Close) } else { Poll::Pending };
         };
@@ -470,28 +494,5 @@ impl<R: Replica> Session<R> {
             None => reply,
             Some(locals) => locals.join(reply, |request| self.answer_queued(request)),
         }
-    }
-
-    /// Appends messages of channels to the connection's output, until there are `max` bytes.
-    pub(super) fn deliver_mail(&mut self, max: usize, out: &mut Vec<u8>) -> Result<bool, CutOff> {
-        if self.subscriptions.is_empty() {
-            return Ok(false);
-        }
-        self.subscriptions.deliver(self.protocol, max, out)
-    }
-
-    fn check(&self, words: &[&[u8]]) -> Result<&'static Spec, Error> {
-        let spec = command::check(words)?;
-        if !self.is_trusted && !requests::needs_no_password(spec) {
-            return Err(Error::fixed("NOAUTH Authentication required."));
-        }
-        if self.protocol == Protocol::Resp2 && !self.subscriptions.is_empty() && !requests::is_for_listeners(spec) {
-            return Err(Error::new(format!(
-                "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
-                 context",
-                spec.name
-            )));
-        }
-        Ok(spec)
     }
 }

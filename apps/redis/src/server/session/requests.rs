@@ -18,15 +18,19 @@ use crate::{
     words,
 };
 
+/// The descriptions of a replica for which it looks at its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::server) enum ServerReport {
+    /// `INFO`, of these sections, in small letters.
+    Info(Vec<String>),
+    /// `MEMORY STATS`.
+    Memory,
+}
+
 /// Whether a request takes effect even in an open transaction, instead of being queued.
 pub(super) fn is_done_in_transaction(spec: &Spec) -> bool {
     matches!(spec.run, CommandFn::Local)
         && matches!(spec.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
-}
-
-/// Whether a client may ask this before it has given the password.
-pub(super) fn needs_no_password(spec: &Spec) -> bool {
-    matches!(spec.name, "auth" | "hello" | "quit" | "reset")
 }
 
 /// Whether a client may ask this in RESP2 while it listens to channels.
@@ -39,17 +43,21 @@ pub(super) fn is_of_a_browser(words: &[&[u8]]) -> bool {
     words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:"))
 }
 
-/// Whether a request can't be queued in a transaction: it changes the session, or can't be answered at once.
-fn is_refused_in_transaction(spec: &Spec) -> bool {
-    matches!(
-        spec.name,
-        "subscribe" | "unsubscribe" | "psubscribe" | "punsubscribe" | "hello" | "auth" | "info" | "unwatch"
-    )
-}
-
 /// Whether a request waits until all earlier ones were answered.
 fn waits(spec: &Spec) -> bool {
-    matches!(spec.name, "watch" | "wait" | "reset") || (is_refused_in_transaction(spec) && spec.name != "unwatch")
+    matches!(spec.name, "watch" | "wait" | "reset") || spec.flags.is_no_multi
+}
+
+/// Whether this is answered by a [`ServerReport`] on the replica.
+fn report(spec: &Spec, words: &[&[u8]]) -> Option<ServerReport> {
+    match spec.name {
+        "info" => {
+            let sections = words[1..].iter().map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
+            Some(ServerReport::Info(sections.collect()))
+        }
+        "memory" if words.len() == 2 && words[1].eq_ignore_ascii_case(b"stats") => Some(ServerReport::Memory),
+        _ => None,
+    }
 }
 
 const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password pair or user is disabled.");
@@ -57,11 +65,10 @@ const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password 
 impl<R: Replica> Session<R> {
     /// Queues a request in the open transaction.
     pub(super) fn queue(&mut self, spec: &'static Spec, request: &mut Vec<u8>) {
-        let is_local = matches!(spec.run, CommandFn::Local);
-        if is_local && is_refused_in_transaction(spec) && spec.name != "unwatch" {
+        if spec.flags.is_no_multi {
             return self.refuse(Error::fixed("ERR Command not allowed inside a transaction"));
         }
-        let answer = self.transaction.queue(request, is_local).map(|()| Reply::status("QUEUED"));
+        let answer = self.transaction.queue(request, spec).map(|()| Reply::status("QUEUED"));
         self.client.details().queued = self.transaction.queued();
         self.owe(answer.into());
     }
@@ -83,6 +90,10 @@ impl<R: Replica> Session<R> {
             return Taken::NotYet;
         }
         self.note();
+        if let Some(report) = report(spec, words) {
+            self.owed.push_back(Owed::Info(self.replica.info(report)));
+            return Taken::Yes;
+        }
         let answer = match spec.name {
             "ping" if self.protocol == Protocol::Resp2 && !self.subscriptions.is_empty() => {
                 let text = words.get(1).copied().unwrap_or_default();
@@ -108,11 +119,18 @@ impl<R: Replica> Session<R> {
                 Reply::OK
             }
             "wait" => self.wait(words).into(),
-            "info" => {
-                let sections = words[1..].iter().map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
-                self.owed.push_back(Owed::Info(self.replica.info(sections.collect())));
-                return Taken::Yes;
+            "monitor" => {
+                self.subscriptions.monitor();
+                self.client.details().is_monitor = true;
+                Reply::OK
             }
+            "shutdown" => match self.operations.shutdown.ask(words) {
+                Ok(()) => {
+                    self.end(None);
+                    return Taken::Yes;
+                }
+                Err(error) => Reply::Error(error),
+            },
             "auth" => self.auth(words).map(|()| Reply::OK).into(),
             "hello" => self.hello(words).into(),
             "reset" => self.reset(),
@@ -135,6 +153,7 @@ impl<R: Replica> Session<R> {
         if !self.may_write(context) {
             return Ok(Taken::NotYet);
         }
+        self.pending.push_transaction(self.transaction.take_specs());
         let now_ms = self.clock_ms();
         let exec = self.transaction.exec(now_ms, self.replica.answered_by());
         self.client.details().queued = None;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use squall_command::say;
-use squall_redis::server::listen;
+use squall_redis::server::{BACKLOG, listen};
 
 use crate::{
     args::{Args, Fabric},
@@ -128,7 +128,7 @@ async fn stop(bench: &Bench, cluster: Cluster) -> Found {
         return Err(format!("it took {took:?}"));
     }
     for address in &bench.replicas {
-        listen(*address).map_err(|error| error.to_string())?;
+        listen(*address, BACKLOG).map_err(|error| error.to_string())?;
     }
     Ok("all processes ended well, and their ports can be used again at once".to_owned())
 }
