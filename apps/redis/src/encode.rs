@@ -78,8 +78,8 @@ fn encode_whole(reply: &Reply, protocol: Protocol, out: &mut Vec<u8>) {
             out.extend_from_slice(LINE_END);
         }
         (Reply::Null, Resp2) => out.extend_from_slice(b"$-1\r\n"),
-        (Reply::NullArray, Resp2) => out.extend_from_slice(b"*-1\r\n"),
-        (Reply::Null | Reply::NullArray, Resp3) => out.extend_from_slice(b"_\r\n"),
+        (Reply::NullArray | Reply::Waiting, Resp2) => out.extend_from_slice(b"*-1\r\n"),
+        (Reply::Null | Reply::NullArray | Reply::Waiting, Resp3) => out.extend_from_slice(b"_\r\n"),
         (Reply::Array(replies), _) => all(b'*', replies),
         (Reply::Set(replies) | Reply::Push(replies), Resp2) => all(b'*', replies),
         (Reply::Set(replies), Resp3) => all(b'~', replies),

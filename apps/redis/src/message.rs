@@ -31,6 +31,23 @@ pub enum StoreCommand {
         /// The replicas that answer the requests that only look.
         answered_by: AnsweredBy,
     },
+    /// One request that waits if there is nothing to take. Its answer is then [`Reply::Waiting`], and the sender's
+    /// replica tells of the wait's end.
+    Wait {
+        /// The time of sending.
+        at_ms: u64,
+        /// The sender's number for it.
+        ticket: u64,
+        /// Its words.
+        request: Vec<u8>,
+    },
+    /// The end of some of the sender's waits. The answer is the number of those that had not ended before.
+    CancelWaits {
+        /// The time of sending.
+        at_ms: u64,
+        /// The sender's numbers for them.
+        tickets: Vec<u64>,
+    },
     /// The time alone, so that keys expire where nothing else happens.
     Tick {
         /// The time of sending.
@@ -42,11 +59,12 @@ impl StoreCommand {
     /// The bytes of the requests and keys in it.
     pub fn bytes(&self) -> usize {
         match self {
-            StoreCommand::Run { request, .. } => request.len(),
+            StoreCommand::Run { request, .. } | StoreCommand::Wait { request, .. } => request.len(),
             StoreCommand::Transaction { watched, requests, .. } => {
                 let keys = watched.iter().map(|watched| watched.key.len());
                 requests.iter().map(Vec::len).chain(keys).sum()
             }
+            StoreCommand::CancelWaits { tickets, .. } => size_of_val(&**tickets),
             StoreCommand::Tick { .. } => 0,
         }
     }

@@ -53,6 +53,8 @@ pub enum Reply {
     Set(#[rkyv(omit_bounds)] Vec<Reply>),
     /// A push, which the client did not ask for; in RESP2 an array.
     Push(#[rkyv(omit_bounds)] Vec<Reply>),
+    /// No answer yet, since the request waits for an element. No client is sent this.
+    Waiting,
 }
 
 impl Reply {
@@ -107,7 +109,12 @@ impl Reply {
             Reply::Map(pairs) | Reply::Pairs(pairs) => {
                 pairs.iter().map(|(key, value)| key.payload_bytes() + value.payload_bytes()).sum()
             }
-            Reply::Status(_) | Reply::Integer(_) | Reply::Double(_) | Reply::Null | Reply::NullArray => 0,
+            Reply::Status(_)
+            | Reply::Integer(_)
+            | Reply::Double(_)
+            | Reply::Null
+            | Reply::NullArray
+            | Reply::Waiting => 0,
         }
     }
 }
@@ -147,6 +154,7 @@ mod tests {
             Reply::Map(vec![(Reply::bytes("key"), Reply::Pairs(vec![(Reply::Integer(1), Reply::Integer(2))]))]),
             Reply::Set(vec![Reply::bytes("member")]),
             Reply::Push(vec![Reply::status("message")]),
+            Reply::Waiting,
         ];
         let reply = Reply::Array(all);
         let bytes = rkyv::to_bytes::<rancor::Error>(&reply).expect("it can be archived");

@@ -1,7 +1,8 @@
 //! A replica's state as bytes, for a replica that joins.
 //!
 //! The bytes hold everything on which a later command could depend. Besides keys and values, that is the order in which
-//! they lie (some commands draw places at random), and the versions that watching transactions need. All numbers are
+//! they lie (some commands draw places at random), the versions that watching transactions need, and the requests that
+//! wait for an element. All numbers are
 //! little-endian. A text is its length (4 bytes) and its bytes.
 
 use std::{
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// The first bytes of a state, with the version of the format.
-pub(crate) const MAGIC: &[u8; 8] = b"sqlkv\0\0\x02";
+pub(crate) const MAGIC: &[u8; 8] = b"sqlkv\0\0\x03";
 
 /// The number of bytes read or written at once. A length is trusted only as far as bytes have arrived.
 const AT_ONCE: usize = 1 << 20;

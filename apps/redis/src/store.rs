@@ -6,12 +6,12 @@ use std::{
 };
 
 use rkyv::Archived;
-use squall::{Applied, Epoch, NodeId, QueryService, Replicated, Schema, Seq, Snapshot};
+use squall::{Applied, Epoch, NodeId, QueryService, Replicated, Schema, Seq, Snapshot, ViewChange};
 
 use crate::{
     Error, Reply,
     command::{self, CommandFn, ReadFn},
-    keyspace::{Keyspace, Lookups, Publish, Watch},
+    keyspace::{Keyspace, Lookups, Publish, WaitEnd, WaiterId, Watch},
     message::{AnsweredBy, Query, QueryAnswer, StoreCommand, WatchedKey},
     saved::{MAGIC, StateReader, StateWriter},
     words,
@@ -70,7 +70,7 @@ impl Store {
     pub fn look(&self, request: &[u8], clock_ms: u64) -> Reply {
         let looked = parse(request).and_then(|(words, run)| match run {
             CommandFn::Read(read) => self.read(read, &words, self.time_ms(clock_ms)),
-            CommandFn::Write(_) | CommandFn::Local => Err(malformed()),
+            CommandFn::Write(_) | CommandFn::Block(_) | CommandFn::Local => Err(malformed()),
         });
         looked.into()
     }
@@ -127,9 +127,56 @@ impl Store {
                 Looks::Refused => Err(Error::fixed("ERR this transaction's answers are too large already")),
                 Looks::Skipped => Ok(Reply::Null),
             },
+            CommandFn::Block(read) => read(&words)?.run(&mut self.keys.change(self.now_ms, seed), &words),
             CommandFn::Local => Err(malformed()),
         });
         ran.into()
+    }
+
+    /// Carries out a request that may wait.
+    fn run_or_wait(&mut self, request: &[u8], id: WaiterId, seed: u64) -> Reply {
+        let ran = parse(request).and_then(|(words, run)| match run {
+            CommandFn::Block(read) => {
+                read(&words)?.run_or_wait(&mut self.keys.change(self.now_ms, seed), &words, id, request)
+            }
+            CommandFn::Write(_) | CommandFn::Read(_) | CommandFn::Local => Err(malformed()),
+        });
+        ran.into()
+    }
+
+    /// Serves the requests that wait for keys that a command has set.
+    fn serve_ready(&mut self, seed: u64) {
+        command::serve_ready(&mut self.keys.change(self.now_ms, seed), self.node);
+    }
+
+    /// Carries out a transaction, unless a watched key has changed.
+    fn transact(
+        &mut self,
+        watched: &Archived<Vec<WatchedKey>>,
+        requests: &Archived<Vec<Vec<u8>>>,
+        seed: u64,
+        mut looks: Looks,
+    ) -> Reply {
+        let view = self.keys.view(self.now_ms);
+        let unchanged = watched.iter().all(|watched| {
+            let version = watched.version.to_native();
+            let since = if watched.present { Watch::Present(version) } else { Watch::Absent(version) };
+            view.is_unchanged(&watched.key, since)
+        });
+        if !unchanged {
+            return Reply::NullArray;
+        }
+        let seeds = (0u64..).map(|place| seed ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        let mut bytes = 0;
+        let answer = |(request, seed): (&Archived<Vec<u8>>, u64)| {
+            let reply = self.run(request, seed, looks);
+            bytes += reply.memory_bytes();
+            if bytes > MAX_ANSWER_BYTES && matches!(looks, Looks::Answered) {
+                looks = Looks::Refused;
+            }
+            reply
+        };
+        Reply::Array(requests.iter().zip(seeds).map(answer).collect())
     }
 }
 
@@ -146,11 +193,13 @@ impl Replicated for Store {
     type Command = StoreCommand;
     type Reply = Reply;
 
-    const SCHEMA: Schema = Schema::new("squall-kv", 2);
+    const SCHEMA: Schema = Schema::new("squall-kv", 3);
 
     fn apply(&mut self, command: &Archived<StoreCommand>, at: &Applied) -> Reply {
         let (Archived::<StoreCommand>::Run { at_ms, .. }
         | Archived::<StoreCommand>::Transaction { at_ms, .. }
+        | Archived::<StoreCommand>::Wait { at_ms, .. }
+        | Archived::<StoreCommand>::CancelWaits { at_ms, .. }
         | Archived::<StoreCommand>::Tick { at_ms }) = command;
         self.now_ms = self.now_ms.max(at_ms.to_native());
         self.applied = Some((at.epoch, at.seq));
@@ -162,36 +211,27 @@ impl Replicated for Store {
             Archived::<AnsweredBy>::Sender if self.node.is_some_and(|node| node != at.sender) => Looks::Skipped,
             Archived::<AnsweredBy>::Sender | Archived::<AnsweredBy>::All => Looks::Answered,
         };
-        match command {
+        let id = |ticket: u64| WaiterId { node: at.sender, ticket };
+        let reply = match command {
             Archived::<StoreCommand>::Run { request, answered_by, .. } => {
                 let looks = looks(answered_by);
                 self.run(request, seed, looks)
             }
             Archived::<StoreCommand>::Transaction { watched, requests, answered_by, .. } => {
                 let looks = looks(answered_by);
-                let view = self.keys.view(self.now_ms);
-                let unchanged = watched.iter().all(|watched| {
-                    let version = watched.version.to_native();
-                    let since = if watched.present { Watch::Present(version) } else { Watch::Absent(version) };
-                    view.is_unchanged(&watched.key, since)
-                });
-                if !unchanged {
-                    return Reply::NullArray;
-                }
-                let seeds = (0u64..).map(|place| seed ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93));
-                let (mut looks, mut bytes) = (looks, 0);
-                let answer = |(request, seed): (&Archived<Vec<u8>>, u64)| {
-                    let reply = self.run(request, seed, looks);
-                    bytes += reply.memory_bytes();
-                    if bytes > MAX_ANSWER_BYTES && matches!(looks, Looks::Answered) {
-                        looks = Looks::Refused;
-                    }
-                    reply
-                };
-                Reply::Array(requests.iter().zip(seeds).map(answer).collect())
+                self.transact(watched, requests, seed, looks)
+            }
+            Archived::<StoreCommand>::Wait { ticket, request, .. } => {
+                self.run_or_wait(request, id(ticket.to_native()), seed)
+            }
+            Archived::<StoreCommand>::CancelWaits { tickets, .. } => {
+                let ended = tickets.iter().filter(|ticket| self.keys.cancel_wait(id(ticket.to_native())));
+                Reply::count(ended.count())
             }
             Archived::<StoreCommand>::Tick { .. } => Reply::OK,
-        }
+        };
+        self.serve_ready(seed);
+        reply
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -203,6 +243,16 @@ impl Replicated for Store {
         self.load(from)?;
         self.keys.tell_of_gap();
         Ok(())
+    }
+
+    /// Ends the waits at nodes that are gone, and those of earlier lives.
+    fn view_changed(&mut self, change: &ViewChange) {
+        let is_gone = |node| !change.members.contains(&node) || change.joined.contains(&node);
+        for WaiterId { node, ticket } in self.keys.cancel_waits_of(is_gone) {
+            if self.node == Some(node) {
+                self.keys.tell_end_of_wait(ticket, WaitEnd::Dropped);
+            }
+        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Shell {
         let reply = match run {
             Err(error) => Reply::Error(error),
             Ok(CommandFn::Read(_)) => self.store.look(&request, self.now_ms),
-            Ok(CommandFn::Write(_)) => {
+            Ok(CommandFn::Write(_) | CommandFn::Block(_)) => {
                 self.apply(&StoreCommand::Run { at_ms: self.now_ms, request, answered_by: AnsweredBy::Sender })
             }
             Ok(CommandFn::Local) => panic!("the server answers this, not the store"),
@@ -48,10 +48,27 @@ impl Shell {
         show(&reply)
     }
 
+    /// Lets a client of a node carry out a line of words that may wait.
+    pub(crate) fn wait(&mut self, node: u32, ticket: u64, line: &str) -> String {
+        let command = StoreCommand::Wait { at_ms: self.now_ms, ticket, request: words::join(line.split(' ')) };
+        show(&self.apply_from(NodeId(node), &command))
+    }
+
+    /// Ends a wait of a node's client. Returns whether it had not ended.
+    pub(crate) fn cancel(&mut self, node: u32, ticket: u64) -> bool {
+        let command = StoreCommand::CancelWaits { at_ms: self.now_ms, tickets: vec![ticket] };
+        self.apply_from(NodeId(node), &command) == Reply::Integer(1)
+    }
+
     /// Applies a message, as a replica does.
     pub(crate) fn apply(&mut self, command: &StoreCommand) -> Reply {
+        self.apply_from(NodeId(1), command)
+    }
+
+    /// Applies a message of a node.
+    pub(crate) fn apply_from(&mut self, sender: NodeId, command: &StoreCommand) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), time: Hlc(0), version: None };
+        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender, time: Hlc(0), version: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived =
             rkyv::access::<rkyv::Archived<StoreCommand>, rancor::Error>(&bytes).expect("it was just archived");
@@ -71,6 +88,7 @@ pub(crate) fn show(reply: &Reply) -> String {
         Reply::Verbatim(text) => text.clone(),
         Reply::Null => "nil".to_owned(),
         Reply::NullArray => "nil[]".to_owned(),
+        Reply::Waiting => "waiting".to_owned(),
         Reply::Array(replies) => format!("[{}]", all(replies)),
         Reply::Push(replies) => format!(">[{}]", all(replies)),
         Reply::Set(replies) => format!("~[{}]", all(replies)),

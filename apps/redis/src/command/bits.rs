@@ -1,5 +1,10 @@
 //! The commands of strings as rows of bits. The first bit is the highest of the first byte.
 
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+
 use super::{Group, Spec, counts, integer, is, read, write};
 use crate::{
     Error, Reply, Text,
@@ -12,6 +17,7 @@ pub(super) const COMMANDS: &[Spec] = &Group("bitmap").of([
     read("getbit", 3, getbit).doc("2.2.0", "Returns a bit of the value of a key.").fast(),
     read("bitcount", -2, bitcount).doc("2.6.0", "Counts the set bits of the value of a key."),
     read("bitpos", -3, bitpos).doc("2.8.7", "Finds the first bit that is set, or clear."),
+    write("bitop", -4, bitop).doc("2.6.0", "Combines the values of keys bit by bit.").keys(2, -1, 1),
 ]);
 
 /// The place of a bit: its byte, and its distance from the byte's lowest bit.
@@ -108,6 +114,46 @@ fn bitpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     // Zeros follow the last byte, unless an end was named.
     let after = if bit == 0 && end.is_none() { 8 * bytes.len() as i64 } else { -1 };
     Ok(found.map_or(Reply::Integer(after), Reply::count))
+}
+
+fn bitop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let (to, sources) = (words[2], &words[3..]);
+    let combine: fn(u8, u8) -> u8 = match words[1] {
+        name if is(name, "and") => |one, other| one & other,
+        name if is(name, "or") => |one, other| one | other,
+        name if is(name, "xor") => |one, other| one ^ other,
+        name if is(name, "not") && sources.len() == 1 => |_, other| !other,
+        name if is(name, "not") => return Err(Error::fixed("ERR BITOP NOT must be called with a single source key.")),
+        _ => return Err(Error::SYNTAX),
+    };
+    // A key that is named many times is combined once: the work is bounded by the values' sizes.
+    let mut named = IndexMap::<&[u8], usize, RandomState>::default();
+    sources.iter().for_each(|key| *named.entry(key).or_default() += 1);
+    let view = keys.view();
+    let texts = named.keys().map(|key| view.typed::<Text>(key)).collect::<Result<Vec<_>, Error>>()?;
+    let longest = texts.iter().flatten().map(|text| text.len()).max().unwrap_or(0);
+    let mut result = vec![0; longest];
+    let (is_xor, mut is_first) = (is(words[1], "xor"), !is(words[1], "not"));
+    for (text, &times) in texts.iter().zip(named.values()) {
+        // Of two that are alike, `XOR` leaves zeros.
+        if is_xor && times % 2 == 0 {
+            continue;
+        }
+        let bytes = text.map(Text::bytes).unwrap_or_default();
+        let (head, tail) = result.split_at_mut(bytes.len());
+        if std::mem::take(&mut is_first) {
+            head.copy_from_slice(&bytes);
+            continue;
+        }
+        head.iter_mut().zip(&*bytes).for_each(|(byte, &other)| *byte = combine(*byte, other));
+        tail.iter_mut().for_each(|byte| *byte = combine(*byte, 0));
+    }
+    if result.is_empty() {
+        keys.remove(to);
+    } else {
+        keys.put(to, Text::Growing(Arc::new(result)));
+    }
+    Ok(Reply::count(longest))
 }
 
 /// Whether a range is in bits; if not, it is in bytes.

@@ -11,7 +11,7 @@ use crate::{Error, number};
 /// The most elements, repetitions included, that a request may ask for, and the most bytes of all of them. Otherwise a
 /// few words could ask for any number.
 pub(super) const MAX_REPEATS: u64 = 1 << 20;
-const MAX_REPEATED_BYTES: usize = 64 << 20;
+pub(super) const MAX_REPEATED_BYTES: usize = 64 << 20;
 
 /// Reads a word that must be a whole number of at least `min`; `error` is the error for other words.
 pub(super) fn at_least(min: i64, word: &[u8], error: &'static str) -> Result<usize, Error> {

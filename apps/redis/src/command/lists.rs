@@ -1,5 +1,7 @@
 //! The commands of lists.
 
+use std::ops::Range;
+
 use super::{Group, Spec, arity, counts, integer, is, len, read, write};
 use crate::{
     Error, Reply, Text,
@@ -37,7 +39,7 @@ pub(super) const COMMANDS: &[Spec] = &Group("list").of([
     write("ltrim", 4, ltrim).doc("1.0.0", "Removes all elements but some in a row."),
     read("lpos", -3, lpos).doc("6.0.6", "Returns the places of equal elements."),
     write("lmove", 5, lmove).doc("6.2.0", "Moves an element to an end of a list.").keys(1, 2, 1),
-    write("rpoplpush", 3, |keys, words| transfer(keys, words, ListEnd::Right, ListEnd::Left))
+    write("rpoplpush", 3, |keys, words| transfer(keys, words[1], words[2], [ListEnd::Right, ListEnd::Left]))
         .doc("1.2.0", "Moves the last element before another first.")
         .keys(1, 2, 1),
     write("lmpop", -4, lmpop).doc("7.0.0", "Removes elements of the first list that has some.").no_keys(),
@@ -173,13 +175,16 @@ fn lpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn lmove(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let (from, to) = (end(words[3])?, end(words[4])?);
-    transfer(keys, words, from, to)
+    transfer(keys, words[1], words[2], [end(words[3])?, end(words[4])?])
 }
 
-/// Moves an element from an end of one list to an end of another, or of the same.
-fn transfer(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], taken: ListEnd, put: ListEnd) -> Result<Reply, Error> {
-    let (from, to) = (words[1], words[2]);
+/// Moves an element from one of two ends, in one list, to the other, in another list or the same.
+pub(super) fn transfer(
+    keys: &mut KeyspaceMut<'_>,
+    from: &[u8],
+    to: &[u8],
+    [taken, put]: [ListEnd; 2],
+) -> Result<Reply, Error> {
     let view = keys.view();
     if view.typed::<List>(from)?.is_none() {
         return Ok(Reply::Null);
@@ -203,21 +208,41 @@ fn transfer(keys: &mut KeyspaceMut<'_>, words: &[&[u8]], taken: ListEnd, put: Li
 }
 
 fn lmpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let named = counts::at_least(1, words[1], "ERR numkeys should be greater than 0")?;
-    let Some((lists, [side, options @ ..])) = words[2..].split_at_checked(named) else { return Err(Error::SYNTAX) };
-    let side = end(side)?;
-    let count = match options {
-        [] => 1,
-        [option, count] if is(option, "count") => counts::at_least(1, count, "ERR count should be greater than 0")?,
-        _ => return Err(Error::SYNTAX),
-    };
-    for key in lists {
+    let MultiPop { keys: lists, end, count } = MultiPop::parse(&words[1..])?;
+    for key in &words[1..][lists] {
         if keys.view().typed::<List>(key)?.is_some() {
-            let taken = keys.edit(key, |list: &mut List| Ok(Edited::Changed(take(list, side, count))))?;
-            return Ok(Reply::Array(vec![Reply::bytes(key), taken]));
+            return pop_named(keys, key, end, count);
         }
     }
     Ok(Reply::NullArray)
+}
+
+/// The words of `LMPOP` behind its name.
+pub(super) struct MultiPop {
+    /// The places of the keys among them.
+    pub(super) keys: Range<usize>,
+    pub(super) end: ListEnd,
+    pub(super) count: usize,
+}
+
+impl MultiPop {
+    pub(super) fn parse(words: &[&[u8]]) -> Result<MultiPop, Error> {
+        let named = counts::at_least(1, words[0], "ERR numkeys should be greater than 0")?;
+        let Some((_, [side, options @ ..])) = words[1..].split_at_checked(named) else { return Err(Error::SYNTAX) };
+        let end = end(side)?;
+        let count = match options {
+            [] => 1,
+            [option, count] if is(option, "count") => counts::at_least(1, count, "ERR count should be greater than 0")?,
+            _ => return Err(Error::SYNTAX),
+        };
+        Ok(MultiPop { keys: 1..named + 1, end, count })
+    }
+}
+
+/// Removes elements at an end of a list. The answer begins with the list's key.
+pub(super) fn pop_named(keys: &mut KeyspaceMut<'_>, key: &[u8], end: ListEnd, count: usize) -> Result<Reply, Error> {
+    let taken = keys.edit(key, |list: &mut List| Ok(Edited::Changed(take(list, end, count))))?;
+    Ok(Reply::Array(vec![Reply::bytes(key), taken]))
 }
 
 /// Removes elements at an end. The answer has them in the order of their removal.
@@ -226,7 +251,7 @@ fn take(list: &mut List, end: ListEnd, count: usize) -> Reply {
 }
 
 /// Reads a word that must name an end.
-fn end(word: &[u8]) -> Result<ListEnd, Error> {
+pub(super) fn end(word: &[u8]) -> Result<ListEnd, Error> {
     match word {
         word if is(word, "left") => Ok(ListEnd::Left),
         word if is(word, "right") => Ok(ListEnd::Right),

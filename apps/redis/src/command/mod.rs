@@ -1,18 +1,22 @@
 //! The commands that are served, with their names, arguments and effects. One module has the commands of one type of
 //! values.
 
+mod bit_fields;
 mod bits;
+mod blocking;
 mod counts;
 mod expiry;
 mod flags;
 mod hashes;
 mod introspection;
 mod keys;
+mod lcs;
 mod lists;
 mod local;
 mod numbers;
 mod scan;
 mod sets;
+mod sort;
 mod sorted_algebra;
 mod sorted_ranges;
 mod sorted_sets;
@@ -22,6 +26,8 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use foldhash::fast::FixedState;
 
+pub(crate) use self::blocking::serve_ready;
+pub use self::blocking::{BlockFn, Blocking};
 pub use self::flags::Flags;
 use crate::{
     Error, Reply,
@@ -45,6 +51,9 @@ pub enum CommandFn {
     Write(WriteFn),
     /// Looks at the state. It is linearizable, and takes no turn in the group's order.
     Read(ReadFn),
+    /// Takes elements as a write does, or waits if there are none. The function reads the words. In a transaction it
+    /// does not wait.
+    Block(BlockFn),
     /// A command that is answered by the server that was asked, whether or not its group lives.
     Local,
 }
@@ -136,6 +145,11 @@ const fn write(name: &'static str, arity: i8, run: WriteFn) -> Spec {
     Spec::new(name, arity, CommandFn::Write(run))
 }
 
+/// A command that takes elements, and waits if there are none.
+const fn block(name: &'static str, arity: i8, read: BlockFn) -> Spec {
+    Spec::new(name, arity, CommandFn::Block(read))
+}
+
 /// The group of a table's commands, unless they name another.
 struct Group(&'static str);
 
@@ -177,7 +191,9 @@ fn listed() -> impl Iterator<Item = &'static Spec> {
     [
         strings::COMMANDS,
         numbers::COMMANDS,
+        lcs::COMMANDS,
         bits::COMMANDS,
+        bit_fields::COMMANDS,
         keys::COMMANDS,
         expiry::COMMANDS,
         introspection::COMMANDS,
@@ -187,6 +203,8 @@ fn listed() -> impl Iterator<Item = &'static Spec> {
         sorted_sets::COMMANDS,
         sorted_ranges::COMMANDS,
         sorted_algebra::COMMANDS,
+        blocking::COMMANDS,
+        sort::COMMANDS,
         local::COMMANDS,
     ]
     .into_iter()

@@ -1,6 +1,6 @@
 //! The commands of sorted sets' members.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use super::{Group, Spec, arity, counts, is, len, read, scan::Scan, write};
 use crate::{
@@ -164,7 +164,7 @@ fn scores(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 
 /// The end from which members are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ScoreEnd {
+pub(super) enum ScoreEnd {
     Lowest,
     Highest,
 }
@@ -201,7 +201,12 @@ fn pop_some(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Resul
     }
 }
 
-fn pop(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, key: &[u8], count: usize) -> Result<Vec<(Reply, Reply)>, Error> {
+pub(super) fn pop(
+    end: ScoreEnd,
+    keys: &mut KeyspaceMut<'_>,
+    key: &[u8],
+    count: usize,
+) -> Result<Vec<(Reply, Reply)>, Error> {
     keys.edit(key, |set: &mut SortedSet| {
         let count = count.min(set.len());
         let first = if end == ScoreEnd::Lowest { 0 } else { set.len() - count };
@@ -215,29 +220,49 @@ fn pop(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, key: &[u8], count: usize) -> R
 }
 
 fn mpop(keys: &mut KeyspaceMut<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let sets = counts::at_least(1, words[1], "ERR numkeys should be greater than 0")?;
-    let (sets, rest) = words[2..].split_at_checked(sets).ok_or(Error::SYNTAX)?;
-    let (end, options) = match rest {
-        [end, options @ ..] if is(end, "min") => (ScoreEnd::Lowest, options),
-        [end, options @ ..] if is(end, "max") => (ScoreEnd::Highest, options),
-        _ => return Err(Error::SYNTAX),
-    };
-    let at_least_one = |count| counts::at_least(1, count, "ERR count should be greater than 0");
-    let count = match options {
-        [] => 1,
-        [option, count] if is(option, "count") => at_least_one(count)?,
-        // Redis reads the first count before it sees the words after it.
-        [option, count, ..] if is(option, "count") => at_least_one(count).and(Err(Error::SYNTAX))?,
-        _ => return Err(Error::SYNTAX),
-    };
-    for key in sets {
+    let MultiPop { keys: sets, end, count } = MultiPop::parse(&words[1..])?;
+    for key in &words[1..][sets] {
         if keys.view().typed::<SortedSet>(key)?.is_some() {
-            let popped = pop(end, keys, key, count)?;
-            let popped = popped.into_iter().map(|(member, score)| Reply::Array(vec![member, score])).collect();
-            return Ok(Reply::Array(vec![Reply::bytes(key), Reply::Array(popped)]));
+            return pop_named(end, keys, key, count);
         }
     }
     Ok(Reply::NullArray)
+}
+
+/// The words of `ZMPOP` behind its name.
+pub(super) struct MultiPop {
+    /// The places of the keys among them.
+    pub(super) keys: Range<usize>,
+    pub(super) end: ScoreEnd,
+    pub(super) count: usize,
+}
+
+impl MultiPop {
+    pub(super) fn parse(words: &[&[u8]]) -> Result<MultiPop, Error> {
+        let sets = counts::at_least(1, words[0], "ERR numkeys should be greater than 0")?;
+        let (_, rest) = words[1..].split_at_checked(sets).ok_or(Error::SYNTAX)?;
+        let (end, options) = match rest {
+            [end, options @ ..] if is(end, "min") => (ScoreEnd::Lowest, options),
+            [end, options @ ..] if is(end, "max") => (ScoreEnd::Highest, options),
+            _ => return Err(Error::SYNTAX),
+        };
+        let at_least_one = |count| counts::at_least(1, count, "ERR count should be greater than 0");
+        let count = match options {
+            [] => 1,
+            [option, count] if is(option, "count") => at_least_one(count)?,
+            // Redis reads the first count before it sees the words after it.
+            [option, count, ..] if is(option, "count") => at_least_one(count).and(Err(Error::SYNTAX))?,
+            _ => return Err(Error::SYNTAX),
+        };
+        Ok(MultiPop { keys: 1..sets + 1, end, count })
+    }
+}
+
+/// Removes members at an end of a set. The answer begins with the set's key.
+pub(super) fn pop_named(end: ScoreEnd, keys: &mut KeyspaceMut<'_>, key: &[u8], count: usize) -> Result<Reply, Error> {
+    let popped = pop(end, keys, key, count)?;
+    let popped = popped.into_iter().map(|(member, score)| Reply::Array(vec![member, score])).collect();
+    Ok(Reply::Array(vec![Reply::bytes(key), Reply::Array(popped)]))
 }
 
 fn random(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {

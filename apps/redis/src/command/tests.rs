@@ -22,7 +22,8 @@ const KEYS: &[&str] = &["string", "number", "list", "hash", "set", "zset", "zset
 const WORDS: &str = "a b c 0 1 -1 2 3 7 -9223372036854775808 9223372036854775807 1e400 inf -inf nan 0.5 nx xx gt lt ch \
                      incr ex px exat pxat keepttl persist get count match * [a-c] type limit withscores withscore \
                      weights aggregate min max sum rev byscore bylex left right before after rank maxlen replace db \
-                     withvalues bit byte (1 [a (c - + encoding usage digest digest-value samples";
+                     withvalues bit byte (1 [a (c - + encoding usage digest digest-value samples and xor not len idx \
+                     minmatchlen by alpha desc store # *->a u8 i5 overflow sat fail set incrby";
 
 const BEGINNING: &[&str] = &[
     "set string abc",

@@ -2,7 +2,7 @@
 
 use std::{io, num::NonZeroU64};
 
-use super::rows::Rows;
+use super::{rows::Rows, waiting::FrozenWaiters};
 use crate::saved::StateWriter;
 
 /// All keys of a store at a moment.
@@ -10,6 +10,7 @@ pub(crate) struct Frozen {
     pub(super) entries: Rows,
     pub(super) version: u64,
     pub(super) births: Box<[u64]>,
+    pub(super) waiters: FrozenWaiters,
 }
 
 impl Frozen {
@@ -32,6 +33,7 @@ impl Frozen {
                 out.spill(to)?;
             }
         }
+        self.waiters.write(&mut out, to)?;
         out.finish(to)
     }
 }

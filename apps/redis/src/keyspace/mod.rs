@@ -9,10 +9,12 @@
 mod counting;
 mod frozen;
 mod rows;
+mod waiting;
 
 use std::{collections::BTreeSet, io, num::NonZeroU64, sync::Arc};
 
 use self::rows::Rows;
+pub use self::waiting::{Awaited, WaitEnd, WaiterId, Waiters};
 pub(crate) use self::{counting::Lookups, frozen::Frozen};
 use crate::{
     Error,
@@ -35,6 +37,7 @@ pub struct Keyspace {
     /// The last version at which a key of each class came into being. A transaction that watches an absent key is
     /// aborted if a key of its class was born since: the watched one, or, rarely, another.
     births: Box<[u64]>,
+    waiters: Waiters,
     publisher: Option<Arc<dyn Publish>>,
 }
 
@@ -66,12 +69,13 @@ impl KeyEntry {
     }
 }
 
-/// The destination of published messages and of counts, at one replica.
+/// The destination of published messages, of counts, and of the answers to requests that waited, at one replica.
 pub trait Publish: Send + Sync {
     /// Hands a message to this replica's subscribers. Returns their number.
     fn publish(&self, channel: &[u8], message: &[u8]) -> usize;
 
-    /// Notes that messages were published that this replica will not see: it got the state behind them from another.
+    /// Notes that messages were published, and waits ended, of which this replica will not learn: it got the state
+    /// behind them from another.
     fn tell_of_gap(&self) {}
 
     /// Notes that requests that only look found so many keys, and did not find so many others.
@@ -79,6 +83,9 @@ pub trait Publish: Send + Sync {
 
     /// Notes that so many keys were removed because they had expired.
     fn count_expired(&self, _keys: usize) {}
+
+    /// Notes that the request of one of this replica's clients waits no more.
+    fn end_wait(&self, _ticket: u64, _end: WaitEnd) {}
 }
 
 impl Default for Keyspace {
@@ -88,6 +95,7 @@ impl Default for Keyspace {
             expiries: BTreeSet::new(),
             version: 0,
             births: vec![0; BIRTHS].into(),
+            waiters: Waiters::default(),
             publisher: None,
         }
     }
@@ -158,7 +166,12 @@ impl Keyspace {
 
     /// A copy of the keys, expired ones included, which can be written out later and on any thread.
     pub(crate) fn freeze(&self) -> Frozen {
-        Frozen { entries: self.entries.clone(), version: self.version, births: self.births.clone() }
+        Frozen {
+            entries: self.entries.clone(),
+            version: self.version,
+            births: self.births.clone(),
+            waiters: self.waiters.freeze(),
+        }
     }
 
     /// Replaces the keys by those that were written.
@@ -182,6 +195,7 @@ impl Keyspace {
                 new.expiries.insert((at.get(), key.into()));
             }
         }
+        new.waiters = Waiters::read(from)?;
         *self = new;
         Ok(())
     }
@@ -349,6 +363,7 @@ impl KeyspaceMut<'_> {
         }
         let expires_ms = expires_ms.and_then(NonZeroU64::new);
         self.keys.version += 1;
+        self.keys.waiters.note_set(key);
         let entry = KeyEntry { value, version: self.keys.version, expires_ms };
         let old_expiry = match self.keys.entries.get_mut(key) {
             Some(old) => {

@@ -11,7 +11,11 @@ use std::{
     time::Instant,
 };
 
-use super::{lock, wake::Bell};
+use super::{
+    lock,
+    waits::{Unblocking, WaitFlag},
+    wake::Bell,
+};
 use crate::{Error, Reply, encode::Protocol, number::integer};
 
 /// The longest name of a client or of its library, in bytes.
@@ -30,6 +34,8 @@ pub(super) struct ConnectedClient {
     since: Instant,
     bell: Arc<Bell>,
     details: Mutex<Details>,
+    /// Whether its request waits for an element.
+    pub(super) waits: WaitFlag,
     /// Whether something was read from it or sent to it since [`Clients::count_second`].
     is_active: AtomicBool,
     idle_seconds: AtomicU64,
@@ -63,6 +69,7 @@ impl ConnectedClient {
             since: Instant::now(),
             bell,
             details: Mutex::default(),
+            waits: WaitFlag::default(),
             is_active: AtomicBool::new(true),
             idle_seconds: AtomicU64::new(0),
             is_killed: AtomicBool::new(false),
@@ -129,6 +136,7 @@ impl ConnectedClient {
         let mut line = format!("id={} addr={} laddr={} fd=0 name={name}", self.id, self.peer, self.here);
         let flags = match (channels + patterns > 0, queued) {
             _ if is_monitor => "O",
+            _ if self.waits.is_set() => "b",
             (true, _) => "P",
             (false, Some(_)) => "x",
             (false, None) => "N",
@@ -184,7 +192,7 @@ impl Clients {
     }
 
     /// Notes that a second has passed. Ends the connections without traffic for `timeout` seconds, unless they listen
-    /// to channels or to requests.
+    /// to channels or to requests, or wait for an element.
     pub(super) fn count_second(&self, timeout: Option<u64>) {
         for client in lock(&self.0).values() {
             let idle = match client.is_active.swap(false, Ordering::Relaxed) {
@@ -192,7 +200,8 @@ impl Clients {
                 false => client.idle_seconds.load(Ordering::Relaxed) + 1,
             };
             client.idle_seconds.store(idle, Ordering::Relaxed);
-            if timeout.is_some_and(|timeout| idle > timeout) && !client.is_sent_more() {
+            let is_quiet = client.is_sent_more() || client.waits.is_set();
+            if timeout.is_some_and(|timeout| idle > timeout) && !is_quiet {
                 tracing::debug!(client = client.id, peer = %client.peer, "closing an idle connection");
                 client.kill();
             }
@@ -222,6 +231,12 @@ impl Clients {
             (b"info", []) => Ok(Reply::Verbatim(client.line() + "\n")),
             (b"list", filter) => self.list(filter),
             (b"kill", filter @ [_, ..]) => self.kill(client, filter),
+            (b"unblock", [id]) => self.unblock(id, Unblocking::Timeout),
+            (b"unblock", [id, how]) => match &*how.to_ascii_lowercase() {
+                b"timeout" => self.unblock(id, Unblocking::Timeout),
+                b"error" => self.unblock(id, Unblocking::Error),
+                _ => Err(Error::fixed("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+            },
             (b"no-evict" | b"no-touch", [switch]) => is_on(switch).map(|_| Reply::OK),
             (b"reply", [switch]) if switch.eq_ignore_ascii_case(b"on") => Ok(Reply::OK),
             (b"reply", [_]) => Err(Error::fixed("ERR replies can't be switched off here")),
@@ -232,11 +247,19 @@ impl Clients {
             (b"help", []) => Ok(help()),
             (
                 b"id" | b"getname" | b"setname" | b"setinfo" | b"info" | b"kill" | b"no-evict" | b"no-touch" | b"reply"
-                | b"tracking" | b"help",
+                | b"tracking" | b"unblock" | b"help",
                 _,
             ) => Err(Error::arity(&format!("client|{}", String::from_utf8_lossy(&name)))),
             _ => Err(Error::unknown_subcommand("CLIENT", words[1])),
         }
+    }
+
+    /// Ends the wait of a client's request.
+    fn unblock(&self, id: &[u8], how: Unblocking) -> Result<Reply, Error> {
+        let id = integer(id).ok_or(Error::NOT_AN_INTEGER)?;
+        let client = u64::try_from(id).ok().and_then(|id| lock(&self.0).get(&id).cloned());
+        let is_ended = client.filter(|client| client.waits.unblock(how)).map(|client| client.bell.ring()).is_some();
+        Ok(Reply::whether(is_ended))
     }
 
     fn list(&self, filter: &[&[u8]]) -> Result<Reply, Error> {
@@ -408,6 +431,7 @@ fn help() -> Reply {
         "NO-EVICT, NO-TOUCH (ON|OFF): accepted, without a meaning here.",
         "PAUSE <milliseconds> [WRITE|ALL], UNPAUSE: let the requests of this server's clients wait.",
         "SETINFO <option> <value>, SETNAME <name>: note what the connection says of itself.",
+        "UNBLOCK <id> [TIMEOUT|ERROR]: ends the wait of a request for an element.",
     ];
     Reply::Array(lines.map(Reply::status).into())
 }

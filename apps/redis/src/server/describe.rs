@@ -61,6 +61,7 @@ fn entry(spec: &'static Spec) -> Reply {
     match spec.run {
         CommandFn::Write(_) => flags.push(Reply::status("write")),
         CommandFn::Read(_) => flags.push(Reply::status("readonly")),
+        CommandFn::Block(_) => flags.extend(["write", "blocking"].map(Reply::status)),
         CommandFn::Local => {}
     }
     if spec.is_fast {

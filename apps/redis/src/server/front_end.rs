@@ -1,7 +1,7 @@
 //! A server that is no member of the group. As the group's client it follows its views, and survives its members.
 
 use std::{
-    future::{Ready, ready},
+    future::{Pending, Ready, pending, ready},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready as ready_or_return},
@@ -69,6 +69,8 @@ impl Replica for Backstage {
     type Look = Looking;
     type Watch = Watching;
     type Info = Ready<Reply>;
+    /// No request waits here.
+    type Timer = Pending<()>;
 
     fn now_ms(&self) -> u64 {
         now_ms()
@@ -80,6 +82,14 @@ impl Replica for Backstage {
 
     fn uptime(&self) -> Duration {
         self.reception.since.elapsed()
+    }
+
+    fn timer(&self, _: Duration) -> Pending<()> {
+        pending()
+    }
+
+    fn may_wait(&self) -> Result<(), Error> {
+        Err(Error::fixed("ERR no request waits at a front end: ask a replica, or ask without waiting"))
     }
 
     fn answered_by(&self) -> AnsweredBy {

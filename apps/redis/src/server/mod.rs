@@ -5,6 +5,7 @@
 //! server are answered by it, whether or not the group lives.
 
 mod auth;
+mod cancellation;
 mod clients;
 mod config_command;
 mod connection;
@@ -29,6 +30,7 @@ mod settings;
 mod subscriptions;
 mod transaction;
 mod view_changes;
+mod waits;
 mod wake;
 
 use std::{
@@ -156,7 +158,7 @@ impl Server {
     /// Serves clients for ever, on a runtime of one thread.
     pub async fn serve(self: Arc<Server>, listener: TcpListener) {
         let clients = Arc::clone(&self.reception).serve(listener, OwnReplica(Arc::clone(&self)));
-        tokio::join!(expiry::watch(&self), view_changes::watch(&self), clients);
+        tokio::join!(expiry::watch(&self), view_changes::watch(&self), cancellation::watch(&self), clients);
     }
 
     /// Waits until a client asks this server to end.

@@ -33,12 +33,12 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A replica whose futures may move between threads.
 pub(super) trait Back:
-    Replica<Write: Write + Send, Look: Send, Watch: Send, Info: Send> + Clone + Send + Sync + 'static
+    Replica<Write: Write + Send, Look: Send, Watch: Send, Info: Send, Timer: Send> + Clone + Send + Sync + 'static
 {
 }
 
 impl<R> Back for R where
-    R: Replica<Write: Write + Send, Look: Send, Watch: Send, Info: Send> + Clone + Send + Sync + 'static
+    R: Replica<Write: Write + Send, Look: Send, Watch: Send, Info: Send, Timer: Send> + Clone + Send + Sync + 'static
 {
 }
 
@@ -139,10 +139,10 @@ impl Reception {
             // A client whose requests are paused is not idle.
             let timeout = self.settings.timeout_seconds().filter(|_| !self.operations.pause.holds(true));
             self.clients.count_second(timeout);
+            let Some(reason) = back.has_no_messages() else { continue };
+            self.hub.waits.lose_all();
             // A listener asks nothing, and would wait for ever without learning why.
-            if let Some(reason) = back.has_no_messages()
-                && let clients @ 1.. = self.clients.dismiss_listeners()
-            {
+            if let clients @ 1.. = self.clients.dismiss_listeners() {
                 tracing::warn!(%reason, clients, "closing the subscribers' connections");
             }
         }

@@ -7,11 +7,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use squall::{Read, ReadError, Served, Submit, SubmitError};
-use tokio::task::JoinHandle;
+use squall::{Mode, Read, ReadError, Served, Submit, SubmitError};
+use tokio::{
+    task::JoinHandle,
+    time::{Sleep, sleep},
+};
 
 use super::{
-    Server,
+    GROUP, Server,
     clients::ConnectedClient,
     connection::too_large,
     info::{self, Facts, Membership},
@@ -47,6 +50,7 @@ impl Replica for OwnReplica {
     type Look = Reading<Look>;
     type Watch = Reading<Vec<WatchedKey>>;
     type Info = Pin<Box<dyn Future<Output = Reply> + Send>>;
+    type Timer = Pin<Box<Sleep>>;
 
     fn now_ms(&self) -> u64 {
         now_ms()
@@ -58,6 +62,14 @@ impl Replica for OwnReplica {
 
     fn uptime(&self) -> Duration {
         self.0.reception.since.elapsed()
+    }
+
+    fn timer(&self, after: Duration) -> Pin<Box<Sleep>> {
+        Box::pin(sleep(after))
+    }
+
+    fn is_durable(&self) -> bool {
+        self.0.config.group(GROUP).mode == Mode::Durable
     }
 
     fn write(&self, command: &StoreCommand) -> Writing {

@@ -22,9 +22,15 @@ use super::{
     counts::KeyCounts,
     lock,
     mail::{MAX_MAIL_BYTES, Mail, Published},
+    waits::Waits,
     wake::Bell,
 };
-use crate::{Error, Reply, encode::Protocol, keyspace::Publish, pattern::matches};
+use crate::{
+    Error, Reply,
+    encode::Protocol,
+    keyspace::{Publish, WaitEnd},
+    pattern::matches,
+};
 
 /// The most topics of one connection, and the most bytes of their names: each pattern is tried with each message, and
 /// each name is kept.
@@ -34,13 +40,14 @@ const MAX_TOPIC_BYTES: usize = 1 << 20;
 type Topic = Box<[u8]>;
 type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
 
-/// All subscriptions at one replica.
+/// All subscriptions and waits at one replica.
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<Topics>,
     monitors: Mutex<BTreeMap<u64, Arc<Subscriber>>>,
     is_monitored: AtomicBool,
     pub(super) keys: KeyCounts,
+    pub(super) waits: Arc<Waits>,
     /// The number of subscribers that were cut off, because they did not read in time or messages were lost.
     cut_off: AtomicU64,
 }
@@ -185,7 +192,12 @@ impl Publish for Hub {
         self.keys.expired.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
+    fn end_wait(&self, ticket: u64, end: WaitEnd) {
+        self.waits.end(ticket, end);
+    }
+
     fn tell_of_gap(&self) {
+        self.waits.lose_all();
         let topics = lock(&self.topics);
         let subscribers = topics.channels.values().chain(topics.patterns.values()).flat_map(BTreeMap::values);
         for subscriber in subscribers {

@@ -54,7 +54,7 @@ fn every_command_has_the_flags_of_redis() {
         let theirs: Vec<_> =
             FLAGS.iter().filter(|flag| theirs[2].array().contains(&Tree::Status(flag.to_string()))).collect();
         let run = match spec.run {
-            CommandFn::Write(_) => "write",
+            CommandFn::Write(_) | CommandFn::Block(_) => "write",
             CommandFn::Read(_) => "readonly",
             CommandFn::Local => "",
         };

@@ -93,6 +93,40 @@ fn lists() {
         "ltrim none 0 1",
         "ltrim text 0 1",
         "set l x",
+        "rpush w a b c d e f",
+        "blpop none w 0",
+        "brpop w none 0",
+        "blpop none text w 0",
+        "blpop none w text 0",
+        "blpop w x",
+        "blpop w nan",
+        "blpop w -1",
+        "blpop none 0.001",
+        "blpop none none 0.001",
+        "blpop none",
+        "blmove w none left right 0",
+        "blmove w text left right 0",
+        "blmove text w left right 0",
+        "blmove absent text left right 0.001",
+        "blmove w none up right x",
+        "blmove w none left right x",
+        "blmove absent none left right 0.001",
+        "brpoplpush absent none 0.001",
+        "brpoplpush none none 0",
+        "brpoplpush none none -1",
+        "rpush w a b c d",
+        "blmpop 0 1 w left",
+        "blmpop 0 2 absent w RIGHT count 2",
+        "blmpop 0.001 1 absent left count 10",
+        "blmpop x 0 w left",
+        "blmpop 0 0 w left",
+        "blmpop 0 x w left",
+        "blmpop 0 1 w up",
+        "blmpop 0 2 w left",
+        "blmpop 0 1 w left count 0",
+        "blmpop 0 1 w left count 1 count 2",
+        "blmpop 0 1 text left",
+        "blmpop 0 2 absent text left",
     ];
     compare(&fixed, any);
 }
@@ -107,7 +141,8 @@ fn any(rng: &mut Rng) -> Request {
         command.extend((0..some).map(|_| word(rng)));
         command
     };
-    request(match rng.u8(..26) {
+    let timeout = || name("0.001");
+    request(match rng.u8(..31) {
         0 => push("lpush", rng),
         1 => push("rpush", rng),
         2 => push("lpushx", rng),
@@ -136,6 +171,16 @@ fn any(rng: &mut Rng) -> Request {
         22 => vec![name("rpoplpush"), key(rng), key(rng)],
         23 => {
             let mut command = vec![name("lmpop"), name("2"), key(rng), key(rng), side(rng)];
+            if rng.bool() {
+                command.extend([name("count"), number(rng)]);
+            }
+            command
+        }
+        26 => vec![name(rng.choice(["blpop", "brpop"]).expect("some")), key(rng), key(rng), timeout()],
+        27 => vec![name("brpoplpush"), key(rng), key(rng), timeout()],
+        28 => vec![name("blmove"), key(rng), key(rng), side(rng), side(rng), timeout()],
+        29 => {
+            let mut command = vec![name("blmpop"), timeout(), name("2"), key(rng), key(rng), side(rng)];
             if rng.bool() {
                 command.extend([name("count"), number(rng)]);
             }

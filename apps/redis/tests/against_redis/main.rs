@@ -5,12 +5,15 @@
 
 mod hashes;
 mod keys;
+mod lcs;
 mod lists;
 mod server;
 mod sets;
+mod sort;
 mod sorted_sets;
 mod strings;
 mod transactions;
+mod waiting;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -190,6 +193,15 @@ impl Both {
             Ok(CommandFn::Write(_)) => {
                 self.apply(&StoreCommand::Run { at_ms: now_ms, request, answered_by: AnsweredBy::Sender })
             }
+            // All that wait here wait for a moment.
+            Ok(CommandFn::Block(_)) => match self.apply(&StoreCommand::Wait { at_ms: now_ms, ticket: 0, request }) {
+                Reply::Waiting => {
+                    let cancel = StoreCommand::CancelWaits { at_ms: now_ms, tickets: vec![0] };
+                    assert_eq!(self.apply(&cancel), Reply::Integer(1));
+                    Reply::NullArray
+                }
+                reply => reply,
+            },
             Ok(CommandFn::Local) => panic!("the server answers this, not the store"),
         };
         self.as_tree(&reply)

@@ -79,6 +79,8 @@ impl Server {
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]);
         command.arg("--unixsocket").arg(&socket);
+        // It compares the strings of `SORT ALPHA` as the locale says.
+        command.env("LC_ALL", "C");
         let child = match command.stdout(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -106,15 +108,45 @@ impl Server {
     }
 
     pub(crate) fn ask(&mut self, words: &[Vec<u8>]) -> Tree {
-        let mut request = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            request.extend_from_slice(word);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.stream.get_mut().write_all(&request).expect("redis-server reads");
+        send(self.stream.get_mut(), words);
         Tree::read(&mut self.stream)
     }
+
+    /// Another connection, which speaks the same version of the protocol.
+    pub(crate) fn connect(&self, protocol: Protocol) -> Connection {
+        let stream = UnixStream::connect(&self.socket).expect("redis-server listens");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        let mut connection = Connection(BufReader::new(stream));
+        if protocol == Protocol::Resp3 {
+            connection.send(&[b"hello".to_vec(), b"3".to_vec()]);
+            connection.answer();
+        }
+        connection
+    }
+}
+
+/// A further connection to a redis-server.
+pub(crate) struct Connection(BufReader<UnixStream>);
+
+impl Connection {
+    pub(crate) fn send(&mut self, words: &[Vec<u8>]) {
+        send(self.0.get_mut(), words);
+    }
+
+    /// The next answer, which must come.
+    pub(crate) fn answer(&mut self) -> Tree {
+        Tree::read(&mut self.0)
+    }
+}
+
+fn send(stream: &mut UnixStream, words: &[Vec<u8>]) {
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    stream.write_all(&request).expect("redis-server reads");
 }
 
 impl Drop for Server {

@@ -182,6 +182,25 @@ const FIXED: &[&str] = &[
     "zpopmin str",
     "zpopmin str 0",
     "zmpop 2 none str min",
+    "zadd bz 1 a 2.5 b 3 c inf d 5 e",
+    "bzpopmin none bz 0",
+    "bzpopmax bz none 0",
+    "bzpopmin none str bz 0",
+    "bzpopmin none bz str 0",
+    "bzpopmin none 0.001",
+    "bzpopmax none x",
+    "bzpopmax none -1",
+    "bzpopmax none",
+    "bzmpop 0 1 bz max",
+    "bzmpop 0 2 none bz MIN count 2",
+    "bzmpop 0.001 1 none min",
+    "bzmpop x 0 bz min",
+    "bzmpop 0 0 bz min",
+    "bzmpop 0 1 bz mid",
+    "bzmpop 0 2 bz min",
+    "bzmpop 0 1 bz min count 0",
+    "bzmpop 0 1 bz min count 1 count 2",
+    "bzmpop 0 1 str min",
     "zrandmember str",
     "zrandmember str 0",
     "zunionstore str 1 v",
@@ -375,10 +394,12 @@ fn algebra(rng: &mut Rng) -> Request {
 
 fn pops(rng: &mut Rng) -> Request {
     let (key, name) = (key(rng), one(rng, &["zpopmin", "zpopmax"]));
-    match rng.u8(..4) {
+    match rng.u8(..6) {
         0 => words(&[&name, &key], []),
         1 => words(&[&name, &key, &rng.i8(-1..4).to_string()], []),
         2 => words(&["zmpop", "2", "none", &key, &one(rng, &["min", "max"])], []),
+        3 => words(&[&one(rng, &["bzpopmin", "bzpopmax"]), &key, "z0", "0.001"], []),
+        4 => words(&["bzmpop", "0.001", "2", &key, "z0", "max", "count", &rng.i8(0..4).to_string()], []),
         _ => words(&["zmpop", "2", &key, "z0", "min", "count", &rng.i8(0..4).to_string()], []),
     }
 }

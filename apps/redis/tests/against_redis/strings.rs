@@ -90,6 +90,40 @@ fn bits() {
         "bitpos a 0 1 2 bit byte",
         "bitpos absent 0",
         "bitpos absent 1",
+        "bitop not b a a",
+        "bitop nor b a",
+        "bitop and b",
+        "bitop AND b absent",
+        "rpush list x",
+        "bitop or b a list",
+        "bitop or list a absent a",
+        "get list",
+        "bitfield a",
+        "bitfield a get",
+        "bitfield a get u8",
+        "bitfield a get u64 0",
+        "bitfield a get u0 0",
+        "bitfield a get i65 0",
+        "bitfield a get x8 0",
+        "bitfield a get u 0",
+        "bitfield a get u8 x",
+        "bitfield a get u8 -1",
+        "bitfield a get u8 #x",
+        "bitfield a get u8 4294967296",
+        "bitfield a get u8 0 0",
+        "bitfield a set u8 0 x",
+        "bitfield a set u8 0",
+        "bitfield a overflow",
+        "bitfield a overflow up get u8 0",
+        "bitfield a overflow wrap",
+        "bitfield absent get u8 0 get i63 100",
+        "bitfield absent overflow fail set u4 #1 16 incrby i4 0 8",
+        "get absent",
+        "bitfield_ro a set u8 0 1",
+        "bitfield_ro a get i64 3",
+        "rpush l x",
+        "bitfield l get u8 0",
+        "bitfield l set u8 0 1",
     ];
     compare(&fixed, any_bit);
 }
@@ -225,7 +259,15 @@ fn any_bit(rng: &mut Rng) -> Request {
     let key = key(rng);
     let bit = |rng: &mut Rng| text(rng.u8(..2));
     let unit = |rng: &mut Rng| text(rng.choice(["bit", "BYTE"]).expect("some"));
-    match rng.u8(..12) {
+    match rng.u8(..16) {
+        12 => {
+            let name = rng.choice(["and", "OR", "xor", "not"]).expect("some");
+            let mut words = vec![text("bitop"), text(name), key];
+            words.extend((0..rng.usize(1..5)).map(|_| crate::key(rng)));
+            request(words)
+        }
+        13..15 => fields("bitfield", key, rng),
+        15 => fields("bitfield_ro", key, rng),
         0 => request(vec![text("set"), key, b"\xff".repeat(rng.usize(..20))]),
         1 => request(vec![text("set"), key, content(rng)]),
         2 => request(vec![text("del"), key]),
@@ -241,6 +283,28 @@ fn any_bit(rng: &mut Rng) -> Request {
         }
         _ => request(vec![text("bitpos"), key, bit(rng), index(rng), index(rng), unit(rng)]),
     }
+}
+
+/// A request for numbers of some bits.
+fn fields(name: &str, key: Vec<u8>, rng: &mut Rng) -> Request {
+    let mut words = vec![text(name), key];
+    for _ in 0..rng.u8(..4) {
+        let kind = text(format!("{}{}", rng.choice(["i", "u"]).expect("some"), rng.u8(1..66)));
+        let hash = if rng.bool() { "#" } else { "" };
+        let offset = text(format!("{hash}{}", rng.u8(..90)));
+        let number = match rng.u8(..3) {
+            0 => text(rng.i64(..)),
+            1 => text(rng.i64(..) >> rng.u8(..64)),
+            _ => text(rng.i8(..)),
+        };
+        match rng.u8(..if name == "bitfield" { 5 } else { 1 }) {
+            0 => words.extend([text("GET"), kind, offset]),
+            1 => words.extend([text("set"), kind, offset, number]),
+            2 | 3 => words.extend([text("IncrBy"), kind, offset, number]),
+            _ => words.extend([text("overflow"), text(rng.choice(["wrap", "SAT", "fail"]).expect("some"))]),
+        }
+    }
+    request(words)
 }
 
 #[test]

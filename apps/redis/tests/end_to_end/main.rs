@@ -2,6 +2,7 @@
 
 mod bank;
 mod beside_redis;
+mod blocking;
 mod clients;
 mod connections;
 mod durable;

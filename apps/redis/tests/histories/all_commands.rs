@@ -21,7 +21,7 @@ use squall::{
 };
 use squall_redis::{
     Reply, Store,
-    command::{self, CommandFn},
+    command::{self, CommandFn, Spec},
     message::{AnsweredBy, StoreCommand, WatchedKey},
     words,
 };
@@ -67,6 +67,8 @@ const CHANGES: &[&str] = &[
     "decr S",
     "decrby S N",
     "setbit S N 1",
+    "bitop xor S S S",
+    "bitfield S overflow sat set u4 #N V incrby i7 N N",
     "incrbyfloat S 0.5",
     "setrange S N V",
     "mset S V S V",
@@ -98,6 +100,12 @@ const CHANGES: &[&str] = &[
     "rpoplpush L L",
     "lmpop 2 L L left count N",
     "ltrim L N 10",
+    "blpop L L 0",
+    "brpop L 1",
+    "blmove L L right left 0",
+    "brpoplpush L L 0",
+    "blmpop 0 2 L L left count N",
+    "sort L by weight* limit 0 9 get # get S* alpha desc store L",
     "linsert L before V V",
     "lrem L N V",
     "lset L N V",
@@ -116,6 +124,9 @@ const CHANGES: &[&str] = &[
     "zpopmin Z",
     "zpopmax Z N",
     "zmpop 2 Z Z min count N",
+    "bzpopmin Z 0",
+    "bzpopmax Z Z 1",
+    "bzmpop 0 2 Z Z max count N",
     "zremrangebylex Z [f1 [f2",
     "zremrangebyrank Z 0 0",
     "zremrangebyscore Z (3 4",
@@ -129,6 +140,9 @@ const CHANGES: &[&str] = &[
 const LOOKS: &[&str] = &[
     "get S",
     "strlen S",
+    "lcs S S idx withmatchlen",
+    "bitfield_ro S get u8 N",
+    "sort_ro M alpha desc",
     "pttl S",
     "type H",
     "exists S L",
@@ -191,7 +205,7 @@ impl Server {
         let (at_ms, request) = (self.clock_ms(), words::join(&words));
         let spec = command::check(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
         match spec.run {
-            CommandFn::Write(_) => self
+            CommandFn::Write(_) | CommandFn::Block(_) => self
                 .group
                 .submit(&StoreCommand::Run { at_ms, request, answered_by: AnsweredBy::Sender })
                 .await
@@ -436,7 +450,8 @@ fn whatever_changes_the_state_is_simulated() {
     let is_simulated = |name: &str| CHANGES.iter().any(|line| line.split(' ').next() == Some(name));
     // One changes nothing, and the others would remove the keys whose history is checked.
     let is_apart = |name| ["publish", "flushdb", "flushall"].contains(&name);
-    let changes = command::all().filter(|spec| matches!(spec.run, CommandFn::Write(_)) && !is_apart(spec.name));
+    let is_change = |spec: &Spec| matches!(spec.run, CommandFn::Write(_) | CommandFn::Block(_));
+    let changes = command::all().filter(|spec| is_change(spec) && !is_apart(spec.name));
     let missing: Vec<_> = changes.map(|spec| spec.name).filter(|name| !is_simulated(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

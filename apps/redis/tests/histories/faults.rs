@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use squall::NodeId;
-use squall_redis::Store;
 
 use super::{FAILURE_TIMEOUT, FAULTS_BEGIN_WITHIN, Replica, Simulation};
 
@@ -104,7 +103,7 @@ impl Simulation {
                 }
             }
             Fault::Launch(node) if !self.cluster.is_up(node) => {
-                let group = self.cluster.declare(node, "kv", Store::at(node));
+                let group = self.cluster.declare(node, "kv", self.ends.store(node));
                 self.cluster.launch(node).expect("it starts");
                 self.replicas.insert(node, Replica { group, stopped: None, leaves: false });
                 self.add_clients(node);

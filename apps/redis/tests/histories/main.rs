@@ -11,6 +11,7 @@ mod model;
 mod register;
 #[path = "../../../../tests/support/seeds.rs"]
 mod seeds;
+mod waits;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -30,6 +31,7 @@ use self::{
     faults::{Fault, Stop},
     model::{Register, Step, number},
     register::{Answer, Failed, Wish, ask},
+    waits::Ends,
 };
 
 /// The number of seeds that run.
@@ -86,6 +88,7 @@ struct Simulation {
     values: i64,
     histories: [Vec<Operation<Register>>; KEYS],
     seen: Seen,
+    ends: Ends,
 }
 
 /// The counts of a run.
@@ -121,7 +124,8 @@ impl Simulation {
         let view_log =
             [ViewLogKind::Scripted, ViewLogKind::Raft, ViewLogKind::Raft, ViewLogKind::RaftOnDisks][rng.usize(..4)];
         let mut cluster = Cluster::new(config, Options { net, view_log, ..Options::default() }, rng.u64(..));
-        let groups = cluster.group("kv", Store::at);
+        let ends = Ends::default();
+        let groups = cluster.group("kv", |node| ends.store(node));
         cluster.start().expect("the cluster starts");
         let replica = |(&id, group)| (NodeId(id), Replica { group, stopped: None, leaves: false });
         let mut simulation = Simulation {
@@ -135,6 +139,7 @@ impl Simulation {
             values: 0,
             histories: Default::default(),
             seen: Seen::default(),
+            ends,
         };
         ids.iter().for_each(|&id| simulation.add_clients(NodeId(id)));
         simulation.plan_faults();

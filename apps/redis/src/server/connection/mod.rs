@@ -46,6 +46,10 @@ const KEPT_OUT_BYTES: usize = 64 << 10;
 /// The most times that a connection reads before others get their turns: a client may send without end.
 const MAX_ROUNDS: usize = 8;
 
+/// The bytes of later requests that are read while one waits for an element. They are read so that a client is noticed
+/// that goes meanwhile.
+const MAX_BYTES_AHEAD: usize = 1 << 20;
+
 /// The time for which a client may go on sending after it was told why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -136,8 +140,10 @@ impl<R: Replica> Connection<'_, R> {
                 }
             }
             moved |= self.poll_write(stream, context)?;
-            let is_done =
-                self.is_closing || (self.is_over && !self.is_held && self.is_hungry && self.session.is_idle());
+            let is_done = self.is_closing
+                || (self.is_over && !self.is_held && self.is_hungry && self.session.is_idle())
+                // As in Redis, a client that has gone waits for nothing.
+                || (self.is_over && self.session.is_waiting());
             if is_done && self.out.is_empty() {
                 return Poll::Ready(Ok(()));
             }
@@ -229,7 +235,8 @@ impl<R: Replica> Connection<'_, R> {
     }
 
     fn poll_read(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
-        if !self.is_hungry || self.is_over || self.session.is_closing() {
+        let reads_ahead = self.session.is_waiting() && self.requests.unread() < MAX_BYTES_AHEAD;
+        if !(self.is_hungry || reads_ahead) || self.is_over || self.session.is_closing() {
             return Ok(false);
         }
         let Poll::Ready(bytes) = pin!(stream.read_buf(self.requests.space(READ_BYTES))).poll(context) else {

@@ -8,7 +8,7 @@ use tokio::{
     io::{DuplexStream, duplex, split},
     runtime::Builder,
     task::{LocalSet, spawn_local, yield_now},
-    time::timeout,
+    time::{Sleep, sleep, timeout},
 };
 
 use super::*;
@@ -165,6 +165,7 @@ impl Replica for Actor {
     type Look = Asked<Look>;
     type Watch = Asked<Vec<WatchedKey>>;
     type Info = std::future::Ready<Reply>;
+    type Timer = Pin<Box<Sleep>>;
     fn now_ms(&self) -> u64 {
         self.0.borrow().shell.now_ms
     }
@@ -173,6 +174,10 @@ impl Replica for Actor {
     }
     fn uptime(&self) -> Duration {
         Duration::from_millis(self.now_ms())
+    }
+
+    fn timer(&self, after: Duration) -> Pin<Box<Sleep>> {
+        Box::pin(sleep(after))
     }
     fn write(&self, command: &StoreCommand) -> Writing {
         let mut writing =
@@ -326,7 +331,8 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     ];
     let wrong = ["get", "what is this", "set a", "hello 4", "subscribe", "exec now", "client what"];
     let any = |lines: &[&'static str]| proptest::sample::select(lines.to_vec()).prop_map(encode_request);
-    let transaction = vec(prop_oneof![any(&writes), any(&reads), any(&own)], 0..4)
+    let waits = ["blpop l 0", "blmove l b left right 1"];
+    let transaction = vec(prop_oneof![any(&writes), any(&reads), any(&own), any(&waits)], 0..4)
         .prop_map(|queued| [encode_request("multi"), queued.concat(), encode_request("exec")].concat());
     prop_oneof![
         30 => any(&writes),
@@ -401,6 +407,15 @@ proptest! {
             rest = next.expect("it was just seen");
         }
         prop_assert_eq!(rest, "");
+    }
+}
+
+#[test]
+fn a_client_that_goes_while_its_request_waits_is_noticed_whatever_it_sent_behind() {
+    for behind in [0, 1, 10_000] {
+        let requests = ["incr a", "blpop none 0"].into_iter().chain(std::iter::repeat_n("ping", behind));
+        let pieces = requests.map(encode_request).collect();
+        assert_eq!(run(converse(actor(1, 5), pieces, 1000)), b":1\r\n", "{behind} requests behind");
     }
 }
 

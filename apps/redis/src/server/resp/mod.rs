@@ -127,6 +127,11 @@ impl RequestBuffer {
         &mut self.bytes
     }
 
+    /// The bytes that were not looked at yet, or are a part of the first request.
+    pub(super) fn unread(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
     /// The bytes of memory that it takes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity() + self.request.capacity()

@@ -71,7 +71,10 @@ impl<R: Replica> Session<R> {
     /// Whether a request waits for the end of a pause.
     pub(super) fn is_paused(&self, spec: &Spec, words: &[&[u8]]) -> bool {
         let pause = &self.operations.pause;
-        let is_write = || matches!(spec.run, CommandFn::Write(_)) || (spec.name == "exec" && self.transaction.writes());
+        let is_write = || {
+            matches!(spec.run, CommandFn::Write(_) | CommandFn::Block(_))
+                || (spec.name == "exec" && self.transaction.writes())
+        };
         pause.holds(true) && pause.holds(is_write()) && !is_unpause(words)
     }
 }

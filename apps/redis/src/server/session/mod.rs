@@ -9,6 +9,7 @@
 //!   one waits for their answers.
 //! - A *write* after a look waits for it, or the look could show the write.
 //! - A request that changes the session itself waits until everything before it was answered.
+//! - Nothing is taken behind a request that may *wait for an element*, until that is answered.
 
 mod admission;
 mod look;
@@ -18,6 +19,7 @@ mod measure_tests;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::{
     collections::VecDeque,
@@ -28,8 +30,8 @@ use std::{
     time::Duration,
 };
 
-use self::measure::PendingAnswers;
 pub(super) use self::{look::Look, requests::ServerReport};
+use self::{measure::PendingAnswers, waiting::Wait};
 use super::{
     clients::ConnectedClient,
     operations::Operations,
@@ -59,6 +61,7 @@ pub(super) trait Replica {
     type Look: Future<Output = Result<Look, Error>> + Unpin;
     type Watch: Future<Output = Result<Vec<WatchedKey>, Error>> + Unpin;
     type Info: Future<Output = Reply> + Unpin;
+    type Timer: Future<Output = ()> + Unpin;
 
     /// The clock, in milliseconds since 1970.
     fn now_ms(&self) -> u64;
@@ -72,6 +75,19 @@ pub(super) trait Replica {
     /// The replicas that answer requests that only look but take a turn in the order.
     fn answered_by(&self) -> AnsweredBy {
         AnsweredBy::Sender
+    }
+
+    /// Resolves after a time.
+    fn timer(&self, after: Duration) -> Self::Timer;
+
+    /// Whether a request may wait here until there is something to take.
+    fn may_wait(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Whether a loss of power of all replicas could undo what this one has applied, until a look was answered.
+    fn is_durable(&self) -> bool {
+        false
     }
 
     /// Hands a command to the group.
@@ -138,6 +154,7 @@ pub(super) struct Session<R: Replica> {
     replica: R,
     operations: Arc<Operations>,
     client: Arc<ConnectedClient>,
+    hub: Arc<Hub>,
     subscriptions: Subscriptions,
     transaction: Transaction,
     protocol: Protocol,
@@ -176,6 +193,7 @@ enum Owed<R: Replica> {
     Look,
     Watch(R::Watch),
     Info(R::Info),
+    Wait(Wait<R>),
 }
 
 struct Sent<R: Replica> {
@@ -200,6 +218,7 @@ impl<R: Replica> Session<R> {
             replica,
             operations: Arc::clone(operations),
             client: Arc::clone(client),
+            hub: Arc::clone(hub),
             subscriptions: Subscriptions::new(hub, client.id, client.bell()),
             transaction: Transaction::new(max_command_bytes),
             protocol: Protocol::default(),
@@ -254,11 +273,11 @@ impl<R: Replica> Session<R> {
             && self.owed_bytes + self.pending.bytes() < MAX_OWED_BYTES
     }
 
-    /// Whether later requests may depend on the last owed answer: keys are about to be watched, or the server itself
-    /// has to add to the answer of a transaction.
+    /// Whether later requests may depend on the last owed answer: keys are about to be watched, a request may wait for
+    /// an element, or the server itself has to add to the answer of a transaction.
     fn is_awaited(&self) -> bool {
         match self.owed.back() {
-            Some(Owed::Watch(_)) => true,
+            Some(Owed::Watch(_) | Owed::Wait(_)) => true,
             Some(Owed::Write(sent)) => sent.locals.as_ref().is_some_and(|locals| !locals.is_empty()),
             _ => false,
         }
@@ -314,6 +333,7 @@ impl<R: Replica> Session<R> {
                 Taken::Yes
             }
             CommandFn::Read(_) => self.take_read(spec, request, context),
+            CommandFn::Block(read) => self.take_waiting(read, request, context),
             CommandFn::Write(_) | CommandFn::Local => self.take_write(request, context),
         }
     }
@@ -474,6 +494,7 @@ impl<R: Replica> Session<R> {
                 watched.and_then(|watched| self.transaction.watch(watched).map(|()| Reply::OK)).into()
             }
             Owed::Info(info) => ready!(Pin::new(info).poll(context)),
+            Owed::Wait(_) => ready!(self.poll_wait(context)),
             Owed::Answer(_) => {
                 let Some(Owed::Answer(answer)) = self.owed.pop_front() else { unreachable!("it was just seen") };
                 self.owed_bytes -= answer.payload_bytes();

@@ -235,6 +235,59 @@ def lists(page):
 
 
 @part
+def waits(page):
+    a, b, c, key, other = page.a, page.b, page.c, page.key("queue"), page.key("queue2")
+    assert a.blpop([key, other], timeout=0.05) is None
+    # Consumers of two replicas wait for what is pushed at the third; each job is given to one.
+    jobs, taken = [f"job{n}" for n in range(60)], []
+
+    def consume(client):
+        while (job := client.blpop([other, key], timeout=0)[1]) != "stop":
+            taken.append(job)
+
+    consumers = [threading.Thread(target=consume, args=[client]) for client in (page.client(0), page.client(1)) * 2]
+    for consumer in consumers:
+        consumer.start()
+    for job in jobs:
+        c.rpush(key, job)
+    c.rpush(other, *["stop"] * len(consumers))
+    for consumer in consumers:
+        consumer.join()
+    equal(sorted(taken + a.lrange(key, 0, -1)), sorted(jobs))
+    a.delete(key)
+    a.rpush(key, "x", "y", "z")
+    equal(list(b.brpop(key, timeout=1)), [key, "z"])
+    equal(c.blmove(key, other, 1, "LEFT", "RIGHT"), "x")
+    equal(a.brpoplpush(key, other, timeout=1), "y")
+    equal(b.blmpop(1, 2, key, other, direction="LEFT", count=9), [other, ["y", "x"]])
+    a.zadd(key, {"one": 1, "two": 2, "three": 3, "four": 4})
+    equal(list(c.bzpopmin(key, timeout=1)), [key, "one", 1.0])
+    equal(list(a.bzpopmax(key, timeout=1)), [key, "four", 4.0])
+    name, popped = b.bzmpop(1, 1, [key], min=True, count=9)
+    equal([name, floats(popped)], [key, [("two", 2.0), ("three", 3.0)]])
+
+
+@part
+def bits_and_sorts(page):
+    a, b, c, key, other = page.a, page.b, page.c, page.key("bits"), page.key("bits2")
+    a.set(key, b"\x0f")
+    a.set(other, b"\x3c")
+    equal([b.bitop("AND", page.key("and"), key, other), c.getbit(page.key("and"), 4)], [1, 1])
+    equal(a.bitfield(page.key("field")).set("u8", "#1", 200).incrby("u8", "#1", 100, "SAT").get("u8", "#1").execute(), [0, 255, 255])
+    a.mset({page.key("left"): "ohmytext", page.key("right"): "mynewtext"})
+    equal(b.lcs(page.key("left"), page.key("right")), "mytext")
+    equal(c.lcs(page.key("left"), page.key("right"), len=True), 6)
+    numbers = page.key("numbers")
+    a.rpush(numbers, 3, 1, 2)
+    a.mset({page.key("weight1"): 9, page.key("weight2"): 8, page.key("weight3"): 7})
+    equal(b.sort(numbers), ["1", "2", "3"])
+    equal(c.sort(numbers, by=page.key("weight*"), get=["#", page.key("weight*")]), ["3", "7", "2", "8", "1", "9"])
+    equal(a.sort(numbers, desc=True, start=0, num=2, store=page.key("sorted")), 2)
+    equal(b.lrange(page.key("sorted"), 0, -1), ["3", "2"])
+    equal(c.sort_ro(numbers, alpha=True, desc=True), ["3", "2", "1"])
+
+
+@part
 def sets(page):
     a, b, c, key, other = page.a, page.b, page.c, page.key("set"), page.key("set2")
     equal(a.sadd(key, "a", "b", "c", "a"), 3)

@@ -1,148 +1,20 @@
-use std::{cell::RefCell, collections::HashMap, rc::Rc, task::Waker};
+mod puppet;
+mod waiting;
+
+use std::{cell::RefCell, rc::Rc, task::Waker};
 
 use proptest::{collection::vec, prelude::*};
 
+use self::puppet::Puppet;
+pub(super) use self::puppet::Strings;
 use super::*;
 use crate::{
     command,
     keyspace::Publish,
-    server::{
-        clients::Clients,
-        describe,
-        wake::{Bell, Bells},
-    },
+    server::wake::{Bell, Bells},
 };
 
 const MAX_COMMAND_BYTES: usize = 1000;
-
-/// A replica whose commands are delivered, and whose looks are answered, when the test says so. Its answer to a write
-/// is the write's number; to a read, minus the number of writes delivered.
-#[derive(Clone, Default)]
-pub(super) struct Puppet(pub(super) Rc<RefCell<Strings>>);
-
-#[derive(Default)]
-pub(super) struct Strings {
-    /// The number of commands that find room.
-    pub(super) room: usize,
-    pub(super) submitted: Vec<StoreCommand>,
-    pub(super) delivered: usize,
-    pub(super) looks: Vec<usize>,
-    pub(super) answers_looks: bool,
-    pub(super) has_ended: bool,
-    /// The length of the answers to reads, in bytes; `None` for a number.
-    pub(super) answer_bytes: usize,
-    pub(super) password: Option<&'static str>,
-    pub(super) versions: HashMap<Vec<u8>, u64>,
-    pub(super) uptime: Duration,
-}
-
-pub(super) struct FakeWrite {
-    puppet: Puppet,
-    command: Option<StoreCommand>,
-    number: Option<usize>,
-}
-
-impl Future for FakeWrite {
-    type Output = Result<Reply, Error>;
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let puppet = self.puppet.clone();
-        let mut strings = puppet.0.borrow_mut();
-        if strings.submitted.len() < strings.room
-            && let Some(command) = self.command.take()
-        {
-            strings.submitted.push(command);
-            self.number = Some(strings.submitted.len());
-        }
-        match self.number {
-            Some(number) if number <= strings.delivered => Poll::Ready(Ok(match &strings.submitted[number - 1] {
-                StoreCommand::Transaction { requests, .. } => Reply::Array(vec![Reply::Integer(0); requests.len()]),
-                _ => Reply::Integer(number as i64),
-            })),
-            _ => Poll::Pending,
-        }
-    }
-}
-
-impl Write for FakeWrite {
-    fn is_accepted(&self) -> bool {
-        self.number.is_some()
-    }
-}
-
-pub(super) struct FakeLook(Puppet, Option<Look>);
-
-impl Future for FakeLook {
-    type Output = Result<Look, Error>;
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let puppet = self.0.clone();
-        let strings = puppet.0.borrow();
-        if !strings.answers_looks {
-            return Poll::Pending;
-        }
-        let mut look = self.1.take().expect("a look is answered once");
-        look.answer_by(|_, _| match strings.answer_bytes {
-            0 => Reply::Integer(-(strings.delivered as i64)),
-            bytes => Reply::Bytes(vec![0; bytes].into()),
-        });
-        Poll::Ready(Ok(look))
-    }
-}
-
-impl Replica for Puppet {
-    type Write = FakeWrite;
-    type Look = FakeLook;
-    type Watch = std::future::Ready<Result<Vec<WatchedKey>, Error>>;
-    type Info = std::future::Ready<Reply>;
-    fn now_ms(&self) -> u64 {
-        1
-    }
-    fn now_us(&self) -> u64 {
-        1001
-    }
-    fn uptime(&self) -> Duration {
-        self.0.borrow().uptime
-    }
-    fn write(&self, command: &StoreCommand) -> FakeWrite {
-        let mut write = FakeWrite { puppet: self.clone(), command: Some(command.clone()), number: None };
-        let _ = Pin::new(&mut write).poll(&mut context());
-        write
-    }
-    fn look(&self, look: Look) -> FakeLook {
-        self.0.borrow_mut().looks.push(look.left());
-        FakeLook(self.clone(), Some(look))
-    }
-    fn watch(&self, keys: Vec<Vec<u8>>, _clock_ms: u64) -> Self::Watch {
-        let version = |key: &[u8]| self.0.borrow().versions.get(key).copied();
-        let watched = keys.into_iter().map(|key| {
-            let version = version(&key);
-            WatchedKey { key, present: version.is_some(), version: version.unwrap_or(0) }
-        });
-        std::future::ready(Ok(watched.collect()))
-    }
-    fn info(&self, _: ServerReport) -> Self::Info {
-        std::future::ready(Reply::Integer(self.0.borrow().delivered as i64))
-    }
-    fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
-        match spec.name {
-            "client" => Clients::default().answer(client, words).into(),
-            "command" => describe::answer(words).into(),
-            "pubsub" => Hub::default().answer(words).into(),
-            _ => Reply::status("LOCAL"),
-        }
-    }
-    fn others(&self) -> usize {
-        2
-    }
-    fn has_no_messages(&self) -> Option<Error> {
-        self.0.borrow().has_ended.then_some(Error::fixed("CLUSTERDOWN it has ended"))
-    }
-    fn wants_password(&self) -> bool {
-        self.0.borrow().password.is_some()
-    }
-    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        user == b"default" && self.0.borrow().password.is_none_or(|right| right.as_bytes() == password)
-    }
-}
 
 pub(super) fn context() -> Context<'static> {
     Context::from_waker(Waker::noop())
