@@ -1,7 +1,8 @@
 //! The time from each request to its answer, for the server's statistics and `SLOWLOG`; and the view of `MONITOR`.
 //!
 //! The clock is read once for the requests that arrive together, and once for the answers that are known together. So
-//! requests of one pipeline are measured together.
+//! requests of one pipeline are measured together. If they are slow, `SLOWLOG` lists one of each command in a row: the
+//! others would say the same, push out other entries, and cost time where there is too little already.
 
 use std::{
     collections::VecDeque,
@@ -38,6 +39,8 @@ pub(super) struct PendingAnswers {
     /// The times of the requests taken, and of the answers known, in this batch.
     batch: Option<Duration>,
     answers: Option<Duration>,
+    /// The place of the command of the last slow request among these answers.
+    slow: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -57,7 +60,7 @@ impl PendingAnswers {
     }
 
     pub(super) fn begin_batch(&mut self) {
-        (self.batch, self.answers) = (None, None);
+        (self.batch, self.answers, self.slow) = (None, None, None);
     }
 
     /// Notes that a transaction's answer is owed.
@@ -185,7 +188,7 @@ impl<R: Replica> Session<R> {
             let each = took / (specs.len().max(1) as u32);
             specs.iter().zip(answers).for_each(|(spec, answer)| statistics.call(spec, each, answer));
         }
-        if slow_log.is_slow(spec, took) {
+        if slow_log.is_slow(spec, took) && self.pending.slow.replace(spec.place) != Some(spec.place) {
             let since_1970 = Duration::from_millis(self.replica.now_ms());
             let client = (self.client.peer().to_string(), self.client.details().name.clone());
             let from = &self.pending.excerpts[self.pending.answered_bytes..];

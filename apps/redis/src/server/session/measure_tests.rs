@@ -23,6 +23,7 @@ impl Bench {
     /// The answers to requests, each of which waits for the one before to be answered.
     fn ask_each(&mut self, lines: &[&str]) -> Vec<String> {
         let mut ask = |line: &&str| {
+            self.session.begin_batch();
             self.take_all(&[line]);
             self.session.look(&mut context());
             self.answers()
@@ -105,6 +106,18 @@ fn slow_requests_are_logged_without_their_passwords() {
     assert!(shown.contains(r#"["hello", "3", "auth", "(redacted)", "(redacted)"]"#) && !shown.contains("secret"));
     assert_eq!(shown.matches("subscribe").count(), 1, "it has two answers");
     assert_eq!(bench.session.pending.bytes(), 0, "nothing is kept of what was answered");
+}
+
+#[test]
+fn of_the_same_requests_of_a_slow_pipeline_one_is_logged() {
+    let mut bench = with_room(10);
+    bench.operations.slow_log.set_slower_than_us(5000);
+    bench.take_all(&["incr a", "incr b", "set k v", "flushall", "incr c"]);
+    bench.wait(5);
+    bench.deliver(5);
+    assert_eq!(bench.answers().len(), 5);
+    let logged: Vec<_> = bench.slow().split('[').filter_map(|part| part.split('"').nth(1).map(str::to_owned)).collect();
+    assert_eq!(logged, ["incr", "flushall", "set", "incr"]);
 }
 
 #[test]
