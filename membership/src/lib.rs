@@ -48,6 +48,7 @@ mod view;
 mod view_log;
 mod view_log_state;
 
+pub use active_view::ViewChangeWait;
 pub use detector::Detector;
 pub use end::{Cause, EndReason};
 pub use input::{Effect, Input, MemberEvidence, Settings};

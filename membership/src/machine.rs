@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    active_view::ActiveView,
+    active_view::{ActiveView, ViewChangeWait},
     end::{Cause, EndReason},
     input::{Effect, Input, MemberEvidence, Settings},
     lead::staying,
@@ -88,6 +88,15 @@ impl Membership {
     /// Members of the view that have not come to it from the one before, as long as it is not connected.
     pub fn lingering(&self) -> Option<WatchedMembers> {
         self.active.as_ref().filter(|_| !self.ended)?.lingers()
+    }
+
+    /// The thing for which this node's view change waits; None in a view that goes on as it is, and in none.
+    pub fn awaits(&self) -> Option<ViewChangeWait> {
+        match &self.active {
+            _ if self.ended => None,
+            _ if self.installing.is_some() => Some(ViewChangeWait::HandOver),
+            active => active.as_ref()?.awaits(),
+        }
     }
 
     /// The endpoints whose completions belong to this layer. Those of a view stay until the next one is connected.

@@ -168,6 +168,22 @@ pub fn show_size(bytes: usize) -> String {
     unit.map_or_else(|| format!("{bytes} B"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
+/// Writes about so many bytes so that [`size`] reads it: in the largest unit of which there are ten or more.
+pub fn show_about_size(bytes: u64) -> String {
+    let unit = SIZES.into_iter().find(|(unit, _)| bytes >= unit * 10 || bytes > 0 && bytes.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{bytes} B"), |(unit, name)| format!("{} {name}", bytes / unit))
+}
+
+/// Writes about so long a time so that [`time`] reads it: in the largest unit of which there are ten or more, and at
+/// least in milliseconds.
+pub fn show_about_time(time: Duration) -> String {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let units = TIMES.into_iter().filter(|(unit, _)| *unit >= 1_000_000);
+    let is_fit = |unit: u64| nanos >= unit * 10 || nanos > 0 && nanos.is_multiple_of(unit);
+    let (unit, name) = units.into_iter().find(|(unit, _)| is_fit(*unit)).unwrap_or((1_000_000, "ms"));
+    format!("{}{name}", nanos / unit)
+}
+
 /// Writes a range of sizes.
 pub fn show_sizes(range: RangeInclusive<usize>) -> String {
     format!("{} to {}", show_size(*range.start()), show_size(*range.end()))
@@ -240,6 +256,30 @@ mod tests {
         for wrong in ["", "s", "5 minutes", "-1s", "1e400", "nan", "-1e-3", "99999999999999999d"] {
             assert!(seconds(wrong).unwrap_err().contains("such as 500ms"), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn what_is_written_roughly_is_read_again_and_is_less_than_a_tenth_too_small() {
+        for (bytes, text) in [(0, "0 B"), (10_239, "10239 B"), (10_240, "10 KiB"), (1 << 20, "1 MiB")] {
+            assert_eq!(show_about_size(bytes), text);
+        }
+        assert_eq!((show_about_size(u64::MAX), show_about_size(3_300_000)), ("16777215 TiB".into(), "3222 KiB".into()));
+        for bytes in (0..63).map(|bits| (1_u64 << bits) + 12_345) {
+            let read = size(&show_about_size(bytes)).expect("it is a size");
+            assert!(read <= bytes && bytes - read <= bytes / 10, "{bytes} is written as {read}");
+        }
+        for (micros, text) in [
+            (0, "0ms"),
+            (900, "0ms"),
+            (1_400_000, "1400ms"),
+            (12_345_678, "12s"),
+            (90_000_000, "90s"),
+            (7_200_000_000, "2h"),
+        ] {
+            assert_eq!(show_about_time(Duration::from_micros(micros)), text);
+        }
+        let long = seconds(&show_about_time(Duration::MAX)).expect("it is a time");
+        assert!(long > Duration::from_secs(18_000_000_000), "{long:?}");
     }
 
     #[test]

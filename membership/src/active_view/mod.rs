@@ -1,6 +1,7 @@
 //! A node's time in one view: from its installation until everything that it delivers is delivered.
 
 mod step;
+mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +26,8 @@ use crate::{
     view::{Seq, ShardId, View},
     view_log::{Proposal, Report},
 };
+
+pub use self::waits::ViewChangeWait;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {

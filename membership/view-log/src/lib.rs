@@ -40,7 +40,7 @@ mod wire;
 pub use disk::{Directory, StorageError};
 pub use log::{Inlet, Log, Monitor};
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
-pub use shared::ViewLogStatus;
+pub use shared::{SearchStatus, ViewLogStatus};
 #[cfg(feature = "sim")]
 pub use sim::{Eligibility, SimDisk, SimLog};
 pub use wire::{Contact, MAX_MESSAGE, Transport};

@@ -6,6 +6,7 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use squall_fabric::{NodeId, sync::Lock};
@@ -48,6 +49,24 @@ pub struct ViewLogStatus {
     pub outside: Option<Proposal>,
     /// The reason for which nothing can be decided without an operator, and what to do, if that is so.
     pub stuck: Option<String>,
+    /// The voters of which nothing was heard for long, while this node leads, or misses a leader and asks them. Else
+    /// empty: nodes that do not lead say nothing to each other.
+    pub silent: Vec<NodeId>,
+    /// The node's search for its place, while it has none.
+    pub search: Option<SearchStatus>,
+}
+
+/// A node's search for its place in a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SearchStatus {
+    /// The time for which it has searched.
+    pub waited: Duration,
+    /// The nodes for which a group that forms waits, as far as this node knows.
+    pub missing: Vec<NodeId>,
+    /// The latest answer of each node that gave one a moment ago, in words to be read behind a colon.
+    pub answers: Vec<(NodeId, String)>,
+    /// The nodes that are asked and do not answer, each by its name, or by its addresses if it has no name yet.
+    pub silent: Vec<String>,
 }
 
 /// The news that the log's task leaves for its owner.

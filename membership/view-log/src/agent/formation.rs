@@ -31,7 +31,7 @@ pub(super) struct Formation {
     /// The layout and the founders, as a founder has told a witness.
     told: Option<(Layout, Vec<NodeId>)>,
     /// The nodes for which the group waits, by the word of its founders.
-    missing: Option<Vec<NodeId>>,
+    pub(super) missing: Option<Vec<NodeId>>,
     /// The view of the group that others have told of.
     group: Option<Arc<View>>,
     /// The voters that have forgotten how they voted, and the node that says so.
@@ -50,7 +50,7 @@ pub(super) struct Formation {
 /// The most contacts that are all asked at once. Of more, the nodes that form the group are, and some of the others in
 /// turns. Each stream costs both sides a handshake, and all with all would cost a large group's host more than its
 /// formation.
-const FEW: usize = 8;
+pub(super) const FEW: usize = 8;
 
 /// The number of questions of which one also goes to one of the other contacts, while the nodes that form a group
 /// answer: others may know of a group that these do not.
@@ -137,7 +137,9 @@ impl<C: Types> Agent<C> {
         self.network.set_lives(self.store.lives());
         self.network.set_me(me.clone());
         self.shared.lock().me = me.clone();
-        self.wants = Some(me);
+        if self.wants.replace(me).is_none() {
+            self.search.begin(self.now);
+        }
     }
 
     /// Asks the nodes that it knows of for its place, or for news.
@@ -184,15 +186,7 @@ impl<C: Types> Agent<C> {
     /// Asks all contacts, if they are few. Of many, it asks the nodes that form the group, and others in turns, twice
     /// as many each time until a node answers.
     fn ask_around(&mut self, contacts: &[Contact], wants: Wants) {
-        let (peers, voters) = self.peers();
-        let votes = |node| peers.iter().any(|(voter, peer)| voters.contains(voter) && peer.member.node == node);
-        let forms = |contact: &&Contact| match (&self.settings.start, contact.node) {
-            (Start::List { members, witnesses }, Some(node)) => {
-                members.first().into_iter().chain(witnesses).any(|first| first.node == Some(node)) || votes(node)
-            }
-            (_, node) => node.is_some_and(votes),
-        };
-        let (first, others): (Vec<_>, Vec<_>) = contacts.iter().partition(forms);
+        let (first, others) = self.by_turn(contacts);
         first.iter().for_each(|contact| self.say_hello(contact, wants));
         self.formation.asked += 1;
         let width = match (others.len(), self.is_answered()) {
@@ -211,6 +205,18 @@ impl<C: Types> Agent<C> {
             self.say_hello(others[(self.formation.next + turn) % others.len()], wants);
         }
         self.formation.next += width;
+    }
+
+    /// The contacts that form the group, which are asked each time, and the others.
+    pub(super) fn by_turn<'a>(&self, contacts: &'a [Contact]) -> (Vec<&'a Contact>, Vec<&'a Contact>) {
+        let (peers, voters) = self.peers();
+        let votes = |node| peers.iter().any(|(voter, peer)| voters.contains(voter) && peer.member.node == node);
+        contacts.iter().partition(|contact: &&Contact| match (&self.settings.start, contact.node) {
+            (Start::List { members, witnesses }, Some(node)) => {
+                members.first().into_iter().chain(witnesses).any(|first| first.node == Some(node)) || votes(node)
+            }
+            (_, node) => node.is_some_and(votes),
+        })
     }
 
     /// Whether a node has said a moment ago where the group is, or that it forms.
@@ -321,6 +327,9 @@ impl<C: Types> Agent<C> {
         if matches!(here, Here::Forming { .. }) && knows || matches!(here, Here::Group { .. }) {
             self.formation.answered = Some(self.now);
         }
+        if self.is_outside() {
+            self.search.note(from, &here, self.now);
+        }
         match here {
             Here::Forming { missing } => self.on_forming(from.node, missing),
             Here::OtherLife(_) => {}
@@ -401,15 +410,19 @@ impl<C: Types> Agent<C> {
     }
 
     /// The configured nodes of which it hears nothing.
-    fn absent(&self) -> Vec<NodeId> {
+    pub(super) fn absent(&self) -> Vec<NodeId> {
         let me = self.network.me().node;
         let nodes = self.settings.start.contacts().filter_map(|contact| contact.node);
         nodes.filter(|node| *node != me && !self.is_heard(*node)).collect()
     }
 
     /// Whether anything was heard of a node a moment ago.
-    fn is_heard(&self, node: NodeId) -> bool {
-        self.heard.get(&node).is_some_and(|heard| self.now - *heard <= self.settings.timing.hello * 10)
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
+        self.is_heard_within(node, self.settings.timing.hello * 10)
+    }
+
+    pub(super) fn is_heard_within(&self, node: NodeId, limit: Duration) -> bool {
+        self.heard.get(&node).is_some_and(|heard| self.now - *heard <= limit)
     }
 
     /// Takes note that the group for which this node asks is being formed.

@@ -11,6 +11,7 @@ mod leadership;
 mod messages;
 mod news;
 mod returns;
+mod search;
 mod went_back;
 
 use std::{
@@ -32,7 +33,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::{
     asks::Asks, election::Election, force::Move, formation::Formation, leader::Leading, leadership::Leadership,
-    messages::Asker, returns::Returns, went_back::WentBack,
+    messages::Asker, returns::Returns, search::Search, went_back::WentBack,
 };
 pub(crate) use self::{force::Forcing, input::Input};
 use crate::{
@@ -68,6 +69,7 @@ pub(crate) struct Agent<C: Types> {
     /// The latest life of each node that was heard, as a part in the log.
     lives: BTreeMap<NodeId, (Incarnation, u64)>,
     formation: Formation,
+    search: Search,
     leading: Leading,
     /// The request of an operator, while this node asks whether it may be forced.
     forcing: Option<Forcing>,
@@ -143,6 +145,7 @@ impl<C: Types> Agent<C> {
             heard: BTreeMap::new(),
             lives: BTreeMap::new(),
             formation: Formation::new(returns_to_log),
+            search: Search::default(),
             leading: Leading::default(),
             forcing: None,
             forced: None,

@@ -121,6 +121,8 @@ impl<C: Types> Agent<C> {
             went_back: self.went_back(),
             outside: self.wants.is_some().then(|| self.last()).flatten(),
             stuck: self.forgot().map(|(_, nodes)| forgotten(&nodes)),
+            silent: self.silent_voters(),
+            search: self.search(),
         };
         self.shared.lock().status = status;
     }
