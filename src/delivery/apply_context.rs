@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use rkyv::util::AlignedVec;
+use squall_fabric::NodeId;
 use squall_membership::{EndReason, ShardId};
 use squall_ordered::{
     Message, Payload,
@@ -32,13 +33,39 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) applied: AtomicU64,
+    pub(crate) applied_bytes: AtomicU64,
+    pub(crate) own: AtomicU64,
+    pub(crate) own_bytes: AtomicU64,
     pub(crate) skipped: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) overruns: AtomicU64,
 }
 
+/// The delivering thread's counts, until it publishes them.
+#[derive(Debug, Default)]
+pub(super) struct Unpublished {
+    applied: u64,
+    applied_bytes: u64,
+    /// The messages of this node among those.
+    own: u64,
+    own_bytes: u64,
+    skipped: u64,
+    pub(super) answered: u64,
+}
+
+impl Unpublished {
+    #[inline]
+    fn apply(&mut self, bytes: u64, is_own: bool) {
+        self.applied += 1;
+        self.applied_bytes += bytes;
+        self.own += u64::from(is_own);
+        self.own_bytes += if is_own { bytes } else { 0 };
+    }
+}
+
 /// The part of a group's delivery besides the replica that the application of messages needs.
 pub(super) struct ApplyContext<S: Service> {
+    pub(super) me: NodeId,
     pub(super) shared: Arc<GroupShared<S::Reply>>,
     pub(super) reads: Arc<Reads<S>>,
     pub(super) exchange: Arc<StateExchange>,
@@ -54,9 +81,7 @@ pub(super) struct ApplyContext<S: Service> {
     pub(super) time: Hlc,
     pub(super) jobs: Vec<Job<S>>,
     pub(super) wakers: Wakers,
-    pub(super) applied: u64,
-    pub(super) skipped: u64,
-    pub(super) answered: u64,
+    pub(super) counts: Unpublished,
     /// The message with which the application panicked.
     pub(super) poison: Option<Given>,
 }
@@ -83,9 +108,9 @@ impl<S: Service> ApplyContext<S> {
     /// Answers peeks, which show the replica as it is.
     pub(super) fn answer_peeks(&mut self, service: &S) {
         self.reads.take_peeks(&mut self.jobs);
-        let ApplyContext { jobs, wakers, answered, .. } = self;
+        let ApplyContext { jobs, wakers, counts, .. } = self;
         for mut job in jobs.drain(..) {
-            *answered += 1;
+            counts.answered += 1;
             job.look(Ok(service));
             job.answer().into_iter().for_each(|waker| wakers.push(waker));
         }
@@ -93,9 +118,9 @@ impl<S: Service> ApplyContext<S> {
 
     /// Answers linearizable reads; in a durable group, once the state that they saw can't be undone.
     pub(super) fn answer_reads(&mut self, service: &S) {
-        let ApplyContext { jobs, wakers, answered, durable, .. } = self;
+        let ApplyContext { jobs, wakers, counts, durable, .. } = self;
         for mut job in jobs.drain(..) {
-            *answered += 1;
+            counts.answered += 1;
             job.look(Ok(service));
             let job = match durable {
                 Some(durable) => durable.hold_read(job),
@@ -128,7 +153,7 @@ impl<S: Service> ApplyContext<S> {
         given.over();
         match taken {
             Ok(reply) => {
-                self.applied += 1;
+                self.counts.apply(message.payload.len() as u64, message.sender == self.me);
                 // A message without a reply has no waiting submitter.
                 reply.ok_or(Unapplied::Invalid)
             }
@@ -171,9 +196,9 @@ impl<S: Service> ApplyContext<S> {
     /// Counts and logs a message that is no command. All members have the same bytes, so all skip them.
     #[cold]
     fn skip(&mut self, message: &Message<'_>, invalid: &Invalid) {
-        self.skipped += 1;
+        self.counts.skipped += 1;
         // Logged ever more rarely, since a faulty node may send any number.
-        if self.skipped.is_power_of_two() {
+        if self.counts.skipped.is_power_of_two() {
             tracing::warn!(
                 group = %self.shared.admission.name,
                 sender = %message.sender,
@@ -181,16 +206,21 @@ impl<S: Service> ApplyContext<S> {
                 seq = message.seq.0,
                 bytes = message.payload.len(),
                 error = %invalid,
-                skipped = self.skipped,
+                skipped = self.counts.skipped,
                 "a message is no command, so no member applies it: its sender is faulty, or has another version"
             );
         }
     }
 
     pub(super) fn publish(&self) {
-        self.tally.applied.store(self.applied, Ordering::Relaxed);
-        self.tally.skipped.store(self.skipped, Ordering::Relaxed);
-        self.tally.reads.store(self.answered, Ordering::Relaxed);
+        let Unpublished { applied, applied_bytes, own, own_bytes, skipped, answered } = self.counts;
+        let tally = &*self.tally;
+        tally.applied.store(applied, Ordering::Relaxed);
+        tally.applied_bytes.store(applied_bytes, Ordering::Relaxed);
+        tally.own.store(own, Ordering::Relaxed);
+        tally.own_bytes.store(own_bytes, Ordering::Relaxed);
+        tally.skipped.store(skipped, Ordering::Relaxed);
+        tally.reads.store(answered, Ordering::Relaxed);
     }
 
     /// Releases the answers that wait for this version: all members have the messages up to it on disk.

@@ -28,7 +28,7 @@ use squall_runtime::blocking::Applying;
 
 use self::{
     apply::{Apply, FillBacklog, SkipApplied},
-    apply_context::{ApplyContext, fail, fail_read},
+    apply_context::{ApplyContext, Unpublished, fail, fail_read},
     pending_durable::PendingDurable,
     shard_change::{Fate, Installed, ShardChange},
     transfer_requests::TransferRequests,
@@ -93,6 +93,7 @@ impl<S: Service> Delivery<S> {
     pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<ReplicaCell<S>>, group: GroupHandles<S>) -> Delivery<S> {
         let GroupHandles { shared, reads, exchange, tally, log_writer } = group;
         let context = ApplyContext {
+            me,
             shared,
             reads,
             exchange,
@@ -104,9 +105,7 @@ impl<S: Service> Delivery<S> {
             time: Hlc(0),
             jobs: Vec::new(),
             wakers: Wakers::new(),
-            applied: 0,
-            skipped: 0,
-            answered: 0,
+            counts: Unpublished::default(),
             poison: None,
         };
         Delivery {
@@ -441,7 +440,7 @@ impl<S: Service> Task for Delivery<S> {
             self.resubmit();
         }
         let kept = self.keep(max);
-        let answered = self.context.answered;
+        let answered = self.context.counts.answered;
         let Delivery { replica, part, requests, context, .. } = self;
         // As long as no work here needs it, another thread may be restoring it.
         let is_complete = matches!(part, Some(ViewPart { phase: ReplicaPhase::Complete { .. }, .. }));
@@ -468,7 +467,7 @@ impl<S: Service> Task for Delivery<S> {
         context.publish();
         context.wakers.flush();
         let (ran, kept) = (ran?, kept?);
-        let reads = context.answered - answered;
+        let reads = context.counts.answered - answered;
         Ok(Ran { messages: ran.messages + kept.messages, reads, more: ran.more || kept.more })
     }
 

@@ -51,6 +51,12 @@ use crate::{
 pub struct GroupCounts {
     /// Messages applied.
     pub applied: u64,
+    /// Their bytes.
+    pub applied_bytes: u64,
+    /// The messages of this node among those applied.
+    pub own: u64,
+    /// Their bytes.
+    pub own_bytes: u64,
     /// Messages that no correct member sends, and that all members skip alike.
     pub skipped: u64,
     /// Reads answered, linearizable and stale.
@@ -266,9 +272,16 @@ impl<S: Service> GroupControl for Control<S> {
 
     fn counts(&self) -> GroupCounts {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        let Tally { applied, skipped, reads, overruns } = &*self.tally;
-        let reads = get(reads) + self.group.reads.direct();
-        GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
+        let Tally { applied, applied_bytes, own, own_bytes, skipped, reads, overruns } = &*self.tally;
+        GroupCounts {
+            applied: get(applied),
+            applied_bytes: get(applied_bytes),
+            own: get(own),
+            own_bytes: get(own_bytes),
+            skipped: get(skipped),
+            reads: get(reads) + self.group.reads.direct(),
+            overruns: get(overruns),
+        }
     }
 
     fn log_source(&self) -> Option<Arc<dyn LogSource>> {

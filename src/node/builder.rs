@@ -32,7 +32,7 @@ use crate::{
     },
     node::{
         core::NodeCore,
-        engine::Engine,
+        engine::{Engine, NodeActivity},
         group_slot::GroupSlot,
         handlers,
         onepipe::{OnePipeHandle, OnePipeSlot},
@@ -248,6 +248,7 @@ impl NodeBuilder {
         let durable = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control)));
         let scrub = || ScrubThread::start(caller.clone(), Arc::clone(&watch), durable, config.scrub_bytes_per_second());
         let scrub = is_durable.then(scrub).transpose()?;
+        let budget = CoreBudget::of_this_host(config.members_here());
         let engine = Engine {
             core,
             groups: slots,
@@ -258,13 +259,11 @@ impl NodeBuilder {
             requests: to_engine,
             to_self: requests,
             watch,
-            founds: config.members().contains(&config.id()),
+            configured: config.members().to_vec(),
+            activity: NodeActivity::default(),
             stalled: None,
             waker,
-            backoff: Backoff::new(BackoffProfile::engine(
-                config.spin(),
-                CoreBudget::of_this_host(config.members_here()),
-            )),
+            backoff: Backoff::new(BackoffProfile::engine(config.spin(), budget)),
             short_limit: config.short_limit(),
             effects,
         };

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
-use squall_fabric::{Fabric, Time, Wait, Waker, mixed::MixedFabric};
+use squall_fabric::{Fabric, NodeId, Time, Wait, Waker, mixed::MixedFabric};
 use squall_membership::{EndReason, Epoch, Input, ShardId};
 use squall_runtime::{Backoff, Rest, RunDelay};
 use squall_services::Caller;
@@ -22,6 +22,7 @@ use crate::{
     group::control::GroupControl,
     node::{
         core::{CoreEffect, NodeCore},
+        rates::{LOOK_EVERY, RateMeter},
         status::{BulkStatus, GroupStatus, MemberStatus, Status},
         view_log,
         watch::NodeWatch,
@@ -64,6 +65,17 @@ pub(crate) enum EngineRequest {
     Halted(ShardId, Halt),
 }
 
+/// A node's counters over time, besides those of its groups.
+#[derive(Debug, Default)]
+pub(crate) struct NodeActivity {
+    /// The time of the engine's start.
+    pub(super) started: Time,
+    /// The time of the next look at the counters.
+    look_at: Time,
+    /// The rate of clients' calls.
+    pub(super) calls: RateMeter<1>,
+}
+
 /// A running node's engine.
 pub(crate) struct Engine {
     pub(crate) core: NodeCore<MixedFabric>,
@@ -78,8 +90,10 @@ pub(crate) struct Engine {
     /// The sender of requests for delivery threads.
     pub(crate) to_self: Sender<EngineRequest>,
     pub(crate) watch: Arc<NodeWatch>,
-    /// Whether the node is one of the group's founders.
-    pub(crate) founds: bool,
+    /// The members that the node's configuration lists.
+    pub(crate) configured: Vec<NodeId>,
+    /// The node's own counters over time.
+    pub(crate) activity: NodeActivity,
     /// The reason for which nothing can be decided, while that is so.
     pub(crate) stalled: Option<String>,
     pub(crate) waker: Waker,
@@ -95,6 +109,7 @@ impl Engine {
         let _entered = span.enter();
         let run_delay = RunDelay::of_this_thread();
         let mut armed = false;
+        self.activity.started = Time::boot_clock();
         loop {
             let now = Time::boot_clock();
             let (busy, stop) = self.turn(now, &run_delay);
@@ -132,6 +147,7 @@ impl Engine {
         let mut busy = self.core.step(now, Now::Boot.wall(), &mut self.effects);
         busy |= self.carry_out();
         busy |= self.deliver(now, run_delay);
+        self.look_at_counters(now);
         self.look_after_states();
         busy |= self.return_to_group();
         if !self.core.is_ended()
@@ -223,6 +239,18 @@ impl Engine {
         }
         self.effects = effects;
         any
+    }
+
+    /// Takes the counters for the rates, if that is due. Heartbeats wake the thread often enough.
+    fn look_at_counters(&mut self, now: Time) {
+        if now < self.activity.look_at {
+            return;
+        }
+        self.activity.look_at = now + LOOK_EVERY;
+        self.groups.values_mut().for_each(|group| group.look(now));
+        if let Some(clients) = self.watch.clients() {
+            self.activity.calls.look(now, [clients.calls()]);
+        }
     }
 
     /// Fetches the states that replicas lack, and reports the ones that they have.

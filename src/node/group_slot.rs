@@ -1,12 +1,14 @@
 //! A group at its node: the place where its application runs, and the fetcher of its state.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::Time;
 
 use crate::{
+    clients::admin::TrafficReport,
     delivery::{Task, delivery_thread::DeliveryThread, shard_change::ShardChange},
-    group::control::GroupControl,
+    group::control::{GroupControl, GroupCounts},
+    node::rates::RateMeter,
     state_transfer::fetcher::{Fetcher, Fetching},
 };
 
@@ -21,6 +23,8 @@ pub(crate) struct GroupSlot {
     pub(super) fetcher: Option<(u32, Fetcher)>,
     /// Fetchers that are no longer needed, until their threads have noticed.
     retired: Vec<Fetcher>,
+    /// The rates of messages delivered and their bytes, of the node's own among them and their bytes, and of reads.
+    rates: RateMeter<5>,
 }
 
 /// The place where a group's application runs.
@@ -41,7 +45,38 @@ impl GroupSlot {
             watched_until: Time::ZERO,
             fetcher: None,
             retired: Vec::new(),
+            rates: RateMeter::default(),
         }
+    }
+
+    /// Looks at the counters, for the rates.
+    pub(super) fn look(&mut self, now: Time) {
+        let GroupCounts { applied, applied_bytes, own, own_bytes, reads, .. } = self.control.counts();
+        self.rates.look(now, [applied, applied_bytes, own, own_bytes, reads]);
+    }
+
+    /// The messages since the node's start, and their rates.
+    pub(super) fn traffic(&self) -> TrafficReport {
+        let counts = self.control.counts();
+        let [delivered, delivered_bytes, submitted, submitted_bytes, reads] = self.rates.per_second();
+        TrafficReport {
+            delivered: counts.applied,
+            delivered_bytes: counts.applied_bytes,
+            submitted: counts.own,
+            submitted_bytes: counts.own_bytes,
+            skipped: counts.skipped,
+            reads: counts.reads,
+            delivered_per_second: delivered,
+            delivered_bytes_per_second: delivered_bytes,
+            submitted_per_second: submitted,
+            submitted_bytes_per_second: submitted_bytes,
+            reads_per_second: reads,
+        }
+    }
+
+    /// The time for which the replica's state has been fetched; None if it is not being fetched.
+    pub(super) fn fetched_for(&self) -> Option<Duration> {
+        self.fetcher.as_ref().map(|(_, fetcher)| fetcher.waited())
     }
 
     /// The progress of the state that is being fetched.

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     calls::{clock::Now, error::list},
     clients::admin::{
-        CandidateReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport,
-        StallReport, StatusReport,
+        CandidateReport, ClientsReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition,
+        ShardReport, StallReport, StatusReport,
     },
 };
 
@@ -22,6 +22,14 @@ impl Engine {
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();
         report.condition = self.condition(report.node, now);
+        report.waits.extend(self.waits(now));
+        report.up_ms = Some(now.since(self.activity.started).as_millis() as u64);
+        report.views_installed = self.watch.views();
+        report.configured.clone_from(&self.configured);
+        report.clients = self.watch.clients().map(|clients| {
+            let [calls_per_second] = self.activity.calls.per_second();
+            ClientsReport { connected: clients.connected() as u64, calls: clients.calls(), calls_per_second }
+        });
         report.candidates = membership.candidates().iter().map(candidate).collect();
         let Some(view) = self.core.view() else { return report };
         report.epoch = Some(view.epoch.0);
@@ -69,7 +77,7 @@ impl Engine {
         match self.core.view() {
             Some(view) if is_wedged(view) => NodeCondition::Wedged,
             Some(_) => NodeCondition::Member,
-            None if self.founds && log.cluster.is_none() => NodeCondition::Forming,
+            None if self.configured.contains(&me) && log.cluster.is_none() => NodeCondition::Forming,
             None => NodeCondition::Joining,
         }
     }
@@ -119,7 +127,8 @@ impl Engine {
             }
         };
         let rows = shard.members.iter().map(row).collect();
-        ShardReport { shard: shard.shard.0, group, condition, fetching, log, rows }.with_lags()
+        let traffic = slot.map(GroupSlot::traffic).unwrap_or_default();
+        ShardReport { shard: shard.shard.0, group, condition, traffic, fetching, log, rows }.with_lags()
     }
 
     /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be, and the
@@ -216,7 +225,7 @@ impl Engine {
         EmptiedShard { shard: shard.0, group: self.group_name(shard), version, held_by: held_by.unwrap_or_default() }
     }
 
-    fn group_name(&self, shard: ShardId) -> String {
+    pub(super) fn group_name(&self, shard: ShardId) -> String {
         self.groups.get(&shard).map(|group| group.control.name().to_owned()).unwrap_or_default()
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct NodeWatch {
 struct WatchState {
     view: Option<Arc<View>>,
     change: ViewChangeTimes,
+    /// The number of views that were installed since the node's start.
+    views: u64,
     ended: Option<EndReason>,
 }
 
@@ -37,6 +39,7 @@ impl NodeWatch {
         }
         let mut state = self.state.lock();
         (state.view, state.change) = (Some(view), change);
+        state.views += 1;
         drop(state);
         self.changed.notify_all();
     }
@@ -62,6 +65,16 @@ impl NodeWatch {
     /// The steps by which the last view came about.
     pub(crate) fn change(&self) -> ViewChangeTimes {
         self.state.lock().change
+    }
+
+    /// The number of views that were installed since the node's start.
+    pub(crate) fn views(&self) -> u64 {
+        self.state.lock().views
+    }
+
+    /// The server of clients; None if the node serves none.
+    pub(crate) fn clients(&self) -> Option<&serve::Server> {
+        self.clients.as_deref()
     }
 
     pub(crate) fn end_reason(&self) -> Option<EndReason> {

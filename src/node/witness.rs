@@ -1,6 +1,9 @@
 //! A node that only votes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use squall_fabric::{
     NodeId, Waker,
@@ -69,6 +72,7 @@ impl Witness {
             cluster: config.cluster().to_owned(),
             storage: view_log::storage(config),
             monitor: monitor.clone(),
+            started: Instant::now(),
         };
         let handlers: [(Service, Handler); 2] = [
             (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
@@ -100,6 +104,7 @@ struct WitnessOperator {
     cluster: String,
     storage: Option<String>,
     monitor: Monitor,
+    started: Instant,
 }
 
 const NO_MEMBER: &str = "it is a witness, with no part in any group: ask a member";
@@ -108,7 +113,8 @@ impl Admin for WitnessOperator {
     fn status(&self) -> StatusReport {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
         let epoch = self.monitor.status().epoch.map(|epoch| epoch.0);
-        StatusReport { condition: NodeCondition::Witness, epoch, ..known }
+        let up_ms = Some(self.started.elapsed().as_millis() as u64);
+        StatusReport { condition: NodeCondition::Witness, epoch, up_ms, ..known }
     }
 
     fn suspect(&self, _: NodeId) -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,7 @@ const TELL_EVERY: u64 = 64 << 20;
 /// thread has noticed.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
+    began: Instant,
     shared: Arc<FetcherShared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -116,7 +117,7 @@ impl Fetcher {
         let of_thread = Arc::clone(&shared);
         let body = move || run(&caller, &*control, shard, &of_thread);
         match thread::Builder::new().name(format!("squall-fetch-{}", shard.0)).spawn(body) {
-            Ok(thread) => Some(Fetcher { shared, thread: Some(thread) }),
+            Ok(thread) => Some(Fetcher { began: Instant::now(), shared, thread: Some(thread) }),
             Err(error) => {
                 tracing::warn!(%error, "there is no thread to get a replica's state");
                 None
@@ -141,6 +142,11 @@ impl Fetcher {
     /// The progress of the state, while it is being fetched.
     pub(crate) fn progress(&self) -> Option<Fetching> {
         self.shared.way.lock().under_way.as_ref().map(|(fetching, _)| *fetching)
+    }
+
+    /// The time since the start.
+    pub(crate) fn waited(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// Whether the thread has ended.

@@ -6,6 +6,7 @@ use super::{squall, text};
 fn help_teaches_by_example() {
     for (command, teaches) in [
         ("status", "squall status --cluster bank --node 1"),
+        ("status", "4  degraded: something is to be looked at"),
         ("suspect", "squall suspect 3 --config squall.toml"),
         ("leave", "squall leave --cluster bank --node 3"),
         ("recover", "there are TWO groups"),
@@ -36,7 +37,12 @@ fn what_makes_no_sense_is_said_before_anybody_is_asked() {
         ("status --cluster bank --node 1 --address 10.0.0.1:7700", "--address"),
         ("status --cluster bank --address nowhere", "host.example:7700"),
         ("status --config /nonexistent/squall.toml", "can't be read"),
-        ("status --cluster bank --node 1 --watch=0", "--watch"),
+        ("status --cluster bank --node 1 --watch=0", "give 10ms or more"),
+        ("status --cluster bank --node 1 --watch=9ms", "give 10ms or more"),
+        ("status --cluster bank --node 1 --watch=soon", "such as 500ms, 5s or 10m"),
+        ("status --cluster bank --node 1 --watch=0.5", "such as 500ms, 5s or 10m"),
+        ("status --all --cluster bank", "--node"),
+        ("status --all --config /nonexistent/squall.toml", "can't be read"),
         ("recover --cluster bank --node 1 --reason test", "--force"),
         ("suspect --cluster bank --node 1", "MEMBER"),
     ] {

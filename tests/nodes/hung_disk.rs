@@ -15,6 +15,7 @@ use std::{
 };
 
 use rustix::process::Signal;
+use squall::admin::StatusReport;
 
 use crate::process::{self, Cluster, FAILURE_TIMEOUT, PATIENCE, Process};
 
@@ -108,6 +109,11 @@ fn callers_go_on_while_one_disk_hangs_and_another_member_is_killed() {
         assert_eq!(nodes[at].add(1), Ok(sum), "no submit fails for it");
     }
     went_on(began);
+    // It was given up, and is a member again, whose log is not there yet.
+    let says = |report: &StatusReport| {
+        report.waits.iter().any(|wait| wait.waits_for.starts_with("its disk") && wait.for_ms > Some(0))
+    };
+    cluster.wait_report(2, "it waits for its disk", says);
     drop(hung);
     nodes[1].wait_members(&[1, 2, 3, 4]);
     assert_eq!(nodes[1].serves(), 5);

@@ -19,8 +19,11 @@ mod process;
 mod recover_command;
 mod replaced_disk;
 mod restart;
+#[path = "../support/schema.rs"]
+mod schema;
 mod sharded;
 mod signed_log;
+mod status;
 mod stop_all;
 mod stopped_replicas;
 #[path = "../support/sum.rs"]

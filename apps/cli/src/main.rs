@@ -28,7 +28,8 @@ use squall_command::{CommandError, DescribeCommand};
     version,
     after_help = "RUST_LOG sets what is logged to standard error, for example \
     RUST_LOG=squall=debug. The exit code is 0, 1 if the work failed, 2 if the arguments make no sense, \
-    3 if `log verify` found nothing wrong and could not check all."
+    3 if `log verify` found nothing wrong and could not check all, 4 and 5 if `status` finds a node that is degraded, \
+    or can't go on."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use squall::{
     Config, ConfigError,
-    admin::{AdminClient, Target},
+    admin::{AdminClient, Fleet, Target},
     config::{Address, NameError, check_name},
 };
 use squall_command::CommandError;
@@ -17,7 +17,7 @@ use squall_fabric::net::Security;
 use crate::protection::{ProtectionArgs, Unprotected};
 
 /// The time that a node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The options of all commands that ask a node.
 #[derive(Debug, Args)]
@@ -60,6 +60,17 @@ impl TargetArgs {
             None => Target::of(&config),
         }
         .map_err(CommandError::usage)
+    }
+
+    /// All nodes of the cluster: those of the configuration, or the one that is named and those that it names.
+    pub(crate) fn fleet(&self) -> Result<Fleet, CommandError> {
+        match &self.config {
+            Some(path) if self.address.is_none() => {
+                let config = load(path, self.id).map_err(CommandError::usage)?;
+                Fleet::of(&config).map_err(CommandError::usage)
+            }
+            _ => Ok(Fleet::around(self.target()?)),
+        }
     }
 
     pub(crate) fn connect(&self) -> Result<AdminClient, CommandError> {

@@ -32,6 +32,9 @@ pub enum CommandError {
     /// A check of which nothing wrong was found, but that could not cover everything. The exit code is 3.
     #[error("{0}")]
     Unchecked(String),
+    /// A finding that the command has printed already. This is its exit code.
+    #[error("the exit code is {0}")]
+    Found(u8),
 }
 
 impl CommandError {
@@ -89,12 +92,14 @@ pub fn run<C: Parser>(
     // The view log itself reports what matters of Raft's messages.
     log(&format!("{},openraft=off", level(&command)));
     let Err(error) = work(command) else { return ExitCode::SUCCESS };
-    eprintln!("{name}: {error}");
-    ExitCode::from(match error {
+    let code = match error {
+        CommandError::Found(code) => return ExitCode::from(code),
         CommandError::Usage(_) => 2,
         CommandError::Failed(_) => 1,
         CommandError::Unchecked(_) => 3,
-    })
+    };
+    eprintln!("{name}: {error}");
+    ExitCode::from(code)
 }
 
 /// The whole command of a program, with the parts of its help that all commands share.

@@ -14,8 +14,8 @@ use crate::{Config, FabricError, clients::client::someone, config::Address};
 /// The node to ask, and the identity of the caller.
 #[derive(Clone, Debug)]
 pub struct Target {
-    caller: Caller,
-    contact: DialTarget,
+    pub(super) caller: Caller,
+    pub(super) contact: DialTarget,
 }
 
 /// A conversation with a node.

@@ -17,6 +17,10 @@
 //! ```
 
 mod client;
+mod fleet;
+mod health;
+#[cfg(all(test, not(squall_loom)))]
+mod health_tests;
 mod report;
 mod serve;
 #[cfg(all(test, not(squall_loom)))]
@@ -28,9 +32,11 @@ use squall_fabric::NodeId;
 pub(crate) use self::serve::{Admin, Farewell, Farewells, serve};
 pub use self::{
     client::{AdminClient, AdminError, Target},
+    fleet::{Fleet, FleetNode, FleetReport},
+    health::{Health, HealthReport},
     report::{
-        CandidateReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport,
-        StallReport, StatusReport, ViewLogReport,
+        CandidateReport, ClientsReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition,
+        ShardReport, StallReport, StatusReport, TrafficReport, ViewLogReport, WaitReport,
     },
 };
 pub use squall_membership::WaitsFor;

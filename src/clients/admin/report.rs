@@ -1,11 +1,11 @@
 //! A node's report of its cluster.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, NodeList};
 use squall_membership::WaitsFor;
-use squall_view_log::Monitor;
+use squall_view_log::{Monitor, SearchStatus};
 
 use crate::{durable::status::LogStatus, state_transfer::fetcher::Fetching};
 
@@ -20,10 +20,19 @@ pub struct StatusReport {
     pub version: String,
     /// The condition of the node in its group.
     pub condition: NodeCondition,
+    /// The things for which the node itself waits, so that it does not do its work, or does not do it alone.
+    pub waits: Vec<WaitReport>,
+    /// The time since the node's start, in milliseconds: totals are counted from there. None if its engine does not
+    /// answer.
+    pub up_ms: Option<u64>,
     /// A sentence if the node's wall clock differs from those of most other members by more than its `clock_limit_ms`.
     pub clock: Option<String>,
     /// The number of the node's view, from 1; None before its first.
     pub epoch: Option<u64>,
+    /// The number of views that the node has installed since its start.
+    pub views_installed: u64,
+    /// The members that the node's configuration lists; empty if it lists none, as for a node that joins.
+    pub configured: Vec<NodeId>,
     /// The lowest-ranked member that the node does not suspect: it leads when the view must change.
     pub leader: Option<NodeId>,
     /// The view's members, by rank.
@@ -36,6 +45,8 @@ pub struct StatusReport {
     pub shards: Vec<ShardReport>,
     /// Members of these shards that stand still, though they have something to do, so that others wait for them.
     pub stalls: Vec<StallReport>,
+    /// The clients that this node serves, and their calls; None if its program serves none.
+    pub clients: Option<ClientsReport>,
     /// The view log, as this node's part of it knows it.
     pub view_log: Option<ViewLogReport>,
     /// The nodes that ask to join, in the order in which they asked.
@@ -72,6 +83,56 @@ pub enum NodeCondition {
     Witness,
 }
 
+/// A thing for which a node waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitReport {
+    /// The thing, in words to be read behind "it waits for".
+    pub waits_for: String,
+    /// The nodes on which it depends, as far as they are known.
+    pub nodes: Vec<NodeId>,
+    /// The time for which the node has waited, in milliseconds, if it is known.
+    pub for_ms: Option<u64>,
+}
+
+/// The clients of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientsReport {
+    /// The clients that are connected.
+    pub connected: u64,
+    /// Their requests and queries since the node's start.
+    pub calls: u64,
+    /// The rate of these: an average that counts the last 10 seconds most.
+    pub calls_per_second: u64,
+}
+
+/// The messages of a shard at a node. Totals are counted since the node's start, over all views. Rates are averages
+/// that count the last 10 seconds most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrafficReport {
+    /// Messages that were delivered to this node's replica.
+    pub delivered: u64,
+    /// Their bytes.
+    pub delivered_bytes: u64,
+    /// The messages of this node among them.
+    pub submitted: u64,
+    /// Their bytes.
+    pub submitted_bytes: u64,
+    /// Messages that were no commands, so that all members skipped them.
+    pub skipped: u64,
+    /// Reads that this node's replica answered.
+    pub reads: u64,
+    /// Messages delivered per second.
+    pub delivered_per_second: u64,
+    /// Their bytes per second.
+    pub delivered_bytes_per_second: u64,
+    /// The messages of this node among them, per second.
+    pub submitted_per_second: u64,
+    /// Their bytes per second.
+    pub submitted_bytes_per_second: u64,
+    /// Reads answered per second.
+    pub reads_per_second: u64,
+}
+
 /// A member of the view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberReport {
@@ -105,6 +166,8 @@ pub struct ShardReport {
     pub group: String,
     /// The shard's ability to work.
     pub condition: ShardCondition,
+    /// The messages at the node that answers.
+    pub traffic: TrafficReport,
     /// The state that the node that answers lacks, while it is on its way.
     pub fetching: Option<Fetching>,
     /// The log of the node that answers, if the group is durable.
@@ -208,6 +271,8 @@ pub struct StallReport {
 pub struct ViewLogReport {
     /// The nodes that vote.
     pub voters: Vec<NodeId>,
+    /// The voters of which the node that answers has heard nothing for long, while it leads or misses a leader.
+    pub silent: Vec<NodeId>,
     /// The nodes that follow without a vote.
     pub learners: Vec<NodeId>,
     /// The node that leads, if it is known.
@@ -245,16 +310,22 @@ impl StatusReport {
             node,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             condition: NodeCondition::Forming,
+            waits: status.search.iter().map(WaitReport::of_search).collect(),
+            up_ms: None,
             clock: None,
             epoch: None,
+            views_installed: 0,
+            configured: Vec::new(),
             leader: None,
             members: Vec::new(),
             joined: Vec::new(),
             left: Vec::new(),
             shards: Vec::new(),
             stalls: Vec::new(),
+            clients: None,
             view_log: status.cluster.map(|_| ViewLogReport {
                 voters: nodes(&status.voters),
+                silent: status.silent,
                 learners: nodes(&status.learners),
                 leader: status.leader,
                 term: status.term,
@@ -265,6 +336,30 @@ impl StatusReport {
             forced: status.forced,
             went_back: status.went_back,
         }
+    }
+}
+
+impl WaitReport {
+    /// Reports the search of a node for its place.
+    fn of_search(search: &SearchStatus) -> WaitReport {
+        let SearchStatus { waited, missing, answers, silent } = search;
+        let mut waits_for = match missing.as_slice() {
+            [] => "a place in the group".to_owned(),
+            missing => format!("the first view: nothing is heard of {}", NodeList(missing)),
+        };
+        let mut by_words: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
+        for (node, words) in answers {
+            by_words.entry(words).or_default().push(*node);
+        }
+        for (words, nodes) in by_words {
+            waits_for += &format!("; {}: {words}", NodeList(&nodes));
+        }
+        let is_missing = |name: &&String| missing.iter().any(|node| node.to_string() == **name);
+        let silent: Vec<&str> = silent.iter().filter(|name| !is_missing(name)).map(String::as_str).collect();
+        if !silent.is_empty() {
+            waits_for += &format!("; no answer of {}", silent.join(", "));
+        }
+        WaitReport { waits_for, nodes: missing.clone(), for_ms: Some(waited.as_millis() as u64) }
     }
 }
 

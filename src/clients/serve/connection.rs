@@ -147,11 +147,13 @@ impl ConnectedClient {
                 return Ok(None);
             }
             ToNode::Request { session, number, acknowledged, command } => {
+                self.entry.count_call();
                 (command, Trailer::Request { session, number, acknowledged }, Some(number))
             }
             ToNode::Touch { session, acknowledged } => (Vec::new(), Trailer::Touch { session, acknowledged }, None),
             ToNode::Close { session } => (Vec::new(), Trailer::Close(session), None),
             ToNode::Query { number, consistency, query } => {
+                self.entry.count_call();
                 let outbox = Arc::clone(&self.outbox);
                 if outbox.ask(MAX_QUERIES) {
                     self.entry.backend.query(Query { number, consistency, query, outbox, permit });

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
     thread,
     time::Duration,
@@ -49,6 +52,8 @@ pub(crate) struct ServedEntry {
     pub(super) options: ServeOptions,
     pub(crate) asks: Arc<AskedMembers>,
     serving: Lock<ServingState>,
+    /// The requests and queries of clients that have come since the node's start.
+    calls: AtomicU64,
 }
 
 /// The state of a node that ends idle sessions of a group.
@@ -79,7 +84,12 @@ impl ServedEntry {
     ) -> ServedEntry {
         let away = Some("the node has not started".to_owned());
         let serving = Lock::new(ServingState { members: Members::default(), away, watches: false });
-        ServedEntry { name, backend, clients, options, asks, serving }
+        ServedEntry { name, backend, clients, options, asks, serving, calls: AtomicU64::new(0) }
+    }
+
+    /// Counts a request or a query of a client.
+    pub(super) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn members(&self) -> Members {
@@ -217,6 +227,16 @@ impl Server {
         let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));
         self.budget.enter(&outbox);
         outbox
+    }
+
+    /// Returns the number of clients that are connected.
+    pub(crate) fn connected(&self) -> usize {
+        self.budget.connected().iter().filter(|outbox| !outbox.is_closed()).count()
+    }
+
+    /// Returns the number of requests and queries of clients that have come since the node's start.
+    pub(crate) fn calls(&self) -> u64 {
+        self.served.values().map(|(_, entry)| entry.calls.load(Ordering::Relaxed)).sum()
     }
 
     /// Waits until there is room for a client's message. Returns None once its connection is closed.

@@ -16,6 +16,7 @@ use super::ServeOptions;
 use crate::{
     Applied, Config, Mode, Node, Replicated, ServedGroup, StartError,
     clients::{
+        admin::{AdminClient, Target},
         client::{Client, ClientConfig, ClientError},
         query::QueryService,
         wire::{self, Consistency, ToClient, ToNode, VERSION},
@@ -102,6 +103,12 @@ fn commands_of_clients_and_members_are_applied_in_one_order() {
     replies.sort_unstable();
     assert_eq!(replies, (1..=900).collect::<Vec<_>>());
     assert_eq!(client("mix", [2]).query(&()).wait(), Ok(900));
+    let target = Target::on_host(cluster("mix"), 2);
+    let report = AdminClient::connect(&target, Duration::from_secs(60)).unwrap().status().unwrap();
+    let calls = report.clients.map(|clients| clients.calls);
+    assert!(calls.is_some_and(|calls| calls >= 201), "200 commands and a query: {calls:?}");
+    let traffic = report.shards[0].traffic;
+    assert!(traffic.delivered >= 900 && traffic.submitted >= 300, "{traffic:?}");
 }
 
 #[test]

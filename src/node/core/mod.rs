@@ -152,6 +152,11 @@ impl<F: NodeFabric> NodeCore<F> {
         self.change
     }
 
+    /// The steps so far of the view change that is under way.
+    pub(crate) fn change_under_way(&self) -> ViewChangeTimes {
+        self.changing
+    }
+
     /// The times of this node's messages.
     pub(crate) fn bound(&self) -> &ClockBound {
         &self.bound

@@ -1,18 +1,18 @@
 //! A status as a page of text.
 
-use std::{
-    fmt::{self, Write},
-    time::Duration,
-};
+use std::fmt::{self, Write};
 
-use bytesize::ByteSize;
 use squall::{
-    AsideStatus, Fetching, LogStatus, NodeId,
+    AsideStatus, Fetching, LogStatus,
     admin::{
-        MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport, StatusReport, ViewLogReport,
+        ClientsReport, HealthReport, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport,
+        StatusReport, TrafficReport, ViewLogReport, WaitReport,
     },
 };
+use squall_units::show_about_size;
 use time::OffsetDateTime;
+
+use super::table::{health, ids, table, time, traffic};
 
 /// The page.
 pub(super) fn of(report: &StatusReport) -> String {
@@ -22,39 +22,18 @@ pub(super) fn of(report: &StatusReport) -> String {
 }
 
 fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
-    let epoch = report.epoch.map_or("no view yet".to_owned(), |epoch| format!("epoch {epoch}"));
-    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, node_condition(&report.condition))?;
-    if let Some(clock) = &report.clock {
-        writeln!(page, "WRONG CLOCK: {clock}")?;
-    }
-    for says in &report.went_back {
-        writeln!(page, "THE GROUP HAS GONE BACK: {says}")?;
-    }
-    if !report.joined.is_empty() || !report.left.is_empty() {
-        writeln!(page, "joined in this view: {}; left: {}", ids(&report.joined), ids(&report.left))?;
-    }
+    head(page, report)?;
     if !report.members.is_empty() {
         let rows = report.members.iter().map(|member| self::member(report, member));
         let head = ["MEMBER", "RACK", "ADDRESS", "INCARNATION", "HEARTBEAT", "STATE"];
         table(page, head, rows.collect())?;
     }
-    for shard in &report.shards {
-        writeln!(page, "\nshard {} of {:?}: {}", shard.shard, shard.group, condition(&shard.condition))?;
-        if let Some(Fetching { source, received, bytes }) = shard.fetching {
-            let of = bytes.map_or(String::new(), |bytes| format!(" of about {}", ByteSize(bytes)));
-            writeln!(page, "its state comes from {source}: {}{of} so far", ByteSize(received))?;
-        }
-        if let Some(log) = &shard.log {
-            writeln!(page, "{}", self::log(log))?;
-            beside(page, log)?;
-        }
-        table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], rows(shard))?;
-    }
+    report.shards.iter().try_for_each(|shard| self::shard(page, shard))?;
     for StallReport { node, shard, group, waits_for, for_ms } in &report.stalls {
-        let seconds = Duration::from_millis(*for_ms).as_secs_f64();
+        let waited = time(*for_ms);
         writeln!(
             page,
-            "\n{node} STANDS STILL in shard {shard} of {group:?}: it has waited for its {waits_for} for {seconds:.1} s"
+            "\n{node} STANDS STILL in shard {shard} of {group:?}: it has waited for its {waits_for} for {waited}"
         )?;
     }
     if let Some(log) = &report.view_log {
@@ -68,10 +47,57 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
         };
         writeln!(page, "{} asks to join{from}", candidate.node)?;
     }
-    for forced in &report.forced {
-        writeln!(page, "forced by {forced}")?;
+    report.forced.iter().try_for_each(|forced| writeln!(page, "forced by {forced}"))
+}
+
+/// Writes what concerns the node.
+fn head(page: &mut String, report: &StatusReport) -> fmt::Result {
+    let HealthReport { health, reasons } = report.health();
+    self::health(page, health, &reasons)?;
+    let epoch = report.epoch.map_or("no view yet".to_owned(), |epoch| format!("epoch {epoch}"));
+    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, node_condition(&report.condition))?;
+    if let Some(clock) = &report.clock {
+        writeln!(page, "WRONG CLOCK: {clock}")?;
+    }
+    for says in &report.went_back {
+        writeln!(page, "THE GROUP HAS GONE BACK: {says}")?;
+    }
+    if !report.joined.is_empty() || !report.left.is_empty() {
+        writeln!(page, "joined in this view: {}; left: {}", ids(&report.joined), ids(&report.left))?;
+    }
+    for WaitReport { waits_for, for_ms, .. } in &report.waits {
+        let waited = for_ms.map_or(String::new(), |ms| format!("; it has waited for {}", time(ms)));
+        writeln!(page, "it waits for {waits_for}{waited}")?;
+    }
+    if let Some(up_ms) = report.up_ms {
+        let views = report.views_installed;
+        writeln!(page, "up for {}, with {views} view{} since", time(up_ms), if views == 1 { "" } else { "s" })?;
+    }
+    if let Some(ClientsReport { connected, calls, calls_per_second }) = report.clients {
+        writeln!(page, "clients: {connected} connected; calls {calls_per_second}/s (in total {calls})")?;
     }
     Ok(())
+}
+
+fn shard(page: &mut String, shard: &ShardReport) -> fmt::Result {
+    writeln!(page, "\nshard {} of {:?}: {}", shard.shard, shard.group, condition(&shard.condition))?;
+    if let Some(Fetching { source, received, bytes }) = shard.fetching {
+        let of = bytes.map_or(String::new(), |bytes| format!(" of about {}", show_about_size(bytes)));
+        writeln!(page, "its state comes from {source}: {}{of} so far", show_about_size(received))?;
+    }
+    let TrafficReport { reads, reads_per_second, skipped, .. } = shard.traffic;
+    let of = &shard.traffic;
+    let delivered = traffic(of.delivered, of.delivered_bytes, of.delivered_per_second, of.delivered_bytes_per_second);
+    let submitted = traffic(of.submitted, of.submitted_bytes, of.submitted_per_second, of.submitted_bytes_per_second);
+    writeln!(page, "delivered {delivered}; submitted here {submitted}; reads {reads_per_second}/s (in total {reads})")?;
+    if skipped > 0 {
+        writeln!(page, "{skipped} messages were no commands, and were skipped by all members")?;
+    }
+    if let Some(log) = &shard.log {
+        writeln!(page, "{}", self::log(log))?;
+        beside(page, log)?;
+    }
+    table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], rows(shard))
 }
 
 fn node_condition(condition: &NodeCondition) -> String {
@@ -79,8 +105,7 @@ fn node_condition(condition: &NodeCondition) -> String {
         NodeCondition::Forming => "waits for the other members of the first view".into(),
         NodeCondition::Joining => "asks to join".into(),
         NodeCondition::Waiting { rejoins_in_ms } => {
-            let seconds = Duration::from_millis(*rejoins_in_ms).as_secs_f64();
-            format!("was dropped again soon after it had joined, and asks to join again in {seconds:.1} s")
+            format!("was dropped again soon after it had joined, and asks to join again in {}", time(*rejoins_in_ms))
         }
         NodeCondition::Member => "is a member".into(),
         NodeCondition::Wedged => "waits for the next view".into(),
@@ -129,7 +154,7 @@ fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
         member.rack.clone(),
         member.addresses.first().cloned().unwrap_or_default(),
         member.incarnation.to_string(),
-        member.heartbeat_age_ms.map_or("itself".to_owned(), |age| format!("{age} ms ago")),
+        member.heartbeat_age_ms.map_or("itself".to_owned(), |age| format!("{} ago", time(age))),
         marks.join(", "),
     ]
 }
@@ -145,9 +170,9 @@ fn log(log: &LogStatus) -> String {
     format!(
         "log: {what}{ends}; all members have {globally_persisted} on disk; {} here, {snapshot} ({}{late}); since its start {records} records, {} \
          with {syncs} syncs{failure}",
-        ByteSize(*bytes),
-        ByteSize(*snapshots_bytes),
-        ByteSize(*written_bytes)
+        show_about_size(*bytes),
+        show_about_size(*snapshots_bytes),
+        show_about_size(*written_bytes)
     )
 }
 
@@ -164,7 +189,7 @@ fn beside(page: &mut String, log: &LogStatus) -> fmt::Result {
             page,
             "set aside: {name}, versions {first} to {last} ({}), in {directory}: to look at it, copy its files to a directory of their \
              own, without {name:?} and the dot in their names, and see `squall log read --help`; newer ones take its place",
-            ByteSize(*bytes)
+            show_about_size(*bytes)
         )?;
     }
     Ok(())
@@ -197,35 +222,19 @@ fn view_log(log: &ViewLogReport) -> String {
     let applied = log.applied.map_or(String::new(), |applied| format!(", {applied} entries applied"));
     let storage = log.storage.as_ref().map_or("in memory".to_owned(), |storage| format!("in {storage}"));
     let (voters, learners) = (ids(&log.voters), ids(&log.learners));
-    format!("view log: {leader}, term {}; voters {voters}; learners {learners}{applied}; kept {storage}", log.term)
-}
-
-fn ids(nodes: &[NodeId]) -> String {
-    if nodes.is_empty() {
-        return "none".into();
-    }
-    nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Writes a table. Columns are as wide as their contents, two blanks apart; an empty column is left out.
-fn table<const N: usize>(page: &mut String, head: [&str; N], rows: Vec<[String; N]>) -> fmt::Result {
-    let width = |column: usize| {
-        let widest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        if widest == 0 { 0 } else { widest.max(head[column].len()) }
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut line = |cells: [&str; N]| {
-        let shown = cells.iter().zip(widths).filter(|(_, width)| *width > 0);
-        let text: Vec<String> = shown.map(|(cell, width)| format!("{cell:width$}")).collect();
-        writeln!(page, "{}", text.join("  ").trim_end())
-    };
-    line(head)?;
-    rows.iter().try_for_each(|row| line(row.each_ref().map(String::as_str)))
+    let silent = if log.silent.is_empty() { String::new() } else { format!(" (SILENT: {})", ids(&log.silent)) };
+    format!(
+        "view log: {leader}, term {}; voters {voters}{silent}; learners {learners}{applied}; kept {storage}",
+        log.term
+    )
 }
 
 #[cfg(test)]
-mod tests {
-    use squall::admin::{CandidateReport, WaitsFor};
+pub(super) mod tests {
+    use squall::{
+        NodeId,
+        admin::{CandidateReport, WaitsFor},
+    };
 
     use super::*;
 
@@ -246,8 +255,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_page_says_it_all() {
+    /// A report that has something of everything.
+    pub(in super::super) fn report() -> StatusReport {
         let row = |node, complete, delivered, lag| RowReport {
             node: NodeId(node),
             sender: complete,
@@ -258,13 +267,21 @@ mod tests {
             persisted: Some(3),
             lag,
         };
-        let report = StatusReport {
+        StatusReport {
             cluster: "bank".into(),
             node: NodeId(1),
             version: "0.1.0".into(),
             condition: NodeCondition::Member,
+            waits: vec![WaitReport {
+                waits_for: "its disk in shard 0 of \"accounts\"".into(),
+                nodes: Vec::new(),
+                for_ms: Some(1400),
+            }],
+            up_ms: Some(90_500),
             clock: Some("this node's clock is 7.0 s ahead".into()),
             epoch: Some(4),
+            views_installed: 2,
+            configured: vec![NodeId(1), NodeId(3)],
             leader: Some(NodeId(1)),
             members: vec![member(1, None), member(3, Some(120))],
             joined: vec![NodeId(3)],
@@ -273,6 +290,19 @@ mod tests {
                 shard: 0,
                 group: "accounts".into(),
                 condition: ShardCondition::Inadequate,
+                traffic: TrafficReport {
+                    delivered: 4000,
+                    delivered_bytes: 3 << 20,
+                    submitted: 1000,
+                    submitted_bytes: 700 << 10,
+                    skipped: 2,
+                    reads: 600,
+                    delivered_per_second: 120,
+                    delivered_bytes_per_second: 12_400,
+                    submitted_per_second: 40,
+                    submitted_bytes_per_second: 4_100,
+                    reads_per_second: 10,
+                },
                 fetching: Some(Fetching { source: NodeId(3), received: 12 << 20, bytes: Some(64 << 20) }),
                 log: Some(LogStatus {
                     first: 101,
@@ -307,8 +337,10 @@ mod tests {
                 waits_for: WaitsFor::Disk,
                 for_ms: 1400,
             }],
+            clients: Some(ClientsReport { connected: 3, calls: 5000, calls_per_second: 25 }),
             view_log: Some(ViewLogReport {
                 voters: vec![NodeId(1), NodeId(3)],
+                silent: vec![NodeId(3)],
                 learners: vec![],
                 leader: None,
                 term: 2,
@@ -318,32 +350,51 @@ mod tests {
             candidates: vec![CandidateReport { node: NodeId(5), incarnation: 1, addresses: vec![] }],
             went_back: vec!["node 2 knows more".into()],
             forced: vec!["ann on host, 2026-11-22 06:00:00 UTC: fire".into()],
-        };
+        }
+    }
+
+    #[test]
+    fn a_page_says_it_all() {
         let expected = "\
+health: can't go on: shard 0 of \"accounts\" refuses work: too few members hold its state
+  also: it waits for its disk in shard 0 of \"accounts\"
+  also: wrong clock: this node's clock is 7.0 s ahead
+  also: the group has gone back: node 2 knows more
+  also: node 3 is suspected
+  also: node 3 stands still in shard 0 of \"accounts\": it waits for its disk
+  also: the view log has no leader, so no change of the view can be decided
+  also: nothing is heard of voters: node 3
+  also: the log of shard 0 of \"accounts\" is damaged: log/segment-0000000003, offset 4096 to 4200
+  also: a snapshot of shard 0 of \"accounts\" is due, and the one before is still being taken
 cluster \"bank\", epoch 4; node 1 is a member
 WRONG CLOCK: this node's clock is 7.0 s ahead
 THE GROUP HAS GONE BACK: node 2 knows more
 joined in this view: 3; left: 2
-MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
-1       10.0.0.1:7700  7            itself      leads
-3       10.0.0.3:7700  7            120 ms ago  new, SUSPECTED, wedged
+it waits for its disk in shard 0 of \"accounts\"; it has waited for 1400ms
+up for 90s, with 2 views since
+clients: 3 connected; calls 25/s (in total 5000)
+MEMBER  ADDRESS        INCARNATION  HEARTBEAT  STATE
+     1  10.0.0.1:7700            7  itself     leads
+     3  10.0.0.3:7700            7  120ms ago  new, SUSPECTED, wedged
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
-its state comes from node 3: 12.0 MiB of about 64.0 MiB so far
-log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96.0 MiB here, snapshot at 4000 (3.0 MiB, the next LATE); since its start 64 records, 1.0 MiB with 9 syncs
+its state comes from node 3: 12 MiB of about 64 MiB so far
+delivered 120/s, 12 KiB/s (in total 4000, 3 MiB); submitted here 40/s, 4100 B/s (in total 1000, 700 KiB); reads 10/s (in total 600)
+2 messages were no commands, and were skipped by all members
+log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96 MiB here, snapshot at 4000 (3 MiB, the next LATE); since its start 64 records, 1 MiB with 9 syncs
 DAMAGED: log/segment-0000000003, offset 4096 to 4200; it is replaced once another member that has these records can be asked
 2 damages were repaired since its start
-set aside: aside-1, versions 7 to 9 (1.0 MiB), in log: to look at it, copy its files to a directory of their own, without \"aside-1\" and the dot in their names, and see `squall log read --help`; newer ones take its place
+set aside: aside-1, versions 7 to 9 (1 MiB), in log: to look at it, copy its files to a directory of their own, without \"aside-1\" and the dot in their names, and see `squall log read --help`; newer ones take its place
 MEMBER  ROLE            SENT  RECEIVED  DELIVERED  PERSISTED  LAG
-1       sends           4     12        12         3          0
-3       gets the state  4     12        5          3          7
+     1  sends              4        12         12          3    0
+     3  gets the state     4        12          5          3    7
 
-node 3 STANDS STILL in shard 0 of \"accounts\": it has waited for its disk for 1.4 s
+node 3 STANDS STILL in shard 0 of \"accounts\": it has waited for its disk for 1400ms
 
-view log: no leader is known, term 2; voters 1, 3; learners none, 9 entries applied; kept in memory
+view log: no leader is known, term 2; voters 1, 3 (SILENT: 3); learners none, 9 entries applied; kept in memory
 node 5 asks to join
 forced by ann on host, 2026-11-22 06:00:00 UTC: fire
 ";
-        assert_eq!(of(&report), expected);
+        assert_eq!(of(&report()), expected);
     }
 }
