@@ -16,9 +16,9 @@ use squall_membership::{ClusterId, VoterId};
 use crate::store::{Disk, DiskImage, Key, LogStore, Opened, StoreChange, decode, encode, random};
 
 /// The file's name, in the node's directory.
-const FILE: &str = "view-log.redb";
+pub(crate) const FILE: &str = "view-log.redb";
 /// The version of the tables' contents.
-const VERSION: u64 = 9;
+pub(crate) const VERSION: u64 = 9;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
@@ -137,7 +137,7 @@ pub(crate) fn open_with(
     with_database(database, path, owner, rng)
 }
 
-fn opening(path: &Path, error: DatabaseError) -> StorageError {
+pub(crate) fn opening(path: &Path, error: DatabaseError) -> StorageError {
     let path = path.to_path_buf();
     match error {
         DatabaseError::DatabaseAlreadyOpen => StorageError::InUse { path },
@@ -184,11 +184,11 @@ fn with_database(
 }
 
 /// The node and cluster to which a file belongs.
-struct Identity {
-    version: u64,
+pub(crate) struct Identity {
+    pub(crate) version: u64,
     voter: u64,
-    cluster: String,
-    node: Option<NodeId>,
+    pub(crate) cluster: String,
+    pub(crate) node: Option<NodeId>,
 }
 
 const VERSION_NAME: &str = "version";
@@ -221,7 +221,9 @@ fn name(key: Key) -> &'static str {
     }
 }
 
-fn read(database: &Database) -> Result<(DiskImage, Option<Identity>), Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) fn read(
+    database: &Database,
+) -> Result<(DiskImage, Option<Identity>), Box<dyn std::error::Error + Send + Sync>> {
     let transaction = database.begin_read()?;
     let mut image = DiskImage::default();
     let values = match transaction.open_table(VALUES) {

@@ -24,6 +24,7 @@
 mod agent;
 mod disk;
 mod log;
+mod look;
 mod machine;
 mod network;
 mod settings;
@@ -39,6 +40,7 @@ mod wire;
 
 pub use disk::{Directory, StorageError};
 pub use log::{Inlet, Log, Monitor};
+pub use look::StoreSummary;
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
 pub use shared::{SearchStatus, ViewLogStatus};
 #[cfg(feature = "sim")]
