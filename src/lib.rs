@@ -112,7 +112,8 @@ pub use durable::{
     log_keys,
     log_writer::LogCounts,
     recovery::RecoverError,
-    status::{AsideStatus, LogStatus},
+    room::{RoomFigures, RoomLevel, RoomLimits, RoomStatus},
+    status::{AsideStatus, LogStatus, ScrubStatus},
 };
 pub use fabric::FabricError;
 pub use group::{control::GroupCounts, handle::Group, sharded::Sharded};
@@ -135,12 +136,13 @@ pub use replica::{
 };
 pub use squall_collectives as collectives;
 pub use squall_fabric::{NodeId, Time};
-pub use squall_membership::{EndReason, Epoch, Member, Seq, ShardId, ShardState, ShardView, View};
+pub use squall_membership::{EndReason, Epoch, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View};
 #[doc(hidden)]
 pub use squall_ordered::Message;
 pub use squall_ordered::{Mode, log::Hlc};
 pub use squall_rdmc::{self as rdmc, bulk};
 pub use squall_services::ControlError;
+pub use squall_view_log::{StorageError, StoreSummary};
 pub use state_transfer::fetcher::Fetching;
 
 /// The examples of the README and the book must compile.

@@ -84,6 +84,8 @@ pub enum Input {
     /// Copies that this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete.
     /// Its shards are wedged, and vouch for no member any more.
     Kept(BTreeMap<ShardId, HeldCopy>),
+    /// Whether this node's storage is short of room, which the other members are told.
+    ShortOfRoom(bool),
     /// An operator wants a member to be given up.
     Suspect(NodeId),
     /// A request that the node leave.
@@ -108,6 +110,8 @@ pub struct MemberEvidence {
     pub wedged: bool,
     /// Whether its row says that it wants to leave.
     pub leaving: bool,
+    /// Whether its row says that its storage is short of room.
+    pub short_of_room: bool,
 }
 
 /// An action that the layers must take.

@@ -39,6 +39,8 @@ pub struct Membership {
     leaves_by: Option<Time>,
     /// Whether all members are to leave.
     closing: bool,
+    /// Whether this node's storage is short of room.
+    short_of_room: bool,
     ended: bool,
     /// The time at which its endpoints are closed, once it has ended; after that [`Time::MAX`].
     closes_at: Option<Time>,
@@ -60,6 +62,7 @@ impl Membership {
             leaving: false,
             leaves_by: None,
             closing: false,
+            short_of_room: false,
             ended: false,
             closes_at: None,
         }
@@ -138,6 +141,12 @@ impl Membership {
         self.active.as_mut().filter(|_| !self.ended)?.take_clocks()
     }
 
+    /// The members of the view whose storage is short of room, as their rows say. None if that has not changed since
+    /// the last call in this view.
+    pub fn take_short_of_room(&mut self) -> Option<&[NodeId]> {
+        self.active.as_mut().filter(|_| !self.ended)?.take_short_of_room()
+    }
+
     /// The member that leads when the view must change, by this node's knowledge: the lowest-ranked of the members that
     /// would stay.
     pub fn leader(&self) -> Option<NodeId> {
@@ -185,7 +194,8 @@ impl Membership {
             Err(error) => return self.end(error.into(), out),
         };
         self.me = table.member().clone();
-        self.active = Some(ActiveView::new(table, before, backs, &self.settings));
+        let active = self.active.insert(ActiveView::new(table, before, backs, &self.settings));
+        active.set_short_of_room(self.short_of_room);
     }
 
     /// Takes note of a completion of one of this layer's endpoints.
@@ -220,6 +230,10 @@ impl Membership {
                 self.returning.hold(held, view);
             }
             (Input::Kept(kept), _) => self.returning.keep(kept),
+            (Input::ShortOfRoom(is_short), active) => {
+                self.short_of_room = is_short;
+                active.into_iter().for_each(|active| active.set_short_of_room(is_short));
+            }
             (Input::ViewLog(ViewEvent::Committed(next)), _) => {
                 self.returning.decided(&next);
                 self.on_committed(next, out);

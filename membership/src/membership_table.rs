@@ -50,6 +50,8 @@ pub(crate) struct MembershipTable {
     /// The thing for which the member's clean-up of each shard waits: the remainder of a division by 3. Each change
     /// adds to it.
     waits: Counters,
+    /// Whether the member's storage is short of room: it is if the number is odd. Each change adds one.
+    room: Counter,
     /// Whether this member suspects another, by member.
     suspected: Vec<Flag>,
     asks: Flag,
@@ -78,6 +80,7 @@ impl MembershipTable {
         let frozen = layout.counters("frozen", view.shards.len());
         let complete = layout.counters("complete", view.shards.len());
         let waits = layout.counters("waits", view.shards.len());
+        let room = layout.counter("room");
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
         let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
@@ -108,6 +111,7 @@ impl MembershipTable {
             frozen,
             complete,
             waits,
+            room,
             suspected,
             asks,
             leaving,
@@ -328,6 +332,23 @@ impl MembershipTable {
         let at = self.table.get(member, self.waits.nth(shard));
         let waits_for = [None, Some(WaitsFor::Disk), Some(WaitsFor::Application)][(at % 3) as usize]?;
         Some(Waits { waits_for, at })
+    }
+
+    /// Publishes whether this node's storage is short of room.
+    pub(crate) fn set_short_of_room(&mut self, is_short: bool) {
+        let told = self.table.get(self.me(), self.room);
+        if is_short == told.is_multiple_of(2) {
+            self.table.set(self.room, told + 1);
+        }
+    }
+
+    pub(crate) fn is_short_of_room(&self, member: usize) -> bool {
+        !self.table.get(member, self.room).is_multiple_of(2)
+    }
+
+    /// The members whose storage is short of room, as their rows say.
+    pub(crate) fn short_of_room(&self) -> Vec<NodeId> {
+        (0..self.len()).filter(|&member| self.is_short_of_room(member)).map(|member| self.node(member)).collect()
     }
 
     pub(crate) fn suspect(&mut self, member: usize) {

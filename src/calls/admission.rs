@@ -11,7 +11,7 @@ use std::{
 };
 
 use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
-use squall_fabric::{Waker, sync::Lock};
+use squall_fabric::{NodeId, Waker, sync::Lock};
 use squall_membership::EndReason;
 use squall_ordered::{
     Submitter, Tag,
@@ -35,6 +35,9 @@ pub(crate) struct Admission {
     pub(crate) backoff: BackoffProfile,
     pub(crate) deadlines: Deadlines,
     pub(crate) durable: bool,
+    /// Whether it takes no messages, since members are short of room; and these members. Set by the engine.
+    is_short_of_room: AtomicBool,
+    short_of_room: Lock<Vec<NodeId>>,
     engine: OnceLock<EngineHandle>,
     /// Replaced by the delivering thread alone.
     state: HazardCell<AdmissionState>,
@@ -91,6 +94,8 @@ impl Admission {
             backoff,
             deadlines: Deadlines::default(),
             durable,
+            is_short_of_room: AtomicBool::new(false),
+            short_of_room: Lock::default(),
             engine: OnceLock::new(),
             state: HazardCell::new(AdmissionState::NotStarted),
             halted: Lock::new(None),
@@ -138,6 +143,30 @@ impl Admission {
         self.wake_all();
     }
 
+    /// Refuses messages for the sake of these members, whose storage is short of room; takes them again if there are
+    /// none. Called by the engine.
+    pub(crate) fn refuse_for(&self, nodes: Vec<NodeId>) {
+        let mut short = self.short_of_room.lock();
+        if *short == nodes {
+            return;
+        }
+        match nodes.as_slice() {
+            [] => tracing::info!(group = self.name, "its members have room again: it takes messages"),
+            nodes => tracing::error!(group = self.name, "{}", Unavailable::ShortOfRoom { nodes: nodes.to_vec() }),
+        }
+        self.is_short_of_room.store(!nodes.is_empty(), Ordering::Release);
+        *short = nodes;
+        drop(short);
+        // Callers that wait find the refusal.
+        self.wake_all();
+    }
+
+    #[cold]
+    fn short_of_room(&self) -> SubmitError {
+        let why = Unavailable::ShortOfRoom { nodes: self.short_of_room.lock().clone() };
+        SubmitError::Unavailable { why, outcome: Outcome::NotAccepted }
+    }
+
     fn wake_all(&self) {
         self.room.notify(usize::MAX);
         self.bulk_room.notify(usize::MAX);
@@ -182,6 +211,9 @@ impl Admission {
         }
         let state = self.state();
         let AdmissionState::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
+        if self.is_short_of_room.load(Ordering::Relaxed) {
+            return Err(self.short_of_room());
+        }
         let time = self.engine().map_or(Ok(Hlc(0)), |engine| engine.bound.time(&engine.clock))?;
         match submitter.submit(message.as_slice(), Tag { ticket, time: time.0 }) {
             Ok(()) => {

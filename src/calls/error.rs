@@ -147,6 +147,17 @@ pub enum Unavailable {
         /// The members whose clocks are behind it.
         ahead_of: Vec<NodeId>,
     },
+    /// A lack of room on the storage of most members of a durable group. Reads go on, and messages are taken again once
+    /// there is room.
+    #[error(
+        "there is too little room on the storage of {} for what would be written, so the group only answers reads: make room there \
+         (`squall status` says how much there is), and it takes messages again by itself",
+        list(nodes)
+    )]
+    ShortOfRoom {
+        /// The members that are short of room.
+        nodes: Vec<NodeId>,
+    },
     /// A group with fewer members that have its state than its configuration's minimum.
     #[error(
         "the group has fewer members with its state than its `min_replicas`: it refuses work until more have joined"

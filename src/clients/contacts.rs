@@ -16,8 +16,8 @@ pub(super) const MOST_BACK_OFF: Duration = Duration::from_secs(1);
 pub(crate) struct Contacts {
     /// The nodes that are known at first.
     first: Vec<DialTarget>,
-    /// The only node that may be called, if one is given.
-    only: Option<NodeId>,
+    /// The nodes that may be called.
+    allowed: Allowed,
     /// The members of the newest view that a node has reported.
     members: Members,
     /// The next node to try, as an index among all.
@@ -25,26 +25,44 @@ pub(crate) struct Contacts {
     pause: Duration,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowed {
+    All,
+    /// The nodes that are known at first.
+    First,
+    One(NodeId),
+}
+
 impl Contacts {
     /// Makes the contacts of a client. Clients begin at different turns, so that they spread over the nodes.
     pub(crate) fn new(first: Vec<DialTarget>, turn: usize) -> Contacts {
-        Contacts { first, only: None, members: Members::default(), turn, pause: BACK_OFF }
+        Contacts { first, allowed: Allowed::All, members: Members::default(), turn, pause: BACK_OFF }
     }
 
     /// Restricts the contacts to one node.
     pub(crate) fn only(self, node: NodeId) -> Contacts {
-        Contacts { only: Some(node), ..self }
+        Contacts { allowed: Allowed::One(node), ..self }
+    }
+
+    /// Restricts the contacts to the nodes that were given, whatever members these report.
+    pub(crate) fn only_first(self) -> Contacts {
+        Contacts { allowed: Allowed::First, ..self }
     }
 
     /// Returns all nodes, best first.
     fn all(&self) -> Vec<DialTarget> {
+        if self.allowed == Allowed::First {
+            return self.first.clone();
+        }
         let told = self.members.members.iter();
         let told = told.map(|(node, at)| DialTarget { node: Some(NodeId(*node)), addresses: at.clone() });
         let mut all: Vec<DialTarget> = told.collect();
         // The reported members may all be gone, while one of the first has joined again.
         let others: Vec<DialTarget> = self.first.iter().filter(|first| !all.contains(first)).cloned().collect();
         all.extend(others);
-        all.retain(|contact| self.only.is_none_or(|only| contact.node == Some(only)));
+        if let Allowed::One(only) = self.allowed {
+            all.retain(|contact| contact.node == Some(only));
+        }
         all
     }
 
@@ -124,6 +142,7 @@ mod tests {
         contacts.learn(told(6, &[]));
         assert_eq!(contacts.all(), [at(2), at(7), at(1)]);
         assert_eq!(contacts.clone().only(NodeId(7)).all(), [at(7)]);
+        assert_eq!(contacts.clone().only_first().all(), [at(1), at(2)], "whatever they report");
         assert!(contacts.only(NodeId(9)).next().is_err());
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod history;
 pub mod log_keys;
 pub(crate) mod log_writer;
 pub(crate) mod recovery;
+pub(crate) mod room;
 pub(crate) mod scrub;
 pub(crate) mod snapshot_store;
 pub(crate) mod status;

@@ -8,9 +8,14 @@
 use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{NodeId, Time};
-use squall_ordered::log::{Damage, Position, ReadError, Scrubbed, Scrubber};
+use squall_ordered::log::{Damage, Hlc, Position, ReadError, Scrubbed, Scrubber};
 
-use crate::durable::{disk::Disk, log_writer::LogWriter, recovery, status::ScrubReport};
+use crate::durable::{
+    disk::Disk,
+    log_writer::LogWriter,
+    recovery,
+    status::{ScrubReport, ScrubStatus},
+};
 
 /// The rate at which a log is read.
 #[derive(Clone, Copy, Debug)]
@@ -66,11 +71,13 @@ pub(crate) struct Scrub {
     next_read: Time,
     found: Vec<FoundDamage>,
     repaired: u64,
+    status: ScrubStatus,
 }
 
 impl Scrub {
     pub(crate) fn new(rate: ScrubRate, now: Time) -> Scrub {
-        Scrub { rate, next_read: now, found: Vec::new(), repaired: 0 }
+        let status = ScrubStatus { bytes_per_second: rate.bytes_per_second, ..ScrubStatus::default() };
+        Scrub { rate, next_read: now, found: Vec::new(), repaired: 0, status }
     }
 
     /// Returns the next thing to do. `others` have the log, too.
@@ -95,11 +102,23 @@ impl Scrub {
         }
     }
 
+    /// Notes that reading begins at the beginning of a log of about so many bytes.
+    pub(crate) fn begins(&mut self, bytes: u64) {
+        (self.status.read_bytes, self.status.of_bytes) = (0, bytes);
+    }
+
+    /// Notes that the log's end was reached, at this time of day.
+    pub(crate) fn ends(&mut self, wall: Hlc) {
+        self.status.passes += 1;
+        self.status.ended_at_ns = wall.0;
+    }
+
     /// Notes that so many bytes were read. A log that could not be read to its end is begun anew, too.
     pub(crate) fn has_read(&mut self, now: Time, bytes: u64, ended: bool) {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.bytes_per_second.max(1));
         let pause = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         self.next_read = now + pause + if ended { self.rate.rest } else { Duration::ZERO };
+        self.status.read_bytes += bytes;
     }
 
     /// Notes a damage. Returns whether it was not known.
@@ -109,6 +128,7 @@ impl Scrub {
             return false;
         }
         self.found.push(FoundDamage { damage: damage.clone(), asked: Vec::new(), next: now, rounds: 0 });
+        self.status.found += 1;
         true
     }
 
@@ -120,7 +140,7 @@ impl Scrub {
 
     pub(crate) fn report(&self) -> ScrubReport {
         let damaged = self.found.iter().map(|found| found.damage.to_string()).collect();
-        ScrubReport { damaged, repaired: self.repaired }
+        ScrubReport { damaged, repaired: self.repaired, scrub: self.status }
     }
 }
 
@@ -135,20 +155,22 @@ pub(crate) struct Scrubbing {
 
 impl Scrubbing {
     pub(crate) fn new(group: String, log_writer: Arc<LogWriter>, rate: ScrubRate, now: Time) -> Scrubbing {
-        Scrubbing { group, scrub: Scrub::new(rate, now), log_writer, reader: None, is_told: false }
+        let scrub = Scrub::new(rate, now);
+        *log_writer.scrubbed.lock() = scrub.report();
+        Scrubbing { group, scrub, log_writer, reader: None, is_told: false }
     }
 
     /// Does what is due, and returns the time of the next call; `now` if there is more. `others` are the members whose
-    /// logs are complete. `fetch` gets records between two places from one of them.
+    /// logs are complete, `wall` is the time of day. `fetch` gets records between two places from one of them.
     pub(crate) fn step(
         &mut self,
-        now: Time,
+        (now, wall): (Time, Hlc),
         others: &[NodeId],
         fetch: impl FnOnce(NodeId, Position, Position) -> Result<Vec<u8>, String>,
     ) -> Time {
         match self.scrub.next(now, others) {
             ScrubStep::Wait(until) => return until,
-            ScrubStep::Read(bytes) => self.read(now, bytes),
+            ScrubStep::Read(bytes) => self.read(now, wall, bytes),
             ScrubStep::Alone(damage) => {
                 let (group, why) = (&self.group, "no other member that can be asked has these records");
                 tracing::error!(group, %damage, why, "damaged records can't be replaced yet: the group goes on");
@@ -169,9 +191,10 @@ impl Scrubbing {
         now
     }
 
-    fn read(&mut self, now: Time, bytes: u64) {
+    fn read(&mut self, now: Time, wall: Hlc, bytes: u64) {
         if self.reader.is_none() {
-            self.reader = self.log_writer.run(|log| log.scrubber());
+            self.scrub.begins(self.log_writer.bytes());
+            self.reader = self.log_writer.run_at_once(|log| log.scrubber());
         }
         let Some(reader) = &mut self.reader else { return self.scrub.has_read(now, 0, true) };
         match reader.step(bytes) {
@@ -183,10 +206,11 @@ impl Scrubbing {
                         tracing::error!(group, %damage, "records on the disk are damaged: they are replaced by another member's");
                     }
                 }
+                self.scrub.has_read(now, bytes, ended);
                 if ended {
                     self.reader = None;
+                    self.scrub.ends(wall);
                 }
-                self.scrub.has_read(now, bytes, ended);
             }
             Err(error) => {
                 if !matches!(error, ReadError::Gone { .. }) && !std::mem::replace(&mut self.is_told, true) {
@@ -201,7 +225,7 @@ impl Scrubbing {
     /// Whether a damage is there still, if the log can be asked.
     fn is_damaged(&self, damage: &Damage) -> Option<bool> {
         let damage = damage.clone();
-        self.log_writer.run(move |log| log.gap(&damage).map(|gap| gap.is_some()))?.ok()
+        self.log_writer.run_at_once(move |log| log.gap(&damage).map(|gap| gap.is_some()))?.ok()
     }
 }
 
@@ -263,6 +287,25 @@ mod tests {
         }
         assert_eq!(scrub.report().damaged.len(), 1);
         scrub.is_gone(&damage(1), true);
-        assert_eq!(scrub.report(), ScrubReport { damaged: Vec::new(), repaired: 1 });
+        let report = scrub.report();
+        assert_eq!((report.damaged.len(), report.repaired, report.scrub.found), (0, 1, 1));
+    }
+
+    #[test]
+    fn the_status_says_how_far_the_log_was_read_and_when_it_was_read_to_its_end() {
+        let mut scrub = scrub();
+        scrub.begins(1100);
+        scrub.has_read(Time::ZERO, 500, false);
+        scrub.has_read(Time::ZERO, 500, false);
+        let status = scrub.report().scrub;
+        assert_eq!((status.bytes_per_second, status.read_bytes, status.of_bytes), (1000, 1000, 1100));
+        assert_eq!((status.passes, status.ended_at_ns), (0, 0));
+        scrub.has_read(Time::ZERO, 100, true);
+        scrub.ends(Hlc(7));
+        let status = scrub.report().scrub;
+        assert_eq!((status.read_bytes, status.passes, status.ended_at_ns), (1100, 1, 7));
+        scrub.begins(1200);
+        let status = scrub.report().scrub;
+        assert_eq!((status.read_bytes, status.of_bytes, status.passes, status.ended_at_ns), (0, 1200, 1, 7));
     }
 }

@@ -33,10 +33,14 @@ pub struct LogStatus {
     pub syncs: u64,
     /// The reason for which nothing more is written, if that is so.
     pub failure: Option<String>,
+    /// The reason for which records wait that the group has delivered, while the disk has no room for them.
+    pub no_room: Option<String>,
     /// The damage that was found on the disk while the node runs, and is not repaired yet, in words.
     pub damaged: Vec<String>,
     /// The number of damages that were repaired from other members' logs while the node runs.
     pub repaired: u64,
+    /// The search for damage.
+    pub scrub: ScrubStatus,
     /// Records, acknowledged or not, that a cut or a new beginning took away: they are kept beside the log.
     pub asides: Vec<AsideStatus>,
 }
@@ -57,6 +61,23 @@ pub struct AsideStatus {
     pub bytes: u64,
 }
 
+/// The search for damage in a log while its node runs. The log is read from its beginning to its end, again and again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// The average rate, in bytes per second; 0 if nothing is read.
+    pub bytes_per_second: u64,
+    /// The bytes that were read since it last began at the beginning.
+    pub read_bytes: u64,
+    /// The approximate size of the log when it began there, in bytes.
+    pub of_bytes: u64,
+    /// The number of times that it came to the end since the node's start.
+    pub passes: u64,
+    /// The last time that it came to the end, in nanoseconds since 1970 (UTC); 0 if it has not.
+    pub ended_at_ns: u64,
+    /// The number of damages that it has found since the node's start, those that are repaired included.
+    pub found: u64,
+}
+
 /// The outcome of a log's damages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScrubReport {
@@ -64,4 +85,6 @@ pub(crate) struct ScrubReport {
     pub(crate) damaged: Vec<String>,
     /// The number of damages that were repaired while the node runs.
     pub(crate) repaired: u64,
+    /// The search.
+    pub(crate) scrub: ScrubStatus,
 }

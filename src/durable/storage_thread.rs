@@ -18,6 +18,9 @@ use crate::durable::log_writer::{DiskLog, LogWriter};
 /// The time for which a log rests before it notes by itself how far it was acknowledged.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// The interval at which a log whose disk has no room looks for room.
+const FULL: Duration = Duration::from_millis(200);
+
 /// Writes what is appended to all durable groups' logs, until it is dropped. A drop first waits until all that was
 /// appended is written.
 #[derive(Debug)]
@@ -62,16 +65,20 @@ impl StorageThread {
             let mut logs = Guard(logs);
             // By log, the time since when it has rested with more to note than it says.
             let mut rests = vec![Some(Instant::now()); logs.0.len()];
+            let mut looked = Instant::now();
             loop {
                 // Read first, so that records that were appended before are written.
                 let stops = stopped.load(Ordering::Acquire);
-                let mut any = false;
+                let looks = looked.elapsed() >= FULL;
+                let (mut any, mut is_full) = (false, false);
                 for ((log_writer, log), rests) in logs.0.iter_mut().zip(&mut rests) {
                     let before = log.persisted();
-                    if log_writer.is_due() && log_writer.write(log) {
+                    let waits = || log_writer.no_room().is_some();
+                    if (log_writer.is_due() || looks && waits()) && log_writer.write(log) {
                         any = true;
                         engine.wake();
                     }
+                    is_full |= waits();
                     if log.persisted() != before {
                         *rests = Some(Instant::now());
                     }
@@ -88,9 +95,13 @@ impl StorageThread {
                 if is_last {
                     return;
                 }
-                match rests.iter().flatten().min() {
+                if looks {
+                    looked = Instant::now();
+                }
+                let quiet = rests.iter().flatten().min().map(|&first| first + QUIET);
+                match quiet.into_iter().chain(is_full.then(|| looked + FULL)).min() {
                     _ if any => {}
-                    Some(&first) => parker.park_timeout((first + QUIET).saturating_duration_since(Instant::now())),
+                    Some(until) => parker.park_timeout(until.saturating_duration_since(Instant::now())),
                     None => parker.park(),
                 }
             }

@@ -1,6 +1,6 @@
 //! The declaration of a node with its groups, and its start.
 
-use std::{collections::BTreeMap, sync::Arc, thread};
+use std::{collections::BTreeMap, path::Path, sync::Arc, thread};
 
 use crossbeam::channel::unbounded;
 use squall_fabric::{NodeId, Wait};
@@ -26,19 +26,20 @@ use crate::{
     },
     fabric::FabricError,
     group::{
-        control::{Controls, GroupSpec, new_group},
+        control::{Controls, GroupControl, GroupSpec, new_group},
         handle::Group,
         sharded::Sharded,
     },
     node::{
         core::NodeCore,
-        engine::{Engine, NodeActivity},
+        engine::{Engine, EngineRequest, NodeActivity},
         group_slot::GroupSlot,
         handlers,
         onepipe::{OnePipeHandle, OnePipeSlot},
         operator::Operator,
         plan::{Plan, PlanError},
         returning::Returning,
+        room_thread::{RoomThread, SharedRoom},
         running::Node,
         scrub_thread::ScrubThread,
         view_log,
@@ -221,6 +222,7 @@ impl NodeBuilder {
             id: config.id(),
             cluster: config.cluster().to_owned(),
             storage: view_log::storage(&config),
+            room: SharedRoom::default(),
             requests: requests.clone(),
             waker: waker.clone(),
             watch: Arc::clone(&watch),
@@ -246,8 +248,8 @@ impl NodeBuilder {
             core.input(Input::Held(held), &mut effects);
         }
         let durable = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control)));
-        let scrub = || ScrubThread::start(caller.clone(), Arc::clone(&watch), durable, config.scrub_bytes_per_second());
-        let scrub = is_durable.then(scrub).transpose()?;
+        let watched = |storage| watch_storage(storage, &config, &caller, durable, &operator);
+        let (scrub, room) = config.storage().filter(|_| is_durable).map(watched).transpose()?.unzip();
         let budget = CoreBudget::of_this_host(config.members_here());
         let engine = Engine {
             core,
@@ -269,8 +271,7 @@ impl NodeBuilder {
         };
         let name = format!("squall-{}", config.id().0);
         let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
-        let engine = Some(thread);
-        let node = Node { operator, engine, scrub, storage, clients, server: Some(server) };
+        let node = Node { operator, engine: Some(thread), room, scrub, storage, clients, server: Some(server) };
         match node.operator.watch.wait_view(None, |_| true) {
             Ok(_) => {
                 // Without this the node's first submits would wait for the clocks, and later ones might overtake them.
@@ -281,6 +282,22 @@ impl NodeBuilder {
             Err(reason) => Err(StartError::NotFormed(reason)),
         }
     }
+}
+
+/// Begins to scrub the logs of these groups, and to look at the room on the node's storage.
+fn watch_storage(
+    storage: &Path,
+    config: &Config,
+    caller: &Caller,
+    durable: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)>,
+    operator: &Arc<Operator>,
+) -> std::io::Result<(ScrubThread, RoomThread)> {
+    let rate = config.scrub_bytes_per_second();
+    let scrub = ScrubThread::start(caller.clone(), Arc::clone(&operator.watch), durable, rate)?;
+    let teller = Arc::clone(operator);
+    let tell = move |is_short| teller.tell(EngineRequest::Input(Input::ShortOfRoom(is_short)));
+    let room = RoomThread::start(storage.to_owned(), Arc::clone(&operator.room), tell)?;
+    Ok((scrub, room))
 }
 
 /// The way that large messages take.

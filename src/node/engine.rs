@@ -229,6 +229,9 @@ impl Engine {
                 CoreEffect::Freed(shard) => self.with_control(shard, |control| control.admission().on_freed()),
                 CoreEffect::FreedBulk(shard) => self.with_control(shard, |control| control.admission().on_freed_bulk()),
                 CoreEffect::Stamps(shard) => self.with_control(shard, |control| control.admission().on_stamps()),
+                CoreEffect::ShortOfRoom(shard, nodes) => {
+                    self.with_control(shard, |control| control.admission().refuse_for(nodes));
+                }
                 CoreEffect::Ended(reason) => {
                     for group in self.groups.values_mut() {
                         group.tell(ShardChange::End { undelivered: Vec::new(), reason: reason.clone() });
@@ -426,6 +429,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.watch.ended(EndReason::Panicked);
         self.core.end_pipe_slots(&EndReason::Panicked);
+        self.log_writers.iter().for_each(|log_writer| log_writer.close());
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod plan;
 mod rates;
 mod report;
 mod returning;
+mod room_thread;
 pub(crate) mod running;
 mod scrub_thread;
 pub(crate) mod status;

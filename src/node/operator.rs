@@ -13,7 +13,7 @@ use squall_view_log::Monitor;
 
 use crate::{
     clients::admin::{Admin, EmptiedShard, Farewell, Farewells, NodeCondition, StatusReport},
-    node::{engine::EngineRequest, watch::NodeWatch},
+    node::{engine::EngineRequest, room_thread::SharedRoom, watch::NodeWatch},
 };
 
 /// The longest time that a node that has left waits until it is no voter any more.
@@ -31,6 +31,7 @@ pub(crate) struct Operator {
     pub(crate) cluster: String,
     /// The place of the view log, in words.
     pub(crate) storage: Option<String>,
+    pub(crate) room: SharedRoom,
     pub(crate) requests: Sender<EngineRequest>,
     pub(crate) waker: Waker,
     pub(crate) watch: Arc<NodeWatch>,
@@ -69,6 +70,7 @@ impl Operator {
 impl Admin for Operator {
     fn status(&self) -> StatusReport {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
+        let known = StatusReport { room: self.room.lock().clone(), ..known };
         let seen = self.ask(|reply| EngineRequest::Report(Box::new(known.clone()), reply));
         seen.unwrap_or_else(|| {
             let why =

@@ -97,6 +97,7 @@ impl Engine {
             suspected: evidence.is_some_and(|evidence| evidence.suspected),
             wedged: evidence.is_some_and(|evidence| evidence.wedged),
             leaving: evidence.is_some_and(|evidence| evidence.leaving),
+            short_of_room: evidence.is_some_and(|evidence| evidence.short_of_room),
         }
     }
 

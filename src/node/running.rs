@@ -12,6 +12,7 @@ use crate::{
     node::{
         engine::EngineRequest,
         operator::Operator,
+        room_thread::RoomThread,
         scrub_thread::ScrubThread,
         status::{Status, ViewChangeTimes},
     },
@@ -26,6 +27,7 @@ const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 pub struct Node {
     pub(super) operator: Arc<Operator>,
     pub(super) engine: Option<JoinHandle<()>>,
+    pub(super) room: Option<RoomThread>,
     /// Ends before the storage thread, which it asks.
     pub(super) scrub: Option<ScrubThread>,
     /// Ends after the engine, and writes the rest.
@@ -134,6 +136,7 @@ impl Drop for Node {
         if engine.join().is_err() {
             tracing::error!("the engine's thread panicked");
         }
+        drop(self.room.take());
         drop(self.scrub.take());
         drop(self.storage.take());
         if let Some(clients) = &self.clients {

@@ -17,6 +17,7 @@ use squall_ordered::log::{self, Storage};
 use squall_services::Caller;
 
 use crate::{
+    calls::clock::Now,
     durable::{
         scrub::{ScrubRate, Scrubbing},
         status::AsideStatus,
@@ -105,7 +106,7 @@ impl ScrubbedLog {
         let others: Vec<NodeId> = complete.iter().copied().filter(|node| *node != caller.node()).collect();
         let shard = self.shard;
         let fetch = |other, from, to| fetch_records(caller, &contact(view, other)?, shard, from, to);
-        self.next = self.scrubbing.step(now, &others, fetch);
+        self.next = self.scrubbing.step((now, Now::Boot.wall()), &others, fetch);
     }
 
     /// Lists the records that were set aside, when they may have changed.
@@ -115,7 +116,7 @@ impl ScrubbedLog {
         if self.changes == Some(changes) {
             return;
         }
-        let Some(storage) = log_writer.run(|log| log.storage().clone()) else { return };
+        let Some(storage) = log_writer.run_at_once(|log| log.storage().clone()) else { return };
         let names = log::asides(&storage).unwrap_or_default();
         let status = |name: &String| {
             let log::AsideSummary { name, first, last, bytes } = log::summary_of(&storage, name).ok().flatten()?;

@@ -618,7 +618,7 @@ impl Cluster {
             Act::Deliver(shard) => self.deliver(id, shard),
             // These wait for what they ask of the log, and for the replica.
             Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard) | Act::Snapshot(shard)
-                if self.disks.hangs(id) || node.hung.contains(&shard) =>
+                if self.disks.hangs(id) || node.hung.contains(&shard) || node.groups[&shard].is_full() =>
             {
                 self.put(self.net.now() + Duration::from_millis(1), id, act);
             }

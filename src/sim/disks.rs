@@ -13,6 +13,7 @@ use squall_view_log::SimDisk;
 
 use super::{
     cluster::{Cluster, random},
+    full_disks::FULL,
     node::{Act, FoundDisk},
     options::Options,
 };
@@ -205,13 +206,6 @@ impl Cluster {
         }
     }
 
-    /// Lets a node's disk take only `more` bytes more for a shard; any number if None.
-    pub fn limit_disk(&mut self, node: NodeId, shard: u32, more: Option<u64>) {
-        if let Some(storage) = self.storage(node, shard) {
-            storage.limit(more.map_or(u64::MAX, |more| storage.used() + more));
-        }
-    }
-
     /// Fails one of the syncs that are to come for a shard of a node: the one with the number `nth`, from 0.
     pub fn fail_sync(&mut self, node: NodeId, shard: u32, nth: u64) {
         if let Some(storage) = self.storage(node, shard) {
@@ -329,7 +323,7 @@ impl Cluster {
         std::mem::take(&mut self.fallen)
     }
 
-    fn storage(&self, node: NodeId, shard: u32) -> Option<SimStorage> {
+    pub(super) fn storage(&self, node: NodeId, shard: u32) -> Option<SimStorage> {
         Some(self.disks.0.get(&node)?.shards.get(&ShardId(shard))?.storage.clone())
     }
 
@@ -377,9 +371,10 @@ impl Cluster {
         let mut puts = Vec::new();
         for (&shard, group) in &mut node.groups {
             let is_due = group.logging.as_ref().is_some_and(|logging| logging.log_writer.is_due());
-            if is_due && !group.writes && !self.disks.hangs(id) {
+            if (is_due || group.is_full()) && !group.writes && !self.disks.hangs(id) {
                 group.writes = true;
-                puts.push((now + random(&mut self.rng, self.disks.pace(id)), Act::Write(shard)));
+                let pace = if group.is_full() { FULL } else { random(&mut self.rng, self.disks.pace(id)) };
+                puts.push((now + pace, Act::Write(shard)));
             }
             if group.control.history().wants_step() && !std::mem::replace(&mut group.snapshots, true) {
                 puts.push((now + random(&mut self.rng, SNAPSHOT_PACE), Act::Snapshot(shard)));
@@ -447,7 +442,7 @@ impl Cluster {
 
     /// Reads some of a log again, or repairs what was found.
     pub(super) fn scrub(&mut self, id: NodeId, shard: ShardId) {
-        let now = self.net.now();
+        let (now, wall) = (self.net.now(), self.true_time());
         let hangs = self.disks.hangs(id);
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let view = node.installed.clone();
@@ -460,7 +455,7 @@ impl Cluster {
                 source.filter(|_| self.reach(id, other) && !self.disks.hangs(other)).ok_or("it can't be reached")?;
             offer::records_of(&*source.control, from, to)
         };
-        let next = if hangs || view.is_none() { now + REST } else { scrubbing.step(now, &others, fetch) };
+        let next = if hangs || view.is_none() { now + REST } else { scrubbing.step((now, wall), &others, fetch) };
         if let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) {
             group.scrubbing = Some(scrubbing);
         }

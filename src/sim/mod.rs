@@ -46,6 +46,7 @@ mod cluster;
 mod decided;
 mod disks;
 mod flow;
+mod full_disks;
 mod node;
 mod options;
 mod raft;

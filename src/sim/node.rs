@@ -307,6 +307,7 @@ impl SimNode {
                 CoreEffect::Freed(shard) => self.groups[&shard].control.admission().on_freed(),
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.admission().on_freed_bulk(),
                 CoreEffect::Stamps(shard) => self.groups[&shard].control.admission().on_stamps(),
+                CoreEffect::ShortOfRoom(shard, nodes) => self.groups[&shard].control.admission().refuse_for(nodes),
                 CoreEffect::Dropped => {
                     (self.disturbed, self.is_stalled, self.installed) = (true, false, None);
                     self.send_away("it was dropped from the group, and joins it again");

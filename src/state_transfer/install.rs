@@ -433,9 +433,11 @@ impl<S: Service> Installer<'_, S> {
         scratch: &mut AlignedVec,
         noted: &mut Option<Given>,
     ) -> Result<(), RestoreError> {
-        let failed = || RestoreError::NotKept(self.log_writer.failure().unwrap_or("the log has ended").to_owned());
         if !self.log_writer.wait_for_room() {
-            return Err(failed());
+            return Err(match (self.log_writer.failure(), self.log_writer.no_room()) {
+                (None, Some(why)) => RestoreError::Failed(io::Error::new(ErrorKind::StorageFull, why)),
+                (failure, _) => RestoreError::NotKept(failure.unwrap_or("the log has ended").to_owned()),
+            });
         }
         let mut guard = self.log_writer.append();
         let appended = match &record.body {

@@ -1,4 +1,4 @@
-//! A node whose disk is full: a real, small file system of its own.
+//! Nodes whose disks are full, or nearly: real, small file systems of their own.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,8 @@ use std::{
 };
 
 use squall::{
-    Consistency, Node, NodeId, Submit,
+    Consistency, Node, NodeId, QueryService, RoomLevel, Submit,
+    admin::{NodeCondition, StatusReport},
     log_service::{Appended, Checked, LogClient, RecordLog},
 };
 
@@ -20,6 +21,9 @@ const GROUP: &str = "log";
 /// The file system has room for one segment of 64 MiB, and not for two.
 const SMALL: &str = "size=100m";
 const LARGE: &str = "size=400m";
+
+/// A file system that has one segment, and too little room for two more.
+const NEARLY_FULL: &str = "size=150m";
 
 /// The number of records, which take more than a segment.
 const RECORDS: u64 = 700;
@@ -39,13 +43,11 @@ fn node() {
     for line in io::stdin().lines() {
         let answer = match &*line.expect("the test speaks UTF-8") {
             "append" => append(|record| group.submit(record).deadline(PATIENCE)),
-            "end" => node.wait_ended().to_string(),
-            "view" => {
-                // Ranks follow the order of joining, which on a busy machine may be any.
-                let mut senders = node.view().shards[0].senders.clone();
-                senders.sort_unstable();
-                format!("{senders:?}")
+            "one" => {
+                let appended = group.submit(&vec![7; 10]).deadline(PATIENCE).wait();
+                format!("{:?}", appended.map(|appended| appended.version).map_err(|error| error.to_string()))
             }
+            "count" => format!("{:?}", group.read(|log| log.answer(&()).records).wait()),
             line => panic!("{line:?}"),
         };
         if say(&answer).is_err() {
@@ -118,28 +120,64 @@ impl Drop for Tmpfs {
     }
 }
 
+/// Whether a report shows all members of the group's shard with its whole state.
+fn are_complete(report: &StatusReport, members: usize) -> bool {
+    report.shards.iter().all(|shard| shard.rows.iter().filter(|row| row.complete).count() == members)
+}
+
 #[test]
-fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
+fn a_node_whose_disk_is_full_is_given_up_and_comes_back_by_itself_when_there_is_space() {
     let cluster = Cluster::durable("full", "shm", 3).with_own_node();
     let Some(disk) = Tmpfs::mount(&cluster.directory(3), SMALL) else { return };
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].ask("append"), RECORDS.to_string(), "the others go on");
-    let reason = nodes[2].ask("end");
-    // The view log is on that disk as well, and may be the first to notice.
-    let names_it = reason.contains("disk failed") || reason.contains("the view log can't be kept");
-    assert!(names_it && reason.contains("No space left"), "{reason}");
-    nodes[0].wait_view(&[1, 2]);
+    cluster.wait_report(1, "node 3 is given up", |report| are_complete(report, 2));
+    let third = cluster.wait_report(3, "it has no room", |report| {
+        report.room.as_ref().is_some_and(|room| room.level == RoomLevel::Short)
+    });
+    assert!(!matches!(third.condition, NodeCondition::Ended(_)), "{third:#?}");
+    assert_eq!(nodes[1].ask("one"), format!("Ok({})", RECORDS + 1));
 
-    nodes.pop().expect("there are three").kill();
     disk.resize(LARGE);
-    let mut third = cluster.launch(3);
-    third.ready();
-    nodes[0].wait_view(&[1, 2, 3]);
+    cluster.wait_report(1, "all have the state", |report| are_complete(report, 3));
+    assert_eq!(nodes[2].ask("one"), format!("Ok({})", RECORDS + 2));
     let log = LogClient::new(&cluster.clients(), GROUP);
     let end =
         log.at_member(NodeId(1)).read(Consistency::Linearizable, u64::MAX..).expect("it serves").globally_persisted;
     let (one, other) = (check(&log, 1, end), check(&log, 3, end));
     assert!(one.iter().all(|part| part.digest.is_some()), "{one:?}");
     assert_eq!(one, other, "it lacks something");
-    drop((nodes, third));
+    drop(nodes);
+}
+
+#[test]
+fn while_all_disks_are_nearly_full_the_group_reads_and_it_writes_again_when_there_is_space() {
+    let cluster = Cluster::durable("nearly-full", "tcp", 3).with_own_node();
+    let disks = [1, 2, 3].map(|id| Tmpfs::mount(&cluster.directory(id), LARGE));
+    let [Some(one), Some(two), Some(three)] = disks else { return };
+    let mut nodes = cluster.start();
+    assert_eq!(nodes[0].ask("one"), "Ok(1)");
+    let short = |report: &StatusReport| report.members.iter().filter(|member| member.short_of_room).count();
+    [&one, &two, &three].map(|disk| disk.resize(NEARLY_FULL));
+    for node in [1, 2, 3] {
+        cluster.wait_report(node, "all are short of room", |report| short(report) == 3);
+    }
+    for node in &mut nodes {
+        let refused = node.ask("one");
+        assert!(
+            refused.starts_with("Err") && refused.contains("too little room on the storage of node 1"),
+            "{refused}"
+        );
+        assert_eq!(node.ask("count"), "Ok(1)");
+    }
+    // Two of three have room: the third alone may be given up, should it be full.
+    [&one, &two].map(|disk| disk.resize(LARGE));
+    for node in [1, 2, 3] {
+        cluster.wait_report(node, "two have room again", |report| short(report) == 1);
+    }
+    for (node, version) in nodes.iter_mut().zip(2..) {
+        assert_eq!(node.ask("one"), format!("Ok({version})"));
+    }
+    assert_eq!(nodes[2].ask("count"), "Ok(4)");
+    drop(nodes);
 }

@@ -13,6 +13,7 @@ mod numbers;
 mod onepipe_views;
 mod padded;
 mod poison;
+mod room;
 mod scenarios;
 mod scrub;
 #[path = "../support/seeds.rs"]

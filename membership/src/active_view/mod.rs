@@ -56,6 +56,10 @@ pub(crate) struct ActiveView {
     detector: Detector,
     next_beat: Time,
     clocks: Clocks,
+    /// The members whose storage is short of room; None before the first look.
+    short_of_room: Option<Vec<NodeId>>,
+    /// Whether their rows may say something else since.
+    room_is_due: bool,
     shards_connected: bool,
     /// Members that an operator suspects. If a view was decided with them meanwhile, they are suspected in that view,
     /// too.
@@ -103,6 +107,8 @@ impl ActiveView {
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
+            short_of_room: None,
+            room_is_due: true,
             shards_connected: false,
             to_suspect,
             cause: None,
@@ -163,6 +169,7 @@ impl ActiveView {
             suspected: self.table.suspects(self.table.me(), member),
             wedged: self.table.is_wedged(member),
             leaving: self.table.is_leaving(member),
+            short_of_room: self.table.is_short_of_room(member),
         }
     }
 
@@ -416,6 +423,24 @@ impl ActiveView {
         let table = &self.table;
         let offsets = self.clocks.take(table.me())?;
         Some(offsets.map(|(member, offset)| (table.node(member), offset)))
+    }
+
+    /// Tells the others whether this node's storage is short of room.
+    pub(crate) fn set_short_of_room(&mut self, is_short: bool) {
+        self.table.set_short_of_room(is_short);
+        self.touched = true;
+    }
+
+    /// Takes the members for [`Membership::take_short_of_room`](crate::Membership::take_short_of_room).
+    pub(crate) fn take_short_of_room(&mut self) -> Option<&[NodeId]> {
+        if !std::mem::take(&mut self.room_is_due) {
+            return None;
+        }
+        let short = self.table.short_of_room();
+        if self.short_of_room.as_ref() == Some(&short) {
+            return None;
+        }
+        Some(self.short_of_room.insert(short))
     }
 
     /// Takes the decision on the next view.

@@ -62,6 +62,8 @@ pub struct Batch {
     /// one use to the next, unless it had to grow for one large record, so that bytes are set but once.
     bytes: Vec<u8>,
     used: usize,
+    /// The bytes that are on disk already: all, or those before a segment for which there was no room.
+    written: usize,
     begin: End,
     end: End,
     records: u64,
@@ -69,7 +71,7 @@ pub struct Batch {
 
 impl Batch {
     fn new(limit: usize) -> Batch {
-        Batch { bytes: vec![0; limit], used: 0, begin: End::START, end: End::START, records: 0 }
+        Batch { bytes: vec![0; limit], used: 0, written: 0, begin: End::START, end: End::START, records: 0 }
     }
 
     /// Returns the number of records.
@@ -97,15 +99,22 @@ impl Batch {
         self.begin
     }
 
-    pub(crate) fn records_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.used]
+    /// Returns the records that are still to be written.
+    pub(crate) fn rest_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.written..self.used]
+    }
+
+    /// Notes that the first of the [rest](Batch::rest_mut) are written, and that the log ends behind them.
+    pub(crate) fn advance(&mut self, bytes: usize, end: End) {
+        self.written += bytes;
+        self.begin = end;
     }
 
     fn restart(&mut self, begin: End, limit: usize) {
         if self.bytes.len() > limit {
             self.bytes = vec![0; limit];
         }
-        (self.used, self.records) = (0, 0);
+        (self.used, self.written, self.records) = (0, 0, 0);
         (self.begin, self.end) = (begin, begin);
     }
 

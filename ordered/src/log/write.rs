@@ -35,6 +35,12 @@ impl Options {
     pub fn new(cluster: ClusterId, shard: ShardId) -> Options {
         Options { cluster, shard, generation: 0, segment_bytes: 64 << 20, batch_bytes: 4 << 20 }
     }
+
+    /// Returns the number of bytes that segments leave free on the disk: the other files of a node need them, and a
+    /// node whose view log or manifest can't be written ends.
+    pub fn kept_free(&self) -> u64 {
+        self.segment_bytes / 4
+    }
 }
 
 /// The distance by which zeros are written ahead of a segment's records, in bytes; larger batches go without. In a part
@@ -97,6 +103,22 @@ pub enum WriteError {
         damage: Box<Damage>,
         /// The reason.
         why: String,
+    },
+    /// There is no room for the segment that comes next. The log is as it was, and takes the same again once there is.
+    #[error(
+        "{bytes} bytes are wanted for the log's next segment in {}, and {free} are free, of which {kept} stay free for the rest of \
+         the node: make room there, and it goes on by itself",
+        path.display()
+    )]
+    NoRoom {
+        /// The log's directory.
+        path: PathBuf,
+        /// The size of the segment, in bytes.
+        bytes: u64,
+        /// The number of bytes that are free.
+        free: u64,
+        /// The number of bytes that stay free.
+        kept: u64,
     },
     /// Records that have to be read first can't be.
     #[error(transparent)]
@@ -224,9 +246,10 @@ impl<S: Storage> Log<S> {
 
     /// Writes a batch, and syncs it. Returns the log's end: all records before it are durable.
     ///
-    /// After an error the log takes nothing more. A sync that failed must not be tried again: the kernel may have
-    /// dropped the bytes that it should have written, and says so only once. The batch was then not acknowledged;
-    /// opening the log again shows whether it is there.
+    /// After [`WriteError::NoRoom`] the same batch may be committed again: the part that had room is durable, and the
+    /// rest follows. After any other error the log takes nothing more. A sync that failed must not be tried again: the
+    /// kernel may have dropped the bytes that it should have written, and says so only once. The batch was then not
+    /// acknowledged; opening the log again shows whether it is there.
     pub fn commit(&mut self, batch: &mut Batch) -> Result<End, WriteError> {
         self.check_health()?;
         if let Some(damage) = &self.open_damage {
@@ -252,21 +275,21 @@ impl<S: Storage> Log<S> {
         if self.signing.as_ref().is_some_and(|signing| signing.chain().is_none()) {
             self.catch_up()?;
         }
-        let mut records = batch.records_mut();
-        while !records.is_empty() {
+        while let records @ [_, ..] = batch.rest_mut() {
             let size = stored(records).record_bytes() as u64;
             let has_room = |last: &Last<S::File>| last.at + size <= last.bytes;
             if !self.last.as_ref().is_some_and(has_room) {
                 self.roll(size)?;
             }
-            records = self.write_run(records)?;
+            let bytes = self.write_run(records)?;
+            batch.advance(bytes, self.end);
         }
         debug_assert_eq!(self.end, end, "what was appended and what was written");
         Ok(self.end)
     }
 
-    /// Writes and syncs as many records as the last segment has room for, and returns the others.
-    fn write_run<'b>(&mut self, records: &'b mut [u8]) -> Result<&'b mut [u8], WriteError> {
+    /// Writes and syncs as many records as the last segment has room for, and returns the number of their bytes.
+    fn write_run(&mut self, records: &mut [u8]) -> Result<usize, WriteError> {
         let last = self.last.as_mut().expect("a segment was begun");
         let batch = last.at;
         self.index.push(RecordStart { segment: last.header.index, offset: batch, end: self.end, record: last.records });
@@ -289,7 +312,7 @@ impl<S: Storage> Log<S> {
             count += 1;
             run = next;
         }
-        let (written, others) = records.split_at_mut(run);
+        let written = &records[..run];
         let result = self.storage.write_at(&last.file, batch, written).map_err(|source| ("writing records", source));
         let result = result.and_then(|()| write_ahead(&self.storage, last, batch + run as u64));
         let result = result.and_then(|()| self.storage.sync(&last.file).map_err(|source| ("syncing records", source)));
@@ -303,11 +326,11 @@ impl<S: Storage> Log<S> {
         if let Some(chain) = chain {
             self.sign_run(chain)?;
         }
-        Ok(others)
+        Ok(run)
     }
 
     /// Makes the next segment ahead of time, if the last one is half full. To be called between commits, so that no
-    /// commit has to wait for it. A lack of space does not poison the log: a later call tries again.
+    /// commit has to wait for it. After [`WriteError::NoRoom`] a later call tries again.
     pub fn prepare(&mut self) -> Result<(), WriteError> {
         self.check_health()?;
         let half_full = |last: &Last<S::File>| last.at > last.bytes / 2;
@@ -329,11 +352,20 @@ impl<S: Storage> Log<S> {
         self.spare = None;
         // The file is made under another name first, so that a file that it replaces stays whole until it is complete.
         let failed = |source| WriteError::Io { action: "making a segment", path: self.storage.path(&path), source };
+        let kept = self.options.kept_free();
         let file = loop {
-            match self.storage.create(NEW, bytes) {
-                // Asides must not keep the log from going on.
-                Err(e)
-                    if e.kind() == io::ErrorKind::StorageFull && aside::make_room(&self.storage).map_err(failed)? => {}
+            let free = self.storage.free().map_err(failed)?;
+            let made = match free < bytes.saturating_add(kept) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => self.storage.create(NEW, bytes),
+            };
+            match made {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    // Asides must not keep the log from going on.
+                    if !aside::make_room(&self.storage).map_err(failed)? {
+                        return Err(WriteError::NoRoom { path: self.storage.path(""), bytes, free, kept });
+                    }
+                }
                 made => break made.map_err(failed)?,
             }
         };
@@ -355,8 +387,10 @@ impl<S: Storage> Log<S> {
             let bytes = self.options.segment_bytes.max(needed.next_multiple_of(RECORDS_AT));
             let made = self.make_spare(bytes);
             if let Err(error) = made {
-                // A batch waits for the segment, so the failure poisons the log.
-                self.poisoned.get_or_insert_with(|| error.to_string());
+                // A batch waits for the segment, so a failure that no room mends poisons the log.
+                if !matches!(error, WriteError::NoRoom { .. }) {
+                    self.poisoned.get_or_insert_with(|| error.to_string());
+                }
                 return Err(error);
             }
         }

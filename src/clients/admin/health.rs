@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeList;
 
 use super::{NodeCondition, ShardCondition, ShardReport, StatusReport};
+use crate::durable::room::RoomLevel;
 
 /// The ability of a node, or of a cluster, to do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
@@ -72,8 +73,16 @@ impl StatusReport {
         found.extend(self.waits.iter().map(|wait| format!("it waits for {}", wait.waits_for)));
         found.extend(self.clock.iter().map(|clock| format!("wrong clock: {clock}")));
         found.extend(self.went_back.iter().map(|says| format!("the group has gone back: {says}")));
+        let room = self.room.as_ref().and_then(|room| match room.level {
+            RoomLevel::Ample => None,
+            RoomLevel::Little => Some("its storage has little room left"),
+            RoomLevel::Short => Some("its storage is short of room"),
+        });
+        found.extend(room.map(str::to_owned));
         let suspected = self.members.iter().filter(|member| member.suspected);
         found.extend(suspected.map(|member| format!("{} is suspected", member.node)));
+        let short = self.members.iter().filter(|member| member.short_of_room && member.node != self.node);
+        found.extend(short.map(|member| format!("the storage of {} is short of room", member.node)));
         if !self.members.is_empty() {
             let is_missing = |node: &&_| self.members.iter().all(|member| member.node != **node);
             let missing = self.configured.iter().filter(is_missing);
@@ -135,6 +144,9 @@ impl ShardReport {
         }
         if let Some(log) = &self.log {
             found.extend(log.damaged.iter().map(|damage| format!("the log of {name} is damaged: {damage}")));
+            if log.no_room.is_some() {
+                found.push(format!("the log of {name} waits for room on its disk"));
+            }
             if log.snapshot_late {
                 found.push(format!("a snapshot of {name} is due, and the one before is still being taken"));
             }

@@ -7,7 +7,10 @@ use squall_fabric::{NodeId, NodeList};
 use squall_membership::WaitsFor;
 use squall_view_log::{Monitor, SearchStatus};
 
-use crate::{durable::status::LogStatus, state_transfer::fetcher::Fetching};
+use crate::{
+    durable::{room::RoomStatus, status::LogStatus},
+    state_transfer::fetcher::Fetching,
+};
 
 /// A node's report of its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +30,8 @@ pub struct StatusReport {
     pub up_ms: Option<u64>,
     /// A sentence if the node's wall clock differs from those of most other members by more than its `clock_limit_ms`.
     pub clock: Option<String>,
+    /// The room on the node's storage, if it keeps logs there.
+    pub room: Option<RoomStatus>,
     /// The number of the node's view, from 1; None before its first.
     pub epoch: Option<u64>,
     /// The number of views that the node has installed since its start.
@@ -155,6 +160,8 @@ pub struct MemberReport {
     pub wedged: bool,
     /// Whether it asks to leave.
     pub leaving: bool,
+    /// Whether its storage is short of room.
+    pub short_of_room: bool,
 }
 
 /// A shard of the view.
@@ -313,6 +320,7 @@ impl StatusReport {
             waits: status.search.iter().map(WaitReport::of_search).collect(),
             up_ms: None,
             clock: None,
+            room: None,
             epoch: None,
             views_installed: 0,
             configured: Vec::new(),

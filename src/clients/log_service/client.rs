@@ -80,6 +80,12 @@ impl LogClient {
         }
     }
 
+    /// Returns a reader of the same log at the nodes of its [`ClientConfig`] alone: it goes to no other member, however
+    /// long they do not answer.
+    pub fn at_contacts(self) -> LogClient {
+        LogClient { contacts: self.contacts.only_first(), link: None, ..self }
+    }
+
     /// Limits calls made from now on to this time.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The version of these messages.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The longest request, in bytes.
 pub(super) const REQUEST_BYTES: usize = 64 << 10;

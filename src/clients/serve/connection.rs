@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     calls::{
-        error::SubmitError,
+        error::{SubmitError, Unavailable},
         session::{Opening, SessionId, Trailer},
     },
     clients::wire::{self, Members, ToClient, ToNode, VERSION},
@@ -176,7 +176,14 @@ impl ConnectedClient {
     pub(crate) fn was_sent(&self, number: Option<u64>, sent: Result<(), SubmitError>) -> bool {
         match (sent, number) {
             (Ok(()), _) => true,
-            (Err(error @ SubmitError::TooLarge { .. }), Some(number)) => {
+            // No other member would take it, either.
+            (
+                Err(
+                    error @ (SubmitError::TooLarge { .. }
+                    | SubmitError::Unavailable { why: Unavailable::ShortOfRoom { .. }, .. }),
+                ),
+                Some(number),
+            ) => {
                 self.outbox.push(ToClient::Rejected { number, why: error.to_string() });
                 true
             }

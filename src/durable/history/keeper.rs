@@ -30,6 +30,7 @@ use crate::{
     durable::{
         disk::Disk,
         log_writer::{DiskLog, LogWriter},
+        room,
         snapshot_store::SnapshotStore,
     },
     replica::{replicated::Logged, snapshot::Snapshot},
@@ -321,8 +322,10 @@ impl Taking {
             }
             Taking::Given { state, place, changes, counted } => {
                 let LogPlace { end: at, view, .. } = *place;
-                // The request is queued behind everything that the state has.
-                let (store, kept) = ask(log_writer, |log| (SnapshotStore::of(log), 2 * log.options().segment_bytes))?;
+                // All that the state has is on disk.
+                let (store, kept) = ask(log_writer, |log| {
+                    (SnapshotStore::of(log), room::reserve(log.options()) + log.options().segment_bytes)
+                })?;
                 if store.open(at.position).is_err() {
                     let state = guarded(state, store.disk.clone(), kept);
                     store.write(at, view.as_ref(), state).map_err(HistoryError::snapshot)?;

@@ -100,7 +100,7 @@ impl History {
         let log_writer = self.log_writer().ok()?;
         let (begin, end, counts) = (log_writer.begin(), log_writer.on_disk(), log_writer.counts());
         let keeper = self.keeper.lock();
-        let ScrubReport { damaged, repaired } = log_writer.scrubbed.lock().clone();
+        let ScrubReport { damaged, repaired, scrub } = log_writer.scrubbed.lock().clone();
         Some(LogStatus {
             first: begin.version + 1,
             begins_at_ns: begin.time.0,
@@ -115,8 +115,10 @@ impl History {
             written_bytes: counts.bytes,
             syncs: counts.syncs,
             failure: log_writer.failure().map(str::to_owned),
+            no_room: log_writer.no_room(),
             damaged,
             repaired,
+            scrub,
             asides: log_writer.asides.lock().clone(),
         })
     }
@@ -131,7 +133,7 @@ impl History {
     }
 }
 
-/// Runs a job on the thread that writes, and waits for its result.
+/// Runs a job on the thread that writes, and waits for its result. What is shown or removed is on disk.
 fn ask<T: Send + 'static>(
     log_writer: &LogWriter,
     job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
@@ -139,7 +141,7 @@ fn ask<T: Send + 'static>(
     if blocking::is_applying() {
         return Err(HistoryError::InsideApply);
     }
-    log_writer.run(job).ok_or_else(|| ended(log_writer))
+    log_writer.run_at_once(job).ok_or_else(|| ended(log_writer))
 }
 
 /// Returns the error that the log has ended, with its cause.

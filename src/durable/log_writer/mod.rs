@@ -7,6 +7,7 @@
 //! - The node's engine thread checks whether the disk has failed.
 
 mod appending;
+mod jobs;
 mod writing;
 
 use std::{
@@ -28,6 +29,7 @@ use squall_ordered::{
     log::{Appender, Batch, End, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
 };
 
+use self::jobs::Job;
 use crate::{
     capture::state::LogPlace,
     durable::{
@@ -40,10 +42,6 @@ use crate::{
 /// A shard's log on a node's disk.
 pub(crate) type DiskLog = Log<Disk>;
 
-/// Work on a log between two batches. Its result is sent once all published state of the log is up to date.
-type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>;
-type Tell = Box<dyn FnOnce()>;
-
 /// The state that a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the writing thread.
 pub(crate) struct LogWriter {
     /// A panic while it is held leaves the log as it was.
@@ -54,6 +52,10 @@ pub(crate) struct LogWriter {
     /// Wakes the writing thread.
     thread: Waker,
     failure: OnceLock<String>,
+    /// The reason for which what was appended waits, while the disk has no room for it.
+    no_room: Lock<Option<String>>,
+    /// Whether no job waits for room any more, since the node ends.
+    closes: AtomicBool,
     /// The last version of this log that all members have on disk.
     globally_persisted: AtomicU64,
     /// Notified when `globally_persisted` has grown, and when nothing more is written.
@@ -166,6 +168,8 @@ impl LogWriter {
             jobs: Lock::default(),
             thread,
             failure: OnceLock::new(),
+            no_room: Lock::new(None),
+            closes: AtomicBool::new(false),
             globally_persisted: AtomicU64::new(0),
             grown: Event::new(),
             changes: AtomicU64::new(0),
@@ -206,14 +210,15 @@ impl LogWriter {
         answers.recv().ok()
     }
 
-    /// Waits until a record of any size fits. False if the log has failed.
+    /// Waits until a record of any size fits. False if the log has failed, or its disk
+    /// [has no room](LogWriter::no_room).
     pub(crate) fn wait_for_room(&self) -> bool {
         while self.failure().is_none() {
             if self.append().has_room() {
                 return true;
             }
             // It is answered behind a batch.
-            if self.run(|_| ()).is_none() {
+            if self.run_at_once(|_| ()).is_none() || self.no_room().is_some() {
                 break;
             }
         }
@@ -278,6 +283,18 @@ impl LogWriter {
     /// The reason for which nothing more is written, if that is so.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// The reason for which what was appended waits, while the disk has no room for it. The writing thread tries again
+    /// by itself.
+    pub(crate) fn no_room(&self) -> Option<String> {
+        self.no_room.lock().clone()
+    }
+
+    /// Lets no thread wait any longer until the disk has room: the node ends.
+    pub(crate) fn close(&self) {
+        self.closes.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// Marks the log as unusable.
@@ -399,78 +416,6 @@ impl LogWriter {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let Counts { records, bytes, syncs } = &self.counts;
         LogCounts { records: get(records), bytes: get(bytes), syncs: get(syncs) }
-    }
-
-    /// Whether the writing thread has work.
-    pub(crate) fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire)
-    }
-
-    fn wake(&self) {
-        if !self.due.swap(true, Ordering::AcqRel) {
-            self.thread.wake();
-        }
-    }
-
-    /// Asks the writing thread to run a job on the log, behind all that was appended before, as soon as the batch on
-    /// its way is written. The result comes over the channel. Nothing comes if the log has failed, or its thread has
-    /// ended.
-    pub(crate) fn ask<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
-    ) -> mpsc::Receiver<T> {
-        self.push(|log| Ok(job(log)))
-    }
-
-    /// Asks as [`ask`](LogWriter::ask) does, for a job whose error is one of the log: nothing more is written.
-    fn push<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut DiskLog) -> Result<T, WriteError> + Send + 'static,
-    ) -> mpsc::Receiver<T> {
-        let (answer, answers) = mpsc::channel();
-        let job = move |log: &mut DiskLog| {
-            let done = job(log)?;
-            // The caller that asked may have gone.
-            let tell = move || _ = answer.send(done);
-            Ok(Box::new(tell) as Tell)
-        };
-        let mut jobs = self.jobs.lock();
-        // `failure` is set before the waiting jobs are dropped.
-        if self.failure().is_none() {
-            jobs.push_back(Box::new(job));
-        }
-        drop(jobs);
-        self.wake();
-        answers
-    }
-
-    /// Runs a job on the log, as [`ask`](LogWriter::ask) does, and waits for its result.
-    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce(&mut DiskLog) -> T + Send + 'static) -> Option<T> {
-        self.wait(&self.ask(job))
-    }
-
-    /// Asks as [`ask`](LogWriter::ask) does, for a job that changes the log's end: [`cut_to`](Log::cut_to) and
-    /// [`begin_anew`](Log::begin_anew).
-    ///
-    /// Appending goes on behind that end, and behind the view that `job` returns; no thread may append meanwhile.
-    pub(crate) fn change_end(
-        self: &Arc<LogWriter>,
-        job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
-    ) -> mpsc::Receiver<End> {
-        let log_writer = Arc::clone(self);
-        self.push(move |log| {
-            // Before any thread can see the log's new contents.
-            log_writer.forget_globally_persisted();
-            let view = job(log)?;
-            let mut buffer = log_writer.buffer.lock();
-            log_writer.changes.fetch_add(1, Ordering::AcqRel);
-            (buffer.appender, buffer.ready, buffer.view) = (log.appender(), None, view);
-            (buffer.on_disk, buffer.tip, buffer.skips) = (log.persisted(), log.tip(), log.skips().clone());
-            let end = buffer.on_disk;
-            drop(buffer);
-            log_writer.grown.notify(usize::MAX);
-            Ok(end)
-        })
     }
 }
 

@@ -1,10 +1,10 @@
 //! The writing thread's side of a log: batches, and jobs between them.
 
-use std::{io, sync::atomic::Ordering};
+use std::{collections::VecDeque, io, sync::atomic::Ordering};
 
 use squall_ordered::log::{Position, WriteError};
 
-use super::{Counts, DiskLog, LogWriter, WriteBuffer};
+use super::{Counts, DiskLog, Job, LogWriter, WriteBuffer};
 
 impl LogWriter {
     /// Does all work that is due, on the writing thread: the jobs, and one batch. Returns whether there was any; the
@@ -13,20 +13,20 @@ impl LogWriter {
         // Work that comes from here on sets it again.
         self.due.store(false, Ordering::Release);
         let jobs = std::mem::take(&mut *self.jobs.lock());
-        let mut any = !jobs.is_empty();
-        any |= self.write_batch(log);
+        let mut any = self.write_batch(log);
         if !jobs.is_empty() {
             // Records that were appended while the first batch was on its way, but before the jobs were asked for.
-            self.write_batch(log);
+            any |= self.write_batch(log);
         }
         if self.failure().is_none() {
             self.say_persisted(log);
         }
-        for job in jobs {
+        for job in self.jobs_to_do(jobs) {
+            any = true;
             if self.failure().is_some() {
                 return any;
             }
-            match job(log) {
+            match (job.work)(log) {
                 Ok(tell) => {
                     self.note_begin(log);
                     tell();
@@ -43,6 +43,20 @@ impl LogWriter {
             tracing::debug!(%error, "the next segment of a log is not there yet");
         }
         any
+    }
+
+    /// The jobs that can be done now. While the disk has no room, those that follow what was appended wait.
+    fn jobs_to_do(&self, jobs: VecDeque<Job>) -> VecDeque<Job> {
+        if self.no_room().is_none() {
+            return jobs;
+        }
+        let (late, now): (VecDeque<Job>, VecDeque<Job>) = jobs.into_iter().partition(|job| job.is_behind);
+        let mut waiting = self.jobs.lock();
+        // `failure` is set before the waiting jobs are dropped. Without a writing thread, no caller waits for them.
+        if self.failure().is_none() && !self.closes.load(Ordering::Acquire) && !self.is_pumped() {
+            late.into_iter().rev().for_each(|job| waiting.push_front(job));
+        }
+        now
     }
 
     /// Saves in the log how far it is acknowledged, while nothing is written to it. Returns whether there will be more
@@ -75,16 +89,29 @@ impl LogWriter {
         }
         let mut buffer = self.buffer.lock();
         let ready = buffer.ready.take();
-        let Some(mut batch) = ready.or_else(|| buffer.appender.take_batch()) else { return false };
+        let Some(mut batch) = ready.or_else(|| buffer.appender.take_batch()) else {
+            drop(buffer);
+            self.set_no_room(None);
+            return false;
+        };
         drop(buffer);
         log.set_acknowledged(self.globally_persisted());
         let end = match log.commit(&mut batch) {
             Ok(end) => end,
+            Err(error @ WriteError::NoRoom { .. }) => {
+                let mut buffer = self.buffer.lock();
+                // A part of it may be there.
+                (buffer.on_disk, buffer.tip, buffer.ready) = (log.persisted(), log.tip(), Some(batch));
+                drop(buffer);
+                self.set_no_room(Some(error.to_string()));
+                return false;
+            }
             Err(error) => {
                 self.fail(error.to_string());
                 return true;
             }
         };
+        self.set_no_room(None);
         let Counts { records, bytes, syncs } = &self.counts;
         records.fetch_add(batch.records(), Ordering::Relaxed);
         bytes.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
@@ -100,6 +127,20 @@ impl LogWriter {
         drop(buffer);
         self.say_persisted(log);
         true
+    }
+
+    /// Notes whether what was appended waits for room, and logs when that changes.
+    fn set_no_room(&self, why: Option<String>) {
+        let mut told = self.no_room.lock();
+        match (&*told, &why) {
+            (None, Some(why)) => tracing::error!(why, "what the group has delivered can't be written"),
+            (Some(_), None) => {
+                let directory = self.directory.display();
+                tracing::info!(%directory, "there is room for the log again, and what waited is written");
+            }
+            _ => {}
+        }
+        *told = why;
     }
 
     /// Publishes how far the log persists. A log that was begun anew first loses its mark, since others rely on what

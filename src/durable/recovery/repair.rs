@@ -19,7 +19,7 @@ pub(crate) fn repair(
     const ENDED: &str = "the log can't be written any more";
     damage.to.ok_or("there is no knowing where it ends")?;
     let of = damage.clone();
-    let gap = log_writer.run(move |log| log.gap(&of)).ok_or(ENDED)?;
+    let gap = log_writer.run_at_once(move |log| log.gap(&of)).ok_or(ENDED)?;
     let gap = gap.map_err(|error| error.to_string())?.ok_or("it is not found again")?;
     let (from, to) = gap.places();
     let sent = fetch(from, to)?;
@@ -29,7 +29,7 @@ pub(crate) fn repair(
     }
     let records = gap.fill(&batches)?;
     let of = damage.clone();
-    let replaced = log_writer.run(move |log| log.replace_damaged(&of, &records)).ok_or(ENDED)?;
+    let replaced = log_writer.run_at_once(move |log| log.replace_damaged(&of, &records)).ok_or(ENDED)?;
     replaced.map_err(|error| error.to_string())?;
     tracing::warn!(%damage, "damaged records were replaced by another member's");
     Ok(())

@@ -22,6 +22,9 @@ pub(crate) enum CoreEffect {
     FreedBulk(ShardId),
     /// The other members' clocks are known, so the shard's messages may be stamped.
     Stamps(ShardId),
+    /// The members whose storage is short of room, and for whose sake a durable shard takes no messages; none if it
+    /// does.
+    ShortOfRoom(ShardId, Vec<NodeId>),
     /// The removal of all that a durable shard has beyond `end`, in its log and its replica. The surroundings carry it
     /// out, and say so ([`NodeCore::cut_done`](super::NodeCore::cut_done)).
     ///

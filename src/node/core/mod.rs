@@ -29,6 +29,7 @@ use self::view_shards::ViewShards;
 use crate::{
     calls::clock_bound::ClockBound,
     delivery::Halt,
+    durable::room,
     fabric::NodeFabric,
     node::{onepipe::OnePipeSlot, status::ViewChangeTimes},
 };
@@ -275,6 +276,7 @@ impl<F: NodeFabric> NodeCore<F> {
         }
         busy |= self.membership.step(&mut self.fabric, now, wall.0, &mut self.effects);
         self.compare_clocks(wall, out);
+        self.compare_room(out);
         self.bound.look(wall, now);
         busy |= self.route(out);
         self.note_wedging();
@@ -318,6 +320,17 @@ impl<F: NodeFabric> NodeCore<F> {
         if self.bound.set(others, wall, self.now) {
             // Messages may have waited for it.
             out.extend(self.configs.keys().map(|&shard| CoreEffect::Stamps(shard)));
+        }
+    }
+
+    /// Has durable shards refuse messages, or take them again, as their members have room for them.
+    fn compare_room(&mut self, out: &mut Vec<CoreEffect>) {
+        let Some(view) = &self.view else { return };
+        let Some(short) = self.membership.take_short_of_room() else { return };
+        for shard in &view.shards {
+            if self.configs.get(&shard.shard).is_some_and(|config| config.mode == Mode::Durable) {
+                out.push(CoreEffect::ShortOfRoom(shard.shard, room::refused_for(&shard.complete, short)));
+            }
         }
     }
 

@@ -17,6 +17,9 @@ use super::{
 /// The mask that turns a scenario's seed into the one for the choices about a hang of all disks.
 const HANG: u64 = 0xd1_5c00_0001;
 
+/// The mask for the time after which a full disk has room again.
+const ROOM: u64 = 0xd1_5c00_0002;
+
 /// The number of the only group's shard.
 const SHARD: u32 = 0;
 
@@ -38,7 +41,7 @@ impl Scenario<'_> {
         if self.rng.bool() {
             let at = begin + self.within(within);
             let fault = match self.rng.u8(0..3) {
-                0 => DiskFault::Full(victim, self.rng.u64(0..=200_000)),
+                0 => DiskFault::Full(victim, Some(self.rng.u64(0..=200_000))),
                 1 => DiskFault::FailSync(victim, self.rng.u64(0..=20)),
                 _ => DiskFault::Rot(victim),
             };
@@ -48,6 +51,12 @@ impl Scenario<'_> {
                 self.faults.plan(at, Fault::Disk(fault));
                 self.faults.plan(again, Fault::Launch(victim));
             } else {
+                if let DiskFault::Full(..) = fault {
+                    // Drawn apart, so that the other faults don't depend on it.
+                    let micros = Rng::with_seed(self.seed ^ ROOM).u64(100..=200_000);
+                    let again = at + Duration::from_micros(micros);
+                    self.faults.plan(again, Fault::Disk(DiskFault::Full(victim, None)));
+                }
                 self.faults.plan(at, Fault::Disk(fault));
             }
             self.faults.victim = Some(victim);
@@ -138,7 +147,7 @@ impl Scenario<'_> {
                 }
             }
             DiskFault::CrashInWrite(node, change) => self.cluster.crash_in_write(node, SHARD, change),
-            DiskFault::Full(node, more) => self.cluster.limit_disk(node, SHARD, Some(more)),
+            DiskFault::Full(node, more) => self.cluster.limit_disk(node, SHARD, more),
             DiskFault::FailSync(node, nth) => self.cluster.fail_sync(node, SHARD, nth),
             DiskFault::Hang(node, hangs) => self.cluster.hang_disk(node, hangs),
             DiskFault::Slow(node, micros) => self.cluster.slow_disk(node, Duration::from_micros(micros)),

@@ -56,8 +56,8 @@ pub(super) enum DiskFault {
     PowerLoss,
     /// A node loses power in the midst of a change to its disk. The number is that of the changes before it.
     CrashInWrite(NodeId, u64),
-    /// A disk has room for so many bytes more.
-    Full(NodeId, u64),
+    /// A disk has room for so many bytes more; or, with None, for any number again.
+    Full(NodeId, Option<u64>),
     /// A sync fails. The number is that of the syncs before it.
     FailSync(NodeId, u64),
     /// Writes take up to so many microseconds.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use squall::{
-    AsideStatus, Fetching, LogStatus,
+    AsideStatus, Fetching, LogStatus, RoomLevel, RoomStatus, ScrubStatus,
     admin::{
         ClientsReport, HealthReport, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport,
         StatusReport, TrafficReport, ViewLogReport, WaitReport,
@@ -58,6 +58,9 @@ fn head(page: &mut String, report: &StatusReport) -> fmt::Result {
     writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, node_condition(&report.condition))?;
     if let Some(clock) = &report.clock {
         writeln!(page, "WRONG CLOCK: {clock}")?;
+    }
+    if let Some(room) = &report.room {
+        writeln!(page, "{}", self::room(room))?;
     }
     for says in &report.went_back {
         writeln!(page, "THE GROUP HAS GONE BACK: {says}")?;
@@ -147,6 +150,7 @@ fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
         (member.suspected, "SUSPECTED"),
         (member.wedged, "wedged"),
         (member.leaving, "leaving"),
+        (member.short_of_room, "SHORT OF ROOM"),
     ];
     let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
     [
@@ -157,6 +161,17 @@ fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
         member.heartbeat_age_ms.map_or("itself".to_owned(), |age| format!("{} ago", time(age))),
         marks.join(", "),
     ]
+}
+
+fn room(room: &RoomStatus) -> String {
+    match (room.level, room.warning()) {
+        (RoomLevel::Short, Some(why)) => format!("SHORT OF ROOM: {why}"),
+        (_, Some(why)) => format!("LITTLE ROOM: {why}"),
+        (_, None) => {
+            let [free, total] = [room.free_bytes, room.total_bytes].map(show_about_size);
+            format!("{free} of {total} are free in {}", room.directory)
+        }
+    }
 }
 
 fn log(log: &LogStatus) -> String {
@@ -176,8 +191,29 @@ fn log(log: &LogStatus) -> String {
     )
 }
 
-/// The damage in a log, and what is kept beside it.
+/// The search for damage in a log.
+fn scrub(scrub: &ScrubStatus) -> String {
+    let ScrubStatus { bytes_per_second, read_bytes, of_bytes, passes, ended_at_ns, found } = *scrub;
+    let ended = match passes {
+        0 => "not to its end yet".to_owned(),
+        passes => format!("{passes} times to its end, last at {}", utc(ended_at_ns)),
+    };
+    format!(
+        "read again for damage: {} of about {}, at {}/s; {ended}; {found} damages found",
+        show_about_size(read_bytes),
+        show_about_size(of_bytes.max(read_bytes)),
+        show_about_size(bytes_per_second)
+    )
+}
+
+/// The damage in a log, the search for it, and what is kept beside the log.
 fn beside(page: &mut String, log: &LogStatus) -> fmt::Result {
+    if let Some(why) = &log.no_room {
+        writeln!(page, "NO ROOM: {why}")?;
+    }
+    if log.scrub.bytes_per_second > 0 {
+        writeln!(page, "{}", scrub(&log.scrub))?;
+    }
     for damage in &log.damaged {
         writeln!(page, "DAMAGED: {damage}; it is replaced once another member that has these records can be asked")?;
     }
@@ -242,6 +278,7 @@ pub(super) mod tests {
         let addresses = vec![format!("10.0.0.{node}:7700")];
         let (suspected, wedged, leaving) = (node == 3, node == 3, false);
         let rack = String::new();
+        let short_of_room = node == 3;
         MemberReport {
             node: NodeId(node),
             incarnation: 7,
@@ -252,6 +289,7 @@ pub(super) mod tests {
             suspected,
             wedged,
             leaving,
+            short_of_room,
         }
     }
 
@@ -279,6 +317,14 @@ pub(super) mod tests {
             }],
             up_ms: Some(90_500),
             clock: Some("this node's clock is 7.0 s ahead".into()),
+            room: Some(RoomStatus {
+                directory: "state".into(),
+                free_bytes: 1000,
+                total_bytes: 5000,
+                reserve_bytes: 2000,
+                lasts_s: None,
+                level: RoomLevel::Short,
+            }),
             epoch: Some(4),
             views_installed: 2,
             configured: vec![NodeId(1), NodeId(3)],
@@ -318,8 +364,17 @@ pub(super) mod tests {
                     written_bytes: 1 << 20,
                     syncs: 9,
                     failure: None,
+                    no_room: Some("a segment does not fit".into()),
                     damaged: vec!["log/segment-0000000003, offset 4096 to 4200".into()],
                     repaired: 2,
+                    scrub: ScrubStatus {
+                        bytes_per_second: 1 << 20,
+                        read_bytes: 12 << 20,
+                        of_bytes: 96 << 20,
+                        passes: 3,
+                        ended_at_ns: 1_795_334_400_000_000_000,
+                        found: 3,
+                    },
                     asides: vec![AsideStatus {
                         name: "aside-1".into(),
                         directory: "log".into(),
@@ -360,14 +415,18 @@ health: can't go on: shard 0 of \"accounts\" refuses work: too few members hold 
   also: it waits for its disk in shard 0 of \"accounts\"
   also: wrong clock: this node's clock is 7.0 s ahead
   also: the group has gone back: node 2 knows more
+  also: its storage is short of room
   also: node 3 is suspected
+  also: the storage of node 3 is short of room
   also: node 3 stands still in shard 0 of \"accounts\": it waits for its disk
   also: the view log has no leader, so no change of the view can be decided
   also: nothing is heard of voters: node 3
   also: the log of shard 0 of \"accounts\" is damaged: log/segment-0000000003, offset 4096 to 4200
+  also: the log of shard 0 of \"accounts\" waits for room on its disk
   also: a snapshot of shard 0 of \"accounts\" is due, and the one before is still being taken
 cluster \"bank\", epoch 4; node 1 is a member
 WRONG CLOCK: this node's clock is 7.0 s ahead
+SHORT OF ROOM: 1000 of 5000 bytes are free in state, fewer than the 2000 that the logs may need at once: if it is so at most members, durable groups refuse writes until there is more; make room there, move the storage to a larger disk, or let the groups' logs be shorter (`retain`)
 THE GROUP HAS GONE BACK: node 2 knows more
 joined in this view: 3; left: 2
 it waits for its disk in shard 0 of \"accounts\"; it has waited for 1400ms
@@ -375,13 +434,15 @@ up for 90s, with 2 views since
 clients: 3 connected; calls 25/s (in total 5000)
 MEMBER  ADDRESS        INCARNATION  HEARTBEAT  STATE
      1  10.0.0.1:7700            7  itself     leads
-     3  10.0.0.3:7700            7  120ms ago  new, SUSPECTED, wedged
+     3  10.0.0.3:7700            7  120ms ago  new, SUSPECTED, wedged, SHORT OF ROOM
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
 its state comes from node 3: 12 MiB of about 64 MiB so far
 delivered 120/s, 12 KiB/s (in total 4000, 3 MiB); submitted here 40/s, 4100 B/s (in total 1000, 700 KiB); reads 10/s (in total 600)
 2 messages were no commands, and were skipped by all members
 log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96 MiB here, snapshot at 4000 (3 MiB, the next LATE); since its start 64 records, 1 MiB with 9 syncs
+NO ROOM: a segment does not fit
+read again for damage: 12 MiB of about 96 MiB, at 1 MiB/s; 3 times to its end, last at 2026-11-22 08:00:00 UTC; 3 damages found
 DAMAGED: log/segment-0000000003, offset 4096 to 4200; it is replaced once another member that has these records can be asked
 2 damages were repaired since its start
 set aside: aside-1, versions 7 to 9 (1 MiB), in log: to look at it, copy its files to a directory of their own, without \"aside-1\" and the dot in their names, and see `squall log read --help`; newer ones take its place

@@ -1,0 +1,38 @@
+//! Disks without room.
+
+use std::time::Duration;
+
+use squall_fabric::NodeId;
+use squall_membership::Input;
+
+use super::{cluster::Cluster, node::Home};
+
+/// The interval at which a log whose disk has no room looks for room.
+pub(super) const FULL: Duration = Duration::from_millis(1);
+
+impl Home {
+    /// Whether what was appended to its log waits for room.
+    pub(super) fn is_full(&self) -> bool {
+        self.logging.as_ref().is_some_and(|logging| logging.log_writer.no_room().is_some())
+    }
+}
+
+impl Cluster {
+    /// Lets a node's disk take only `more` bytes more for a shard; any number if None.
+    pub fn limit_disk(&mut self, node: NodeId, shard: u32, more: Option<u64>) {
+        if let Some(storage) = self.storage(node, shard) {
+            storage.limit(more.map_or(u64::MAX, |more| storage.used() + more));
+        }
+    }
+
+    /// Tells a node, as the thread that looks at the file system does, whether its storage is short of room.
+    pub fn set_short_of_room(&mut self, node: NodeId, is_short: bool) {
+        self.with_core(node, |core, effects| core.input(Input::ShortOfRoom(is_short), effects));
+    }
+
+    /// Whether what a node has appended to a shard's log waits for room on its disk.
+    pub fn waits_for_room(&self, node: NodeId, shard: u32) -> bool {
+        let node = self.nodes.get(&node).map(|node| &node.groups);
+        node.and_then(|groups| groups.get(&squall_membership::ShardId(shard))).is_some_and(Home::is_full)
+    }
+}
