@@ -13,26 +13,26 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-const NODES: [u32; 3] = [1, 2, 3];
+pub(crate) const NODES: [u32; 3] = [1, 2, 3];
 
-fn squall() -> Command {
+pub(crate) fn squall() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
     command.env_remove("SQUALL_ID").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The output of a command that must succeed.
-fn says(output: &Output) -> String {
+pub(crate) fn says(output: &Output) -> String {
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
 /// The errors of a command, which must exit with this code.
-fn complains(output: &Output, code: i32) -> String {
+pub(crate) fn complains(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stderr)
 }
@@ -44,11 +44,11 @@ fn all(from: Option<impl Read>) -> Vec<u8> {
 }
 
 /// A process that is killed when this is dropped.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
     /// Waits for the process to end, and returns its output.
-    fn end(mut self) -> Output {
+    pub(crate) fn end(mut self) -> Output {
         drop(self.0.stdin.take());
         let (stdout, stderr) = (self.0.stdout.take(), self.0.stderr.take());
         thread::scope(|scope| {
@@ -75,14 +75,14 @@ impl Drop for Process {
 }
 
 /// Three nodes with a configuration, and directories that go with them.
-struct Cluster {
-    name: String,
-    base: TempDir,
-    addresses: Vec<String>,
+pub(crate) struct Cluster {
+    pub(crate) name: String,
+    pub(crate) base: TempDir,
+    pub(crate) addresses: Vec<String>,
 }
 
 impl Cluster {
-    fn new(test: &str, backend: &str) -> Cluster {
+    pub(crate) fn new(test: &str, backend: &str) -> Cluster {
         let name = format!("log-{test}-{backend}-{}", std::process::id());
         let base = tempfile::tempdir().expect("a directory can be made");
         let mut file = format!("cluster = \"{name}\"\nstorage = \"{{id}}\"\nfailure_timeout_ms = 500\n");
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// The directory of a node's log.
-    fn log(&self, id: u32) -> PathBuf {
+    pub(crate) fn log(&self, id: u32) -> PathBuf {
         self.base.path().join(id.to_string()).join("logs").join("log")
     }
 
@@ -120,7 +120,7 @@ impl Cluster {
         Process(command.stderr(Stdio::inherit()).spawn().expect("it can be started"))
     }
 
-    fn start(&self, ids: &[u32]) -> Vec<Process> {
+    pub(crate) fn start(&self, ids: &[u32]) -> Vec<Process> {
         let mut nodes: Vec<Process> = ids.iter().map(|&id| self.launch(id)).collect();
         for Process(node) in &mut nodes {
             let mut line = String::new();
@@ -141,12 +141,12 @@ impl Cluster {
         Process(self.command(arguments).spawn().expect("it can be started"))
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.spawn(arguments).end()
     }
 
     /// Appends lines, and returns their versions.
-    fn append(&self, lines: &[String]) -> Vec<u64> {
+    pub(crate) fn append(&self, lines: &[String]) -> Vec<u64> {
         let path = self.base.path().join("lines");
         fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>())
             .expect("a file can be written");
@@ -161,7 +161,7 @@ impl Drop for Cluster {
     }
 }
 
-fn lines(range: std::ops::Range<u32>) -> Vec<String> {
+pub(crate) fn lines(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|number| format!("line {number}, with ümläuts and a tab\there")).collect()
 }
 

@@ -8,6 +8,7 @@ mod copy_open_files;
 mod copy_options;
 #[path = "../support/drawing.rs"]
 mod drawing;
+mod log_export;
 mod log_service;
 mod network;
 mod rdmc;

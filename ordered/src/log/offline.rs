@@ -1,6 +1,6 @@
 //! An operator's work on a log that no node has: reading its good parts, repairing it from copies, or cutting it.
 
-use std::{io, path::PathBuf};
+use std::{io, ops::ControlFlow, path::PathBuf};
 
 use super::{
     Body, CutOutcome, Damage, End, Hlc, Log, MAX_REASON_BYTES, MAX_SKIPS, Missing, OpenError, Opened, Position,
@@ -129,27 +129,31 @@ pub enum LogItem<'a> {
     Missing(Missing),
 }
 
-/// Shows all records of a log that can be read, of any cluster and shard, and names its damages. Nothing is changed.
-/// `is_live` is as for [`Log::look`].
+/// Shows all records of a log that can be read, of any cluster and shard, and names its damages, until `each` breaks
+/// off. Nothing is changed. `is_live` is as for [`Log::look`].
 ///
 /// Fails if the log can't be opened.
 pub fn read<S: Storage + Clone>(
     storage: S,
     is_live: bool,
-    mut each: impl FnMut(LogItem<'_>),
+    mut each: impl FnMut(LogItem<'_>) -> ControlFlow<()>,
 ) -> Result<(), OfflineError> {
     let log = Log::look(storage, is_live)?.log;
     let mut reader = log.read(log.begin().position, Position::MAX)?;
     loop {
-        match reader.next_record() {
+        let flow = match reader.next_record() {
             Ok(Some(record)) => each(LogItem::Record(record)),
             Ok(None) => break,
             Err(ReadError::Damaged(damage)) => each(LogItem::Damage(*damage)),
             Err(error) => return Err(error.into()),
+        };
+        if flow.is_break() {
+            return Ok(());
         }
     }
-    log.open_damage.clone().into_iter().for_each(|damage| each(LogItem::Damage(damage)));
-    log.missing().into_iter().for_each(|missing| each(LogItem::Missing(missing)));
+    let damage = log.open_damage.clone().map(LogItem::Damage);
+    // Nothing is left to break off.
+    let _ = damage.into_iter().chain(log.missing().map(LogItem::Missing)).try_for_each(each);
     Ok(())
 }
 

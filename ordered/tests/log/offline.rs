@@ -1,5 +1,7 @@
 //! The work of an operator on the directories of logs: reading them, cutting them, and repairing one from the others.
 
+use std::ops::ControlFlow;
+
 use fastrand::Rng;
 use squall_ordered::log::{
     Aside, Body, CutAt, Hlc, Log, LogItem, OfflineError, Options, Position, Repaired, SimStorage, Skips,
@@ -222,12 +224,22 @@ fn all_that_can_be_read_is_shown_and_the_rest_named() {
     file[used - 30..used].fill(0);
     let storage = SimStorage::from_image(1, &image);
     let (mut shown, mut damages, mut missing) = (Vec::new(), 0, None);
-    let each = |part: LogItem<'_>| match part {
-        LogItem::Record(record) => shown.push(Kept::of(&record)),
-        LogItem::Damage(_) => damages += 1,
-        LogItem::Missing(found) => missing = Some(found),
+    let each = |part: LogItem<'_>| {
+        match part {
+            LogItem::Record(record) => shown.push(Kept::of(&record)),
+            LogItem::Damage(_) => damages += 1,
+            LogItem::Missing(found) => missing = Some(found),
+        }
+        ControlFlow::Continue(())
     };
     read(storage.clone(), false, each).expect("it can be read");
+    let mut first = 0;
+    let breaks = |_: LogItem<'_>| {
+        first += 1;
+        ControlFlow::Break(())
+    };
+    read(storage.clone(), false, breaks).expect("it can be read");
+    assert_eq!(first, 1, "it goes no further");
     assert_eq!(shown, [&all[..12], &all[13..19]].concat());
     let missing = missing.expect("it is named");
     assert_eq!((damages, missing.from, missing.to), (1, all[19].version, all[19].version));

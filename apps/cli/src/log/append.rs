@@ -1,7 +1,7 @@
 //! `squall log append`.
 
 use std::{
-    io::{self, BufWriter, IsTerminal, Write},
+    io::{self, BufWriter, Write},
     path::PathBuf,
     sync::{
         Condvar, Mutex, PoisonError,
@@ -20,7 +20,7 @@ use squall::{
 };
 use squall_command::{CommandError, stop_on_signals};
 
-use super::{input::Input, meter::Meter, reach::ReachArgs};
+use super::{input::Input, meter::Meter, reach::ReachArgs, show::contents};
 
 /// The most records under way.
 const MAX_UNDER_WAY: usize = 4096;
@@ -39,6 +39,7 @@ Examples:
   journalctl -f -o cat | squall log append --config log.toml -q
   squall log append --config log.toml access.log error.log
   squall log append --config log.toml --file contract.pdf
+  squall log export old/logs/log | squall log append --config log.toml --json -q
 
 Each record's version is printed once all members have it on disk. Many are under way at a time, and get there in their
 order. When the member that it talks to fails, or all of them do and are started again, it goes on by itself, and each
@@ -57,6 +58,10 @@ pub(super) struct AppendArgs {
     /// Append these files, each as one record
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "lines_of")]
     file: Vec<PathBuf>,
+    /// Take each line as a JSON object, as `read --json` and `export` write them, and append the record in it. A record
+    /// that is marked as skipped is left out
+    #[arg(long, conflicts_with = "file")]
+    json: bool,
     /// Don't print versions
     #[arg(short, long)]
     quiet: bool,
@@ -77,7 +82,7 @@ impl AppendArgs {
             (false, true) => Input::LinesOf(self.lines_of.clone()),
             (true, true) => Input::Lines,
         };
-        let mut meter = self.meter(input.bytes());
+        let mut meter = Meter::new(!self.quiet, self.progress, input.bytes());
         let client = Client::<RecordLog>::connect(&config, self.reach.group());
         let client = client.map_err(CommandError::failed)?;
         let records =
@@ -86,7 +91,7 @@ impl AppendArgs {
         let began = Instant::now();
         let (failed, room) = (AtomicBool::new(false), ByteBudget::default());
         let (to_waiter, calls) = bounded(MAX_UNDER_WAY);
-        let (mut trouble, mut is_stopped) = (None, false);
+        let (mut trouble, mut is_stopped, mut number) = (None, false, 0);
         let tally = thread::scope(|scope| {
             let (failed, room, quiet) = (&failed, &room, self.quiet);
             let meter = &mut meter;
@@ -99,8 +104,9 @@ impl AppendArgs {
                     is_stopped = true;
                     break;
                 }
-                match records.recv_timeout(ATTENTIVE) {
-                    Ok(Ok(record)) => {
+                match records.recv_timeout(ATTENTIVE).map(|line| self.record(line?, &mut number)) {
+                    Ok(Ok(None)) => {}
+                    Ok(Ok(Some(record))) => {
                         room.take(record.len());
                         let bytes = record.len();
                         if to_waiter.send((bytes, client.submit(&record))).is_err() {
@@ -131,13 +137,15 @@ impl AppendArgs {
             }
         }
     }
+}
 
-    fn meter(&self, total: Option<u64>) -> Meter {
-        let (is_seen, is_mixed) = (io::stderr().is_terminal(), io::stdout().is_terminal() && !self.quiet);
-        match (is_seen && !is_mixed, self.progress) {
-            (true, _) => Meter::bar(total),
-            (false, true) => Meter::lines(total),
-            (false, false) => Meter::Nothing,
+impl AppendArgs {
+    /// The record of a line, if it has one to append. `number` counts lines.
+    fn record(&self, line: Vec<u8>, number: &mut u64) -> Result<Option<Vec<u8>>, String> {
+        *number += 1;
+        match self.json {
+            true => contents(&line).map_err(|why| format!("line {number} can't be appended: {why}")),
+            false => Ok(Some(line)),
         }
     }
 }

@@ -33,8 +33,8 @@ pub(super) struct AtArgs {
 impl AtArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let mut log = self.reach.log()?;
-        let at = log.version_at(Consistency::Linearizable, self.time).map_err(CommandError::failed)?;
-        let (records, _) = log.last(1, Some(at.version)).map_err(CommandError::failed)?;
+        let at = log.version_at(Consistency::Linearizable, self.time).map_err(|error| self.reach.failed(error))?;
+        let (records, _) = log.last(1, Some(at.version)).map_err(|error| self.reach.failed(error))?;
         let Some(record) = records.first() else {
             let time = time::show(self.time);
             return Err(CommandError::Failed(format!("all records are later than {time}")));

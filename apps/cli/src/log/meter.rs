@@ -1,13 +1,16 @@
-//! The progress of a long append: a bar on a terminal, else a line a second.
+//! The progress of a long append or export: a bar on a terminal, else a line a second.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, IsTerminal},
+    time::{Duration, Instant},
+};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
 /// The interval of lines.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Shows the number of acknowledged records and bytes, and their rate.
+/// Shows the number of records and bytes that are done, and their rate.
 pub(super) enum Meter {
     Bar { bar: ProgressBar, began: Instant },
     Lines { began: Instant, last: Instant, total: Option<u64> },
@@ -15,8 +18,19 @@ pub(super) enum Meter {
 }
 
 impl Meter {
-    /// A meter on a terminal; `total` is the length of the input in bytes, if that is known.
-    pub(super) fn bar(total: Option<u64>) -> Meter {
+    /// A bar on a terminal, unless records or versions are shown there as well; else lines, if they are asked for.
+    /// `total` is the length of the input in bytes, if that is known.
+    pub(super) fn new(uses_stdout: bool, asks_for_lines: bool, total: Option<u64>) -> Meter {
+        let is_mixed = uses_stdout && io::stdout().is_terminal();
+        match (io::stderr().is_terminal() && !is_mixed, asks_for_lines) {
+            (true, _) => Meter::bar(total),
+            (false, true) => Meter::lines(total),
+            (false, false) => Meter::Nothing,
+        }
+    }
+
+    /// A meter on a terminal.
+    fn bar(total: Option<u64>) -> Meter {
         let (bar, style) = match total {
             Some(total) => (
                 ProgressBar::new(total),
@@ -32,7 +46,7 @@ impl Meter {
     }
 
     /// A meter for an output that is no terminal.
-    pub(super) fn lines(total: Option<u64>) -> Meter {
+    fn lines(total: Option<u64>) -> Meter {
         let now = Instant::now();
         Meter::Lines { began: now, last: now, total }
     }

@@ -3,6 +3,7 @@
 mod append;
 mod at;
 mod cut;
+mod export;
 mod input;
 mod meter;
 mod reach;
@@ -57,6 +58,7 @@ says so; end the nodes, and look at their logs:
 
   squall log verify audit/1/logs/log audit/2/logs/log      what is damaged, or missing
   squall log read audit/1/logs/log                         all that can be read
+  squall log export audit/1/logs/log -o audit.jsonl        the same, into a file
   squall log repair audit/1/logs/log --from audit/2/logs/log
   squall log cut audit/1/logs/log --before-damage --accept-loss
 
@@ -78,6 +80,7 @@ pub(crate) struct LogCommand {
 enum LogAction {
     Append(append::AppendArgs),
     Read(read::ReadArgs),
+    Export(export::ExportArgs),
     Tail(tail::TailArgs),
     At(at::AtArgs),
     Verify(verify::VerifyArgs),
@@ -93,6 +96,7 @@ impl LogCommand {
         match self.what {
             LogAction::Append(args) => args.run(),
             LogAction::Read(args) => args.run(),
+            LogAction::Export(args) => args.run(),
             LogAction::Tail(args) => args.run(),
             LogAction::At(args) => args.run(),
             LogAction::Verify(args) => args.run(),

@@ -3,7 +3,12 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use squall::{Config, ConfigError, NodeId, client::ClientConfig, config::Address, log_service::LogClient};
+use squall::{
+    Config, ConfigError, NodeId,
+    client::ClientConfig,
+    config::Address,
+    log_service::{LogClient, LogError},
+};
 use squall_command::CommandError;
 
 use crate::target::{KeysArgs, load, name};
@@ -31,10 +36,10 @@ pub(super) struct ReachArgs {
     /// Members of this cluster
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
     cluster: Option<String>,
-    /// Some members' ids, on this host: of a cluster in shared memory
+    /// Some members' ids, on this host: of a cluster in shared memory. To read from one alone, name only that
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "cluster", conflicts_with = "address")]
     node: Vec<u32>,
-    /// Some members' addresses, as `host:port`
+    /// Some members' addresses, as `host:port`. To read from one alone, name only that
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "cluster")]
     address: Vec<Address>,
     #[command(flatten)]
@@ -83,8 +88,27 @@ impl ReachArgs {
         Ok(client.with_timeout(self.timeout_or(READ_PATIENCE)))
     }
 
-    /// A reader of the log.
+    /// Whether one member is named, so that no other is to answer.
+    pub(super) fn names_one(&self) -> bool {
+        self.node.len() + self.address.len() == 1
+    }
+
+    /// A reader of the log: at the one member that is named, or at any.
     pub(super) fn log(&self) -> Result<LogClient, CommandError> {
-        Ok(LogClient::new(&self.client()?, &self.group))
+        let log = LogClient::new(&self.client()?, &self.group);
+        Ok(if self.names_one() { log.at_contacts() } else { log })
+    }
+
+    /// The error of a command that got no answer.
+    pub(super) fn failed(&self, error: LogError) -> CommandError {
+        match (&error, self.node.first(), self.address.first()) {
+            (LogError::Unreachable { .. }, Some(node), _) if self.names_one() => CommandError::Failed(format!(
+                "{error}; only node {node} was asked, which is named: name others to ask them, too"
+            )),
+            (LogError::Unreachable { .. }, None, Some(address)) if self.names_one() => CommandError::Failed(format!(
+                "{error}; only {address} was asked, which is named: name others to ask them, too"
+            )),
+            _ => CommandError::failed(error),
+        }
     }
 }

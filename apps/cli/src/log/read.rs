@@ -1,6 +1,7 @@
 //! `squall log read`.
 
 use std::{
+    ops::ControlFlow,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -22,6 +23,9 @@ const HELP: &str = "\
 Examples:
   squall log read --config log.toml --from 500 --limit 10    of a group that runs
   squall log read audit/1/logs/log                           what can be read of one node's log as it lies on its disk
+
+Where one member is named (--node 2), only that one answers, or the command fails. Unless --stale is given, it has the
+others confirm that it shows the latest. Where several are named, or a configuration is, any member may answer.
 
 With a directory no member is asked, and nothing is changed. What is damaged or missing is named, and what follows is
 read all the same; the exit code is 1 then. Records are among them that may never have been acknowledged.";
@@ -70,22 +74,26 @@ impl ReadArgs {
         let mut shown = Shown::new(self.form);
         let failed = |error| CommandError::Failed(format!("{}: {error}", directory.display()));
         let skips = log::skips(files.clone(), is_live).map_err(failed)?;
-        let read = log::read(files, is_live, |part| match part {
-            LogItem::Record(record) => {
-                let record = LogRecord::of_log(&record, &skips).filter(|record| (from..=to).contains(&record.version));
-                if let Some(record) = record.filter(|_| left > 0 && written.is_ok()) {
-                    left -= 1;
-                    written = shown.record(&record);
+        let read = log::read(files, is_live, |part| {
+            match part {
+                LogItem::Record(record) => {
+                    let record =
+                        LogRecord::of_log(&record, &skips).filter(|record| (from..=to).contains(&record.version));
+                    if let Some(record) = record.filter(|_| left > 0 && written.is_ok()) {
+                        left -= 1;
+                        written = shown.record(&record);
+                    }
+                }
+                LogItem::Damage(damage) => {
+                    unreadable += 1;
+                    eprintln!("squall: {damage}");
+                }
+                LogItem::Missing(missing) => {
+                    unreadable += 1;
+                    eprintln!("squall: {missing}");
                 }
             }
-            LogItem::Damage(damage) => {
-                unreadable += 1;
-                eprintln!("squall: {damage}");
-            }
-            LogItem::Missing(missing) => {
-                unreadable += 1;
-                eprintln!("squall: {missing}");
-            }
+            ControlFlow::Continue(())
         });
         if let Err(error) = written.and_then(|()| shown.records([])) {
             return super::shown(Err(error));
@@ -106,7 +114,7 @@ impl ReadArgs {
             }
             page => page,
         };
-        let mut page = first.map_err(CommandError::failed)?;
+        let mut page = first.map_err(|error| self.reach.failed(error))?;
         let end = to.min(page.globally_persisted);
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = Shown::new(self.form);
@@ -119,7 +127,7 @@ impl ReadArgs {
             if page.next > end || left == 0 {
                 return Ok(());
             }
-            page = log.follow(page.next..=end, Duration::from_secs(1)).map_err(CommandError::failed)?;
+            page = log.follow(page.next..=end, Duration::from_secs(1)).map_err(|error| self.reach.failed(error))?;
         }
     }
 }

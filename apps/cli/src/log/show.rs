@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use squall::log_service::LogRecord;
 
 use super::time;
@@ -50,26 +50,12 @@ impl Shown {
             self.strange += 1;
             return Ok(());
         };
-        let LogRecord { version, time, epoch, sender, is_skipped, .. } = record;
+        let LogRecord { version, time, is_skipped, .. } = record;
         if *is_skipped && !self.form.json {
             eprintln!("squall: version {version} is skipped: no member applies it, as an operator has said");
         }
         if self.form.json {
-            let mut object = json!({
-                "version": version,
-                "time": time::show(*time),
-                "time_ns": time.0,
-                "epoch": epoch.0,
-                "node": sender.0,
-            });
-            if *is_skipped {
-                object["skipped"] = true.into();
-            }
-            match String::from_utf8(bytes) {
-                Ok(text) => object["record"] = text.into(),
-                Err(error) => object["bytes"] = hexadecimal(error.as_bytes()).into(),
-            }
-            return writeln!(self.out, "{object}");
+            return writeln!(self.out, "{}", object(record, Contents::Record(bytes)));
         }
         if self.form.with_version || self.form.with_time {
             write!(self.out, "{version}\t")?;
@@ -93,6 +79,94 @@ impl Drop for Shown {
     }
 }
 
+/// The contents of a log's record.
+pub(super) enum Contents {
+    /// The bytes that were appended to a log of records.
+    Record(Vec<u8>),
+    /// The command of another service, as rkyv encoded it.
+    Command(Vec<u8>),
+}
+
+/// A record as a JSON object, which [`contents`] reads.
+pub(super) fn object(record: &LogRecord, contents: Contents) -> Value {
+    let LogRecord { version, time, epoch, sender, is_skipped, .. } = record;
+    let mut object = json!({
+        "version": version,
+        "time": time::show(*time),
+        "time_ns": time.0,
+        "epoch": epoch.0,
+        "node": sender.0,
+    });
+    if *is_skipped {
+        object["skipped"] = true.into();
+    }
+    match contents {
+        Contents::Record(bytes) => match String::from_utf8(bytes) {
+            Ok(text) => object["record"] = text.into(),
+            Err(error) => object["bytes"] = hexadecimal(error.as_bytes()).into(),
+        },
+        Contents::Command(bytes) => object["command"] = hexadecimal(&bytes).into(),
+    }
+    object
+}
+
+/// The record that a JSON object shows; None if no member applies it. The error says why the object shows none.
+pub(super) fn contents(line: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    let object: Value = serde_json::from_slice(line).map_err(|error| format!("it is no JSON object: {error}"))?;
+    let text = |key: &str| object.get(key).and_then(Value::as_str);
+    match (object.get("skipped"), text("record"), text("bytes")) {
+        (Some(Value::Bool(true)), _, _) => Ok(None),
+        (_, Some(text), None) => Ok(Some(text.as_bytes().to_vec())),
+        (_, None, Some(digits)) => from_hexadecimal(digits).map(Some).ok_or("its \"bytes\" are not hexadecimal".into()),
+        _ if object.get("command").is_some() => Err("it is a command of another service than a log of records".into()),
+        _ => Err("it has neither \"record\" nor \"bytes\"".into()),
+    }
+}
+
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16);
+    let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
+    pairs.iter().map(|[high, low]| u8::try_from(digit(high)? << 4 | digit(low)?).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use squall::{Epoch, Hlc, NodeId};
+
+    use super::*;
+
+    fn record(is_skipped: bool) -> LogRecord {
+        let (version, time, epoch, sender) = (7, Hlc(1_795_000_000_000_000_001), Epoch(3), NodeId(2));
+        LogRecord { version, time, epoch, sender, is_skipped, command: Vec::new() }
+    }
+
+    #[test]
+    fn whatever_a_record_holds_its_object_gives_back() {
+        for bytes in
+            [&b""[..], b"text", b"two\nlines\r\n", b"\"quoted\" \\ \t \x00", "ümläut".as_bytes(), b"\xff\x00\n"]
+        {
+            let line = object(&record(false), Contents::Record(bytes.to_vec())).to_string();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(contents(line.as_bytes()), Ok(Some(bytes.to_vec())), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_was_skipped_or_is_no_record_is_not_taken() {
+        let line = object(&record(true), Contents::Record(b"text".to_vec())).to_string();
+        assert_eq!(contents(line.as_bytes()), Ok(None));
+        let line = object(&record(false), Contents::Command(vec![1, 255])).to_string();
+        assert!(line.contains("\"command\":\"01ff\""), "{line}");
+        let why = |line: &str| contents(line.as_bytes()).expect_err("it is no record");
+        assert!(why(&line).contains("another service"));
+        assert!(why("text").contains("no JSON object"));
+        assert!(why("{}").contains("neither"));
+        assert!(why("{\"bytes\": \"0\"}").contains("hexadecimal"));
+        assert!(why("{\"bytes\": \"0g\"}").contains("hexadecimal"));
+        assert!(why("{\"record\": \"a\", \"bytes\": \"00\"}").contains("neither"));
+    }
 }

@@ -21,6 +21,8 @@ Examples:
 The exit code is 1 if a member does not answer.";
 
 /// Shows the log at each member: where it begins and ends, what all members have, and what it takes of the disk.
+///
+/// Where one member is named, it shows that one's alone.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct StatArgs {
@@ -34,7 +36,8 @@ pub(super) struct StatArgs {
 impl StatArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let mut log = self.reach.log()?;
-        let members = log.members().map_err(CommandError::failed)?;
+        let members = log.members().map_err(|error| self.reach.failed(error))?;
+        let members = log.member().filter(|_| self.reach.names_one()).map_or(members, |node| vec![node]);
         let ask = |node: NodeId| {
             let mut log = log.at_member(node);
             log.set_timeout(self.reach.timeout_or(MEMBER_PATIENCE));
@@ -99,8 +102,8 @@ impl StatArgs {
                 out,
                 "    since its start: {records} records, {written}, {syncs} syncs ({batch:.1} records each)"
             )?;
-            if let Some(why) = &log.failure {
-                writeln!(out, "    FAILED: {why}")?;
+            for (what, why) in [("FAILED", &log.failure), ("NO ROOM", &log.no_room)] {
+                why.iter().try_for_each(|why| writeln!(out, "    {what}: {why}"))?;
             }
         }
         out.flush()

@@ -22,7 +22,7 @@ Examples:
 /// Prints the last records, and with -f those that come, as soon as they are acknowledged, until Ctrl-C.
 ///
 /// When the member that it talks to fails, it goes on at another one, with the next record. While no member can be
-/// reached, it tries again.
+/// reached, it tries again. Where one member is named, it goes to no other.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct TailArgs {
@@ -43,7 +43,7 @@ impl TailArgs {
         let stop = stop_on_signals()?;
         let mut log = self.reach.log()?;
         let mut shown = Shown::new(self.form);
-        let (records, mut next) = log.last(self.lines, None).map_err(CommandError::failed)?;
+        let (records, mut next) = log.last(self.lines, None).map_err(|error| self.reach.failed(error))?;
         if let Err(error) = shown.records(&records) {
             return super::shown(Err(error));
         }
