@@ -29,11 +29,13 @@ impl Handout {
         Handout { files, taken: 0, copied: 0 }
     }
 
-    /// Takes the next files to hand out; none while the receiver has enough.
+    /// Tells whether there are files to hand out, and the receiver has not enough.
+    fn has_room(&self) -> bool {
+        self.taken < self.files.len() && self.taken - self.copied + MAX_FILES <= MAX_HANDED
+    }
+
+    /// Takes the next files to hand out.
     fn take(&mut self) -> Vec<u32> {
-        if self.taken - self.copied + MAX_FILES > MAX_HANDED {
-            return Vec::new();
-        }
         let next: Vec<u32> = self.files[self.taken..].iter().take(MAX_FILES).copied().collect();
         self.taken += next.len();
         next
@@ -52,18 +54,25 @@ impl Handout {
 }
 
 impl Peers<'_> {
-    /// Returns receivers that copy, each with the next files to open for it.
-    pub(in super::super) fn to_open(&mut self) -> Vec<(usize, Vec<u32>)> {
-        let take = |state: &mut ReceiverState| match state {
-            ReceiverState::Copying(handout) => handout.take(),
-            _ => Vec::new(),
-        };
-        let next = self.peers.iter_mut().enumerate().map(|(peer, at)| (peer, take(&mut at.state)));
-        next.filter(|(_, entries)| !entries.is_empty()).collect()
+    /// Returns the next files to open, and the receiver that they are for: the one that has been handed the fewest. The
+    /// files for one are open at a time, so that the source's descriptors do not depend on the number of receivers.
+    pub(in super::super) fn to_open(&mut self) -> Option<(usize, Vec<u32>)> {
+        if self.opening {
+            return None;
+        }
+        let copying = self.peers.iter_mut().enumerate().filter_map(|(peer, at)| match &mut at.state {
+            ReceiverState::Copying(handout) => Some((peer, handout)),
+            _ => None,
+        });
+        let with_room = copying.filter(|(_, handout)| handout.has_room());
+        let (peer, handout) = with_room.min_by_key(|(_, handout)| handout.taken)?;
+        self.opening = true;
+        Some((peer, handout.take()))
     }
 
     /// Hands open files to a receiver.
     pub(in super::super) fn hand(&mut self, peer: usize, opened: Vec<OpenedFile>) {
+        self.opening = false;
         let at = &mut self.peers[peer];
         let (ReceiverState::Copying(handout), Some(link)) = (&mut at.state, &mut at.link) else { return };
         let (mut files, mut open): (Vec<HandedFile>, Vec<File>) = (Vec::new(), Vec::new());
@@ -112,15 +121,15 @@ mod tests {
         let mut handout = Handout::new(all);
         assert_eq!(handout.take(), (0..32).collect::<Vec<_>>());
         assert_eq!(handout.take(), (32..64).collect::<Vec<_>>());
-        assert!(handout.take().is_empty());
+        assert!(!handout.has_room());
         assert!(!handout.copied(65), "it had 64");
-        assert!(handout.copied(31) && handout.take().is_empty());
-        assert!(handout.copied(1));
+        assert!(handout.copied(31) && !handout.has_room());
+        assert!(handout.copied(1) && handout.has_room());
         assert_eq!(handout.take(), (64..96).collect::<Vec<_>>());
         assert!(handout.copied(64));
         assert_eq!(handout.take(), (96..100).collect::<Vec<_>>());
         assert!(!handout.is_over() && handout.copied(4) && handout.is_over());
-        assert!(handout.take().is_empty());
+        assert!(!handout.has_room());
         assert!(Handout::new(Vec::new()).is_over());
     }
 }

@@ -66,6 +66,28 @@ struct PushTarget {
     told_finish: bool,
 }
 
+impl PushTarget {
+    fn new(name: &str, node: NodeId, rack: u32) -> PushTarget {
+        PushTarget {
+            name: name.to_owned(),
+            node,
+            rack,
+            link: None,
+            takes_files: false,
+            state: ReceiverState::Absent("it was not called".to_owned()),
+            heard: Instant::now(),
+            lacks: Lacks::default(),
+            wanted: Vec::new(),
+            held: 0,
+            written: 0,
+            doomed: 0,
+            failed: Vec::new(),
+            failures: 0,
+            told_finish: false,
+        }
+    }
+}
+
 /// An event that matters to a transfer.
 #[derive(Debug)]
 pub(super) enum PeerEvent {
@@ -94,6 +116,8 @@ pub(super) struct Peers<'o> {
     dialer: Dialer,
     /// The receivers given up since messages were last taken.
     lost: Vec<usize>,
+    /// Whether files are being opened for a receiver that copies them.
+    opening: bool,
 }
 
 impl<'o> Peers<'o> {
@@ -122,27 +146,21 @@ impl<'o> Peers<'o> {
         let (hear, heard) = unbounded();
         let rack =
             |name: &String| options.racks.iter().flatten().position(|rack| rack.contains(name)).unwrap_or(0) as u32;
-        let target = |name: &String| PushTarget {
-            name: name.clone(),
-            node: me,
-            rack: rack(name),
-            link: None,
-            takes_files: false,
-            state: ReceiverState::Absent("it was not called".to_owned()),
-            heard: Instant::now(),
-            lacks: Lacks::default(),
-            wanted: Vec::new(),
-            held: 0,
-            written: 0,
-            doomed: 0,
-            failed: Vec::new(),
-            failures: 0,
-            told_finish: false,
-        };
-        let targets = options.to.iter().map(target).collect();
+        let targets = options.to.iter().map(|name| PushTarget::new(name, me, rack(name))).collect();
         let mut absent = None;
         let called = dialer.call_all();
-        let mut peers = Peers { options, manifest, me, peers: targets, hear, heard, waker, dialer, lost: Vec::new() };
+        let mut peers = Peers {
+            options,
+            manifest,
+            me,
+            peers: targets,
+            hear,
+            heard,
+            waker,
+            dialer,
+            lost: Vec::new(),
+            opening: false,
+        };
         for (peer, called) in called.into_iter().enumerate() {
             match called {
                 Ok(stream) => peers.welcome(peer, stream)?,
