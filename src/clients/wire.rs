@@ -24,7 +24,7 @@ use squall_services::frame::{self, FrameError};
 use crate::calls::session::{Refusal, RequestOutcome, SessionId};
 
 /// The version of these messages.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The size of a frame besides the command, query, reply or answer in it, in bytes; and the longest of all other
 /// frames.
@@ -68,8 +68,8 @@ pub(crate) enum ToClient {
     Away { why: String, members: Members },
     /// A session is open.
     Opened { session: SessionId, window: u32 },
-    /// A refusal, since as many sessions are open as may be.
-    NotOpened { key: u64 },
+    /// A refusal to open a session now, for this reason.
+    NotOpened { key: u64, why: String },
     /// A request was delivered, now or before.
     Answered { number: u64, result: WireOutcome },
     /// A request was delivered and not applied.

@@ -153,8 +153,8 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
              of the ring",
         ),
         (
-            "[groups.a]\nring_bytes = \"4MB\"",
-            "configuration, line 5: `groups.a.ring_bytes` is \"4MB\": give a size such as 4096, 64KiB or 4MiB",
+            "[groups.a]\nring_bytes = \"4 many\"",
+            "configuration, line 5: `groups.a.ring_bytes` is \"4 many\": give a size such as 4096, 64KiB or 4MiB",
         ),
         (
             "failure_timeout_ms = \"soon\"",

@@ -99,8 +99,14 @@ pub struct RoomLimits {
 }
 
 /// Returns the number of free bytes below which a node is short of room: two segments, beside what segments leave free.
-pub(crate) fn reserve(options: &Options) -> u64 {
+fn reserve(options: &Options) -> u64 {
     options.kept_free() + 2 * options.segment_bytes
+}
+
+/// Returns the number of bytes that a snapshot leaves free: one segment, beside what segments leave free. That is less
+/// than a node needs so as not to be short of room, since only behind a snapshot can a log be made shorter.
+pub(crate) fn kept_by_snapshots(options: &Options) -> u64 {
+    options.kept_free() + options.segment_bytes
 }
 
 impl RoomLimits {

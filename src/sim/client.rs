@@ -82,11 +82,11 @@ impl SimConnection {
     /// Does the node's side: reads what has arrived, and sends what there is to send.
     fn serve(&mut self, now: Time, delay: Duration) {
         while !self.is_over && (self.passing.is_some() || self.to_node.front().is_some_and(|(at, _)| *at <= now)) {
-            if let Some(Passing { sending, number, .. }) = &mut self.passing {
+            if let Some(Passing { sending, kind, .. }) = &mut self.passing {
                 let Poll::Ready(sent) = Pin::new(sending).poll(&mut Context::from_waker(Waker::noop())) else { break };
-                let number = *number;
+                let kind = *kind;
                 self.passing = None;
-                if !self.connected.as_ref().is_some_and(|connected| connected.was_sent(number, sent)) {
+                if !self.connected.as_ref().is_some_and(|connected| connected.was_sent(kind, sent)) {
                     self.stop();
                 }
             } else if let Some((_, message)) = self.to_node.pop_front() {

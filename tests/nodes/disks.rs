@@ -38,7 +38,7 @@ fn node() {
     let config = process::config(GROUP);
     let mut node = Node::builder(config.clone());
     let group = node.serve(GROUP, RecordLog::default(), RecordLog::options(&config, GROUP));
-    let node = node.start().expect("it becomes a member");
+    let _node = node.start().expect("it becomes a member");
     say("ready").expect("the test listens");
     for line in io::stdin().lines() {
         let answer = match &*line.expect("the test speaks UTF-8") {
@@ -158,7 +158,7 @@ fn while_all_disks_are_nearly_full_the_group_reads_and_it_writes_again_when_ther
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].ask("one"), "Ok(1)");
     let short = |report: &StatusReport| report.members.iter().filter(|member| member.short_of_room).count();
-    [&one, &two, &three].map(|disk| disk.resize(NEARLY_FULL));
+    [&one, &two, &three].into_iter().for_each(|disk| disk.resize(NEARLY_FULL));
     for node in [1, 2, 3] {
         cluster.wait_report(node, "all are short of room", |report| short(report) == 3);
     }
@@ -171,7 +171,7 @@ fn while_all_disks_are_nearly_full_the_group_reads_and_it_writes_again_when_ther
         assert_eq!(node.ask("count"), "Ok(1)");
     }
     // Two of three have room: the third alone may be given up, should it be full.
-    [&one, &two].map(|disk| disk.resize(LARGE));
+    [&one, &two].into_iter().for_each(|disk| disk.resize(LARGE));
     for node in [1, 2, 3] {
         cluster.wait_report(node, "two have room again", |report| short(report) == 1);
     }

@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn the_help_the_book_and_the_messages_name_what_there_is() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut check = ProgramCheck::new(command_of::<Cli>(), &["features"]);
+        let mut check = ProgramCheck::new(command_of::<Cli>(), &["features", "release"]);
         check.help();
         check.page("README.md", include_str!("../../../README.md"));
         check.pages(&root.join("docs/src")).expect("the book can be read");

@@ -202,7 +202,7 @@ impl ProgramCheck {
     /// Checks the options that the messages of a crate name.
     pub fn messages(&mut self, sources: &Path) -> io::Result<()> {
         self.each_file(sources, "rs", |check, place, text| {
-            if !place.split('/').any(|name| name.contains("tests")) {
+            if !place.split('/').any(|name| name.contains("tests") || name == "benches") {
                 literals(text).for_each(|literal| check.options(place, literal));
             }
         })

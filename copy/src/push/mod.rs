@@ -291,7 +291,7 @@ impl PushReport {
 pub struct ReceiverReport {
     /// Its name.
     pub name: String,
-    /// Files, links and devices that were put in place there, and verified.
+    /// Files, links and devices that were put in place there.
     pub placed: u64,
     /// Files, links and devices that were the same before.
     pub unchanged: u64,

@@ -195,7 +195,7 @@ impl<'o> Transfer<'o> {
             self.conclude();
         }
         self.cut_next();
-        if let Some((peer, entries)) = self.peers.to_open() {
+        if let Some((peer, entries)) = self.peers.next_to_open() {
             self.reader.worker.order(ReaderTask::Open { peer, entries });
         }
         // The first plan is for all that are there; one that comes late does not hold up the others.

@@ -114,4 +114,4 @@ pub use snapshot::{Snapshot, SnapshotError, SnapshotWriter, remove_snapshot, rem
 pub use storage::{SECTOR_BYTES, Storage};
 pub use verify::{Flaw, MemberKey, Signed, Verified};
 pub use walk::{Damage, ReadError};
-pub use write::{Log, Options, WriteError};
+pub use write::{Log, Options, WriteError, is_full};

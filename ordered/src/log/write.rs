@@ -360,7 +360,7 @@ impl<S: Storage> Log<S> {
                 false => self.storage.create(NEW, bytes),
             };
             match made {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                Err(error) if is_full(&error) => {
                     // Asides must not keep the log from going on.
                     if !aside::make_room(&self.storage).map_err(failed)? {
                         return Err(WriteError::NoRoom { path: self.storage.path(""), bytes, free, kept });
@@ -442,9 +442,9 @@ impl<S: Storage> Log<S> {
 
     /// Poisons as [`poison`](Log::poison) does, unless a file could not be made for want of space.
     pub(crate) fn poison_unless_full(&mut self, action: &'static str, file: &str, source: io::Error) -> WriteError {
-        match source.kind() {
-            io::ErrorKind::StorageFull => WriteError::Io { action, path: self.storage.path(file), source },
-            _ => self.poison(action, file, source),
+        match is_full(&source) {
+            true => WriteError::Io { action, path: self.storage.path(file), source },
+            false => self.poison(action, file, source),
         }
     }
 
@@ -472,4 +472,9 @@ fn write_ahead<S: Storage>(storage: &S, last: &mut Last<S::File>, end: u64) -> R
 /// Returns the header of a record in a batch.
 fn stored(record: &[u8]) -> RecordHeader {
     RecordHeader::decode(record, 0, 0).expect("an appender wrote it")
+}
+
+/// Whether the file system refused to store more, for want of space or since the user has a quota.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -21,6 +21,7 @@ fn member(node: u32) -> MemberReport {
         suspected: false,
         wedged: false,
         leaving: false,
+        short_of_room: false,
     }
 }
 
@@ -63,6 +64,7 @@ pub(super) fn report(node: u32) -> StatusReport {
         waits: Vec::new(),
         up_ms: Some(1000),
         clock: None,
+        room: None,
         epoch: Some(4),
         views_installed: 4,
         configured: nodes.map(NodeId).to_vec(),

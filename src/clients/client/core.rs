@@ -204,9 +204,9 @@ impl ClientCore {
                     self.contacts.succeed();
                 }
             }
-            ToClient::NotOpened { key } => {
+            ToClient::NotOpened { key, why } => {
                 if matches!(self.session, ClientSession::Opening(asked) if asked == key) {
-                    "the group has as many sessions of clients as it may have".clone_into(&mut self.trouble);
+                    self.trouble = why;
                     self.session = ClientSession::Refused(now + MOST_BACK_OFF);
                 }
             }

@@ -78,10 +78,10 @@ fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Re
             return Ok(());
         };
         outbox.hear(Time::boot_clock());
-        let Some(ForGroup { command, trailer, number, permit: _permit }) = connected.hear(message, permit)? else {
+        let Some(ForGroup { command, trailer, kind, permit: _permit }) = connected.hear(message, permit)? else {
             continue;
         };
-        if !connected.was_sent(number, connected.entry.backend.send(&command, trailer)) {
+        if !connected.was_sent(kind, connected.entry.backend.send(&command, trailer)) {
             return Ok(());
         }
     }
@@ -99,9 +99,19 @@ pub(crate) struct ConnectedClient {
 pub(crate) struct ForGroup {
     command: Vec<u8>,
     trailer: Trailer,
-    /// The number, if it is a request.
-    number: Option<u64>,
+    kind: MessageKind,
     permit: Permit,
+}
+
+/// The kind of a client's message, by which a refusal is answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MessageKind {
+    /// A request with this number.
+    Request(u64),
+    /// The opening of a session with this key.
+    Open(u64),
+    /// A message that is not answered.
+    Other,
 }
 
 impl ConnectedClient {
@@ -135,12 +145,12 @@ impl ConnectedClient {
     /// Handles a message of the client. Returns the message for its group, if there is one.
     pub(crate) fn hear(&mut self, message: ToNode, permit: Permit) -> Result<Option<ForGroup>, FrameError> {
         let options = &self.entry.options;
-        let (command, trailer, number) = match message {
+        let (command, trailer, kind) = match message {
             ToNode::Hello { .. } => return Err(FrameError::Malformed("a second hello".to_owned())),
             ToNode::Open { key } => {
                 let (sessions, window, reply_bytes) = (options.max_sessions, options.window, options.reply_bytes);
                 self.attach(key);
-                (Vec::new(), Trailer::Open(Opening { key, sessions, window, reply_bytes }), None)
+                (Vec::new(), Trailer::Open(Opening { key, sessions, window, reply_bytes }), MessageKind::Open(key))
             }
             ToNode::Resume { session: SessionId { key, .. } } => {
                 self.attach(key);
@@ -148,10 +158,12 @@ impl ConnectedClient {
             }
             ToNode::Request { session, number, acknowledged, command } => {
                 self.entry.count_call();
-                (command, Trailer::Request { session, number, acknowledged }, Some(number))
+                (command, Trailer::Request { session, number, acknowledged }, MessageKind::Request(number))
             }
-            ToNode::Touch { session, acknowledged } => (Vec::new(), Trailer::Touch { session, acknowledged }, None),
-            ToNode::Close { session } => (Vec::new(), Trailer::Close(session), None),
+            ToNode::Touch { session, acknowledged } => {
+                (Vec::new(), Trailer::Touch { session, acknowledged }, MessageKind::Other)
+            }
+            ToNode::Close { session } => (Vec::new(), Trailer::Close(session), MessageKind::Other),
             ToNode::Query { number, consistency, query } => {
                 self.entry.count_call();
                 let outbox = Arc::clone(&self.outbox);
@@ -169,24 +181,29 @@ impl ConnectedClient {
                 return Ok(None);
             }
         };
-        Ok(Some(ForGroup { command, trailer, number, permit }))
+        Ok(Some(ForGroup { command, trailer, kind, permit }))
     }
 
     /// Reports to the client that its message was not sent, if so. Returns whether the client may stay.
-    pub(crate) fn was_sent(&self, number: Option<u64>, sent: Result<(), SubmitError>) -> bool {
-        match (sent, number) {
+    pub(crate) fn was_sent(&self, kind: MessageKind, sent: Result<(), SubmitError>) -> bool {
+        let is_short = |error: &SubmitError| {
+            matches!(error, SubmitError::Unavailable { why: Unavailable::ShortOfRoom { .. }, .. })
+        };
+        match (sent, kind) {
             (Ok(()), _) => true,
             // No other member would take it, either.
-            (
-                Err(
-                    error @ (SubmitError::TooLarge { .. }
-                    | SubmitError::Unavailable { why: Unavailable::ShortOfRoom { .. }, .. }),
-                ),
-                Some(number),
-            ) => {
+            (Err(error), MessageKind::Request(number))
+                if is_short(&error) || matches!(error, SubmitError::TooLarge { .. }) =>
+            {
                 self.outbox.push(ToClient::Rejected { number, why: error.to_string() });
                 true
             }
+            (Err(error), MessageKind::Open(key)) if is_short(&error) => {
+                self.outbox.push(ToClient::NotOpened { key, why: error.to_string() });
+                true
+            }
+            // The next one comes soon.
+            (Err(error), MessageKind::Other) if is_short(&error) => true,
             // The reason that keeps this member from sending may not apply to another.
             (Err(error), _) => {
                 self.outbox.push(ToClient::Away { why: error.to_string(), members: self.entry.members() });
@@ -206,8 +223,8 @@ impl ConnectedClient {
     /// Sends a message to the group. The result is for [`ConnectedClient::was_sent`].
     #[cfg(feature = "sim")]
     pub(crate) fn send(&self, message: ForGroup) -> Passing {
-        let ForGroup { command, trailer, number, permit } = message;
-        Passing { sending: self.entry.backend.sending(&command, trailer), number, _permit: permit }
+        let ForGroup { command, trailer, kind, permit } = message;
+        Passing { sending: self.entry.backend.sending(&command, trailer), kind, _permit: permit }
     }
 }
 
@@ -223,6 +240,6 @@ impl Drop for ConnectedClient {
 #[cfg(feature = "sim")]
 pub(crate) struct Passing {
     pub(crate) sending: crate::calls::submit::Sending,
-    pub(crate) number: Option<u64>,
+    pub(crate) kind: MessageKind,
     _permit: Permit,
 }

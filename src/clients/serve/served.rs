@@ -28,6 +28,9 @@ use crate::{
     },
 };
 
+/// The answer to a client that opens one session more than there may be.
+const TOO_MANY_SESSIONS: &str = "the group has as many sessions of clients as it may have";
+
 /// The size of the reply buffer that is kept, in bytes: a larger one is freed.
 const KEPT_BYTES: usize = 64 << 10;
 
@@ -99,7 +102,7 @@ impl<R: QueryService> Service for Served<R> {
                     Ok(session) => {
                         ToClient::Opened { session, window: self.sessions.window(session).unwrap_or_default() }
                     }
-                    Err(_) => ToClient::NotOpened { key: opening.key },
+                    Err(_) => ToClient::NotOpened { key: opening.key, why: TOO_MANY_SESSIONS.to_owned() },
                 };
                 self.tell(stamp.version, opening.key, || told);
             }

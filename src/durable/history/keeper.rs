@@ -323,9 +323,8 @@ impl Taking {
             Taking::Given { state, place, changes, counted } => {
                 let LogPlace { end: at, view, .. } = *place;
                 // All that the state has is on disk.
-                let (store, kept) = ask(log_writer, |log| {
-                    (SnapshotStore::of(log), room::reserve(log.options()) + log.options().segment_bytes)
-                })?;
+                let (store, kept) =
+                    ask(log_writer, |log| (SnapshotStore::of(log), room::kept_by_snapshots(log.options())))?;
                 if store.open(at.position).is_err() {
                     let state = guarded(state, store.disk.clone(), kept);
                     store.write(at, view.as_ref(), state).map_err(HistoryError::snapshot)?;

@@ -10,10 +10,12 @@ use super::{DiskLog, LogWriter};
 /// Work on a log between two batches.
 pub(super) struct Job {
     /// Does the work. Its result is sent once all published state of the log is up to date.
-    pub(super) work: Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>,
+    pub(super) work: Box<Work>,
     /// Whether it is done only once all that was appended before is on disk.
     pub(super) is_behind: bool,
 }
+
+type Work = dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send;
 
 type Tell = Box<dyn FnOnce()>;
 

@@ -1,8 +1,8 @@
 //! The writing thread's side of a log: batches, and jobs between them.
 
-use std::{collections::VecDeque, io, sync::atomic::Ordering};
+use std::{collections::VecDeque, sync::atomic::Ordering};
 
-use squall_ordered::log::{Position, WriteError};
+use squall_ordered::log::{Position, WriteError, is_full};
 
 use super::{Counts, DiskLog, Job, LogWriter, WriteBuffer};
 
@@ -14,8 +14,10 @@ impl LogWriter {
         self.due.store(false, Ordering::Release);
         let jobs = std::mem::take(&mut *self.jobs.lock());
         let mut any = self.write_batch(log);
-        if !jobs.is_empty() {
-            // Records that were appended while the first batch was on its way, but before the jobs were asked for.
+        if !jobs.is_empty() && self.no_room().is_none() {
+            // Records that were appended while the first batch was on its way, but before the jobs were asked for. If
+            // the first one waits for room, they would only take its place, and jobs that follow both would overtake
+            // them.
             any |= self.write_batch(log);
         }
         if self.failure().is_none() {
@@ -67,7 +69,7 @@ impl LogWriter {
         }
         log.set_acknowledged(self.globally_persisted());
         match log.save_acknowledged() {
-            Err(WriteError::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {}
+            Err(WriteError::Io { source, .. }) if is_full(&source) => {}
             Err(error) => self.fail(error.to_string()),
             Ok(_) => {}
         }
@@ -96,6 +98,7 @@ impl LogWriter {
         };
         drop(buffer);
         log.set_acknowledged(self.globally_persisted());
+        let before = log.persisted();
         let end = match log.commit(&mut batch) {
             Ok(end) => end,
             Err(error @ WriteError::NoRoom { .. }) => {
@@ -104,7 +107,7 @@ impl LogWriter {
                 (buffer.on_disk, buffer.tip, buffer.ready) = (log.persisted(), log.tip(), Some(batch));
                 drop(buffer);
                 self.set_no_room(Some(error.to_string()));
-                return false;
+                return log.persisted() != before;
             }
             Err(error) => {
                 self.fail(error.to_string());

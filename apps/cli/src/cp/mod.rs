@@ -23,7 +23,8 @@ From host to host, each side with keys of its own (`squall keys init --cluster c
   b$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
    $ squall cp push ./release --to a:7700,b:7700 --keys keys
 
-Contents are verified end to end, and a file gets its name only when it is whole. After an interruption, push again: \
+A file gets its name only when it is whole. Contents that went over a network, or are copied with --checksum, are \
+verified by their hashes. After an interruption, push again: \
 only what is missing moves.")]
 pub(crate) struct CpCommand {
     #[command(subcommand)]

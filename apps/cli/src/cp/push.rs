@@ -333,11 +333,7 @@ fn tell(report: &PushReport, dry_run: bool) -> std::io::Result<()> {
         let (unchanged, kept) = (some(*unchanged, "unchanged"), some(*kept, "kept as they were"));
         let deleted = some(*deleted, "removed");
         let held = if *held > 0 { format!(", {} were there before", HumanBytes(*held)) } else { String::new() };
-        writeln!(
-            out,
-            "{name}: {placed} in place and verified{unchanged}{kept}{deleted}; {} written{held}",
-            HumanBytes(*written)
-        )?;
+        writeln!(out, "{name}: {placed} in place{unchanged}{kept}{deleted}; {} written{held}", HumanBytes(*written))?;
     }
     if dry_run {
         return writeln!(out, "{} files, {}; nothing was changed", report.files, HumanBytes(report.bytes));

@@ -42,7 +42,7 @@ join.
 With --all, members and witnesses of the configuration are asked at once, and the members that they name; with --cluster
 the node that is given, and those that it names. Each may take 5s to be reached, and as long to answer.
 
-The exit code is
+Exit codes:
   0  serving: all works
   1  no answer: the node does not run, can't be reached or refuses; with --all, none answers
   2  the arguments make no sense

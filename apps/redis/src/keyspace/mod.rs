@@ -8,14 +8,18 @@
 
 mod counting;
 mod frozen;
+mod publish;
 mod rows;
 mod waiting;
 
 use std::{collections::BTreeSet, io, num::NonZeroU64, sync::Arc};
 
 use self::rows::Rows;
-pub use self::waiting::{Awaited, WaitEnd, WaiterId, Waiters};
 pub(crate) use self::{counting::Lookups, frozen::Frozen};
+pub use self::{
+    publish::Publish,
+    waiting::{Awaited, WaitEnd, WaiterId, Waiters},
+};
 use crate::{
     Error,
     saved::{StateReader, damaged},
@@ -67,25 +71,6 @@ impl KeyEntry {
     fn is_alive(&self, now_ms: u64) -> bool {
         self.expires_ms.is_none_or(|at| at.get() > now_ms)
     }
-}
-
-/// The destination of published messages, of counts, and of the answers to requests that waited, at one replica.
-pub trait Publish: Send + Sync {
-    /// Hands a message to this replica's subscribers. Returns their number.
-    fn publish(&self, channel: &[u8], message: &[u8]) -> usize;
-
-    /// Notes that messages were published, and waits ended, of which this replica will not learn: it got the state
-    /// behind them from another.
-    fn tell_of_gap(&self) {}
-
-    /// Notes that requests that only look found so many keys, and did not find so many others.
-    fn count_lookups(&self, _hits: u64, _misses: u64) {}
-
-    /// Notes that so many keys were removed because they had expired.
-    fn count_expired(&self, _keys: usize) {}
-
-    /// Notes that the request of one of this replica's clients waits no more.
-    fn end_wait(&self, _ticket: u64, _end: WaitEnd) {}
 }
 
 impl Default for Keyspace {

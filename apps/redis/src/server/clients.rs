@@ -2,21 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Instant,
+    sync::{Arc, Mutex, atomic::Ordering},
 };
 
 use super::{
+    client_filter::{ClientFilter, ClientKind},
+    connected_client::ConnectedClient,
     lock,
-    waits::{Unblocking, WaitFlag},
-    wake::Bell,
+    waits::Unblocking,
 };
-use crate::{Error, Reply, encode::Protocol, number::integer};
+use crate::{Error, Reply, number::integer};
 
 /// The longest name of a client or of its library, in bytes.
 const MAX_NAME_BYTES: usize = 256;
@@ -24,136 +19,6 @@ const MAX_NAME_BYTES: usize = 256;
 /// The connections of a replica.
 #[derive(Debug, Default)]
 pub(super) struct Clients(Mutex<BTreeMap<u64, Arc<ConnectedClient>>>);
-
-/// A connection, as others see it.
-#[derive(Debug)]
-pub(super) struct ConnectedClient {
-    pub(super) id: u64,
-    peer: SocketAddr,
-    here: SocketAddr,
-    since: Instant,
-    bell: Arc<Bell>,
-    details: Mutex<Details>,
-    /// Whether its request waits for an element.
-    pub(super) waits: WaitFlag,
-    /// Whether something was read from it or sent to it since [`Clients::count_second`].
-    is_active: AtomicBool,
-    idle_seconds: AtomicU64,
-    is_killed: AtomicBool,
-    is_leaving: AtomicBool,
-}
-
-/// The facts that `CLIENT` shows of a connection.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Details {
-    pub(super) name: String,
-    pub(super) library: String,
-    pub(super) library_version: String,
-    pub(super) protocol: Protocol,
-    pub(super) channels: usize,
-    pub(super) patterns: usize,
-    /// The number of requests in its transaction, if it has begun one.
-    pub(super) queued: Option<usize>,
-    /// The name of the last command.
-    pub(super) command: &'static str,
-    /// Whether it sees the requests of all clients.
-    pub(super) is_monitor: bool,
-}
-
-impl ConnectedClient {
-    pub(super) fn new(id: u64, peer: SocketAddr, here: SocketAddr, bell: Arc<Bell>) -> ConnectedClient {
-        ConnectedClient {
-            id,
-            peer,
-            here,
-            since: Instant::now(),
-            bell,
-            details: Mutex::default(),
-            waits: WaitFlag::default(),
-            is_active: AtomicBool::new(true),
-            idle_seconds: AtomicU64::new(0),
-            is_killed: AtomicBool::new(false),
-            is_leaving: AtomicBool::new(false),
-        }
-    }
-
-    pub(super) fn details(&self) -> MutexGuard<'_, Details> {
-        lock(&self.details)
-    }
-
-    /// The client's address.
-    pub(super) fn peer(&self) -> SocketAddr {
-        self.peer
-    }
-
-    pub(super) fn bell(&self) -> &Arc<Bell> {
-        &self.bell
-    }
-
-    /// Notes that something was read from the client or sent to it.
-    pub(super) fn touch(&self) {
-        self.is_active.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes the client's last command.
-    pub(super) fn note(&self, command: &'static str) {
-        self.details().command = command;
-    }
-
-    /// Ends the connection at once.
-    pub(super) fn kill(&self) {
-        self.is_killed.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-
-    pub(super) fn is_killed(&self) -> bool {
-        self.is_killed.load(Ordering::Acquire)
-    }
-
-    /// Ends the connection once all requests so far were answered.
-    pub(super) fn leave(&self) {
-        self.is_leaving.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-
-    pub(super) fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire)
-    }
-
-    fn is_listener(&self) -> bool {
-        let details = self.details();
-        details.channels + details.patterns > 0
-    }
-
-    /// Whether it may be silent for long.
-    fn is_sent_more(&self) -> bool {
-        self.is_listener() || self.details().is_monitor
-    }
-
-    fn line(&self) -> String {
-        let Details { name, library, library_version, protocol, channels, patterns, queued, command, is_monitor } =
-            self.details().clone();
-        let mut line = format!("id={} addr={} laddr={} fd=0 name={name}", self.id, self.peer, self.here);
-        let flags = match (channels + patterns > 0, queued) {
-            _ if is_monitor => "O",
-            _ if self.waits.is_set() => "b",
-            (true, _) => "P",
-            (false, Some(_)) => "x",
-            (false, None) => "N",
-        };
-        let resp = if protocol == Protocol::Resp3 { 3 } else { 2 };
-        let multi = queued.map_or(-1, |queued| queued as i64);
-        // Writing to a string can't fail.
-        let _ = write!(
-            line,
-            " age={} idle={} flags={flags} db=0 sub={channels} psub={patterns} ssub=0 multi={multi} cmd={command} \
-             user=default redir=-1 resp={resp} lib-name={library} lib-ver={library_version}",
-            self.since.elapsed().as_secs(),
-            self.idle_seconds.load(Ordering::Relaxed),
-        );
-        line
-    }
-}
 
 impl Clients {
     /// The number of connections.
@@ -164,6 +29,11 @@ impl Clients {
     /// The number of connections that listen to channels.
     pub(super) fn count_listeners(&self) -> usize {
         lock(&self.0).values().filter(|client| client.is_listener()).count()
+    }
+
+    /// The number of connections whose request waits for an element.
+    pub(super) fn count_waiting(&self) -> usize {
+        lock(&self.0).values().filter(|client| client.waits.is_set()).count()
     }
 
     /// Adds a client to the list, until it leaves.
@@ -294,7 +164,7 @@ impl Clients {
             return Ok(Reply::OK);
         }
         let (pairs, []) = filter.as_chunks::<2>() else { return Err(Error::SYNTAX) };
-        let mut filter = Filter { skip_own: true, ..Filter::default() };
+        let mut filter = ClientFilter { skip_own: true, ..ClientFilter::default() };
         for [by, value] in pairs {
             match &*by.to_ascii_lowercase() {
                 b"id" => {
@@ -329,55 +199,6 @@ impl Clients {
 /// Ends a connection; the client's own only after the answer.
 fn end(client: &ConnectedClient, own: &ConnectedClient) {
     if client.id == own.id { client.leave() } else { client.kill() }
-}
-
-#[derive(Default)]
-struct Filter {
-    id: Option<u64>,
-    peer: Option<Vec<u8>>,
-    here: Option<Vec<u8>>,
-    kind: Option<ClientKind>,
-    skip_own: bool,
-}
-
-impl Filter {
-    fn has(&self, client: &ConnectedClient) -> bool {
-        let is = |address: SocketAddr, asked: &Option<Vec<u8>>| {
-            asked.as_ref().is_none_or(|asked| address.to_string().as_bytes() == asked)
-        };
-        self.id.is_none_or(|id| id == client.id)
-            && is(client.peer, &self.peer)
-            && is(client.here, &self.here)
-            && self.kind.is_none_or(|kind| kind.is_of(client))
-    }
-}
-
-/// A client's type, as Redis has them.
-#[derive(Clone, Copy)]
-enum ClientKind {
-    Normal,
-    Listener,
-    /// A type that only a Redis has.
-    Replication,
-}
-
-impl ClientKind {
-    fn read(word: &[u8]) -> Result<ClientKind, Error> {
-        match &*word.to_ascii_lowercase() {
-            b"normal" => Ok(ClientKind::Normal),
-            b"pubsub" => Ok(ClientKind::Listener),
-            b"master" | b"replica" | b"slave" => Ok(ClientKind::Replication),
-            _ => Err(Error::new(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(word)))),
-        }
-    }
-
-    fn is_of(self, client: &ConnectedClient) -> bool {
-        match self {
-            ClientKind::Normal => !client.is_listener(),
-            ClientKind::Listener => client.is_listener(),
-            ClientKind::Replication => false,
-        }
-    }
 }
 
 /// Checks a name that a client gives itself.
@@ -438,7 +259,12 @@ fn help() -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::wake::Bells, *};
+    use std::net::SocketAddr;
+
+    use super::{
+        super::wake::{Bell, Bells},
+        *,
+    };
 
     fn clients() -> (Clients, [Arc<ConnectedClient>; 2]) {
         let clients = Clients::default();

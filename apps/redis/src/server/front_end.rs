@@ -12,7 +12,7 @@ use squall::client::{Call, Client, ClientError};
 use tokio::net::TcpListener;
 
 use super::{
-    ServerOptions, clients,
+    ServerOptions, connected_client,
     connection::too_large,
     info::{self, Facts},
     local,
@@ -117,7 +117,7 @@ impl Replica for Backstage {
         ready(info::answer(&report, &Facts { reception: &self.reception, member: None }))
     }
 
-    fn local(&self, client: &clients::ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
+    fn local(&self, client: &connected_client::ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         local::answer(&self.reception, client, spec, words).into()
     }
 

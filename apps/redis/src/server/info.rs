@@ -124,7 +124,7 @@ fn server(facts: &Facts<'_>, lines: &mut Lines) {
 fn clients(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("connected_clients", facts.reception.clients.count());
     lines.add("maxclients", facts.reception.settings.max_clients());
-    lines.add("blocked_clients", 0);
+    lines.add("blocked_clients", facts.reception.clients.count_waiting());
     lines.add("pubsub_clients", facts.reception.clients.count_listeners());
 }
 

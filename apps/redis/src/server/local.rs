@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{clients::ConnectedClient, describe, reception::Reception};
+use super::{connected_client::ConnectedClient, describe, reception::Reception};
 use crate::{Error, Reply, command::Spec, number::integer};
 
 /// Answers a request that has as many words as the command takes.

@@ -6,8 +6,10 @@
 
 mod auth;
 mod cancellation;
+mod client_filter;
 mod clients;
 mod config_command;
+mod connected_client;
 mod connection;
 mod counts;
 mod describe;

@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{
     KEEP_ALIVE, ServerOptions,
     auth::Password,
-    clients::{Clients, ConnectedClient},
+    clients::Clients,
+    connected_client::ConnectedClient,
     connection,
     counts::Counts,
     listen,

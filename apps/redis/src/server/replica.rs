@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     GROUP, Server,
-    clients::ConnectedClient,
+    connected_client::ConnectedClient,
     connection::too_large,
     info::{self, Facts, Membership},
     local,

@@ -56,7 +56,7 @@ impl Handout {
 impl Peers<'_> {
     /// Returns the next files to open, and the receiver that they are for: the one that has been handed the fewest. The
     /// files for one are open at a time, so that the source's descriptors do not depend on the number of receivers.
-    pub(in super::super) fn to_open(&mut self) -> Option<(usize, Vec<u32>)> {
+    pub(in super::super) fn next_to_open(&mut self) -> Option<(usize, Vec<u32>)> {
         if self.opening {
             return None;
         }

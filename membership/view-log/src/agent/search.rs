@@ -1,6 +1,9 @@
 //! A node's search for its place in a group, and the voters that it misses, for operators.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use squall_fabric::{NodeId, NodeList};
 use squall_membership::Member;
@@ -129,6 +132,8 @@ impl<C: Types> Agent<C> {
             return Vec::new();
         }
         let others = self.other_voters().into_iter().map(|(_, peer)| peer.member.node);
-        others.filter(|&node| !self.is_heard_within(node, limit)).collect()
+        // By node, of which several lives may vote.
+        let silent: BTreeSet<NodeId> = others.filter(|&node| !self.is_heard_within(node, limit)).collect();
+        silent.into_iter().collect()
     }
 }

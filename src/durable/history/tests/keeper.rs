@@ -64,8 +64,8 @@ fn a_snapshot_that_is_not_there_when_the_next_is_due_is_told() {
         assert!(number < 1000, "it is not told");
         world.deliver(number, 500);
     }
-    // The first is due a little earlier, since the log's own headers count.
-    assert!(world.log_writer.counts().bytes > 56 << 10 && status().snapshot == Some(0), "{:?}", status());
+    // The first is due earlier, since the log's own headers count: the more batches there are, the more of them.
+    assert!(world.log_writer.counts().bytes > 48 << 10 && status().snapshot == Some(0), "{:?}", status());
     world.settle();
     while status().snapshot_late {
         thread::yield_now();

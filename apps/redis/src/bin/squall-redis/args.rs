@@ -238,9 +238,10 @@ pub(crate) struct Limits {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = squall_units::size_in_memory)]
     pub(crate) maxmemory: usize,
 
-    /// Keep requests in SLOWLOG that take this long from their arrival to their answer; -1 for none; a number alone is in
+    /// Keep requests in SLOWLOG that take this long from arrival to answer; -1 for none; a number alone is in
     /// microseconds
-    #[arg(long, value_name = "TIME", default_value = "10ms", allow_negative_numbers = true, value_parser = micros_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "10ms", allow_negative_numbers = true)]
+    #[arg(value_parser = micros_or_none)]
     pub(crate) slowlog_log_slower_than: i64,
 
     /// The most requests in SLOWLOG

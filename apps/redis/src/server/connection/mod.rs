@@ -25,7 +25,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
-    clients::ConnectedClient,
+    connected_client::ConnectedClient,
     counts::Counts,
     memory::{Budget, Exhausted, Share},
     resp::{Incoming, RequestBuffer},

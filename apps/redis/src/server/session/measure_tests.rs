@@ -1,5 +1,7 @@
 //! A session's requests as operators see them and hold them up.
 
+use std::time::Duration;
+
 use super::{
     tests::{Bench, Strings, bench, context, with_room},
     *,

@@ -16,6 +16,7 @@ mod look;
 mod measure;
 #[cfg(test)]
 mod measure_tests;
+mod replica;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -27,13 +28,15 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
-pub(super) use self::{look::Look, requests::ServerReport};
+pub(super) use self::{
+    look::Look,
+    replica::{Replica, ServerReport, Write},
+};
 use self::{measure::PendingAnswers, waiting::Wait};
 use super::{
-    clients::ConnectedClient,
+    connected_client::ConnectedClient,
     operations::Operations,
     subscriptions::{Hub, Subscriptions},
     transaction::{Locals, Transaction},
@@ -42,7 +45,7 @@ use crate::{
     Error, Reply,
     command::{CommandFn, Spec},
     encode::Protocol,
-    message::{AnsweredBy, StoreCommand, WatchedKey},
+    message::StoreCommand,
     words,
 };
 
@@ -54,80 +57,6 @@ const MAX_WRITE_BYTES: usize = 1 << 20;
 /// The most answers that are owed, and the most bytes of those that are known: behind a slow write they pile up.
 const MAX_OWED: usize = 1024;
 const MAX_OWED_BYTES: usize = 1 << 20;
-
-/// The replica of a session. Failures are answers to the client.
-pub(super) trait Replica {
-    type Write: Write;
-    type Look: Future<Output = Result<Look, Error>> + Unpin;
-    type Watch: Future<Output = Result<Vec<WatchedKey>, Error>> + Unpin;
-    type Info: Future<Output = Reply> + Unpin;
-    type Timer: Future<Output = ()> + Unpin;
-
-    /// The clock, in milliseconds since 1970.
-    fn now_ms(&self) -> u64;
-
-    /// The clock, in microseconds since 1970.
-    fn now_us(&self) -> u64;
-
-    /// The time since the server started, on a clock that never goes back.
-    fn uptime(&self) -> Duration;
-
-    /// The replicas that answer requests that only look but take a turn in the order.
-    fn answered_by(&self) -> AnsweredBy {
-        AnsweredBy::Sender
-    }
-
-    /// Resolves after a time.
-    fn timer(&self, after: Duration) -> Self::Timer;
-
-    /// Whether a request may wait here until there is something to take.
-    fn may_wait(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Whether a loss of power of all replicas could undo what this one has applied, until a look was answered.
-    fn is_durable(&self) -> bool {
-        false
-    }
-
-    /// Hands a command to the group.
-    fn write(&self, command: &StoreCommand) -> Self::Write;
-
-    /// Hands over a command that takes a while to copy.
-    fn write_large(&self, command: StoreCommand) -> Self::Write {
-        self.write(&command)
-    }
-
-    /// Fills in the answers of a look, all of one state, linearizably.
-    fn look(&self, look: Look) -> Self::Look;
-
-    /// Notes the state of keys, linearizably.
-    fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Self::Watch;
-
-    /// Describes the replica as it is when this is called.
-    fn info(&self, report: ServerReport) -> Self::Info;
-
-    /// Answers a request that concerns neither the store nor the session.
-    fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply;
-
-    /// The number of replicas besides this one.
-    fn others(&self) -> usize;
-
-    /// The reason why no messages of channels arrive here any more, if none do.
-    fn has_no_messages(&self) -> Option<Error>;
-
-    /// Whether clients must give a password.
-    fn wants_password(&self) -> bool;
-
-    /// Whether a user and a password are right.
-    fn admits(&self, user: &[u8], password: &[u8]) -> bool;
-}
-
-/// A command on its way.
-pub(super) trait Write: Future<Output = Result<Reply, Error>> + Unpin {
-    /// Whether later commands keep their place behind it.
-    fn is_accepted(&self) -> bool;
-}
 
 /// The next step towards the client.
 #[derive(Debug, PartialEq)]

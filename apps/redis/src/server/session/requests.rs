@@ -2,7 +2,7 @@
 
 use std::task::Context;
 
-use super::{LARGE_BYTES, Owed, Replica, Sent, Session, Taken};
+use super::{LARGE_BYTES, Owed, Replica, Sent, ServerReport, Session, Taken};
 use crate::{
     Error, Reply,
     command::{self, CommandFn, Spec},
@@ -17,15 +17,6 @@ use crate::{
     },
     words,
 };
-
-/// The descriptions of a replica for which it looks at its store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::server) enum ServerReport {
-    /// `INFO`, of these sections, in small letters.
-    Info(Vec<String>),
-    /// `MEMORY STATS`.
-    Memory,
-}
 
 /// Whether a request takes effect even in an open transaction, instead of being queued.
 pub(super) fn is_done_in_transaction(spec: &Spec) -> bool {

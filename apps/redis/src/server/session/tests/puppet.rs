@@ -1,9 +1,12 @@
 //! A replica that does what the test says.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Duration};
 
 use super::{super::*, context};
-use crate::server::{clients::Clients, describe};
+use crate::{
+    message::WatchedKey,
+    server::{clients::Clients, describe},
+};
 
 /// A replica whose commands are delivered, and whose looks are answered, when the test says so. Its answer to a write
 /// is the write's number; to a read, minus the number of writes delivered.

@@ -1,5 +1,7 @@
 //! Requests that wait for an element.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{keyspace::WaitEnd, server::waits::Unblocking};
 
