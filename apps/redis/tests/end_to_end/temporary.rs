@@ -65,6 +65,7 @@ fn a_cluster_removes_only_what_it_made_and_follows_no_planted_link() {
 
 #[test]
 fn a_cluster_s_name_is_no_path() {
+    let _turn = one_at_a_time();
     let base = tempfile::tempdir().expect("a directory can be made");
     for name in ["..", ".", "../x", "/", "a/b", "", "-x"] {
         let status = spawn(base.path(), &[&format!("--cluster={name}")]).wait().expect("it can be waited for");
