@@ -59,9 +59,8 @@ fn keys(request: &[&[u8]]) -> Result<Reply, Error> {
 fn entry(spec: &'static Spec) -> Reply {
     let mut flags = Vec::new();
     match spec.run {
-        CommandFn::Write(_) => flags.push(Reply::status("write")),
+        CommandFn::Write(_) | CommandFn::Block(_) => flags.push(Reply::status("write")),
         CommandFn::Read(_) => flags.push(Reply::status("readonly")),
-        CommandFn::Block(_) => flags.extend(["write", "blocking"].map(Reply::status)),
         CommandFn::Local => {}
     }
     if spec.is_fast {

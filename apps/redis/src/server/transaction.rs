@@ -85,7 +85,7 @@ impl Transaction {
 
     /// Whether a queued request may change the state.
     pub(super) fn writes(&self) -> bool {
-        self.has(|spec| matches!(spec.run, CommandFn::Write(_)))
+        self.has(|spec| matches!(spec.run, CommandFn::Write(_) | CommandFn::Block(_)))
     }
 
     fn has(&self, property: impl Fn(&Spec) -> bool) -> bool {
