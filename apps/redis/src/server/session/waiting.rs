@@ -55,14 +55,18 @@ impl<R: Replica> Session<R> {
                 return Taken::Yes;
             }
         };
+        // A longer one would be copied beside this thread, so that its cancellation could come first.
+        if request.len() > LARGE_BYTES {
+            self.owe(Reply::Error(Error::fixed("ERR a request that may wait has at most 1 MiB: name fewer keys")));
+            return Taken::Yes;
+        }
         if !self.may_write(context) {
             return Taken::NotYet;
         }
         let ticket = self.hub.waits.open(self.client.bell());
-        let is_large = request.len() > LARGE_BYTES;
         let command =
             StoreCommand::Wait { at_ms: self.clock_ms(), ticket: ticket.number(), request: std::mem::take(request) };
-        let write = if is_large { self.replica.write_large(command) } else { self.replica.write(&command) };
+        let write = self.replica.write(&command);
         let timer = timeout.map(|timeout| self.replica.timer(timeout));
         self.owed.push_back(Owed::Wait(Wait { ticket, timer, phase: WaitPhase::Sent(write) }));
         Taken::Yes
