@@ -79,19 +79,14 @@ fn main() -> ExitCode {
 mod tests {
     use std::path::Path;
 
-    use squall_command::{check::ProgramCheck, command_of};
+    use squall_command::{check::problems, command_of};
 
     use super::*;
 
     #[test]
     fn the_help_the_book_and_the_messages_name_what_there_is() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut check = ProgramCheck::new(command_of::<Cli>(), &["features", "release"]);
-        check.help();
-        check.page("README.md", include_str!("../../../README.md"));
-        check.pages(&root.join("docs/src")).expect("the book can be read");
-        check.sources(&root).expect("the sources can be read");
-        for sources in [
+        let crates = [
             "apps/cli",
             "collectives",
             "copy",
@@ -104,10 +99,8 @@ mod tests {
             "services",
             "src",
             "sst",
-        ] {
-            check.messages(&root.join(sources)).expect("the sources can be read");
-        }
-        let problems = check.problems();
+        ];
+        let problems = problems(command_of::<Cli>(), &root, &crates, &["features", "release"]);
         assert!(problems.is_empty(), "{problems:#?}");
     }
 }

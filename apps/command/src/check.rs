@@ -23,9 +23,25 @@ fn notations(value_name: &str) -> &'static [&'static str] {
     }
 }
 
+/// Checks a program's help, and all that the README, the book, and the sources of the workspace in `root` name of it.
+/// The messages of `crates` name no other program's options but `foreign`. Returns all that is wrong.
+pub fn problems(command: Command, root: &Path, crates: &[&str], foreign: &'static [&'static str]) -> Vec<String> {
+    let mut check = ProgramCheck::new(command, foreign);
+    check.help();
+    let mut read = || -> io::Result<()> {
+        check.page("README.md", &fs::read_to_string(root.join("README.md"))?);
+        check.pages(&root.join("docs/src"))?;
+        check.sources(root)?;
+        crates.iter().try_for_each(|name| check.messages(&root.join(name)))
+    };
+    let read = read();
+    check.problems.extend(read.err().map(|error| format!("{}: {error}", root.display())));
+    check.problems
+}
+
 /// A program whose help and whose mentions are checked.
 #[derive(Debug)]
-pub struct ProgramCheck {
+struct ProgramCheck {
     command: Command,
     /// Options of other programs that its texts name.
     foreign: &'static [&'static str],
@@ -34,13 +50,8 @@ pub struct ProgramCheck {
 
 impl ProgramCheck {
     /// Begins a check of the program with this whole command. Texts may also name the options `foreign` of others.
-    pub fn new(command: Command, foreign: &'static [&'static str]) -> ProgramCheck {
+    fn new(command: Command, foreign: &'static [&'static str]) -> ProgramCheck {
         ProgramCheck { command, foreign, problems: Vec::new() }
-    }
-
-    /// Returns all that is wrong.
-    pub fn problems(self) -> Vec<String> {
-        self.problems
     }
 
     /// Checks the help of the program and of all its subcommands.
@@ -48,7 +59,7 @@ impl ProgramCheck {
     /// Each that does something has an example. Each example, and each option that a text names, is
     /// understood. Values are named by their kind, are understood in all notations of it, and are answered with what is
     /// wanted if they make no sense.
-    pub fn help(&mut self) {
+    fn help(&mut self) {
         self.subcommand(&mut Vec::new(), &self.command.clone());
     }
 
@@ -104,7 +115,7 @@ impl ProgramCheck {
     }
 
     /// Checks the examples of a text, and the options and commands that it names.
-    pub fn text(&mut self, place: &str, text: &str) {
+    fn text(&mut self, place: &str, text: &str) {
         let (examples, sentences): (Vec<&str>, Vec<&str>) = {
             let joined_lines = text.split_inclusive('\n');
             joined_lines.partition(|line| line.starts_with("  ") || line.starts_with("$ "))
@@ -125,7 +136,7 @@ impl ProgramCheck {
     }
 
     /// Checks the lines of a text that call the program. Two spaces begin a remark.
-    pub fn examples(&mut self, place: &str, text: &str) {
+    fn examples(&mut self, place: &str, text: &str) {
         let mut continued = text.split("\\\n");
         let first = continued.next().unwrap_or_default().to_owned();
         let text = continued.fold(first, |text, rest| format!("{} {}", text.trim_end(), rest.trim_start()));
@@ -148,7 +159,7 @@ impl ProgramCheck {
     }
 
     /// Checks what a text has between backticks and begins with the program's name: the subcommands and the options.
-    pub fn mentions(&mut self, place: &str, text: &str) {
+    fn mentions(&mut self, place: &str, text: &str) {
         let begin = format!("`{} ", self.command.get_name());
         for after in text.split(&begin).skip(1) {
             let Some((quoted, _)) = after.split_once('`').filter(|(quoted, _)| !quoted.contains(['"', '{'])) else {
@@ -180,12 +191,12 @@ impl ProgramCheck {
     }
 
     /// Checks the calls in all pages of a book, and what else they name.
-    pub fn pages(&mut self, directory: &Path) -> io::Result<()> {
+    fn pages(&mut self, directory: &Path) -> io::Result<()> {
         self.each_file(directory, "md", ProgramCheck::page)
     }
 
     /// Checks the calls in a page, and what else it names.
-    pub fn page(&mut self, place: &str, text: &str) {
+    fn page(&mut self, place: &str, text: &str) {
         for (number, part) in text.split("```").enumerate() {
             match number % 2 {
                 0 => self.mentions(place, part),
@@ -195,12 +206,12 @@ impl ProgramCheck {
     }
 
     /// Checks the commands that sources name, in messages and comments.
-    pub fn sources(&mut self, directory: &Path) -> io::Result<()> {
+    fn sources(&mut self, directory: &Path) -> io::Result<()> {
         self.each_file(directory, "rs", ProgramCheck::mentions)
     }
 
     /// Checks the options that the messages of a crate name.
-    pub fn messages(&mut self, sources: &Path) -> io::Result<()> {
+    fn messages(&mut self, sources: &Path) -> io::Result<()> {
         self.each_file(sources, "rs", |check, place, text| {
             if !place.split('/').any(|name| name.contains("tests") || name == "benches") {
                 literals(text).for_each(|literal| check.options(place, literal));
@@ -369,7 +380,7 @@ mod tests {
         let mut check = ProgramCheck::new(command_of::<Faulty>(), &["foreign"]);
         check.help();
         check.examples("a page", "$ X=1 faulty good --size 5; cargo run -p faulty -- good --other\nfaulty good 'open\n$ faulty good --size \\\n  many\n$ other --x\n");
-        let problems = check.problems();
+        let problems = check.problems;
         let expected = [
             "faulty bad: its help has no example",
             "faulty bad: `faulty good --wrong`: --wrong is not known",

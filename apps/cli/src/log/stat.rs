@@ -22,7 +22,7 @@ The exit code is 1 if a member does not answer.";
 
 /// Shows the log at each member: where it begins and ends, what all members have, and what it takes of the disk.
 ///
-/// Where one member is named, it shows that one's alone.
+/// If one member is named, only its log is shown.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct StatArgs {

@@ -290,6 +290,8 @@ mod tests {
         assert_eq!(shell.wait(1, 0, &format!("blpop {long} 0")), "waiting");
         assert!(shell.wait(1, 1, &format!("blpop {long} 0")).starts_with("-ERR too many requests wait"));
         assert!(shell.cancel(1, 0));
+        let many = "k ".repeat(1 << 18);
+        assert!(shell.wait(1, 1, &format!("blpop {many}0")).starts_with("-ERR too many requests wait"));
         for ticket in 0..1 << 16 {
             assert_eq!(shell.wait(1, ticket, "blpop k 0"), "waiting");
         }

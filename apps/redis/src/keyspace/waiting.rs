@@ -28,6 +28,9 @@ use crate::{
 const MAX_WAITERS: usize = 1 << 16;
 const MAX_WAITING_BYTES: usize = 64 << 20;
 
+/// The bytes that a request's place in the queue of one key counts for: about those that a queue of its own takes.
+const PLACE_BYTES: usize = 512;
+
 /// The kind of value for whose elements a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
@@ -112,7 +115,7 @@ pub struct Waiters {
     ready: VecDeque<Box<[u8]>>,
     /// The number of the next request.
     next: u64,
-    /// The bytes of all requests.
+    /// The bytes of all requests, with their places in queues.
     bytes: usize,
 }
 
@@ -147,14 +150,14 @@ impl Waiters {
             let queue = self.queues.entry(key.into()).or_default();
             queue.of_kind(waiter.kind).insert(waiter.number, id);
         }
-        self.bytes += waiter.request.len();
+        self.bytes += bytes(&waiter.request, &waiter.keys);
         self.all.insert(id, waiter);
         true
     }
 
     fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.all.remove(&id)?;
-        self.bytes -= waiter.request.len();
+        self.bytes -= bytes(&waiter.request, &waiter.keys);
         for key in waiter.keys().expect("they were there when it was added") {
             let Some(queue) = self.queues.get_mut(key) else { continue };
             queue.of_kind(waiter.kind).remove(&waiter.number);
@@ -243,6 +246,11 @@ impl Keyspace {
     }
 }
 
+/// The bytes that a request with these keys counts for while it waits.
+fn bytes(request: &[u8], keys: &Range<usize>) -> usize {
+    request.len() + keys.len() * PLACE_BYTES
+}
+
 impl KeyspaceMut<'_> {
     /// Lets a request wait for the words at these places, which are keys.
     pub(crate) fn wait(
@@ -253,7 +261,7 @@ impl KeyspaceMut<'_> {
         keys: Range<usize>,
     ) -> Result<(), Error> {
         let waiters = &mut self.keys.waiters;
-        if waiters.len() == MAX_WAITERS || waiters.bytes + request.len() > MAX_WAITING_BYTES {
+        if waiters.len() == MAX_WAITERS || waiters.bytes + bytes(request, &keys) > MAX_WAITING_BYTES {
             return Err(Error::new(format!(
                 "ERR too many requests wait for an element: all of the group's together may be {MAX_WAITERS}, and have \
                  {MAX_WAITING_BYTES} bytes"

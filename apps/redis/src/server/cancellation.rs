@@ -17,7 +17,7 @@ pub(super) async fn watch(server: &Server) {
         let cancel = |at_ms| StoreCommand::CancelWaits { at_ms, tickets: tickets.clone() };
         while let Err(error) = server.group.submit(&cancel(now_ms())).await {
             if matches!(error, SubmitError::Ended { .. }) {
-                return;
+                return server.reception.hub.waits.end_cancelling();
             }
             tracing::debug!(%error, waits = tickets.len(), "waits of clients that have gone are not cancelled for now");
             tokio::time::sleep(PAUSE).await;

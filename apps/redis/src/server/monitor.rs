@@ -15,10 +15,8 @@ pub(super) fn redacted<'a>(spec: &Spec, words: &[&'a [u8]]) -> Option<Split<'a>>
     }
     let secret = match spec.name {
         "auth" => 1..words.len(),
-        "hello" => {
-            let at = words.iter().skip(1).position(|word| word.eq_ignore_ascii_case(b"auth"))? + 2;
-            at..words.len().min(at + 2)
-        }
+        // A client's name may be `auth`, and `AUTH` may come twice: what stands behind the first may be a password.
+        "hello" => words.iter().skip(1).position(|word| word.eq_ignore_ascii_case(b"auth"))? + 2..words.len(),
         _ => return None,
     };
     let mut shown = Split::from(words);
@@ -85,6 +83,10 @@ mod tests {
             ),
             (&[b"hello", b"3", b"auth", b"secret"], r#""hello" "3" "auth" "(redacted)""#),
             (&[b"hello", b"3", b"auth"], r#""hello" "3" "auth""#),
+            (
+                &[b"hello", b"3", b"setname", b"auth", b"auth", b"user", b"secret"],
+                r#""hello" "3" "setname" "auth" "(redacted)" "(redacted)" "(redacted)""#,
+            ),
             (&[b"hello", b"auth", b"user", b"secret"], r#""hello" "auth" "(redacted)" "(redacted)""#),
             (&[b"hello"], r#""hello""#),
             (&[b"echo", b"auth"], r#""echo" "auth""#),

@@ -32,8 +32,8 @@ const CANCEL_AT_ONCE: usize = 1024;
 pub(super) struct Waits {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<OpenWait>, RandomState>>,
-    /// Open tickets whose clients have gone.
-    left_behind: Mutex<Vec<u64>>,
+    /// Open tickets whose clients have gone. None once none is cancelled any more.
+    left_behind: Mutex<Option<Vec<u64>>>,
     task: AtomicWaker,
 }
 
@@ -57,7 +57,7 @@ impl Default for Waits {
             // A replica that takes up its log meets the tickets of its earlier lives, which must be others.
             next: AtomicU64::new(fastrand::u64(..)),
             open: Mutex::default(),
-            left_behind: Mutex::default(),
+            left_behind: Mutex::new(Some(Vec::new())),
             task: AtomicWaker::new(),
         }
     }
@@ -76,6 +76,11 @@ impl Waits {
         lock(&self.open).values().for_each(|wait| wait.end(WaitEnd::Lost));
     }
 
+    /// Forgets the tickets that were left behind, and those that will be: the replica's group has ended.
+    pub(super) fn end_cancelling(&self) {
+        *lock(&self.left_behind) = None;
+    }
+
     /// Opens a ticket for a client whose bell this is.
     pub(super) fn open(self: &Arc<Waits>, bell: &Arc<Bell>) -> Ticket {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -89,9 +94,7 @@ impl Waits {
         poll_fn(|context| {
             self.task.register(context.waker());
             let mut left = lock(&self.left_behind);
-            if left.is_empty() {
-                return Poll::Pending;
-            }
+            let Some(left) = left.as_mut().filter(|left| !left.is_empty()) else { return Poll::Pending };
             let rest = left.len().saturating_sub(CANCEL_AT_ONCE);
             Poll::Ready(left.split_off(rest))
         })
@@ -128,7 +131,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         lock(&self.waits.open).remove(&self.number);
         if mem::take(&mut self.is_open) {
-            lock(&self.waits.left_behind).push(self.number);
+            lock(&self.waits.left_behind).iter_mut().for_each(|left| left.push(self.number));
             self.waits.task.wake();
         }
     }
@@ -219,6 +222,9 @@ mod tests {
         (0..CANCEL_AT_ONCE + 7).for_each(|_| drop(waits.open(&bell)));
         assert_eq!([next(), next(), next()], [CANCEL_AT_ONCE, 7, 0]);
         assert!(lock(&waits.open).is_empty());
+        waits.end_cancelling();
+        drop(waits.open(&bell));
+        assert!(lock(&waits.left_behind).is_none(), "nothing piles up");
     }
 
     #[test]

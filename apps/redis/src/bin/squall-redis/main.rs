@@ -82,20 +82,15 @@ fn has_files(directory: &Path) -> bool {
 mod tests {
     use std::path::Path;
 
-    use squall_command::{check::ProgramCheck, command_of};
+    use squall_command::{check::problems, command_of};
 
     use super::*;
 
     #[test]
     fn the_help_the_book_and_the_messages_name_what_there_is() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut check = ProgramCheck::new(command_of::<Args>(), &["features", "node"]);
-        check.help();
-        check.page("README.md", include_str!("../../../../../README.md"));
-        check.pages(&root.join("docs/src")).expect("the book can be read");
-        check.sources(&root).expect("the sources can be read");
-        check.messages(&root.join("apps/redis")).expect("the sources can be read");
-        let problems = check.problems();
+        let crates = ["apps/redis"];
+        let problems = problems(command_of::<Args>(), &root, &crates, &["features", "node"]);
         assert!(problems.is_empty(), "{problems:#?}");
     }
 }

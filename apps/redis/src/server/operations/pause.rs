@@ -40,11 +40,18 @@ impl Pause {
         mode != PauseMode::None as u8 && (is_write || mode == PauseMode::All as u8)
     }
 
-    /// Begins a pause, until it is [ended](Pause::end) or `limit` has passed. It replaces an earlier one.
+    /// Begins a pause, until it is [ended](Pause::end) or `limit` has passed. Of two pauses the later end counts, and
+    /// the mode that holds more.
     pub(in crate::server) fn begin(&self, mode: PauseMode, limit: Duration) {
+        let mut end = lock(&self.end);
         // A time that no clock can count has no end.
-        *lock(&self.end) = Instant::now().checked_add(limit);
-        self.mode.store(mode as u8, Ordering::Relaxed);
+        let asked = Instant::now().checked_add(limit);
+        *end = match self.holds(true) {
+            true => end.zip(asked).map(|(end, asked)| end.max(asked)),
+            false => asked,
+        };
+        drop(end);
+        self.mode.fetch_max(mode as u8, Ordering::Relaxed);
         self.changed.notify_one();
     }
 
@@ -65,7 +72,9 @@ impl Pause {
             let end = *lock(&self.end);
             match end {
                 Some(end) if is_held => {
-                    if timeout_at(end.into(), self.changed.notified()).await.is_err() {
+                    let is_over = timeout_at(end.into(), self.changed.notified()).await.is_err();
+                    // Another one may have begun meanwhile.
+                    if is_over && lock(&self.end).is_some_and(|end| end <= Instant::now()) {
                         self.mode.store(PauseMode::None as u8, Ordering::Relaxed);
                     }
                 }
@@ -132,6 +141,9 @@ mod tests {
         assert_eq!(held(), [false, true]);
         assert_eq!(ask(&pause, "client pause 9223372036854775807").as_deref(), Some("OK"));
         assert_eq!(held(), [true, true]);
+        assert_eq!(ask(&pause, "client pause 0 write").as_deref(), Some("OK"));
+        let is_late = lock(&pause.end).is_none_or(|end| end > Instant::now() + Duration::from_secs(1000));
+        assert!(held() == [true, true] && is_late, "the longer and the stricter one counts");
         assert_eq!(ask(&pause, "CLIENT UNPAUSE").as_deref(), Some("OK"));
         assert_eq!(held(), [false, false]);
         for wrong in ["client pause", "client pause x", "client pause -1", "client pause 1 what", "client unpause 1"] {
