@@ -74,7 +74,7 @@ fn appends_are_held_against_their_disk_and_leave_nothing_on_it() {
 fn what_makes_no_sense_is_refused_before_anything_is_made() {
     let disk = disk("bench-log-refused");
     for (arguments, says) in [
-        ("log --seconds 0", "give a time from 10ms"),
+        ("log --seconds 0", "give a time from 1ms to 1d"),
         ("log --tls", "--fabric tcp"),
         ("ordered --delivery durable --rate 10", "--rate is for --delivery ordered"),
     ] {

@@ -101,7 +101,7 @@ fn what_cannot_be_measured_is_refused_with_a_remedy() {
         ("--ring-bytes 1000", "a power of two from 1 KiB"),
         ("--rate 0", "give more than 0"),
         ("--size 1", "give a size from 8 B to 1 MiB"),
-        ("--seconds 1ns", "give a time from 10ms"),
+        ("--seconds 1ns", "give a time from 1ms to 1d"),
         ("--size 200 --ring-bytes 1024 --mode be,sequencer --nodes 2", "--ring-bytes 2048"),
         ("--size 300 --ring-bytes 1024 --mode be", "--ring-bytes 2048"),
     ] {
