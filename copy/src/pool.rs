@@ -77,6 +77,16 @@ impl Pool {
     }
 }
 
+/// A segment that is to be read, and the buffer for it. There are never more than buffers.
+#[derive(Debug)]
+pub(crate) struct SegmentRead {
+    pub(crate) segment: u64,
+    pub(crate) len: usize,
+    pub(crate) buffer: Buffer,
+    /// The instance of the group for which it is read.
+    pub(crate) attempt: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use squall_fabric::{

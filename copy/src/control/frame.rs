@@ -8,7 +8,7 @@ use squall_services::frame;
 use super::super::manifest::MANIFEST_BYTES;
 
 /// The version of the messages.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 const MAGIC: [u8; 8] = *b"squallcp";
 
@@ -108,8 +108,8 @@ mod tests {
     fn strangers_and_other_versions_are_told_apart() {
         let greeting = |bytes: &[u8]| expect_greeting(&mut &bytes[..]).unwrap_err().to_string();
         assert!(greeting(b"GET / HTTP/1.1\r\n").contains("no squall cp"));
-        for version in [1, 4, 6] {
-            let told = greeting(&[&b"squallcp"[..], &[version, 0, 0, 0]].concat());
+        for version in [1, VERSION - 1, VERSION + 1] {
+            let told = greeting(&[&b"squallcp"[..], &version.to_le_bytes()].concat());
             assert!(told.contains(&format!("version {version} of")), "{told}");
             assert!(told.contains("run the same version at both ends"), "{told}");
         }

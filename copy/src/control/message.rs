@@ -42,8 +42,10 @@ pub(crate) enum ToReceiver {
         #[serde(deserialize_with = "at_most::<MAX_PARTS, _, _>")]
         parts: Vec<PlanPart>,
     },
-    /// Take part in a group.
+    /// Take part in a group. The receiver that is its first member sends the segments, which it has.
     Join(Join),
+    /// Leave a group in which a receiver sends, or do not join it.
+    EndGroup { instance: u64 },
     /// The verdicts on files, by entry.
     Verdicts(#[serde(deserialize_with = "at_most::<MAX_VERDICTS, _, _>")] Vec<(u32, Verdict)>),
     /// Files that the receiver lacks, for it to copy: open, and their descriptors come along.
@@ -124,7 +126,7 @@ pub(crate) struct Address {
 pub(crate) struct Join {
     pub(crate) group: u32,
     pub(crate) instance: u64,
-    /// The members by rank; the source first.
+    /// The members by rank: first the one that sends, which is the source, or a receiver in its place.
     pub(crate) members: Vec<u32>,
     pub(crate) algorithm: Layer,
     /// Whether the members are on several hosts.

@@ -26,7 +26,7 @@ use squall_rdmc::{
 use self::{
     dial::{Dialer, Finder},
     peers::Peers,
-    transfer::Transfer,
+    transfer::{PushWork, Transfer},
 };
 use super::{
     attributes::AttributeKinds,
@@ -262,6 +262,8 @@ pub struct PushReport {
     pub bytes: u64,
     /// The number of multicasts that it took.
     pub multicasts: u64,
+    /// The number of those that receivers sent in the source's place, to receivers that came late.
+    pub relayed: u64,
     /// The number of groups: one, if all receivers lacked the same, and none failed or was missing; none, if all copied
     /// from the source's open files.
     pub groups: u64,
@@ -369,9 +371,21 @@ pub fn push(
     let (files, bytes, transfer) = (manifest.files(), manifest.bytes(), manifest.id().to_string());
     let mut work = Transfer::new(options, sink, bulk, peers, manifest, sources)?;
     let interrupted = work.run(stop, watch)?;
-    let (receivers, multicasts, groups) = work.end();
+    let (receivers, PushWork { multicasts, relayed, groups }) = work.end();
     let took = began.elapsed();
-    Ok(PushReport { transfer, files, bytes, multicasts, groups, took, skipped, refused, receivers, interrupted })
+    Ok(PushReport {
+        transfer,
+        files,
+        bytes,
+        multicasts,
+        relayed,
+        groups,
+        took,
+        skipped,
+        refused,
+        receivers,
+        interrupted,
+    })
 }
 
 /// Opens the fabric of a source, whose node id is any that no node uses.

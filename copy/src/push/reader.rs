@@ -9,24 +9,14 @@ use std::{
 };
 
 use squall_fabric::Waker;
-use squall_rdmc::Buffer;
 
 use super::super::{
     chunks::Chunk,
     feed::{Feed, OpenedFile, Verdicts},
     layout::StreamLayout,
+    pool::SegmentRead,
     worker::Worker,
 };
-
-/// A segment and the buffer for it. There are never more than buffers.
-#[derive(Debug)]
-pub(super) struct SegmentRead {
-    pub(super) segment: u64,
-    pub(super) len: usize,
-    pub(super) buffer: Buffer,
-    /// The attempt for which it is read.
-    pub(super) attempt: u64,
-}
 
 /// An order for the thread.
 pub(super) enum ReaderTask {

@@ -21,6 +21,7 @@ use super::{
         extent::PlanPart,
         manifest::Manifest,
         pace::Pace,
+        pool::SegmentRead,
         root::Root,
         sink::{FileToCopy, Lacking, Outcome, Sink, SinkError, SinkOptions, Verdict},
         worker::Worker,
@@ -49,6 +50,8 @@ pub(super) enum WriterTask {
         block_bytes: usize,
         buffer: Arc<Buffer>,
     },
+    /// Read a segment that is in place.
+    Read(SegmentRead),
     Verdicts(Vec<(u32, Verdict)>),
     /// Copy open files of the source.
     Copy(Vec<FileToCopy>),
@@ -64,6 +67,8 @@ pub(super) enum WriterReport {
     Compared { entry: u32, missing: Vec<Range<u64>> },
     /// A segment is written, and its buffer free.
     Wrote { buffer: Arc<Buffer>, written: u64 },
+    /// A segment is in its buffer, or can't be read, for this reason.
+    Read(SegmentRead, Result<(), String>),
     /// So many open files are copied, or can't be; and so many bytes, since the report before.
     Copied { files: u32, bytes: u64 },
     /// A failure, after which nothing more can be written.
@@ -171,6 +176,10 @@ fn write(
             }
             WriterTask::Salvage { segment, held, block_bytes, buffer } => {
                 sink.salvage(segment, &held, block_bytes, &buffer)?;
+            }
+            WriterTask::Read(mut read) => {
+                let there = sink.read_back(read.segment, &mut read.buffer[..read.len]);
+                tell(WriterReport::Read(read, there));
             }
             WriterTask::Verdicts(verdicts) => {
                 for (entry, verdict) in verdicts {

@@ -5,6 +5,7 @@ mod copy;
 mod look;
 mod place;
 mod ranges;
+mod read_back;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -54,7 +55,7 @@ pub(crate) struct SinkOptions {
     pub(crate) delete: bool,
     /// Change nothing.
     pub(crate) dry_run: bool,
-    /// The most bytes to copy per second from the source's open files.
+    /// The most bytes to copy per second from the source's open files, or to send in its place.
     pub(crate) limit_rate: Option<u64>,
     /// The properties of files that are kept.
     pub(crate) keep: Keep,

@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     thread,
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use super::{
@@ -230,21 +230,25 @@ fn a_receiver_that_lies_about_what_it_lacks_is_given_up() {
     }
 }
 
-#[test]
-fn garbage_and_broken_protocol_end_the_conversation_only() {
-    let cluster = Cluster::new(1);
-    let layer = Layer { name: "pipeline".to_owned(), racks: Vec::new() };
-    let join = Join {
+/// A request to join a group of a stranger.
+fn join() -> Join {
+    Join {
         group: 1,
         instance: 1,
         members: vec![7],
-        algorithm: layer,
+        algorithm: Layer { name: "pipeline".to_owned(), racks: Vec::new() },
         network: false,
         block_bytes: 4096,
         first: 0,
         end: 1,
         partial: false,
-    };
+    }
+}
+
+#[test]
+fn garbage_and_broken_protocol_end_the_conversation_only() {
+    let cluster = Cluster::new(1);
+    let join = join();
     let impossible = [
         Join { first: 1, end: 2, ..join.clone() },
         Join { end: 9, ..join.clone() },
@@ -274,7 +278,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
     assert!(matches!(answer(&mut stream).unwrap(), ToSource::Over(over) if over.failure.is_some()));
     drop(stream);
     for garbage in
-        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x05\0\0\0\xff\xff\xff\xff", b"squallcp\x05\0\0\0\x08\0\0\0garbage!"]
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x06\0\0\0\xff\xff\xff\xff", b"squallcp\x06\0\0\0\x08\0\0\0garbage!"]
     {
         let mut said = b"busy".to_vec();
         while said.windows(4).any(|word| word == b"busy") {
@@ -348,4 +352,31 @@ fn what_the_source_says_of_unknown_files_is_ignored_and_missing_words_fail_files
         other => panic!("{other:?}"),
     }
     assert!(!cluster.at("a", "d/f").exists());
+}
+
+#[test]
+fn a_receiver_sends_no_file_that_the_transfer_did_not_bring() {
+    let cluster = Cluster::new(1);
+    let mine = cluster.at("a", "f");
+    fs::write(&mine, [7; 5000]).unwrap();
+    let mtime = UNIX_EPOCH + Duration::new(1_000_000_000, 5);
+    fs::File::options().write(true).open(&mine).unwrap().set_modified(mtime).unwrap();
+    let (mut stream, ready) = call(&cluster, &[file("f", 5000)]);
+    assert!(
+        matches!(ready, ToSource::Ready(lacking) if lacking == Lacking::default()),
+        "it takes its own for the same"
+    );
+    let parts = vec![PlanPart { receivers: vec![7], extents: vec![Extent { entry: 0, at: 0, len: 5000 }] }];
+    write(&mut stream, &ToReceiver::Plan { receivers: Vec::new(), parts }).unwrap();
+    let members = vec![node_id(cluster.name(), "a").0, 7];
+    write(&mut stream, &ToReceiver::Join(Join { members: members.clone(), end: 2, ..join() })).unwrap();
+    let Ok(ToSource::Over(Over { failure: Some((_, reason)), .. })) = answer(&mut stream) else { panic!("it sends") };
+    assert!(reason.contains("\"f\" was not put in place here"), "{reason}");
+    // A group that it is not in can be ended, too.
+    write(&mut stream, &ToReceiver::EndGroup { instance: 1 }).unwrap();
+    write(&mut stream, &ToReceiver::Join(Join { members, end: 2, partial: true, ..join() })).unwrap();
+    assert!(matches!(answer(&mut stream).unwrap(), ToSource::Failed(_)), "nothing is partial where all is there");
+    drop(stream);
+    fs::remove_file(mine).unwrap();
+    assert_well(&cluster);
 }

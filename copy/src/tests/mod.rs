@@ -3,6 +3,7 @@
 mod copying;
 mod files;
 mod hostile;
+mod late;
 mod metadata;
 mod names;
 mod network;

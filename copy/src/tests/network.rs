@@ -15,14 +15,13 @@ use tempfile::TempDir;
 
 use super::{
     super::{PushOptions, PushProgress, PushReport, Receiver, ReceiverNetwork, ServeEvent, ServeOptions, push},
-    pair::assert_same,
+    pair::{assert_same, noise},
 };
 
 /// Receivers `a`, `b`, … of a cluster of their own, each with a directory, that serve until this is dropped.
 pub(super) struct Cluster {
     base: TempDir,
     cluster: String,
-    stop: Arc<AtomicBool>,
     way: Way,
     threads: Vec<Served>,
 }
@@ -41,6 +40,7 @@ struct Served {
     name: &'static str,
     /// The name or address by which sources call it.
     to: String,
+    stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<ServeEvent>>,
 }
 
@@ -50,7 +50,7 @@ impl Cluster {
     }
 
     /// Starts one cluster whose contents go by shared memory, and one over a network.
-    fn by_rdmc(receivers: usize) -> [Cluster; 2] {
+    pub(super) fn by_rdmc(receivers: usize) -> [Cluster; 2] {
         [Way::SharedMemory, Way::Network].map(|way| Cluster::by(way, receivers))
     }
 
@@ -63,7 +63,7 @@ impl Cluster {
         let base = tempfile::tempdir().unwrap();
         let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
         fs::create_dir(base.path().join("from")).unwrap();
-        let mut cluster = Cluster { base, cluster, stop: Arc::default(), way, threads: Vec::new() };
+        let mut cluster = Cluster { base, cluster, way, threads: Vec::new() };
         for name in ["a", "b", "c", "d", "e"].into_iter().take(receivers) {
             fs::create_dir(cluster.base.path().join(name)).unwrap();
             cluster.serve(name);
@@ -72,8 +72,12 @@ impl Cluster {
     }
 
     fn serve(&mut self, name: &'static str) {
-        let listen = vec!["127.0.0.1:0".to_owned()];
-        let network = ReceiverNetwork { listen, security: Security::LoopbackOnly };
+        self.serve_at(name, "127.0.0.1:0");
+    }
+
+    /// Starts a receiver; over a network, at an address.
+    pub(super) fn serve_at(&mut self, name: &'static str, address: &str) {
+        let network = ReceiverNetwork { listen: vec![address.to_owned()], security: Security::LoopbackOnly };
         let options = ServeOptions {
             directory: self.base.path().join(name),
             name: name.to_owned(),
@@ -82,13 +86,20 @@ impl Cluster {
         };
         let mut receiver = Receiver::open(&options).unwrap();
         let to = receiver.addresses().first().map_or(name.to_owned(), ToString::to_string);
-        let stop = Arc::clone(&self.stop);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
         let body = move || {
             let mut events = Vec::new();
-            while receiver.receive(&stop, &mut |event| events.push(event)) {}
+            while receiver.receive(&stopped, &mut |event| events.push(event)) {}
             events
         };
-        self.threads.push(Served { name, to, thread: thread::spawn(body) });
+        self.threads.push(Served { name, to, stop, thread: thread::spawn(body) });
+    }
+
+    /// Stops a receiver, soon.
+    pub(super) fn stop(&self, name: &str) {
+        let served = self.threads.iter().filter(|served| served.name == name);
+        served.for_each(|served| served.stop.store(true, Ordering::Relaxed));
     }
 
     pub(super) fn from(&self, name: &str) -> PathBuf {
@@ -97,6 +108,10 @@ impl Cluster {
 
     pub(super) fn at(&self, receiver: &str, name: &str) -> PathBuf {
         self.base.path().join(receiver).join(name)
+    }
+
+    pub(super) fn way(&self) -> Way {
+        self.way
     }
 
     pub(super) fn name(&self) -> &str {
@@ -155,7 +170,7 @@ impl Cluster {
         copies.inspect(check).count() > 0
     }
 
-    fn assert_copied(&self, name: &str) {
+    pub(super) fn assert_copied(&self, name: &str) {
         for receiver in self.names() {
             assert_same(&self.from(name), &self.at(receiver, name));
         }
@@ -164,7 +179,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.threads.iter().for_each(|served| served.stop.store(true, Ordering::Relaxed));
         for Served { thread, .. } in self.threads.drain(..) {
             let events = thread.join();
             if thread::panicking() {
@@ -174,14 +189,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Returns bytes that differ everywhere.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    fastrand::Rng::with_seed(seed).fill(&mut bytes);
-    bytes
-}
-
-fn write(path: &Path, seed: u64, len: usize) {
+pub(super) fn write(path: &Path, seed: u64, len: usize) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, noise(seed, len)).unwrap();
 }
@@ -238,29 +246,6 @@ fn receivers_on_the_source_s_host_copy_from_its_open_files() {
         let report = cluster.push(&slow);
         assert!(report.is_complete() && (report.multicasts > 0 || slow.dry_run), "{report:?}");
     }
-}
-
-#[test]
-fn a_receiver_that_comes_late_copies_at_once() {
-    let mut cluster = Cluster::by(Way::OpenFiles, 1);
-    write(&cluster.from("file"), 8, 3_000_000);
-    let mut options = cluster.options();
-    options.to.push("b".to_owned());
-    options.limit_rate = Some(1_000_000);
-    fs::create_dir(cluster.at("b", "")).unwrap();
-    let (begin, begun) = std::sync::mpsc::channel();
-    let mut watch = move |progress: &PushProgress| {
-        if progress.receivers[0].written > 0 {
-            // Only the first time somebody waits for it.
-            let _ = begin.send(());
-        }
-    };
-    let pushed = thread::spawn(move || push(&options, &AtomicBool::new(false), &mut watch).unwrap());
-    begun.recv().unwrap();
-    cluster.serve("b");
-    let report = pushed.join().unwrap();
-    assert!(report.is_complete() && report.groups == 0, "{report:?}");
-    cluster.assert_copied("file");
 }
 
 #[test]
@@ -336,36 +321,6 @@ fn a_receiver_that_is_not_there_is_named_and_costs_the_others_nothing() {
     cluster.assert_copied("file");
     options.to = vec!["nobody".to_owned()];
     assert!(tell(&options).unwrap_err().to_string().contains("no receiver \"nobody\" runs"));
-}
-
-#[test]
-fn a_receiver_that_comes_late_is_taken_in() {
-    let mut cluster = Cluster::new(2);
-    write(&cluster.from("file"), 8, 3_000_000);
-    write(&cluster.from("small"), 9, 10);
-    let mut options = cluster.options();
-    options.to.push("c".to_owned());
-    // So slow that there is time to come.
-    options.limit_rate = Some(1_000_000);
-    fs::create_dir(cluster.at("c", "")).unwrap();
-    let block = options.block_bytes as u64;
-    let (begin, begun) = std::sync::mpsc::channel();
-    let mut watch = move |progress: &PushProgress| {
-        if progress.receivers[0].written > 0 {
-            // Only the first time somebody waits for it.
-            let _ = begin.send(());
-        }
-    };
-    let pushed = thread::spawn(move || push(&options, &AtomicBool::new(false), &mut watch).unwrap());
-    begun.recv().unwrap();
-    cluster.serve("c");
-    let report = pushed.join().unwrap();
-    assert!(report.is_complete() && report.groups > 1, "{report:?}");
-    for receiver in &report.receivers {
-        assert!(receiver.moved <= report.bytes + block, "nothing moves twice: {report:?}");
-    }
-    cluster.assert_copied("file");
-    cluster.assert_copied("small");
 }
 
 #[test]

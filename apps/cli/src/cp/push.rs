@@ -282,6 +282,7 @@ fn as_json(report: &PushReport) -> Value {
         "files": report.files,
         "bytes": report.bytes,
         "multicasts": report.multicasts,
+        "relayed": report.relayed,
         "groups": report.groups,
         "seconds": report.took.as_secs_f64(),
         "skipped": report.skipped,

@@ -2,6 +2,7 @@
 
 mod handout;
 mod report;
+mod stage;
 
 use std::{collections::HashSet, io, ops::Range, sync::Arc, time::Instant};
 
@@ -17,8 +18,8 @@ use super::{
         feed::Verdicts,
         layout::{Piece, StreamLayout},
         manifest::Manifest,
-        plan::{Holding, TransferStage, next_stage, parts},
-        sink::Lacking,
+        plan::{Holding, parts},
+        sink::{Lacking, Verdict},
     },
     PushError, PushOptions,
     dial::{Dialed, Dialer},
@@ -53,7 +54,7 @@ struct PushTarget {
     heard: Instant,
     /// The extents that it lacked when the plan was made; before, those of which it has said so.
     lacks: Lacks,
-    /// The files on which it needs verdicts.
+    /// The files on which it needs verdicts, in order.
     wanted: Vec<u32>,
     /// The number of bytes that it had before.
     held: u64,
@@ -118,6 +119,10 @@ pub(super) struct Peers<'o> {
     lost: Vec<usize>,
     /// Whether files are being opened for a receiver that copies them.
     opening: bool,
+    /// The files of which all were told what their contents must be.
+    judged: HashSet<u32>,
+    /// Whether only the source sends: a receiver could not in its place.
+    only_source: bool,
 }
 
 impl<'o> Peers<'o> {
@@ -160,6 +165,8 @@ impl<'o> Peers<'o> {
             dialer,
             lost: Vec::new(),
             opening: false,
+            judged: HashSet::new(),
+            only_source: false,
         };
         for (peer, called) in called.into_iter().enumerate() {
             match called {
@@ -247,6 +254,8 @@ impl<'o> Peers<'o> {
 
     /// Sends the verdicts on files.
     pub(super) fn tell_verdicts(&mut self, verdicts: Verdicts) {
+        let intact = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Intact(_)));
+        self.judged.extend(intact.map(|(entry, _)| entry));
         for chunk in verdicts.chunks(MAX_VERDICTS) {
             self.tell(&ToReceiver::Verdicts(chunk.to_vec()));
         }
@@ -342,7 +351,7 @@ impl<'o> Peers<'o> {
     fn on_lacking(&mut self, peer: usize, lacking: Lacking, words: &mut Vec<PeerEvent>) {
         let Lacking { whole, other, doomed, failed, failures } = lacking;
         let is_file = |entry: &&u32| self.manifest.entries().get(**entry as usize).is_some_and(|entry| entry.is_file());
-        let wanted: Vec<u32> = whole.iter().chain(&other).filter(is_file).copied().collect();
+        let mut wanted: Vec<u32> = whole.iter().chain(&other).filter(is_file).copied().collect();
         let all: HashSet<u32> = wanted.iter().copied().collect();
         if all.len() < whole.len() + other.len() {
             return self.lose_breaker(peer);
@@ -351,6 +360,7 @@ impl<'o> Peers<'o> {
         for entry in whole {
             at.lacks.add(entry, self.manifest.entries()[entry as usize].contents());
         }
+        wanted.sort_unstable();
         (at.wanted, at.doomed, at.failed, at.failures) = (wanted, doomed, failed, failures);
         at.state = ReceiverState::Comparing(other.iter().copied().collect());
         if !other.is_empty() {
@@ -441,11 +451,6 @@ impl<'o> Peers<'o> {
         (parts(&lacking), wanted)
     }
 
-    /// Returns the next stage to move.
-    pub(super) fn next_stage(&self, layout: &StreamLayout) -> Option<TransferStage> {
-        next_stage(self.ready(), layout)
-    }
-
     /// Returns the sum of what all that take part hold, which grows unless a group achieved nothing.
     pub(super) fn achieved(&self) -> u64 {
         self.ready()
@@ -465,10 +470,16 @@ impl<'o> Peers<'o> {
         self.peers.iter().position(|peer| peer.node.0 == node)
     }
 
-    /// Returns the nodes of a group, the source first, and the algorithm by which contents travel among them.
-    pub(super) fn group(&self, members: &[usize]) -> (Vec<u32>, Layer) {
-        let nodes = [self.me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
-        let racks = [0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].rack));
-        (nodes, Layer::of(&self.options.algorithm(), self.options.racks.as_ref().map(|_| racks.collect())))
+    /// Returns the number of bytes that receivers have written, or held before, in total.
+    pub(super) fn written(&self, receivers: &[usize]) -> u64 {
+        receivers.iter().map(|&peer| self.peers[peer].written).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the nodes of a group, the one that sends first, and the algorithm by which contents travel among them.
+    pub(super) fn group(&self, root: Option<usize>, members: &[usize]) -> (Vec<u32>, Layer) {
+        let sender = root.map_or((self.me.0, 0), |peer| (self.peers[peer].node.0, self.peers[peer].rack));
+        let members = members.iter().map(|&peer| (self.peers[peer].node.0, self.peers[peer].rack));
+        let (nodes, racks): (Vec<u32>, Vec<u32>) = [sender].into_iter().chain(members).unzip();
+        (nodes, Layer::of(&self.options.algorithm(), self.options.racks.as_ref().map(|_| racks)))
     }
 }

@@ -11,6 +11,7 @@ use super::{
     },
     super::{abort::Abort, writer::WriterTask},
     Accepted, Transfer,
+    root::Outgoing,
 };
 
 /// The number of segments that a receiver has in memory, besides the interrupted ones.
@@ -24,7 +25,7 @@ pub(super) struct Partial {
 }
 
 /// The group that this receiver is in.
-pub(super) struct ReceivingGroup {
+pub(super) struct JoinedGroup {
     pub(super) id: GroupId,
     pub(super) join: Join,
     /// The number of its messages for which memory was given.
@@ -33,6 +34,8 @@ pub(super) struct ReceivingGroup {
     pub(super) inside: usize,
     /// Messages that have begun to arrive, and wait for memory.
     pub(super) waiting: VecDeque<u64>,
+    /// The segments that this receiver sends, if it does so in the source's place.
+    pub(super) outgoing: Option<Outgoing>,
 }
 
 impl Transfer<'_> {
@@ -40,7 +43,9 @@ impl Transfer<'_> {
         let (id, me) = (join.id(), self.me);
         let Accepted { layout, received, segment_bytes, .. } = self.accepted();
         *received = layout.next_for(me, *received);
-        let fits = join.first == *received && join.first < join.end && join.end <= layout.part_end(join.first);
+        let sends = join.members.first() == Some(&me);
+        let is_next = if sends { !join.partial } else { join.first == *received };
+        let fits = is_next && join.first < join.end && join.end <= layout.part_end(join.first);
         let largest = *segment_bytes;
         if !fits || (join.partial && join.end != join.first + 1) || !(1..=largest as u64).contains(&join.block_bytes) {
             let Join { first, end, block_bytes, .. } = join;
@@ -70,7 +75,9 @@ impl Transfer<'_> {
         }
         tracing::debug!(?id, first = join.first, end = join.end, "joins a group");
         let given = u64::from(message.is_some());
-        self.current = Some(ReceivingGroup { id, given, inside: given as usize, waiting: VecDeque::new(), join });
+        let outgoing = sends.then(|| Outgoing::new(join.first));
+        let (inside, waiting) = (given as usize, VecDeque::new());
+        self.current = Some(JoinedGroup { id, given, inside, waiting, outgoing, join });
         let created = match message {
             Some(message) => self.bulk.resume(config, message),
             None => self.bulk.create(config),
@@ -120,8 +127,12 @@ impl Transfer<'_> {
                 accepted.writer.worker.order(WriterTask::Write { segment, buffer, len });
                 Ok(())
             }
-            // Buffers come back through the writer.
-            Event::Released { .. } => Ok(()),
+            Event::Released { .. } => {
+                // Those of received segments come back through the writer.
+                let sent = current.outgoing.as_mut().and_then(Outgoing::released);
+                sent.into_iter().for_each(|buffer| accepted.pool.give_shared(buffer));
+                Ok(())
+            }
             Event::Failed(failure) => {
                 let why = (failure.suspect.map(|node| node.0), failure.reason.clone());
                 self.keep(failure.interrupted);
@@ -147,17 +158,37 @@ impl Transfer<'_> {
         }
     }
 
+    /// Leaves a group, or does not join it, as the source asks.
+    pub(super) fn end_group(&mut self, instance: u64) -> Result<(), Abort> {
+        let failure = Some((None, "the source ended it".to_owned()));
+        if let Some(current) = self.current.as_ref().filter(|current| current.id.instance == instance) {
+            let interrupted = self.bulk.remove(current.id);
+            self.keep(interrupted);
+            return self.over(failure);
+        }
+        match self.next.take_if(|next| next.instance == instance) {
+            Some(_) => self.say_over(instance, failure),
+            None => Ok(()),
+        }
+    }
+
     /// Handles the end of the current group.
-    fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), Abort> {
+    pub(super) fn over(&mut self, failure: Option<(Option<u32>, String)>) -> Result<(), Abort> {
         let Some(current) = self.current.take() else { return Ok(()) };
         self.bulk.remove(current.id);
         let accepted = self.accepted();
         accepted.pool.lost(current.inside);
+        let sending = current.outgoing.into_iter().flat_map(Outgoing::rest);
+        sending.for_each(|buffer| accepted.pool.give_shared(buffer));
         if let Some((suspect, reason)) = &failure {
             tracing::info!(instance = current.id.instance, ?suspect, reason, "a group failed");
         }
+        self.say_over(current.id.instance, failure)
+    }
+
+    fn say_over(&mut self, instance: u64, failure: Option<(Option<u32>, String)>) -> Result<(), Abort> {
         let holding = self.holding();
-        let over = Over { instance: current.id.instance, holding, failure };
+        let over = Over { instance, holding, failure };
         self.say(&ToSource::Over(over)).map_err(Abort::Gone)
     }
 
@@ -167,6 +198,9 @@ impl Transfer<'_> {
             && let Some(join) = self.next.take()
         {
             self.join(join)?;
+        }
+        if self.current.as_ref().is_some_and(|current| current.outgoing.is_some()) {
+            return self.read_ahead();
         }
         let (Some(current), Some(accepted)) = (&mut self.current, &mut self.accepted) else { return Ok(()) };
         let messages = current.join.end - current.join.first;

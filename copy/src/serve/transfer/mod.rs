@@ -1,6 +1,7 @@
 //! One transfer at a receiver: the thread that talks to the source and drives the fabric.
 
 mod group;
+mod root;
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use std::{
 use crossbeam::channel::{RecvTimeoutError, TryRecvError, unbounded};
 use squall_fabric::{Fabric, NodeId, Time, mixed::MixedFabric};
 
-use self::group::{Partial, ReceivingGroup};
+use self::group::{JoinedGroup, Partial};
 use super::{
     super::{
         control::{
@@ -24,6 +25,7 @@ use super::{
         extent::PlanPart,
         layout::StreamLayout,
         manifest::Manifest,
+        pace::Pace,
         plan::{self, Holding},
         pool::Pool,
         root::Root,
@@ -56,6 +58,8 @@ struct Accepted {
     layout: StreamLayout,
     writer: WriterThread,
     pool: Pool,
+    /// The rate of what this receiver sends in the source's place.
+    pace: Pace,
     /// The number of bytes that are lacking.
     lacks: u64,
     /// Whether contents have begun to come.
@@ -81,7 +85,7 @@ pub(super) struct Transfer<'r> {
     /// This receiver's node id.
     me: u32,
     accepted: Option<Accepted>,
-    current: Option<ReceivingGroup>,
+    current: Option<JoinedGroup>,
     /// The next group, which begins when the current one is over and there is memory for it.
     next: Option<Join>,
     received_before: u64,
@@ -189,7 +193,9 @@ impl<'r> Transfer<'r> {
                 return Ok(outcome);
             }
             if !busy {
-                self.bulk.rest(Time::boot_clock() + PROGRESS);
+                let wait = self.accepted.as_ref().map(|accepted| accepted.pace.wait());
+                let wait = wait.filter(|wait| !wait.is_zero()).unwrap_or(PROGRESS);
+                self.bulk.rest(Time::boot_clock() + wait.min(PROGRESS));
             }
         }
     }
@@ -201,6 +207,7 @@ impl<'r> Transfer<'r> {
         let manifest = Manifest::new(std::mem::take(&mut offer.entries));
         let manifest = Arc::new(manifest.map_err(|error| Abort::Refused(error.to_string()))?);
         let (segment_bytes, root) = (offer.segment_bytes as usize, Arc::clone(&self.root));
+        let pace = Pace::new(offer.options.limit_rate);
         let waker = self.bulk.waker();
         let writer = WriterThread::start(root, Arc::clone(&manifest), segment_bytes, offer.options, self.me, waker);
         let writer = writer.map_err(|error| Abort::Refused(format!("the system gives no thread: {error}")))?;
@@ -210,6 +217,7 @@ impl<'r> Transfer<'r> {
             layout: StreamLayout::new(&[], segment_bytes),
             writer,
             pool: Pool::new(0, 0),
+            pace,
             lacks: 0,
             planned: false,
             received: 0,
@@ -245,6 +253,7 @@ impl<'r> Transfer<'r> {
                 accepted.written = written;
                 accepted.pool.give_shared(buffer);
             }
+            WriterReport::Read(read, there) => self.send(read, there)?,
             WriterReport::Copied { files, bytes } => {
                 let accepted = self.accepted();
                 accepted.handed = accepted.handed.saturating_sub(files as usize);
@@ -289,6 +298,7 @@ impl<'r> Transfer<'r> {
                 self.plan(parts, tell)?;
             }
             ToReceiver::Join(join) => self.next = Some(join),
+            ToReceiver::EndGroup { instance } => self.end_group(instance)?,
             ToReceiver::Verdicts(verdicts) => self.accepted().writer.worker.order(WriterTask::Verdicts(verdicts)),
             ToReceiver::Files(handed) => {
                 self.begin(tell);

@@ -1,7 +1,9 @@
 //! One transfer at the source: the thread that talks to receivers and drives the fabric.
 
+mod group;
+
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     io,
     sync::{
         Arc,
@@ -12,22 +14,22 @@ use std::{
 
 use crossbeam::channel::TryRecvError;
 use squall_fabric::{NodeId, Time, mixed::MixedFabric};
-use squall_rdmc::{BlockSet, Buffer, Event, GroupId, Interrupted};
+use squall_rdmc::{BlockSet, Interrupted};
 
+use self::group::SendingGroup;
 use super::{
     super::{
-        control::{Address, Join, Offer, ToReceiver},
+        control::{Address, Offer, ToReceiver},
         feed::{Feed, Sources},
         layout::StreamLayout,
         manifest::Manifest,
         pace::Pace,
-        plan::TransferStage,
-        pool::Pool,
+        pool::{Pool, SegmentRead},
         sink::SinkOptions,
     },
     PushError, PushOptions, PushProgress, ReceiverReport,
     peers::{PeerEvent, Peers},
-    reader::{ReaderReport, ReaderTask, ReaderThread, SegmentRead},
+    reader::{ReaderReport, ReaderTask, ReaderThread},
 };
 use squall_rdmc::bulk::Bulk;
 
@@ -37,32 +39,11 @@ const BUFFERS: usize = 4;
 /// The interval at which the caller is told the progress.
 const WATCH: Duration = Duration::from_millis(100);
 
-/// The number of groups in a row that may fail without a receiver being lost or anything achieved.
-const STRIKES: u32 = 3;
-
-/// The most segments of a group while a receiver may still join: it is taken in when the group is over.
-const LATE_SEGMENTS: u64 = 16;
-
-/// The group that moves a stage.
-struct SendingGroup {
-    stage: TransferStage,
-    join: Join,
-    id: GroupId,
-    /// Whether it was created here.
-    created: bool,
-    /// Whether it is over here.
-    over: bool,
-    /// The members for which it is not over.
-    members: HashSet<usize>,
-    /// The next segment to be read.
-    next_read: u64,
-    /// The next segment to be sent.
-    next_send: u64,
-    /// The segments that are being sent, in order.
-    sending: VecDeque<Arc<Buffer>>,
-    /// The reason of its failure, and the suspected node, if it failed.
-    failure: Option<(Option<u32>, String)>,
-    somebody_left: bool,
+/// The numbers of multicasts and groups of a push, and of the multicasts that receivers sent in the source's place.
+pub(super) struct PushWork {
+    pub(super) multicasts: u64,
+    pub(super) relayed: u64,
+    pub(super) groups: u64,
 }
 
 pub(super) struct Transfer<'o> {
@@ -93,6 +74,8 @@ pub(super) struct Transfer<'o> {
     /// The most that was achieved since a receiver was lost.
     best: u64,
     multicasts: u64,
+    /// The number of those that receivers sent in the source's place.
+    relayed: u64,
     finishing: bool,
 }
 
@@ -131,6 +114,7 @@ impl<'o> Transfer<'o> {
             strikes: 0,
             best: 0,
             multicasts: 0,
+            relayed: 0,
             finishing: false,
         })
     }
@@ -172,8 +156,8 @@ impl<'o> Transfer<'o> {
         Ok(false)
     }
 
-    /// Returns the outcome at each receiver, and the numbers of multicasts and groups that it took.
-    pub(super) fn end(mut self) -> (Vec<ReceiverReport>, u64, u64) {
+    /// Returns the outcome at each receiver, and the work that it took.
+    pub(super) fn end(mut self) -> (Vec<ReceiverReport>, PushWork) {
         // A receiver that is still in a group must be told that it is over, not find out by itself.
         let until = Instant::now() + Duration::from_secs(1);
         while !self.bulk.is_quiet() && Instant::now() < until {
@@ -181,7 +165,8 @@ impl<'o> Transfer<'o> {
                 self.bulk.rest(Time::boot_clock() + Duration::from_millis(10));
             }
         }
-        (self.peers.reports(), self.multicasts, self.instance)
+        let work = PushWork { multicasts: self.multicasts, relayed: self.relayed, groups: self.instance };
+        (self.peers.reports(), work)
     }
 
     fn offer(&self) -> ToReceiver {
@@ -191,7 +176,8 @@ impl<'o> Transfer<'o> {
 
     /// Starts everything that can start.
     fn advance(&mut self) -> Result<(), PushError> {
-        if self.current.as_ref().is_some_and(|current| current.over && current.members.is_empty()) {
+        self.end_if_stalled();
+        if self.current.as_ref().is_some_and(SendingGroup::has_ended) {
             self.conclude();
         }
         self.cut_next();
@@ -207,12 +193,7 @@ impl<'o> Transfer<'o> {
         }
         if self.current.is_none() && !self.finishing {
             match self.peers.next_stage(&self.layout) {
-                Some(mut stage) => {
-                    if self.peers.await_late() {
-                        stage.end = stage.end.min(stage.first + LATE_SEGMENTS);
-                    }
-                    self.begin(stage)?;
-                }
+                Some((stage, root)) => self.begin(stage, root)?,
                 // What a receiver says that it has of segments that are not for it must not hold up the others.
                 None if self.unplanned => self.plan(),
                 None => {
@@ -254,86 +235,13 @@ impl<'o> Transfer<'o> {
         self.reader.worker.order(ReaderTask::Plan(self.layout.clone(), wanted));
     }
 
-    fn begin(&mut self, stage: TransferStage) -> Result<(), PushError> {
-        self.instance += 1;
-        self.best = self.best.max(self.peers.achieved());
-        let (members, algorithm) = self.peers.group(&stage.receivers);
-        let partial = stage.partial;
-        let join = Join {
-            group: self.group,
-            instance: self.instance,
-            members,
-            algorithm,
-            network: self.options.network.is_some(),
-            block_bytes: self.block_bytes as u64,
-            first: stage.first,
-            end: stage.end,
-            partial: stage.partial,
-        };
-        let id = join.id();
-        tracing::debug!(?stage, ?id, "a group begins");
-        self.current = Some(SendingGroup {
-            join,
-            id,
-            created: false,
-            over: false,
-            members: stage.receivers.iter().copied().collect(),
-            next_read: stage.first,
-            next_send: stage.first,
-            sending: VecDeque::new(),
-            failure: None,
-            somebody_left: false,
-            stage,
-        });
-        // To resume, the segment must be here first.
-        if partial { Ok(()) } else { self.create(None) }
-    }
-
-    /// Creates the current group, and asks its members to join.
-    fn create(&mut self, message: Option<Interrupted>) -> Result<(), PushError> {
-        let Some(current) = &mut self.current else { return Ok(()) };
-        let config = current
-            .join
-            .config()
-            .ok_or_else(|| PushError::Group(format!("there is no algorithm {:?}", current.join.algorithm.name)))?;
-        let created = match message {
-            Some(message) => self.bulk.resume(config, message),
-            None => self.bulk.create(config),
-        };
-        created.map_err(|error| PushError::Group(error.to_string()))?;
-        current.created = true;
-        let message = ToReceiver::Join(current.join.clone());
-        for &peer in &current.stage.receivers {
-            self.peers.tell_one(peer, &message);
-        }
-        Ok(())
-    }
-
-    /// Handles the end of the current group for all its members.
-    fn conclude(&mut self) {
-        let Some(current) = self.current.take() else { return };
-        let Some((suspect, reason)) = current.failure else {
-            self.strikes = 0;
-            return;
-        };
-        if current.somebody_left || self.peers.achieved() > self.best {
-            self.strikes = 0;
-            return;
-        }
-        self.strikes += 1;
-        if self.strikes >= STRIKES {
-            self.strikes = 0;
-            let suspect = suspect.and_then(|node| self.peers.by_node(node));
-            let lost: Vec<usize> = suspect.map_or(current.stage.receivers, |peer| vec![peer]);
-            for peer in lost {
-                self.peers.lose(peer, format!("nothing reaches it: {reason}"));
-            }
-        }
-    }
-
     fn read_ahead(&mut self) -> Result<(), PushError> {
         let Some(current) = &mut self.current else { return Ok(()) };
-        while !current.over && current.next_read < current.stage.end && self.pace.wait().is_zero() {
+        while current.root.is_none()
+            && !current.over
+            && current.next_read < current.stage.end
+            && self.pace.wait().is_zero()
+        {
             let Some(buffer) = self.pool.take(self.bulk.fabric(), 0)? else { return Ok(()) };
             let segment = current.next_read;
             let read = SegmentRead { segment, len: self.layout.len(segment), buffer, attempt: current.id.instance };
@@ -405,25 +313,6 @@ impl<'o> Transfer<'o> {
         Ok(())
     }
 
-    fn on_event(&mut self, id: GroupId, event: Event) -> Result<(), PushError> {
-        let Some(current) = self.current.as_mut().filter(|current| current.id == id) else { return Ok(()) };
-        match event {
-            Event::Released { .. } => {
-                if let Some(buffer) = current.sending.pop_front() {
-                    self.pool.give_shared(buffer);
-                }
-            }
-            Event::Failed(failure) => {
-                current.failure = Some((failure.suspect.map(|node| node.0), failure.reason.clone()));
-                drop(failure);
-                self.leave();
-            }
-            Event::Destroyed => self.leave(),
-            Event::Connected | Event::Incoming { .. } | Event::Received { .. } => {}
-        }
-        Ok(())
-    }
-
     fn on_word(&mut self, word: PeerEvent) {
         match &word {
             PeerEvent::Came(peer) => {
@@ -443,48 +332,6 @@ impl<'o> Transfer<'o> {
             PeerEvent::Lost(_) => self.best = 0,
             PeerEvent::Over(..) => {}
         }
-        let Some(current) = &mut self.current else { return };
-        match word {
-            // A lost member counts even if the group is over for it, as long as it is not over here: others may wait
-            // for it.
-            PeerEvent::Lost(peer)
-                if current.members.remove(&peer) || !current.over && current.stage.receivers.contains(&peer) =>
-            {
-                current.somebody_left = true;
-                current.failure.get_or_insert((None, "a receiver is gone".to_owned()));
-                self.leave();
-            }
-            PeerEvent::Over(peer, over) if over.instance == current.id.instance => {
-                current.members.remove(&peer);
-                if over.failure.is_none() && over.holding.segments != current.stage.end {
-                    // The receiver would be sent the same again, for ever.
-                    current.somebody_left = true;
-                    current.failure.get_or_insert((None, "a receiver left too early".to_owned()));
-                    self.peers.lose_breaker(peer);
-                    self.leave();
-                } else if let Some((suspect, reason)) = over.failure {
-                    // A receiver that names no suspect could not take part itself.
-                    let suspect = suspect.unwrap_or(self.peers.node(peer));
-                    current.failure.get_or_insert((Some(suspect), reason));
-                    self.leave();
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Leaves the current group. It fails for the members that are still in it.
-    fn leave(&mut self) {
-        let Some(current) = self.current.as_mut().filter(|current| !current.over) else { return };
-        current.over = true;
-        if current.created {
-            self.bulk.remove(current.id);
-        } else {
-            // No receiver was asked to join.
-            current.members.clear();
-        }
-        for buffer in current.sending.drain(..) {
-            self.pool.give_shared(buffer);
-        }
+        self.on_group_word(word);
     }
 }
