@@ -32,7 +32,7 @@ impl Join {
 }
 
 impl Layer {
-    /// Names an algorithm; `racks` gives the rack of each rank, the source's first, if there are any.
+    /// Names an algorithm; `racks` gives the rack of each rank, the sender's first, if there are any.
     pub(crate) fn of(algorithm: &Algorithm, racks: Option<Vec<u32>>) -> Layer {
         match racks {
             Some(racks) => Layer { name: "hybrid".to_owned(), racks },

@@ -23,11 +23,6 @@ impl Pool {
         Pool { bytes, limit, exist: 0, free: Vec::new(), shared: Vec::new() }
     }
 
-    /// Returns the most buffers that may exist.
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Takes a free buffer, if there is one; `beyond` further ones than the limit may exist.
     pub(crate) fn take(&mut self, fabric: &mut impl Fabric, beyond: usize) -> Result<Option<Buffer>, RegisterError> {
         self.sweep();
@@ -60,11 +55,6 @@ impl Pool {
     /// Notes that `count` buffers are gone.
     pub(crate) fn lost(&mut self, count: usize) {
         self.exist -= count.min(self.exist);
-    }
-
-    /// Counts a buffer that exists already.
-    pub(crate) fn adopt(&mut self) {
-        self.exist += 1;
     }
 
     fn sweep(&mut self) {

@@ -31,7 +31,7 @@
 //!   ◀───────────────────── Progress …       once a second at least: also a sign of life
 //!   ◀───────────────────────── Over         when the group is closed, or has failed
 //!   Join …                                  the receiver that is named first sends, if the source is not
-//!   EndGroup ───────────────────────────▶   of such a group, if a member of it is gone, or nothing comes of it
+//!   EndGroup ───────────────────────────▶   of such a group, if it failed for a member, or nothing comes of it
 //!   Files … ────────────────────────────▶   instead of plan and groups, on one host: the receiver copies
 //!   ◀───────────────────────── Copied …     from the source's open files
 //!   Finish ─────────────────────────────▶

@@ -262,7 +262,7 @@ pub struct PushReport {
     pub bytes: u64,
     /// The number of multicasts that it took.
     pub multicasts: u64,
-    /// The number of those that receivers sent in the source's place, to receivers that came late.
+    /// The number of those that receivers sent in the source's place, to receivers that came late or fell behind.
     pub relayed: u64,
     /// The number of groups: one, if all receivers lacked the same, and none failed or was missing; none, if all copied
     /// from the source's open files.

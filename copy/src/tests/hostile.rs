@@ -255,6 +255,8 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
         Join { block_bytes: 0, ..join.clone() },
         Join { block_bytes: 1 << 30, ..join.clone() },
         Join { end: 0, ..join.clone() },
+        // It is to send what it has not received.
+        Join { members: vec![node_id(cluster.name(), "a").0, 7], ..join.clone() },
         Join { algorithm: Layer { name: "pigeons".to_owned(), racks: Vec::new() }, ..join.clone() },
     ];
     for (at, len) in [(0, 5001), (u64::MAX, 2), (5000, 1)] {
@@ -352,6 +354,23 @@ fn what_the_source_says_of_unknown_files_is_ignored_and_missing_words_fail_files
         other => panic!("{other:?}"),
     }
     assert!(!cluster.at("a", "d/f").exists());
+}
+
+#[test]
+fn a_source_ends_a_group_that_it_is_not_in() {
+    let cluster = Cluster::new(1);
+    let (mut stream, _) = call(&cluster, &[file("f", 5000)]);
+    write(&mut stream, &plan(&cluster, 0, 5000)).unwrap();
+    // A stranger that never comes is to send.
+    let members = vec![7, node_id(cluster.name(), "a").0];
+    write(&mut stream, &ToReceiver::Join(Join { members, end: 2, ..join() })).unwrap();
+    write(&mut stream, &ToReceiver::EndGroup { instance: 1 }).unwrap();
+    let Ok(ToSource::Over(Over { instance: 1, failure: Some((None, reason)), .. })) = answer(&mut stream) else {
+        panic!("it did not leave")
+    };
+    assert_eq!(reason, "the source ended it");
+    drop(stream);
+    assert_well(&cluster);
 }
 
 #[test]

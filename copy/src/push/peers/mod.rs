@@ -56,6 +56,8 @@ struct PushTarget {
     lacks: Lacks,
     /// The files on which it needs verdicts, in order.
     wanted: Vec<u32>,
+    /// Those of which it had all, when it had compared them.
+    had: HashSet<u32>,
     /// The number of bytes that it had before.
     held: u64,
     written: u64,
@@ -65,6 +67,8 @@ struct PushTarget {
     failures: u64,
     /// Whether it was told that it has everything.
     told_finish: bool,
+    /// Whether it may send in the source's place.
+    may_send: bool,
 }
 
 impl PushTarget {
@@ -79,12 +83,14 @@ impl PushTarget {
             heard: Instant::now(),
             lacks: Lacks::default(),
             wanted: Vec::new(),
+            had: HashSet::new(),
             held: 0,
             written: 0,
             doomed: 0,
             failed: Vec::new(),
             failures: 0,
             told_finish: false,
+            may_send: true,
         }
     }
 }
@@ -119,9 +125,9 @@ pub(super) struct Peers<'o> {
     lost: Vec<usize>,
     /// Whether files are being opened for a receiver that copies them.
     opening: bool,
-    /// The files of which all were told what their contents must be.
+    /// The files of which those that are there were told what their contents must be.
     judged: HashSet<u32>,
-    /// Whether only the source sends: a receiver could not in its place.
+    /// Whether only the source sends: it did not work without it.
     only_source: bool,
 }
 
@@ -376,6 +382,9 @@ impl<'o> Peers<'o> {
         let fits = lie_in(ranges, contents);
         if !left.remove(&entry) || !fits {
             return self.lose_breaker(peer);
+        }
+        if ranges.is_empty() {
+            at.had.insert(entry);
         }
         at.lacks.add(entry, ranges.iter().map(|&(at, len)| Range { start: at, end: at + len }));
         self.if_compared(peer, words);

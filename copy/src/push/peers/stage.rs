@@ -1,5 +1,5 @@
 //! The choice of the next stage, and of the node that sends it: the source, or a receiver that has put the files of it
-//! in place, if those that lack it came late.
+//! in place, if those that lack it came late or fell behind.
 
 use super::{
     super::super::{
@@ -24,37 +24,46 @@ impl Peers<'_> {
             return Some((stage, None));
         }
         let enough = stage.end.min(stage.first + LATE_SEGMENTS);
-        let runs = self.done(layout).map(|peer| (self.placed_before(peer, &stage, layout), peer));
-        let Some((end, peer)) = runs.max_by_key(|(end, _)| *end) else { return Some((stage, None)) };
-        if end >= enough {
-            stage.end = end;
-            return Some((stage, Some(peer)));
+        let done: Vec<usize> = self.done(layout).collect();
+        for &peer in &done {
+            let end = (stage.first..stage.end).find(|&segment| !self.has_brought(peer, segment, layout));
+            let end = end.unwrap_or(stage.end);
+            if end >= enough {
+                stage.end = end;
+                return Some((stage, Some(peer)));
+            }
         }
-        // A receiver may have what follows.
-        stage.end = enough;
+        // From there on, a receiver may send.
+        let any_has = |segment: &u64| done.iter().any(|&peer| self.has_brought(peer, *segment, layout));
+        stage.end = (enough..stage.end).find(any_has).unwrap_or(stage.end);
         Some((stage, None))
     }
 
-    /// Makes the source send all from now on.
-    pub(in super::super) fn send_from_source_only(&mut self) {
-        self.only_source = true;
+    /// Lets a receiver send no more in the source's place; or none, if it is not known which one failed.
+    pub(in super::super) fn exclude_root(&mut self, peer: Option<usize>) {
+        match peer {
+            Some(peer) => self.peers[peer].may_send = false,
+            None => self.only_source = true,
+        }
     }
 
-    /// Returns the receivers that have everything, and did not have all of it before.
+    /// Returns the receivers that have everything, and have not been told so: then they would leave.
     fn done(&self, layout: &StreamLayout) -> impl Iterator<Item = usize> {
         self.ready()
             .filter(|(peer, node, holding)| {
                 let lacks_nothing = layout.next_for(*node, holding.segments) == layout.segments();
-                lacks_nothing && !self.peers[*peer].wanted.is_empty()
+                let at = &self.peers[*peer];
+                lacks_nothing && at.may_send && !at.told_finish && at.wanted.len() > at.had.len()
             })
             .map(|(peer, ..)| peer)
     }
 
-    /// Returns the first segment of a stage of which a receiver that lacks nothing has not put all files in place in
-    /// this push. What it had before may not be what the source has.
-    fn placed_before(&self, peer: usize, stage: &TransferStage, layout: &StreamLayout) -> u64 {
-        let has = |entry: u32| self.judged.contains(&entry) && self.peers[peer].wanted.binary_search(&entry).is_ok();
-        let is_there = |segment: &u64| layout.pieces(*segment).all(|piece| has(piece.entry as u32));
-        (stage.first..stage.end).find(|segment| !is_there(segment)).unwrap_or(stage.end)
+    /// Tells whether a receiver that has everything has put all files of a segment in place in this push. What it had
+    /// before may not be what the source has.
+    fn has_brought(&self, peer: usize, segment: u64, layout: &StreamLayout) -> bool {
+        let at = &self.peers[peer];
+        layout.pieces(segment).map(|piece| piece.entry as u32).all(|entry| {
+            self.judged.contains(&entry) && at.wanted.binary_search(&entry).is_ok() && !at.had.contains(&entry)
+        })
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct SendingGroup {
     failure: Option<(Option<u32>, String)>,
     somebody_left: bool,
     growth: Growth,
+    /// The number of its segments that somebody got, if the source does not send.
+    relayed: u64,
 }
 
 /// The growth of what the receivers of a group have written.
@@ -111,6 +113,7 @@ impl Transfer<'_> {
             failure: None,
             somebody_left: false,
             growth: Growth { bytes: self.peers.written(&stage.receivers), since: Instant::now() },
+            relayed: 0,
             stage,
         });
         match root {
@@ -150,19 +153,19 @@ impl Transfer<'_> {
 
     /// Handles the end of the current group for all its members.
     pub(super) fn conclude(&mut self) {
-        let Some(SendingGroup { stage, root, failure, somebody_left, .. }) = self.current.take() else { return };
+        let Some(SendingGroup { stage, root, failure, somebody_left, relayed, .. }) = self.current.take() else {
+            return;
+        };
+        (self.multicasts, self.relayed) = (self.multicasts + relayed, self.relayed + relayed);
         let Some((suspect, reason)) = failure else {
             self.strikes = 0;
-            if root.is_some() {
-                let segments = stage.end - stage.first;
-                (self.multicasts, self.relayed) = (self.multicasts + segments, self.relayed + segments);
-            }
             return;
         };
         if root.is_some() {
             if !somebody_left {
                 tracing::info!(reason, "a receiver could not send in the source's place");
-                self.peers.send_from_source_only();
+                let suspect = suspect.and_then(|node| self.peers.by_node(node));
+                self.peers.exclude_root(root.filter(|_| suspect == root));
             }
             return;
         }
@@ -187,7 +190,9 @@ impl Transfer<'_> {
             return;
         };
         let written = self.peers.written(&current.stage.receivers);
-        if current.growth.has_stalled(Instant::now(), written, self.options.silence.saturating_mul(STALL)) {
+        let for_a_segment = self.options.limit_rate.map_or(0, |rate| self.segment_bytes as u64 / rate.max(1));
+        let limit = self.options.silence.saturating_mul(STALL) + Duration::from_secs(for_a_segment);
+        if current.growth.has_stalled(Instant::now(), written, limit) {
             current.failure.get_or_insert((None, "nothing came of it".to_owned()));
             self.leave();
         }
@@ -229,7 +234,21 @@ impl Transfer<'_> {
             PeerEvent::Over(peer, over) if over.instance == current.id.instance => {
                 current.members.remove(&peer);
                 let lacked = current.root != Some(peer);
-                if over.failure.is_none() && lacked && over.holding.segments != current.stage.end {
+                let has_all = over.holding.segments == current.stage.end;
+                if current.root.is_some() && lacked {
+                    let moved = over.holding.segments.min(current.stage.end).saturating_sub(current.stage.first);
+                    current.relayed = current.relayed.max(moved);
+                }
+                if over.failure.is_none()
+                    && lacked
+                    && !has_all
+                    && let Some(root) = current.root
+                {
+                    // The one that sends has ended it. If it has not, the source will see.
+                    let root = self.peers.node(root);
+                    current.failure.get_or_insert((Some(root), "it ended too early".to_owned()));
+                    self.leave();
+                } else if over.failure.is_none() && lacked && !has_all {
                     // The receiver would be sent the same again, for ever.
                     current.somebody_left = true;
                     current.failure.get_or_insert((None, "a receiver left too early".to_owned()));

@@ -41,13 +41,14 @@ pub(super) struct JoinedGroup {
 impl Transfer<'_> {
     fn join(&mut self, join: Join) -> Result<(), Abort> {
         let (id, me) = (join.id(), self.me);
-        let Accepted { layout, received, segment_bytes, .. } = self.accepted();
+        let Accepted { layout, received, segment_bytes, block_bytes, .. } = self.accepted();
         *received = layout.next_for(me, *received);
         let sends = join.members.first() == Some(&me);
-        let is_next = if sends { !join.partial } else { join.first == *received };
+        let is_next = if sends { !join.partial && join.end <= *received } else { join.first == *received };
         let fits = is_next && join.first < join.end && join.end <= layout.part_end(join.first);
-        let largest = *segment_bytes;
-        if !fits || (join.partial && join.end != join.first + 1) || !(1..=largest as u64).contains(&join.block_bytes) {
+        let (largest, before) = (*segment_bytes, *block_bytes as u64);
+        let is_size = (1..=largest as u64).contains(&join.block_bytes) && [0, join.block_bytes].contains(&before);
+        if !fits || (join.partial && join.end != join.first + 1) || !is_size {
             let Join { first, end, block_bytes, .. } = join;
             return Err(Abort::Breach(format!(
                 "segments {first}..{end} in blocks of {block_bytes} bytes can't come next"
@@ -58,14 +59,9 @@ impl Transfer<'_> {
         };
         let block_bytes = join.block_bytes as usize;
         let accepted = self.accepted();
-        if accepted.block_bytes != block_bytes {
+        if before == 0 {
             accepted.block_bytes = block_bytes;
-            accepted.partials.clear();
-            accepted.pool = Pool::new(0, 0);
-        }
-        if accepted.pool.limit() == 0 {
             accepted.pool = Pool::new(largest.next_multiple_of(block_bytes), BUFFERS);
-            accepted.partials.iter().for_each(|_| accepted.pool.adopt());
         }
         let message = if join.partial { self.interrupted(&join)? } else { None };
         if join.partial && message.is_none() {
