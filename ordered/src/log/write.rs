@@ -106,8 +106,8 @@ pub enum WriteError {
     },
     /// There is no room for the segment that comes next. The log is as it was, and takes the same again once there is.
     #[error(
-        "{bytes} bytes are wanted for the log's next segment in {}, and {free} are free, of which {kept} stay free for the rest of \
-         the node: make room there, and it goes on by itself",
+        "{bytes} bytes and an inode are wanted for the log's next segment in {}, and {free} bytes are free, of which {kept} stay free \
+         for the rest of the node: make room there, and it goes on by itself",
         path.display()
     )]
     NoRoom {
@@ -262,11 +262,13 @@ impl<S: Storage> Log<S> {
             return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
         }
         self.accept_end()?;
-        let end = self.write(batch)?;
-        if self.manifest.word.is_some() {
+        let before = self.end;
+        let written = self.write(batch);
+        // A part of a batch ends what an operator has said about the log's end, as all of it does.
+        if self.manifest.word.is_some() && self.end != before && self.poisoned.is_none() {
             self.put(Manifest { word: None, ..self.manifest })?;
         }
-        Ok(end)
+        written
     }
 
     /// Writes a batch that comes next, and syncs it.

@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use squall_ordered::log::{End, Log, Options, Position, SimStorage};
+use squall_fabric::NodeId;
+use squall_ordered::{
+    Payload,
+    log::{CutAt, End, Hlc, Log, Options, Position, SimStorage, WriteError, cut},
+};
 
 use super::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, read_all, records, write};
 use crate::seeds::seeds;
@@ -274,4 +278,33 @@ fn a_cut_takes_the_mark_along() {
     let opened = open(&storage, options);
     assert_eq!((opened.missing, opened.log.acknowledged()), (None, 0));
     assert_eq!(opened.log.persisted().position, Position::START);
+}
+
+#[test]
+fn a_part_of_a_batch_that_has_room_ends_what_an_operator_has_said() {
+    for accepts_loss in [false, true] {
+        let (storage, options) = (SimStorage::new(1), options(8192, 16_384));
+        let all = records(&mut Rng::with_seed(5), 20);
+        write(&mut open(&storage, options).log, &all[..3], 1);
+        cut(storage.clone(), CutAt::Version(all[1].version), accepts_loss, &mut Rng::with_seed(1)).expect("it is well");
+        let mut log = open(&storage, options).log;
+        assert_eq!((log.is_doubtful(), log.is_trusted()), (!accepts_loss, accepts_loss));
+        let mut appender = log.appender();
+        let mut end = appender.end();
+        while let Ok(reached) = appender.append(end.position, Hlc(end.time.0 + 1), NodeId(1), Payload::kept(&[1; 100]))
+        {
+            end = reached;
+        }
+        // There is room for one segment.
+        storage.limit(storage.used() + 2 * 8192);
+        let mut batch = appender.take_batch().expect("it has records");
+        let begin = log.persisted();
+        let error = log.commit(&mut batch).expect_err("there is no room for all of it");
+        assert!(matches!(error, WriteError::NoRoom { .. }), "{error}");
+        assert!(log.persisted().version > begin.version, "a part has room");
+        assert!(!log.is_doubtful() && !log.is_trusted());
+        drop(log);
+        let log = open(&storage, options).log;
+        assert!(!log.is_doubtful() && !log.is_trusted(), "nor after a start");
+    }
 }
