@@ -50,7 +50,8 @@ pub(crate) struct MembershipTable {
     /// The thing for which the member's clean-up of each shard waits: the remainder of a division by 3. Each change
     /// adds to it.
     waits: Counters,
-    /// Whether the member's storage is short of room: it is if the number is odd. Each change adds one.
+    /// Whether the member's storage is short of room: it is if the number is odd. 0 until the member has told. Each
+    /// change adds one.
     room: Counter,
     /// Whether this member suspects another, by member.
     suspected: Vec<Flag>,
@@ -337,18 +338,17 @@ impl MembershipTable {
     /// Publishes whether this node's storage is short of room.
     pub(crate) fn set_short_of_room(&mut self, is_short: bool) {
         let told = self.table.get(self.me(), self.room);
-        if is_short == told.is_multiple_of(2) {
-            self.table.set(self.room, told + 1);
+        match is_short == told.is_multiple_of(2) {
+            true => self.table.set(self.room, told + 1),
+            false if told == 0 => self.table.set(self.room, 2),
+            false => {}
         }
     }
 
-    pub(crate) fn is_short_of_room(&self, member: usize) -> bool {
-        !self.table.get(member, self.room).is_multiple_of(2)
-    }
-
-    /// The members whose storage is short of room, as their rows say.
-    pub(crate) fn short_of_room(&self) -> Vec<NodeId> {
-        (0..self.len()).filter(|&member| self.is_short_of_room(member)).map(|member| self.node(member)).collect()
+    /// Whether a member's storage is short of room; None until its row says so.
+    pub(crate) fn is_short_of_room(&self, member: usize) -> Option<bool> {
+        let told = self.table.get(member, self.room);
+        (told > 0).then_some(!told.is_multiple_of(2))
     }
 
     pub(crate) fn suspect(&mut self, member: usize) {

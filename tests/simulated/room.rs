@@ -161,10 +161,19 @@ fn a_caller_that_waits_is_told_when_members_become_short_of_room_and_a_new_view_
         for node in [NODES[0], NODES[1]] {
             run.cluster.set_short_of_room(node, true);
         }
+        run.cluster.run_for(FAILURE_TIMEOUT);
         run.cluster.kill(NODES[2]);
         let two = |cluster: &Cluster| cluster.view(NODES[0]).is_some_and(|view| view.members.len() == 2);
-        assert!(run.cluster.run_until(Duration::from_secs(2), two), "seed {seed}");
-        run.cluster.run_for(FAILURE_TIMEOUT);
+        let until = run.cluster.now() + Duration::from_secs(2);
+        // Also while the two have not told each other in the new view.
+        let mut in_view = 0;
+        while in_view < 1000 {
+            assert!(run.cluster.now() < until, "seed {seed}");
+            let is_taken = [NODES[0], NODES[1]].map(|node| run.group(node).try_send(&1).is_ok());
+            assert_eq!(is_taken, [false; 2], "seed {seed}: a message is taken");
+            in_view += u32::from(two(&run.cluster));
+            run.cluster.run_for(Duration::from_micros(5));
+        }
         let submit = run.group(NODES[1]).submit(&1);
         let refused = run.cluster.wait(SOON, submit).expect("it does not wait").expect_err("there is no room");
         assert_eq!(refusal(&refused), Some(&NODES[..2]), "seed {seed}: {refused}");

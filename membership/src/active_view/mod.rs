@@ -1,5 +1,6 @@
 //! A node's time in one view: from its installation until everything that it delivers is delivered.
 
+mod room;
 mod step;
 mod waits;
 
@@ -27,6 +28,7 @@ use crate::{
     view_log::{Proposal, Report},
 };
 
+use self::room::RoomTable;
 pub use self::waits::ViewChangeWait;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +58,7 @@ pub(crate) struct ActiveView {
     detector: Detector,
     next_beat: Time,
     clocks: Clocks,
-    /// The members whose storage is short of room; None before the first look.
-    short_of_room: Option<Vec<NodeId>>,
-    /// Whether their rows may say something else since.
-    room_is_due: bool,
+    room: RoomTable,
     shards_connected: bool,
     /// Members that an operator suspects. If a view was decided with them meanwhile, they are suspected in that view,
     /// too.
@@ -93,6 +92,8 @@ impl ActiveView {
         settings: &Settings,
     ) -> ActiveView {
         let members = table.len();
+        let short = before.as_ref().map(|before| before.room.short(&before.table)).unwrap_or_default();
+        let room = RoomTable::new(&table, short);
         let (previous, lost, mut to_suspect) =
             before.map(|before| (Some(before.table), before.lost, before.to_suspect)).unwrap_or_default();
         to_suspect.retain(|&node| table.rank_of(node).is_some() && !table.view().joined.contains(&node));
@@ -107,8 +108,7 @@ impl ActiveView {
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
-            short_of_room: None,
-            room_is_due: true,
+            room,
             shards_connected: false,
             to_suspect,
             cause: None,
@@ -169,7 +169,7 @@ impl ActiveView {
             suspected: self.table.suspects(self.table.me(), member),
             wedged: self.table.is_wedged(member),
             leaving: self.table.is_leaving(member),
-            short_of_room: self.table.is_short_of_room(member),
+            short_of_room: self.room.is_short(&self.table, member),
         }
     }
 
@@ -433,14 +433,7 @@ impl ActiveView {
 
     /// Takes the members for [`Membership::take_short_of_room`](crate::Membership::take_short_of_room).
     pub(crate) fn take_short_of_room(&mut self) -> Option<&[NodeId]> {
-        if !std::mem::take(&mut self.room_is_due) {
-            return None;
-        }
-        let short = self.table.short_of_room();
-        if self.short_of_room.as_ref() == Some(&short) {
-            return None;
-        }
-        Some(self.short_of_room.insert(short))
+        self.room.take(&self.table)
     }
 
     /// Takes the decision on the next view.

@@ -30,7 +30,7 @@ impl ActiveView {
             self.clocks.look(now, |member| self.table.clock(member));
         }
         signal |= std::mem::take(&mut self.touched);
-        self.room_is_due |= changed || signal;
+        self.room.is_due |= changed || signal;
         if let Some(previous) = &mut self.previous {
             previous.refresh();
         }
