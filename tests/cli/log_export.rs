@@ -58,6 +58,11 @@ fn what_is_exported_is_taken_back_byte_for_byte_and_damage_is_named() {
     assert!(why.contains("segment-0000000000") && why.contains("has all the rest"), "{why}");
     let rest: Vec<&str> = exported.lines().filter(|line| !line.contains("line 50,")).collect();
     assert_eq!(fs::read_to_string(&damaged).expect("it is there").lines().collect::<Vec<_>>(), rest);
+    let (before, at, behind) = (versions[49].to_string(), versions[50].to_string(), versions[51].to_string());
+    let count = |part: &[&str]| says(&export(part)).lines().count();
+    assert_eq!([count(&["--to", &before]), count(&["--from", &behind])], [50, 50], "it lies outside");
+    let why = complains(&export(&["--from", &at, "--to", &at]), 1);
+    assert!(why.contains("1 places of the log can't be read"), "{why}");
     let why = complains(&export(&["-o", "/nowhere/at/all"]), 1);
     assert!(why.contains("/nowhere/at/all can't be written"), "{why}");
     let left = fs::read_dir(cluster.base.path()).expect("it is there").flatten();

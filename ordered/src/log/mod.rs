@@ -96,7 +96,7 @@ pub use chain::ChainValue;
 pub use cut::CutOutcome;
 pub use files::{DirectoryError, Files};
 pub use mark::Missing;
-pub use offline::{CutAt, LogItem, OfflineError, cut, read, repair, skip, skips};
+pub use offline::{CutAt, LogItem, OfflineError, cut, read, repair, skip};
 pub use open::{OpenError, Opened, Torn};
 pub use position::{End, Hlc, Position};
 pub use read::{Reader, Tip};

@@ -4,7 +4,7 @@ use std::{io, ops::ControlFlow, path::PathBuf};
 
 use super::{
     Body, CutOutcome, Damage, End, Hlc, Log, MAX_REASON_BYTES, MAX_SKIPS, Missing, OpenError, Opened, Position,
-    ReadError, Record, Repaired, Skip, Skips, SnapshotError, Storage, WriteError, aside,
+    ReadError, Record, Repaired, Skip, SnapshotError, Storage, WriteError, aside,
     cut::CutBy,
     index::RecordStart,
     manifest::{self, Manifest, OperatorVerdict},
@@ -309,10 +309,4 @@ pub fn skip<S: Storage + Clone>(
     let skips = log.skips().with(skip.clone()).ok_or(OfflineError::TooManySkips)?;
     log.set_skips(skips)?;
     Ok(skip)
-}
-
-/// Returns the commands of a log that no member applies. `is_live` is as for [`Log::look`]. Fails if the log can't be
-/// opened.
-pub fn skips<S: Storage + Clone>(storage: S, is_live: bool) -> Result<Skips, OfflineError> {
-    Ok(Log::look(storage, is_live)?.log.skips().clone())
 }

@@ -21,6 +21,7 @@ use tempfile::NamedTempFile;
 
 use super::{
     meter::Meter,
+    part::LogPart,
     show::{Contents, object},
 };
 
@@ -36,7 +37,8 @@ instead: the command as rkyv encoded it, in hexadecimal. `squall log append --js
 they get new versions and times.
 
 No member is asked, and nothing of the log is changed. Records are among them that may never have been acknowledged.
-What is damaged or missing is named, and all the rest is exported; the exit code is 1 then.
+A command that a client sent twice is there twice, under two versions, as `squall log read` shows it; members apply it
+once. What is damaged or missing from --from to --to is named, and all the rest is exported; the exit code is 1 then.
 
 A file appears under its name once it is whole and on the disk. One that exists is never replaced.";
 
@@ -115,32 +117,29 @@ impl ExportArgs {
         let looked = Log::look(files.clone(), is_live).map_err(|error| failed(&error))?.log;
         let (skips, schema) = (looked.skips().clone(), looked.schema());
         let total = looked.bytes_behind(looked.begin().position).ok();
-        let is_of_records = matches!(schema.as_str(), text if text.is_empty() || text == record_schema());
+        let is_of_records = is_of_records(schema.as_str());
         let mut meter = Meter::new(self.output.is_none(), self.progress, total);
+        let versions = self.from.unwrap_or(1)..=self.to.unwrap_or(u64::MAX);
+        let mut part = LogPart::new(versions, looked.begin().version);
         let (mut exported, mut written, mut passed) = (Exported::default(), Ok(()), 0);
-        let read = log::read(files, is_live, |part| {
-            match part {
-                LogItem::Record(record) if record.version > self.to.unwrap_or(u64::MAX) => {
-                    return ControlFlow::Break(());
-                }
-                LogItem::Record(record) => {
-                    passed += log_bytes(&record);
-                    let record = LogRecord::of_log(&record, &skips);
-                    if let Some(record) = record.filter(|record| record.version >= self.from.unwrap_or(1)) {
-                        written = exported.record(out, &record, is_of_records);
-                    }
-                    meter.show(exported.records, passed);
-                }
-                LogItem::Damage(damage) => exported.cannot_read(&damage),
-                LogItem::Missing(missing) => exported.cannot_read(&missing),
+        let read = log::read(files, is_live, |item| {
+            if let LogItem::Record(record) = &item {
+                passed += log_bytes(record);
             }
-            match written.is_err() || stop.load(Ordering::Relaxed) {
+            let record = part.take(item).and_then(|record| LogRecord::of_log(&record, &skips));
+            if let Some(record) = record {
+                written = exported.record(out, &record, is_of_records);
+            }
+            meter.show(exported.records, passed);
+            match written.is_err() || part.is_over() || stop.load(Ordering::Relaxed) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         });
         meter.end();
         read.map_err(|error| failed(&error))?;
+        part.end();
+        exported.unreadable = part.unreadable;
         Ok(written.map(|()| exported))
     }
 }
@@ -155,11 +154,6 @@ impl Exported {
         line.push('\n');
         (self.records, self.bytes) = (self.records + 1, self.bytes + line.len() as u64);
         out.write_all(line.as_bytes())
-    }
-
-    fn cannot_read(&mut self, why: &dyn std::fmt::Display) {
-        self.unreadable += 1;
-        eprintln!("squall: {why}");
     }
 
     fn outcome(&self, what: &str, stop: &AtomicBool) -> Result<(), CommandError> {
@@ -184,9 +178,9 @@ fn log_bytes(record: &Record<'_>) -> u64 {
     }
 }
 
-/// The schema of a log of records, in words.
-fn record_schema() -> String {
-    RecordLog::SCHEMA.of_commands::<<RecordLog as Replicated>::Command>().to_string()
+/// Whether a log with this schema is one of records. One without a schema may be any service's.
+fn is_of_records(schema: &str) -> bool {
+    schema == RecordLog::SCHEMA.of_commands::<<RecordLog as Replicated>::Command>().to_string()
 }
 
 /// Gives a whole file its name, durably, if no file has it.
@@ -199,4 +193,15 @@ fn finish(file: NamedTempFile, path: &Path, parent: &Path) -> io::Result<()> {
 fn exists(path: &Path) -> CommandError {
     let what = if fs::metadata(path).is_ok_and(|found| found.is_dir()) { "is a directory" } else { "exists" };
     CommandError::Usage(format!("{} {what}: give another name", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_log_that_says_so_is_one_of_records() {
+        let schema = RecordLog::SCHEMA.of_commands::<<RecordLog as Replicated>::Command>().to_string();
+        assert_eq!([is_of_records(&schema), is_of_records(""), is_of_records("undeclared")], [true, false, false]);
+    }
 }

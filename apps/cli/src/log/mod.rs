@@ -6,6 +6,7 @@ mod cut;
 mod export;
 mod input;
 mod meter;
+mod part;
 mod reach;
 mod read;
 mod repair;

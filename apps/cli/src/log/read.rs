@@ -12,9 +12,10 @@ use squall::{
     log_service::{LogClient, LogError, LogRecord},
 };
 use squall_command::CommandError;
-use squall_ordered::log::{self, Files, LogItem};
+use squall_ordered::log::{self, Files, Log, OfflineError};
 
 use super::{
+    part::LogPart,
     reach::ReachArgs,
     show::{FormArgs, Shown},
 };
@@ -27,8 +28,9 @@ Examples:
 Where one member is named (--node 2), only that one answers, or the command fails. Unless --stale is given, it has the
 others confirm that it shows the latest. Where several are named, or a configuration is, any member may answer.
 
-With a directory no member is asked, and nothing is changed. What is damaged or missing is named, and what follows is
-read all the same; the exit code is 1 then. Records are among them that may never have been acknowledged.";
+With a directory no member is asked, and nothing is changed. What is damaged or missing from --from to --to is named,
+and what follows is read all the same; the exit code is 1 then. Records are among them that may never have been
+acknowledged. A command that a client sent twice is there twice, under two versions; members apply it once.";
 
 /// Prints records by version: all that had been acknowledged when it began, or a part of them.
 #[derive(Debug, Args)]
@@ -70,36 +72,25 @@ impl ReadArgs {
     /// Prints all that can be read, and names the rest.
     fn print_directory(&self, directory: &Path, from: u64, to: u64) -> Result<(), CommandError> {
         let (files, is_live) = Files::look(directory).map_err(CommandError::failed)?;
-        let (mut left, mut unreadable, mut written) = (self.limit.unwrap_or(u64::MAX), 0_u64, Ok(()));
+        let (mut left, mut written) = (self.limit.unwrap_or(u64::MAX), Ok(()));
         let mut shown = Shown::new(self.form);
-        let failed = |error| CommandError::Failed(format!("{}: {error}", directory.display()));
-        let skips = log::skips(files.clone(), is_live).map_err(failed)?;
-        let read = log::read(files, is_live, |part| {
-            match part {
-                LogItem::Record(record) => {
-                    let record =
-                        LogRecord::of_log(&record, &skips).filter(|record| (from..=to).contains(&record.version));
-                    if let Some(record) = record.filter(|_| left > 0 && written.is_ok()) {
-                        left -= 1;
-                        written = shown.record(&record);
-                    }
-                }
-                LogItem::Damage(damage) => {
-                    unreadable += 1;
-                    eprintln!("squall: {damage}");
-                }
-                LogItem::Missing(missing) => {
-                    unreadable += 1;
-                    eprintln!("squall: {missing}");
-                }
+        let failed = |error: OfflineError| CommandError::Failed(format!("{}: {error}", directory.display()));
+        let looked = Log::look(files.clone(), is_live).map_err(|error| failed(error.into()))?.log;
+        let mut part = LogPart::new(from..=to, looked.begin().version);
+        let read = log::read(files, is_live, |item| {
+            let record = part.take(item).and_then(|record| LogRecord::of_log(&record, looked.skips()));
+            if let Some(record) = record.filter(|_| left > 0 && written.is_ok()) {
+                left -= 1;
+                written = shown.record(&record);
             }
-            ControlFlow::Continue(())
+            if part.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         if let Err(error) = written.and_then(|()| shown.records([])) {
             return super::shown(Err(error));
         }
         read.map_err(failed)?;
-        match unreadable {
+        part.end();
+        match part.unreadable {
             0 => Ok(()),
             places => Err(CommandError::Failed(format!("{places} places of the log can't be read"))),
         }
