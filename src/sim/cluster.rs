@@ -612,16 +612,11 @@ impl Cluster {
             return;
         }
         match act {
+            _ if self.is_held_up(id, act) => self.put(self.net.now() + Duration::from_millis(1), id, act),
             // An earlier step found all that this one would.
-            Act::Step if node.step_at > self.net.now() => {}
+            Act::Step if self.nodes[&id].step_at > self.net.now() => {}
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
-            // These wait for what they ask of the log, and for the replica.
-            Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard) | Act::Snapshot(shard)
-                if self.disks.hangs(id) || node.hung.contains(&shard) || node.groups[&shard].is_full() =>
-            {
-                self.put(self.net.now() + Duration::from_millis(1), id, act);
-            }
             Act::Fetch(shard) => self.fetch(id, shard),
             Act::Restore(shard) => self.restore(id, shard),
             Act::Log => self.run_log(id),
@@ -631,6 +626,7 @@ impl Cluster {
             Act::Snapshot(shard) => self.take_snapshot(id, shard),
             Act::Scrub(shard) => self.scrub(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
+            Act::Gather => self.gather(id),
             Act::Look | Act::Client(_) => unreachable!("no node's"),
         }
         self.look_at_disk(id);

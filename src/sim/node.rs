@@ -61,6 +61,8 @@ pub(super) enum Act {
     Scrub(ShardId),
     /// A shard's log is cut.
     Cut(ShardId),
+    /// The contents of all logs are reported.
+    Gather,
     /// The scripted view log looks at what is pending.
     Look,
     /// A client from outside does what is due.
@@ -80,6 +82,8 @@ pub(super) struct SimNode {
     pub(super) server: Option<Arc<Server>>,
     /// Whether it has a disk, for its part of the view log and for durable groups.
     has_disk: bool,
+    /// Whether it is to report what its logs have; if so, whether that is on the agenda.
+    pub(super) gathers: Option<bool>,
     /// Whether its engine was woken from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: RunState,
@@ -235,6 +239,7 @@ impl SimNode {
             groups,
             server,
             has_disk,
+            gathers: None,
             poked,
             state: RunState::Running,
             hung: BTreeSet::new(),
@@ -318,11 +323,11 @@ impl SimNode {
                     group.tell(ShardChange::Outside { undelivered: Vec::new(), why: Unavailable::Joining });
                     group.cut = Some((end, complete));
                 }
-                CoreEffect::Returns if self.has_disk => {
-                    let held = self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held()?)));
-                    let held = Input::Held(held.collect());
-                    self.core.input(held, &mut Vec::new());
+                // For what waits for room, replicas are taken back, which they must be free for.
+                CoreEffect::Returns if self.groups.values().any(Home::is_full_now) => {
+                    self.gathers = self.gathers.or(self.has_disk.then_some(false));
                 }
+                CoreEffect::Returns if self.has_disk => self.report_held(),
                 CoreEffect::Returns => {}
                 CoreEffect::WaitsFor(nodes) => {
                     (self.disturbed, self.is_stalled) = (true, self.is_stalled || !nodes.is_empty());
@@ -454,25 +459,14 @@ impl Cluster {
                 puts.push((at, Act::Deliver(shard)));
             }
         }
+        if node.gathers == Some(false) {
+            node.gathers = Some(true);
+            puts.push((now + random(&mut self.rng, self.options.transfer_delay), Act::Gather));
+        }
         for (at, act) in puts {
             self.put(at, id, act);
         }
         self.schedule_writes(id);
-    }
-
-    /// Lets no call of a node's applications return while `hangs` is set. Its engine goes on.
-    pub fn hang_application(&mut self, id: NodeId, hangs: bool) {
-        let shards: Vec<ShardId> = self.nodes.get(&id).iter().flat_map(|node| node.groups.keys().copied()).collect();
-        shards.into_iter().for_each(|shard| self.hang_shard(id, shard.0, hangs));
-    }
-
-    /// Lets no call of the application of one shard return while `hangs` is set.
-    pub fn hang_shard(&mut self, id: NodeId, shard: u32, hangs: bool) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.hung.retain(|other| *other != ShardId(shard));
-            node.hung.extend(hangs.then_some(ShardId(shard)));
-            self.schedule_deliveries(id);
-        }
     }
 
     pub(super) fn deliver(&mut self, id: NodeId, shard: ShardId) {

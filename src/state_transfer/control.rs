@@ -46,7 +46,8 @@ pub(crate) trait ReplicaControl: Send + Sync {
     fn cut(&self, to: membership::OrderEnd, rebuilds: bool) -> Result<(), RestoreError>;
 
     /// Returns what this node of a durable group can report in a restart as its own, once all that was appended is on
-    /// disk. Blocks. None if the log has failed. Nothing may be delivered meanwhile.
+    /// disk. A node that is not complete gives up what has no room there. Blocks. None if the log has failed. Nothing
+    /// may be delivered meanwhile, and no state fetched.
     fn held(&self) -> Option<membership::HeldCopy>;
 
     /// Replaces the replica's state by one that [`Captured::write`](crate::capture::state::Captured::write)

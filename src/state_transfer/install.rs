@@ -18,7 +18,7 @@ use squall_ordered::{
 
 use crate::{
     capture::{
-        exchange::StateExchange,
+        exchange::{ReplicaStatus, StateExchange},
         state::{Head, LastView, LogPlace, RestoreError, read_head},
     },
     durable::{
@@ -38,7 +38,10 @@ use crate::{
         service::Service,
         view_change::ViewChange,
     },
-    state_transfer::wire::{Divergence, LogEnd},
+    state_transfer::{
+        remote_log::{RemoteLog, ask},
+        wire::{Divergence, LogEnd},
+    },
 };
 
 /// The installer of states and records: a durable group's replica, and its log, which another thread writes.
@@ -50,47 +53,6 @@ pub(crate) struct Installer<'a, S: Service> {
 
 /// A function that asks another member for the records in place of damaged ones, and writes them there.
 pub(crate) type Repair<'a> = &'a mut dyn FnMut(&Damage) -> Result<(), String>;
-
-/// A log that another thread writes.
-struct RemoteLog<'a> {
-    log_writer: &'a Arc<LogWriter>,
-    store: SnapshotStore,
-}
-
-impl RemoteLog<'_> {
-    fn of(log_writer: &Arc<LogWriter>) -> Result<RemoteLog<'_>, RebuildError> {
-        let store = ask(log_writer, |log| SnapshotStore::of(log))?;
-        Ok(RemoteLog { log_writer, store })
-    }
-
-    /// Changes the log's end. The replica must be marked as stale before.
-    fn change_end(
-        &self,
-        change: impl FnOnce(&mut DiskLog) -> Result<LastView, WriteError> + Send + 'static,
-    ) -> Result<End, RebuildError> {
-        let end = self.log_writer.wait(&self.log_writer.change_end(change)).ok_or(RebuildError::LogEnded)?;
-        let begin = ask(self.log_writer, |log| log.begin())?;
-        self.store.remove_outside(begin.position, end.position)?;
-        Ok(end)
-    }
-}
-
-fn ask<T: Send + 'static>(
-    log_writer: &Arc<LogWriter>,
-    job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
-) -> Result<T, RebuildError> {
-    log_writer.run(job).ok_or(RebuildError::LogEnded)
-}
-
-impl Source for RemoteLog<'_> {
-    fn store(&self) -> &SnapshotStore {
-        &self.store
-    }
-
-    fn ask<T: Send + 'static>(&self, job: impl FnOnce(&DiskLog) -> T + Send + 'static) -> Result<T, RebuildError> {
-        ask(self.log_writer, |log| job(log))
-    }
-}
 
 impl From<RebuildError> for RestoreError {
     fn from(error: RebuildError) -> RestoreError {
@@ -106,6 +68,11 @@ impl From<SnapshotStoreError> for RestoreError {
     fn from(error: SnapshotStoreError) -> RestoreError {
         RebuildError::from(error).into()
     }
+}
+
+/// The repair of a node in no view.
+fn no_repair(_: &Damage) -> Result<(), String> {
+    Err("no member can be asked for its records yet".to_owned())
 }
 
 /// Waits until no other thread holds a replica, and takes it.
@@ -124,8 +91,13 @@ pub(crate) fn borrow<S>(replica: &ReplicaCell<S>) -> Result<ReplicaGuard<'_, S>,
 
 impl<S: Service> Installer<'_, S> {
     /// Returns the end of this node's log, as far as its replica can be brought, and brings it there. Returns None if
-    /// nothing of the log can be used.
+    /// nothing of the log can be used. Fails while the log's next segment has no room, since what another member gives
+    /// would have none.
     pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
+        let prepared = self.log_writer.run_at_once(|log| log.prepare()).ok_or(RebuildError::LogEnded)?;
+        if let Err(error @ WriteError::NoRoom { .. }) = prepared {
+            return Err(RestoreError::Failed(io::Error::new(ErrorKind::StorageFull, error.to_string())));
+        }
         let whole = || LogEnd::new(self.log_writer.life(), self.log_writer.end());
         if !self.log_writer.is_stale() {
             return Ok(Some(whole()));
@@ -165,8 +137,16 @@ impl<S: Service> Installer<'_, S> {
         Ok(rebuilt)
     }
 
-    /// Returns this node's report of its copy, once everything that was appended is on disk.
+    /// Returns this node's report of its copy, once everything that was appended is on disk. A node that is not
+    /// complete gives up what has no room there.
     pub(crate) fn held(&self) -> Option<membership::HeldCopy> {
+        // By then what was appended is on disk, or is known to wait.
+        self.log_writer.run_at_once(|_| ())?;
+        if self.log_writer.no_room().is_some()
+            && let Err(error) = self.give_up_waiting()
+        {
+            tracing::warn!(%error, "the replica could not be taken back to what is on disk");
+        }
         let told = ask(self.log_writer, |log| {
             let end = log.persisted();
             let skipped = recovery::skipped(log.skips(), end.position);
@@ -178,6 +158,20 @@ impl<S: Service> Installer<'_, S> {
         Some(membership::HeldCopy { end, complete, version, acknowledged, trusted, skipped })
     }
 
+    /// Gives up what was appended and waits for room, and takes the replica back to the log's end on disk. No member
+    /// counts on it, and the group may go on only once this node has reported what it has.
+    fn give_up_waiting(&self) -> Result<(), RestoreError> {
+        let guard = borrow(self.replica)?;
+        if self.exchange.replica_status() != ReplicaStatus::Outside && self.exchange.begin_restoring().is_none() {
+            // The delivering thread goes on behind it.
+            return Ok(());
+        }
+        self.log_writer.set_stale(true);
+        let end = RemoteLog::of(self.log_writer)?.give_up_waiting()?;
+        tracing::warn!(%end, "the disk has no room for what this node had delivered last, which it gives up");
+        self.rebuild_borrowed(guard, &mut no_repair).map(drop)
+    }
+
     /// Cuts the log, and takes the replica back to its end if `rebuilds`; else the replica is stale if it went further.
     /// The replica is borrowed meanwhile. A fetch that is under way comes before or after, and the state that it gave
     /// before is void.
@@ -186,7 +180,7 @@ impl<S: Service> Installer<'_, S> {
         self.exchange.forget();
         self.cut_log(to)?;
         if rebuilds && self.log_writer.is_stale() {
-            self.rebuild_borrowed(guard, &mut |_| Err("no member can be asked for its records yet".to_owned()))?;
+            self.rebuild_borrowed(guard, &mut no_repair)?;
             if self.log_writer.is_stale() {
                 let why = "the replica could not be taken back to where the log ends";
                 return Err(RestoreError::NotKept(why.to_owned()));

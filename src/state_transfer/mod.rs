@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod fetcher;
 pub(crate) mod install;
 pub(crate) mod offer;
+mod remote_log;
 pub(crate) mod wire;
 
 #[cfg(all(test, not(squall_loom)))]

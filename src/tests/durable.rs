@@ -2,6 +2,7 @@
 
 use std::{sync::mpsc::TryRecvError, thread, time::Instant};
 
+use squall_fabric::sync::Lock;
 use squall_membership::{ClusterId, Rank};
 use squall_ordered::{
     Payload,
@@ -265,6 +266,60 @@ fn a_job_sees_all_that_was_appended_before_it_was_asked_for() {
     let answer = log_writer.ask(|log| log.persisted().version);
     solo.write();
     assert_eq!(answer.try_recv(), Ok(1));
+}
+
+/// Room that comes between the attempts to write a first batch lets no job overtake a second one.
+#[test]
+fn a_job_follows_all_that_was_appended_before_it_while_that_waits_for_room() {
+    for looks in 1..4 {
+        let (log_writer, mut log, disk) = log();
+        let append = |seq| {
+            let at = Position::new(Epoch(1), Seq(seq));
+            let payload = [1; 3000];
+            log_writer.append().message(at, Hlc(0), NodeId(1), Payload::kept(&payload)).unwrap().version
+        };
+        log_writer.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+        disk.limit_for(disk.used(), looks);
+        append(0);
+        log_writer.write(&mut log);
+        assert!(log_writer.no_room().is_some(), "{looks}");
+        let last = append(1);
+        let behind = log_writer.ask(|log| log.persisted().version);
+        let until = Instant::now() + Duration::from_secs(20);
+        let found = loop {
+            assert!(Instant::now() < until, "{looks}");
+            log_writer.write(&mut log);
+            match behind.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                found => break found,
+            }
+        };
+        assert_eq!((found, last), (Ok(2), 2), "{looks}");
+    }
+}
+
+/// A log that is pumped has no thread that could wait.
+#[test]
+fn a_job_that_its_caller_has_given_up_is_not_done_later_and_others_keep_their_order() {
+    let (log_writer, log, disk) = log();
+    let log = Arc::new(Lock::new(log));
+    let (of, writes) = (Arc::downgrade(&log_writer), Arc::clone(&log));
+    log_writer.pump(Box::new(move || _ = of.upgrade().unwrap().write(&mut writes.lock())));
+    let done = Arc::new(Lock::new(Vec::new()));
+    let note = |what| {
+        let done = Arc::clone(&done);
+        move |_: &mut DiskLog| done.lock().push(what)
+    };
+    log_writer.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+    disk.limit(disk.used());
+    drop(log_writer.ask(note("first")));
+    assert_eq!(log_writer.run(note("given up")), None);
+    drop(log_writer.ask(note("second")));
+    assert_eq!(log_writer.run_at_once(note("at once")), Some(()));
+    assert_eq!(*done.lock(), ["at once"]);
+    disk.limit(u64::MAX);
+    log_writer.write(&mut log.lock());
+    assert_eq!(*done.lock(), ["at once", "first", "second"]);
 }
 
 #[test]

@@ -189,11 +189,19 @@ fn a_member_whose_disk_alone_is_full_is_given_up_and_comes_back_by_itself() {
         let others: Vec<NodeId> = NODES.into_iter().filter(|&node| node != full).collect();
         let more = run.rng.u64(0..5000);
         run.cluster.limit_disk(full, 0, Some(more));
-        for _ in 0..150 {
-            let node = others[run.rng.usize(0..2)];
-            run.goes_on(node);
+        let groups: Vec<Group<Sum>> = others.iter().map(|&node| run.group(node)).collect();
+        let submits: Vec<_> = (0..150).map(|number: usize| groups[number % 2].submit(&1)).collect();
+        let waits = |cluster: &Cluster| cluster.waits_for_room(full, 0);
+        assert!(run.cluster.run_until(Duration::from_secs(2), waits), "seed {seed}");
+        for submit in submits {
+            match run.cluster.wait(SOON, submit) {
+                Some(Ok(_)) => run.acknowledged += 1,
+                Some(Err(error)) if error.is_not_applied() => {}
+                _ => run.unknown += 1,
+            }
         }
-        assert!(run.cluster.waits_for_room(full, 0), "seed {seed}");
+        let gives_up = run.cluster.run_until(Duration::from_secs(2), |cluster| !waits(cluster));
+        assert!(gives_up, "seed {seed}: outside the group it gives up what waits");
         run.cluster.run_for(FAILURE_TIMEOUT * 20);
         let complete = run.cluster.view(others[0]).map(|view| view.shards[0].complete.clone());
         assert_eq!(complete.as_deref(), Some(&others[..]), "seed {seed}");

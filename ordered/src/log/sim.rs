@@ -36,6 +36,8 @@ struct DiskState {
     fail_sync: Option<u64>,
     crashed: bool,
     capacity: u64,
+    /// The number of looks at its room, from now on, after which it has no limit any more.
+    looks: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +64,7 @@ impl SimStorage {
             fail_sync: None,
             crashed: false,
             capacity: u64::MAX,
+            looks: None,
         })))
     }
 
@@ -107,7 +110,14 @@ impl SimStorage {
 
     /// Limits the sum of all files' sizes, in bytes. Files that are there already stay.
     pub fn limit(&self, bytes: u64) {
-        self.0.lock().capacity = bytes;
+        let mut disk = self.0.lock();
+        (disk.capacity, disk.looks) = (bytes, None);
+    }
+
+    /// Limits it as [`limit`](SimStorage::limit) does, for so many looks at its [room](Storage::free).
+    pub fn limit_for(&self, bytes: u64, looks: u64) {
+        let mut disk = self.0.lock();
+        (disk.capacity, disk.looks) = (bytes, Some(looks));
     }
 
     /// Returns the sum of all files' sizes, in bytes.
@@ -369,8 +379,12 @@ impl Storage for SimStorage {
     }
 
     fn free(&self) -> io::Result<u64> {
-        let disk = self.0.lock();
+        let mut disk = self.0.lock();
         disk.is_up()?;
+        match disk.looks {
+            Some(0) => (disk.capacity, disk.looks) = (u64::MAX, None),
+            looks => disk.looks = looks.map(|left| left - 1),
+        }
         Ok(disk.capacity.saturating_sub(disk.used()))
     }
 

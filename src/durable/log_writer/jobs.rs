@@ -93,8 +93,27 @@ impl LogWriter {
         self: &Arc<LogWriter>,
         job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
     ) -> mpsc::Receiver<End> {
+        self.enqueue(self.changed(job), true)
+    }
+
+    /// Asks for the end that the log has on disk: what was appended and waits for room is given up. Jobs that wait for
+    /// it as well follow. No thread may append meanwhile.
+    pub(crate) fn end_on_disk(self: &Arc<LogWriter>) -> mpsc::Receiver<End> {
+        let view = self.view();
+        let job = |log: &mut DiskLog| {
+            let end = log.persisted().position;
+            Ok(view.filter(|(epoch, _)| *epoch <= end.epoch))
+        };
+        self.enqueue(self.changed(job), false)
+    }
+
+    /// Returns the work that changes the log's end by a job.
+    fn changed(
+        self: &Arc<LogWriter>,
+        job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
+    ) -> impl FnOnce(&mut DiskLog) -> Result<End, WriteError> + Send + 'static {
         let log_writer = Arc::clone(self);
-        self.push(move |log| {
+        move |log| {
             // Before any thread can see the log's new contents.
             log_writer.forget_globally_persisted();
             let view = job(log)?;
@@ -104,8 +123,12 @@ impl LogWriter {
             (buffer.on_disk, buffer.tip, buffer.skips) = (log.persisted(), log.tip(), log.skips().clone());
             let end = buffer.on_disk;
             drop(buffer);
+            if log_writer.no_room.lock().take().is_some() {
+                // Jobs may have waited for what was given up.
+                log_writer.wake();
+            }
             log_writer.grown.notify(usize::MAX);
             Ok(end)
-        })
+        }
     }
 }

@@ -200,12 +200,18 @@ impl LogWriter {
         self.pump.get().is_some()
     }
 
-    /// Waits for the answer to a job that was [asked for](LogWriter::ask). None if the log has failed, or no thread
-    /// writes it any more.
+    /// Waits for the answer to the job that was [asked for](LogWriter::ask) last. None if the log has failed, or no
+    /// thread writes it any more.
     pub(crate) fn wait<T>(&self, answers: &mpsc::Receiver<T>) -> Option<T> {
         if let Some(pump) = self.pump.get() {
             pump();
-            return answers.try_recv().ok();
+            let answer = answers.try_recv();
+            if matches!(answer, Err(mpsc::TryRecvError::Empty)) {
+                // Without a writing thread the caller can't wait until the disk has room. It gives the job up, so it
+                // must not be done later.
+                self.jobs.lock().pop_back();
+            }
+            return answer.ok();
         }
         answers.recv().ok()
     }

@@ -54,8 +54,8 @@ impl LogWriter {
         }
         let (late, now): (VecDeque<Job>, VecDeque<Job>) = jobs.into_iter().partition(|job| job.is_behind);
         let mut waiting = self.jobs.lock();
-        // `failure` is set before the waiting jobs are dropped. Without a writing thread, no caller waits for them.
-        if self.failure().is_none() && !self.closes.load(Ordering::Acquire) && !self.is_pumped() {
+        // `failure` is set before the waiting jobs are dropped.
+        if self.failure().is_none() && !self.closes.load(Ordering::Acquire) {
             late.into_iter().rev().for_each(|job| waiting.push_front(job));
         }
         now

@@ -22,6 +22,8 @@ pub(crate) mod rebuild;
 mod repair;
 pub(crate) mod replay;
 #[cfg(all(test, not(squall_loom)))]
+mod room_tests;
+#[cfg(all(test, not(squall_loom)))]
 mod tests;
 
 use std::path::{Path, PathBuf};

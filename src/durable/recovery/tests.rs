@@ -38,7 +38,7 @@ const STORE: VoterId = VoterId(0x0123_4567_89ab_cdef);
 
 /// A service that remembers its messages: versions and payloads, and views, which have version 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Trail(Vec<(u64, Vec<u8>)>);
+pub(super) struct Trail(pub(super) Vec<(u64, Vec<u8>)>);
 
 impl Service for Trail {
     type Reply = ();
@@ -67,10 +67,10 @@ impl Service for Trail {
 }
 
 /// The state of a node's process.
-struct Node {
+pub(super) struct Node {
     replica: ReplicaCell<Trail>,
-    exchange: StateExchange,
-    log_writer: Arc<LogWriter>,
+    pub(super) exchange: StateExchange,
+    pub(super) log_writer: Arc<LogWriter>,
     log: Arc<Mutex<DiskLog>>,
     rebuilt: Rebuilt,
     is_kept: bool,
@@ -111,11 +111,11 @@ fn start(disk: &SimStorage) -> Node {
 }
 
 impl Node {
-    fn installer(&self) -> Installer<'_, Trail> {
+    pub(super) fn installer(&self) -> Installer<'_, Trail> {
         Installer { replica: &self.replica, exchange: &self.exchange, log_writer: &self.log_writer }
     }
 
-    fn trail(&self) -> Trail {
+    pub(super) fn trail(&self) -> Trail {
         self.replica.borrow().expect("no thread has it").clone()
     }
 
@@ -138,7 +138,7 @@ impl Node {
 
     /// Delivers messages at these places of an epoch. They differ from life to life of the group, and their times do
     /// not.
-    fn messages(&self, epoch: u64, places: std::ops::Range<u64>) {
+    pub(super) fn messages(&self, epoch: u64, places: std::ops::Range<u64>) {
         let life = self.log_writer.life().0 as u8;
         for place in places {
             assert!(self.log_writer.wait_for_room());
@@ -199,7 +199,7 @@ impl Node {
     }
 
     /// Gets from another node what this one lacks, as a joiner does.
-    fn join(&self, source: &Node) -> Result<OfferKind, RestoreError> {
+    pub(super) fn join(&self, source: &Node) -> Result<OfferKind, RestoreError> {
         let have = self.installer().prepare(&mut |damage| source.repairs(self, damage))?;
         let given = source.give(have).map_err(RestoreError::NotKept)?;
         self.take(&given).map(|()| given.0)
@@ -216,7 +216,7 @@ impl Node {
 }
 
 /// Makes a node that went through two views, with a snapshot in the first.
-fn history(disk: &SimStorage) -> Node {
+pub(super) fn history(disk: &SimStorage) -> Node {
     let node = start(disk);
     node.view(1, (0, 0));
     node.messages(1, 0..30);
