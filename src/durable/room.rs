@@ -20,6 +20,11 @@ use squall_ordered::log::Options;
 const LITTLE_PART: u64 = 20;
 const LITTLE_BYTES: u64 = 16 << 30;
 
+/// The number of free inodes below which a node is short of room, for each of its logs: those of two segments and their
+/// signatures, and of a manifest and a snapshot that take the place of others. And the number below which they are few.
+const FILES_PER_LOG: u64 = 8;
+const FEW_INODES: u64 = 1000;
+
 /// The time for which the trend of the room is kept, the distance of its samples, and the shortest time that shows one.
 const TREND: Duration = Duration::from_secs(3600);
 const SAMPLE: Duration = Duration::from_secs(10);
@@ -42,6 +47,10 @@ pub struct RoomStatus {
     pub total_bytes: u64,
     /// The number of free bytes below which the node is short of room.
     pub reserve_bytes: u64,
+    /// The number of inodes that new files may still take; None if the file system has no limit.
+    pub free_inodes: Option<u64>,
+    /// The number of free inodes below which the node is short of room.
+    pub reserve_inodes: u64,
     /// The time until the node is short of room, in seconds, if the room shrinks as it did lately; None if it does not.
     pub lasts_s: Option<u64>,
     /// The level.
@@ -63,7 +72,18 @@ pub enum RoomLevel {
 impl RoomStatus {
     /// Returns a sentence that says what is wrong, and what to do; None if there is enough room.
     pub fn warning(&self) -> Option<String> {
-        let RoomStatus { directory, free_bytes, total_bytes, reserve_bytes, lasts_s, level } = self;
+        let RoomStatus { directory, free_bytes, total_bytes, reserve_bytes, lasts_s, level, .. } = self;
+        if let Some(free) = self.scarce_inodes() {
+            const REMEDY: &str = "remove files there, or move the storage to a file system with more inodes";
+            let has = format!("{free} inodes are free in {directory}");
+            return Some(match level {
+                RoomLevel::Short => format!(
+                    "{has}, and the logs may need {} at once: {REFUSAL} there are more; {REMEDY}",
+                    self.reserve_inodes
+                ),
+                _ => format!("{has}, which is little: {REMEDY}"),
+            });
+        }
         let has = format!("{free_bytes} of {total_bytes} bytes are free in {directory}");
         const REMEDY: &str =
             "make room there, move the storage to a larger disk, or let the groups' logs be shorter (`retain`)";
@@ -75,12 +95,25 @@ impl RoomStatus {
             }
             (RoomLevel::Little, None) => Some(format!("{has}, which is little: {REMEDY}")),
             (RoomLevel::Short, _) => Some(format!(
-                "{has}, fewer than the {reserve_bytes} that the logs may need at once: if it is so at most members, durable groups refuse \
-                 writes until there is more; {REMEDY}"
+                "{has}, fewer than the {reserve_bytes} that the logs may need at once: {REFUSAL} there is more; {REMEDY}"
             )),
         }
     }
+
+    /// The number of free inodes, if they are what there is too little of. Where bytes are short, too, these count.
+    fn scarce_inodes(&self) -> Option<u64> {
+        let below = match self.level {
+            RoomLevel::Ample => 0,
+            RoomLevel::Little => few_inodes(self.reserve_inodes),
+            RoomLevel::Short if self.free_bytes < self.reserve_bytes => 0,
+            RoomLevel::Short => self.reserve_inodes + FILES_PER_LOG,
+        };
+        self.free_inodes.filter(|&free| free < below)
+    }
 }
+
+/// The effect of a lack of room.
+const REFUSAL: &str = "if it is so at most members, durable groups refuse writes until";
 
 /// The answer of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +122,8 @@ pub struct RoomFigures {
     pub free_bytes: u64,
     /// The size of the file system, in bytes.
     pub total_bytes: u64,
+    /// The number of inodes that new files may still take; None if the file system has no limit.
+    pub free_inodes: Option<u64>,
 }
 
 /// The bounds by which room is judged.
@@ -96,11 +131,12 @@ pub struct RoomFigures {
 pub struct RoomLimits {
     reserve: u64,
     segment: u64,
+    inodes: u64,
 }
 
-/// Returns the number of free bytes below which a node is short of room: two segments, beside what segments leave free.
-fn reserve(options: &Options) -> u64 {
-    options.kept_free() + 2 * options.segment_bytes
+/// Returns the number of free inodes below which they are few.
+fn few_inodes(reserve: u64) -> u64 {
+    FEW_INODES.max(2 * reserve)
 }
 
 /// Returns the number of bytes that a snapshot leaves free: one segment, beside what segments leave free. That is less
@@ -110,25 +146,27 @@ pub(crate) fn kept_by_snapshots(options: &Options) -> u64 {
 }
 
 impl RoomLimits {
-    /// Returns the bounds for logs with these options.
-    pub(crate) fn of(options: &Options) -> RoomLimits {
-        RoomLimits { reserve: reserve(options), segment: options.segment_bytes }
-    }
-
-    /// Returns the bounds of a node.
-    pub fn of_node() -> RoomLimits {
-        RoomLimits::of(&Options::new(ClusterId::default(), ShardId(0)))
+    /// Returns the bounds of a node that has so many logs on one file system. It is short of room with less than two
+    /// segments for each, beside what segments leave free.
+    pub fn of_node(logs: usize) -> RoomLimits {
+        let (options, logs) = (Options::new(ClusterId::default(), ShardId(0)), logs.max(1) as u64);
+        let reserve = options.kept_free() + 2 * options.segment_bytes * logs;
+        RoomLimits { reserve, segment: options.segment_bytes, inodes: FILES_PER_LOG * logs }
     }
 
     /// Judges the room by its size. A node that `was_short` is short until there is room for a segment more.
-    fn level(&self, RoomFigures { free_bytes, total_bytes }: RoomFigures, was_short: bool) -> RoomLevel {
-        let short_below = self.reserve + if was_short { self.segment } else { 0 };
-        let little_below = (2 * self.reserve).max((total_bytes / LITTLE_PART).min(LITTLE_BYTES));
-        match free_bytes {
+    fn level(&self, figures: RoomFigures, was_short: bool) -> RoomLevel {
+        let RoomFigures { free_bytes, total_bytes, free_inodes } = figures;
+        let more = |more| if was_short { more } else { 0 };
+        let of = |free: u64, short_below: u64, little_below: u64| match free {
             free if free < short_below => RoomLevel::Short,
             free if free < little_below => RoomLevel::Little,
             _ => RoomLevel::Ample,
-        }
+        };
+        let little_below = (2 * self.reserve).max((total_bytes / LITTLE_PART).min(LITTLE_BYTES));
+        let of_bytes = of(free_bytes, self.reserve + more(self.segment), little_below);
+        let of_inodes = |free| of(free, self.inodes + more(FILES_PER_LOG), few_inodes(self.inodes));
+        of_bytes.max(free_inodes.map_or(RoomLevel::Ample, of_inodes))
     }
 
     /// Judges the room as it is at one moment.
@@ -138,6 +176,8 @@ impl RoomLimits {
             free_bytes: figures.free_bytes,
             total_bytes: figures.total_bytes,
             reserve_bytes: self.reserve,
+            free_inodes: figures.free_inodes,
+            reserve_inodes: self.inodes,
             lasts_s: None,
             level: self.level(figures, false),
         }
@@ -216,20 +256,19 @@ mod tests {
     }
 
     fn figures(free_bytes: u64) -> RoomFigures {
-        RoomFigures { free_bytes, total_bytes: 1000 * GIB }
+        RoomFigures { free_bytes, total_bytes: 1000 * GIB, free_inodes: None }
     }
 
     fn watch() -> RoomWatch {
-        RoomWatch::new("state".to_owned(), RoomLimits::of_node())
+        RoomWatch::new("state".to_owned(), RoomLimits::of_node(1))
     }
 
     #[test]
     fn a_level_follows_the_size_of_the_room() {
         let level = |free, total| {
-            let figures = RoomFigures { free_bytes: free, total_bytes: total };
-            RoomLimits::of_node().judge("state", figures).level
+            let figures = RoomFigures { free_bytes: free, total_bytes: total, free_inodes: None };
+            RoomLimits::of_node(1).judge("state", figures).level
         };
-        assert_eq!(reserve(&Options::new(ClusterId::default(), ShardId(0))), 144 * MIB);
         assert_eq!(level(144 * MIB, 100 * GIB), RoomLevel::Little);
         assert_eq!(level(144 * MIB - 1, 100 * GIB), RoomLevel::Short);
         assert_eq!(level(0, 0), RoomLevel::Short);
@@ -237,6 +276,36 @@ mod tests {
         assert_eq!(level(16 * GIB, 10_000 * GIB), RoomLevel::Ample, "a large disk need not have a twentieth free");
         assert_eq!(level(288 * MIB, GIB), RoomLevel::Ample);
         assert_eq!(level(u64::MAX, u64::MAX), RoomLevel::Ample);
+    }
+
+    #[test]
+    fn each_log_on_the_file_system_needs_room() {
+        let level = |logs, free| RoomLimits::of_node(logs).judge("state", figures(free)).level;
+        let (little, short) = (RoomLevel::Little, RoomLevel::Short);
+        assert_eq!([level(10, 1296 * MIB - 1), level(10, 1296 * MIB)], [short, little]);
+        assert_eq!(level(1, 1295 * MIB), little);
+    }
+
+    #[test]
+    fn a_file_system_without_inodes_is_short_of_room_and_the_warning_names_them() {
+        let mut watch = RoomWatch::new("state".to_owned(), RoomLimits::of_node(2));
+        let mut levels = Vec::new();
+        for (second, free) in [2000, 999, 16, 15, 16, 23, 24, 1000].into_iter().enumerate() {
+            let figures = RoomFigures { free_inodes: Some(free), ..figures(300 * GIB) };
+            let (status, _) = watch.look(at(second as u64), figures);
+            let warning = status.warning();
+            assert_eq!(warning.is_some(), status.level > RoomLevel::Ample);
+            assert!(
+                warning.is_none_or(|why| why.starts_with(&format!("{free} inodes are free in state"))),
+                "{status:?}"
+            );
+            levels.push(status.level);
+        }
+        let (ample, little, short) = (RoomLevel::Ample, RoomLevel::Little, RoomLevel::Short);
+        assert_eq!(levels, [ample, little, little, short, short, short, little, ample]);
+        let both = RoomFigures { free_inodes: Some(15), ..figures(0) };
+        let why = RoomLimits::of_node(2).judge("state", both).warning().expect("there is no room");
+        assert!(why.starts_with("0 of"), "{why}");
     }
 
     #[test]

@@ -289,14 +289,16 @@ fn watch_storage(
     storage: &Path,
     config: &Config,
     caller: &Caller,
-    durable: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)>,
+    durable: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)> + Clone,
     operator: &Arc<Operator>,
 ) -> std::io::Result<(ScrubThread, RoomThread)> {
     let rate = config.scrub_bytes_per_second();
+    let log = |(_, control): (ShardId, Arc<dyn GroupControl>)| Some(control.log_writer()?.directory.clone());
+    let logs = durable.clone().filter_map(log).collect();
     let scrub = ScrubThread::start(caller.clone(), Arc::clone(&operator.watch), durable, rate)?;
     let teller = Arc::clone(operator);
     let tell = move |is_short| teller.tell(EngineRequest::Input(Input::ShortOfRoom(is_short)));
-    let room = RoomThread::start(storage.to_owned(), Arc::clone(&operator.room), tell)?;
+    let room = RoomThread::start(storage.to_owned(), logs, Arc::clone(&operator.room), tell)?;
     Ok((scrub, room))
 }
 

@@ -1,13 +1,14 @@
 //! The thread that looks at the room on a node's storage.
 
 use std::{
-    io,
+    fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -23,18 +24,32 @@ const LOOKS: Duration = Duration::from_secs(1);
 pub(crate) type SharedRoom = Arc<Lock<Option<RoomStatus>>>;
 
 /// Looks at the room on a node's storage, until it is dropped. The file system may take its time, so no other thread
-/// asks it.
+/// asks it, and none waits for this one.
 #[derive(Debug)]
 pub(crate) struct RoomThread {
     stop: Arc<AtomicBool>,
     unparker: Unparker,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl RoomThread {
-    /// Starts to look. `tell` is called whenever the storage becomes short of room, or is so no more.
+    /// Starts to look at the file system of a directory, below which these logs are. `tell` is called whenever the
+    /// storage becomes short of room, or is so no more.
     pub(crate) fn start(
         directory: PathBuf,
+        logs: Vec<PathBuf>,
+        room: SharedRoom,
+        tell: impl Fn(bool) + Send + 'static,
+    ) -> io::Result<RoomThread> {
+        let (name, of_logs) = (directory.display().to_string(), directory.clone());
+        let limits = move || RoomLimits::of_node(logs_here(&of_logs, &logs));
+        RoomThread::run(name, limits, move || figures(&directory), room, tell)
+    }
+
+    /// Starts to look with functions that ask the file system.
+    fn run(
+        directory: String,
+        limits: impl FnOnce() -> RoomLimits + Send + 'static,
+        figures: impl Fn() -> io::Result<RoomFigures> + Send + 'static,
         room: SharedRoom,
         tell: impl Fn(bool) + Send + 'static,
     ) -> io::Result<RoomThread> {
@@ -43,11 +58,15 @@ impl RoomThread {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let body = move || {
-            let mut watch = RoomWatch::new(directory.display().to_string(), RoomLimits::of_node());
+            let mut watch = RoomWatch::new(directory, limits());
             let mut is_short = false;
-            while !stopped.load(Ordering::Acquire) {
+            loop {
+                let figures = figures();
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
                 // A directory that can't be asked now says nothing of its room.
-                if let Ok(figures) = figures(&directory) {
+                if let Ok(figures) = figures {
                     let (status, is_news) = watch.look(Time::boot_clock(), figures);
                     if is_news {
                         log(&status);
@@ -61,25 +80,31 @@ impl RoomThread {
                 parker.park_timeout(LOOKS);
             }
         };
-        let thread = thread::Builder::new().name("squall-room".to_owned()).spawn(body)?;
-        Ok(RoomThread { stop, unparker, thread: Some(thread) })
+        thread::Builder::new().name("squall-room".to_owned()).spawn(body)?;
+        Ok(RoomThread { stop, unparker })
     }
 }
 
 impl Drop for RoomThread {
     fn drop(&mut self) {
+        // The thread ends once the file system has answered: a disk that hangs must not keep a node from its end.
         self.stop.store(true, Ordering::Release);
         self.unparker.unpark();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that looked at the storage's room panicked");
-        }
     }
 }
 
 fn figures(directory: &Path) -> io::Result<RoomFigures> {
     let found = rustix::fs::statvfs(directory)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    Ok(RoomFigures { free_bytes: bytes(found.f_bavail), total_bytes: bytes(found.f_blocks) })
+    let free_inodes = (found.f_files > 0).then_some(found.f_favail);
+    Ok(RoomFigures { free_bytes: bytes(found.f_bavail), total_bytes: bytes(found.f_blocks), free_inodes })
+}
+
+/// The number of logs on the file system of a directory. One that lies elsewhere, behind a link, takes no room here.
+fn logs_here(directory: &Path, logs: &[PathBuf]) -> usize {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let here = device(directory);
+    logs.iter().filter(|log| device(log) == here).count()
 }
 
 fn log(status: &RoomStatus) {
@@ -87,5 +112,51 @@ fn log(status: &RoomStatus) {
         (RoomLevel::Short, Some(why)) => tracing::error!("{why}"),
         (_, Some(why)) => tracing::warn!("{why}"),
         (_, None) => tracing::info!(directory = status.directory, "there is enough room on the storage again"),
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use std::{sync::mpsc, time::Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_hangs_does_not_keep_a_node_from_its_end() {
+        let (goes_on, hangs) = mpsc::channel::<()>();
+        let (asked, is_asked) = mpsc::channel();
+        let figures = move || {
+            asked.send(()).expect("the test waits for it");
+            // An error once the test has ended.
+            let _ = hangs.recv();
+            Err(io::ErrorKind::NotFound.into())
+        };
+        let tell = |_| panic!("nothing is known");
+        let thread =
+            RoomThread::run("state".to_owned(), || RoomLimits::of_node(1), figures, SharedRoom::default(), tell);
+        let thread = thread.expect("there is a thread");
+        is_asked.recv().expect("it looks");
+        let (dropped, is_dropped) = mpsc::channel();
+        thread::spawn(move || {
+            drop(thread);
+            dropped.send(()).expect("the test waits for it");
+        });
+        assert_eq!(is_dropped.recv_timeout(Duration::from_secs(20)), Ok(()), "the end waits for the disk");
+        drop(goes_on);
+        // The thread has ended when it has dropped what it asks with.
+        let until = Instant::now() + Duration::from_secs(20);
+        while is_asked.recv_timeout(Duration::from_secs(20)) != Err(mpsc::RecvTimeoutError::Disconnected) {
+            assert!(Instant::now() < until, "it goes on to look");
+        }
+    }
+
+    #[test]
+    fn logs_on_the_file_system_of_the_storage_are_counted() {
+        let base = tempfile::tempdir().expect("a directory can be made");
+        let logs = ["one", "two"].map(|name| base.path().join(name));
+        logs.iter().for_each(|log| fs::create_dir(log).expect("a directory can be made"));
+        let others = [PathBuf::from("/proc"), base.path().join("nowhere")];
+        assert_eq!(logs_here(base.path(), &[&logs[..], &others[..]].concat()), 2);
+        assert!(figures(base.path()).is_ok());
     }
 }

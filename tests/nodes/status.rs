@@ -272,6 +272,8 @@ fn made_up(empty: StatusReport) -> Vec<StatusReport> {
         free_bytes: 1,
         total_bytes: 2,
         reserve_bytes: 3,
+        free_inodes: lasts_s,
+        reserve_inodes: 4,
         lasts_s,
         level,
     };

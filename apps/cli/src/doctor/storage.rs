@@ -10,7 +10,9 @@ use std::{
 
 use bytesize::ByteSize;
 use rustix::fs::{NFS_SUPER_MAGIC, StatVfsMountFlags, statfs, statvfs};
-use squall::{Carrier, Config, Mode, NodeId, RoomFigures, RoomLevel, RoomLimits, StorageError, StoreSummary};
+use squall::{
+    Carrier, Config, Mode, NodeId, RoomFigures, RoomLevel, RoomLimits, StorageError, StoreSummary, config::GroupConfig,
+};
 
 use super::{
     finding::{Area, Level},
@@ -23,9 +25,6 @@ const STORE: &str = "view-log.redb";
 /// The number of syncs that are timed, and the median above which they count as slow.
 const SYNCS: usize = 9;
 const SLOW_SYNC: Duration = Duration::from_millis(20);
-
-/// The number of free inodes below which a warning is given.
-const FEW_FILES: u64 = 1000;
 
 /// File systems that don't outlive the machine's memory, or a container (`statfs(2)`).
 const TMPFS: u64 = 0x0102_1994;
@@ -178,20 +177,24 @@ fn look_at_room(area: &mut Area, config: &Config, directory: &Path, base: &Path)
         return area.bad(format!("{} is mounted read-only", base.display()), "mount it for writing");
     }
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    let figures = RoomFigures { free_bytes: bytes(found.f_bavail), total_bytes: bytes(found.f_blocks) };
+    let free_inodes = (found.f_files > 0).then_some(found.f_favail);
+    let figures = RoomFigures { free_bytes: bytes(found.f_bavail), total_bytes: bytes(found.f_blocks), free_inodes };
     judge_room(area, figures, expected(config), used(directory));
-    judge_room_level(area, &base.display().to_string(), figures);
-    if found.f_files > 0 && found.f_favail < FEW_FILES {
-        let few = found.f_favail;
-        area.warn(
-            format!("{} has room for {few} files more", base.display()),
-            "remove files, or take another file system",
-        );
-    }
+    judge_room_level(area, &base.display().to_string(), figures, logs(config));
 }
 
-fn judge_room_level(area: &mut Area, base: &str, figures: RoomFigures) {
-    let status = RoomLimits::of_node().judge(base, figures);
+/// The durable groups of a configuration.
+fn durable(config: &Config) -> impl Iterator<Item = GroupConfig> {
+    config.group_names().map(|name| config.group(name)).filter(|group| group.mode == Mode::Durable)
+}
+
+/// The number of logs that the node has.
+fn logs(config: &Config) -> usize {
+    durable(config).map(|group| group.shards as usize).sum()
+}
+
+fn judge_room_level(area: &mut Area, base: &str, figures: RoomFigures, logs: usize) {
+    let status = RoomLimits::of_node(logs).judge(base, figures);
     let text = format!("{} of {} are free", ByteSize(figures.free_bytes), ByteSize(figures.total_bytes));
     match (status.level, status.warning()) {
         (RoomLevel::Short, Some(why)) => area.push(Level::Bad, why, None),
@@ -218,8 +221,9 @@ fn judge_room(area: &mut Area, figures: RoomFigures, expected: Option<u64>, used
 
 /// The bytes to which the configured groups' logs grow; None if one of them keeps everything.
 fn expected(config: &Config) -> Option<u64> {
-    let durable = config.group_names().map(|name| config.group(name)).filter(|group| group.mode == Mode::Durable);
-    durable.map(|group| Some((group.retain? + 2 * group.snapshot_bytes).saturating_mul(u64::from(group.shards)))).sum()
+    durable(config)
+        .map(|group| Some((group.retain? + 2 * group.snapshot_bytes).saturating_mul(u64::from(group.shards))))
+        .sum()
 }
 
 /// The bytes that files below a directory take.

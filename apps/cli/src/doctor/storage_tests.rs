@@ -98,14 +98,19 @@ fn a_directory_in_memory_is_no_disk() {
 
 #[test]
 fn room_is_judged_as_a_node_that_runs_does() {
-    let findings = |free: u64, total: u64| {
+    let of = |free: u64, total: u64, inodes: u64, logs: usize| {
         let mut area = Area::new("storage", "");
-        judge_room_level(&mut area, "state", RoomFigures { free_bytes: free, total_bytes: total });
+        let figures = RoomFigures { free_bytes: free, total_bytes: total, free_inodes: Some(inodes) };
+        judge_room_level(&mut area, "state", figures, logs);
         area
     };
+    let findings = |free, total| of(free, total, 1 << 20, 1);
     assert!(found(&findings(100 << 20, 100 << 30), Level::Bad, "refuse writes"));
     assert!(found(&findings(1 << 30, 100 << 30), Level::Warning, "which is little"));
     assert!(found(&findings(50 << 30, 100 << 30), Level::Good, "50.0 GiB of 100.0 GiB are free"));
+    assert!(found(&of(1 << 30, 100 << 30, 1 << 20, 9), Level::Bad, "refuse writes"), "nine logs need more");
+    assert!(found(&of(50 << 30, 100 << 30, 3, 1), Level::Bad, "3 inodes are free in state"));
+    assert!(found(&of(50 << 30, 100 << 30, 100, 1), Level::Warning, "100 inodes are free in state"));
 }
 
 #[test]
@@ -120,7 +125,7 @@ fn room_is_compared_with_what_the_logs_may_grow_to() {
     assert_eq!(with(Some(10 << 30)), Some(12 << 30));
     assert_eq!(with(None), None, "it keeps everything");
     let mut area = Area::new("storage", "");
-    let figures = RoomFigures { free_bytes: 8 << 30, total_bytes: 100 << 30 };
+    let figures = RoomFigures { free_bytes: 8 << 30, total_bytes: 100 << 30, free_inodes: None };
     judge_room(&mut area, figures, Some(12 << 30), 4 << 30);
     assert_eq!(area.findings, []);
     judge_room(&mut area, figures, Some(12 << 30), 3 << 30);

@@ -322,6 +322,8 @@ pub(super) mod tests {
                 free_bytes: 1000,
                 total_bytes: 5000,
                 reserve_bytes: 2000,
+                free_inodes: None,
+                reserve_inodes: 8,
                 lasts_s: None,
                 level: RoomLevel::Short,
             }),
