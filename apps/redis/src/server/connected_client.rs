@@ -83,9 +83,10 @@ impl ConnectedClient {
         self.is_active.store(true, Ordering::Relaxed);
     }
 
-    /// Notes the client's last command.
-    pub(super) fn note(&self, command: &'static str) {
-        self.details().command = command;
+    /// Notes the client's last command, and the number of requests in its transaction, if it has begun one.
+    pub(super) fn note(&self, command: &'static str, queued: Option<usize>) {
+        let mut details = self.details();
+        (details.command, details.queued) = (command, queued);
     }
 
     /// Ends the connection at once.

@@ -92,6 +92,20 @@ impl Transaction {
         self.queue.as_ref().is_some_and(|queue| queue.specs.iter().any(|spec| property(spec)))
     }
 
+    /// The queued requests with their commands, in their order.
+    pub(super) fn requests(&self) -> impl Iterator<Item = (&'static Spec, &[u8])> {
+        self.queue.iter().flat_map(|queue| {
+            let (mut of_group, mut of_server) = (queue.requests.iter(), queue.locals.0.iter());
+            queue.specs.iter().filter_map(move |&spec| {
+                let request = match spec.run {
+                    CommandFn::Local => of_server.next().map(|(_, request)| request),
+                    _ => of_group.next(),
+                };
+                Some((spec, &**request?))
+            })
+        })
+    }
+
     /// Takes out the commands of the queued requests, none if it is not open.
     pub(super) fn take_specs(&mut self) -> Vec<&'static Spec> {
         self.queue.as_mut().map(|queue| mem::take(&mut queue.specs)).unwrap_or_default()

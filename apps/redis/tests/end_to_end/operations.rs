@@ -128,9 +128,15 @@ fn a_pause_holds_the_writes_of_one_replicas_clients() {
     for _ in 0..100 {
         assert_eq!(operator.ask(&["GET", "k"]), "other", "reads go on, and the write is held");
     }
+    let mut gone = cluster.replicas[0].connect();
+    let named = ["CLIENT", "SETNAME", "gone"];
+    gone.send(&[request(&named), request(&["SET", "gone", "1"])].concat()).expect("the replica reads");
+    assert_eq!(show(&gone.answer().expect("an answer")), "OK");
+    drop(gone);
+    until("its end is noticed", || !operator.ask(&["CLIENT", "LIST"]).contains("name=gone"));
     assert_eq!(operator.ask(&["CLIENT", "UNPAUSE"]), "OK");
     assert_eq!(show(&writer.answer().expect("an answer")), "OK");
-    assert_eq!(operator.ask(&["GET", "k"]), "held");
+    assert_eq!(operator.ask(&["MGET", "k", "gone"]), "[held, nil]", "what a client asked that has gone is not done");
     let begun = Instant::now();
     assert_eq!(operator.ask(&["CLIENT", "PAUSE", "500"]), "OK");
     assert_eq!(writer.ask(&["PING"]), "PONG");

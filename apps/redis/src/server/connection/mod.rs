@@ -10,6 +10,7 @@
 //!
 //! A connection whose client does not read its answers is not read from.
 
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -22,8 +23,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{Instant, Sleep, sleep},
+};
 
+use self::stream::{ClientStream, HANGUP_PERIOD};
 use super::{
     connected_client::ConnectedClient,
     counts::Counts,
@@ -46,8 +51,9 @@ const KEPT_OUT_BYTES: usize = 64 << 10;
 /// The most times that a connection reads before others get their turns: a client may send without end.
 const MAX_ROUNDS: usize = 8;
 
-/// The bytes of later requests that are read while one waits for an element. They are read so that a client is noticed
-/// that goes meanwhile.
+/// The bytes of later requests that are read while one waits for an element or for the end of a pause. They are read so
+/// that a client is noticed that goes meanwhile. Behind more bytes, the system says that it has gone, unless they are
+/// more than the system itself keeps.
 const MAX_BYTES_AHEAD: usize = 1 << 20;
 
 /// The time for which a client may go on sending after it was told why its connection ends.
@@ -55,7 +61,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until either side ends it.
 pub(super) async fn serve<R: Replica>(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut stream: impl ClientStream,
     session: Session<R>,
     client: &Arc<ConnectedClient>,
     counts: &Counts,
@@ -71,9 +77,11 @@ pub(super) async fn serve<R: Replica>(
         counts,
         share: budget.share(),
         waker: Waker::from(Arc::clone(client.bell())),
-        is_held: false,
+        last: Taken::Yes,
         is_hungry: true,
         is_over: false,
+        has_hung_up: false,
+        hangup_timer: None,
         out: Vec::new(),
         sent: 0,
         is_closing: false,
@@ -98,12 +106,16 @@ struct Connection<'a, R: Replica> {
     share: Share<'a>,
     /// Wakes this task from other threads.
     waker: Waker,
-    /// The last request waits for earlier ones.
-    is_held: bool,
+    /// Whether the last request was taken.
+    last: Taken,
     /// The first request is not complete: more must be read.
     is_hungry: bool,
     /// The client sends nothing more.
     is_over: bool,
+    /// The client sends nothing more behind what was not read yet.
+    has_hung_up: bool,
+    /// Wakes the task to look whether the client has hung up.
+    hangup_timer: Option<Pin<Box<Sleep>>>,
     out: Vec<u8>,
     /// The number of bytes of `out` that were sent.
     sent: usize,
@@ -113,11 +125,7 @@ struct Connection<'a, R: Replica> {
 
 impl<R: Replica> Connection<'_, R> {
     /// Does all that can be done now, within [`MAX_ROUNDS`]. Ready once the connection is to be closed.
-    fn poll(
-        &mut self,
-        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll(&mut self, stream: &mut impl ClientStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Registered before any state is read whose changes ring the bell.
         self.client.bell().register(context);
         let waker = self.waker.clone();
@@ -125,6 +133,11 @@ impl<R: Replica> Connection<'_, R> {
         for _ in 0..MAX_ROUNDS {
             if self.client.is_killed() {
                 return Poll::Ready(Ok(()));
+            }
+            let is_gone = self.is_over || self.has_hung_up;
+            if is_gone && self.is_paused() {
+                // As in Redis, what a client that has gone asked during a pause is not done.
+                self.session.end(None);
             }
             let mut moved = self.take_requests(&mut inner);
             moved |= self.session.poll_stuck(&mut inner);
@@ -141,13 +154,14 @@ impl<R: Replica> Connection<'_, R> {
             }
             moved |= self.poll_write(stream, context)?;
             let is_done = self.is_closing
-                || (self.is_over && !self.is_held && self.is_hungry && self.session.is_idle())
+                || (self.is_over && self.last == Taken::Yes && self.is_hungry && self.session.is_idle())
                 // As in Redis, a client that has gone waits for nothing.
-                || (self.is_over && self.session.is_waiting());
+                || (is_gone && self.session.is_waiting());
             if is_done && self.out.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             moved |= self.poll_read(stream, context)?;
+            moved |= self.poll_hangup(stream, context);
             let bytes = self.requests.capacity() + self.session.bytes() + self.out.capacity();
             if let Err(Exhausted) = self.share.set(bytes) {
                 tracing::warn!(client = self.client.id, "closing a connection: clients take all memory they may have");
@@ -165,8 +179,8 @@ impl<R: Replica> Connection<'_, R> {
     fn take_requests(&mut self, context: &mut Context<'_>) -> bool {
         let mut taken = 0;
         self.session.begin_batch();
-        while self.out.len() < MAX_OUT_BYTES && self.session.is_open() {
-            if !self.is_held {
+        while self.out.len() < MAX_OUT_BYTES && self.session.is_open() && !self.is_paused() {
+            if self.last == Taken::Yes {
                 self.requests.set_trusted(self.session.is_trusted());
                 match self.requests.next() {
                     Ok(Some(Incoming::Request(_))) => {}
@@ -187,8 +201,8 @@ impl<R: Replica> Connection<'_, R> {
                     }
                 }
             }
-            self.is_held = self.session.take(self.requests.last(), context) == Taken::NotYet;
-            if self.is_held {
+            self.last = self.session.take(self.requests.last(), context);
+            if self.last != Taken::Yes {
                 break;
             }
             taken += 1;
@@ -211,7 +225,18 @@ impl<R: Replica> Connection<'_, R> {
             }
             moved = true;
         }
+        self.session.count_answers();
         moved
+    }
+
+    /// Whether the last request waits for the end of a pause.
+    fn is_paused(&self) -> bool {
+        matches!(self.last, Taken::Paused { is_write } if self.session.is_paused(is_write))
+    }
+
+    /// Whether the last request waits for what may take any time, so that the client may go meanwhile.
+    fn is_held_up(&self) -> bool {
+        self.session.is_waiting() || self.is_paused()
     }
 
     fn poll_write(&mut self, stream: &mut (impl AsyncWrite + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
@@ -235,7 +260,7 @@ impl<R: Replica> Connection<'_, R> {
     }
 
     fn poll_read(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
-        let reads_ahead = self.session.is_waiting() && self.requests.unread() < MAX_BYTES_AHEAD;
+        let reads_ahead = self.requests.unread() < MAX_BYTES_AHEAD && self.is_held_up();
         if !(self.is_hungry || reads_ahead) || self.is_over || self.session.is_closing() {
             return Ok(false);
         }
@@ -251,6 +276,21 @@ impl<R: Replica> Connection<'_, R> {
             self.client.touch();
         }
         Ok(true)
+    }
+
+    /// Notes whether a client has gone that is not read from, since enough was read ahead.
+    fn poll_hangup(&mut self, stream: &impl ClientStream, context: &mut Context<'_>) -> bool {
+        let is_unread = !self.is_over && !self.is_hungry && self.requests.unread() >= MAX_BYTES_AHEAD;
+        if !is_unread || self.has_hung_up || !self.is_held_up() {
+            self.hangup_timer = None;
+            return false;
+        }
+        self.has_hung_up = stream.has_ended();
+        let timer = self.hangup_timer.get_or_insert_with(|| Box::pin(sleep(HANGUP_PERIOD)));
+        while timer.as_mut().poll(context).is_ready() {
+            timer.as_mut().reset(Instant::now() + HANGUP_PERIOD);
+        }
+        self.has_hung_up
     }
 }
 

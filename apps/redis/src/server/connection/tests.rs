@@ -6,6 +6,7 @@ use std::{cell::RefCell, collections::VecDeque, future::ready, rc::Rc, time::Dur
 use proptest::{collection::vec, prelude::*};
 use tokio::{
     io::{DuplexStream, duplex, split},
+    net::{TcpListener, TcpStream},
     runtime::Builder,
     task::{LocalSet, spawn_local, yield_now},
     time::{Sleep, sleep, timeout},
@@ -18,6 +19,7 @@ use crate::{
     server::{
         clients::Clients,
         describe,
+        operations::Operations,
         session::{Look, ServerReport, Write},
         subscriptions::Hub,
         wake::{Bell, Bells},
@@ -259,17 +261,27 @@ async fn converse(actor: Actor, pieces: Vec<Vec<u8>>, pipe_bytes: usize) -> Vec<
     answers
 }
 
+impl ClientStream for DuplexStream {
+    fn has_ended(&self) -> bool {
+        false
+    }
+}
+
 async fn serve_one(stream: DuplexStream, actor: Actor, bells: Arc<Bells>) {
+    serve_with(stream, actor, &bells, &Arc::default()).await;
+}
+
+async fn serve_with(stream: impl ClientStream, actor: Actor, bells: &Arc<Bells>, operations: &Arc<Operations>) {
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
-    let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(&bells)));
-    let session = Session::new(actor, &client, &Arc::<Hub>::default(), &Arc::default(), MAX_COMMAND_BYTES);
+    let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(bells)));
+    let session = Session::new(actor, &client, &Arc::<Hub>::default(), operations, MAX_COMMAND_BYTES);
     let (counts, budget) = Default::default();
     serve(stream, session, &client, &counts, &budget, MAX_COMMAND_BYTES).await.expect("the pipe does not break");
     assert_eq!(budget.used(), 0, "all is given back");
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, future)
 }
 
@@ -425,4 +437,50 @@ fn a_pipeline_beyond_all_limits_is_answered_in_turn() {
     let requests: Vec<_> = lines.map(|line| encode_request(line)).collect();
     let answers = run(converse(actor(1, 600), vec![requests.concat()], 10_000));
     assert_eq!(answers, one_by_one(&requests).concat());
+}
+
+/// Serves a client that sends requests and is gone, over TCP, until the connection is closed.
+async fn serve_one_that_goes(requests: Vec<u8>, actor: Actor, operations: &Arc<Operations>) {
+    let bells = Arc::<Bells>::default();
+    let ringing = spawn_local(Arc::clone(&bells).run());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("some port is free");
+    let mut client = TcpStream::connect(listener.local_addr().expect("it listens")).await.expect("it listens");
+    let (stream, _) = listener.accept().await.expect("a connection");
+    let sending = spawn_local(async move {
+        client.write_all(&requests).await.expect("it is read, or kept by the system");
+        client.shutdown().await.expect("it is connected");
+        client
+    });
+    let served = timeout(PATIENCE, serve_with(stream, actor, &bells, operations)).await;
+    assert!(served.is_ok(), "its end is not noticed");
+    drop(sending.await.expect("it does not panic"));
+    ringing.abort();
+}
+
+/// The bytes of requests, more than are read ahead, but no more than the system keeps besides.
+fn many_requests() -> Vec<u8> {
+    let one = encode_request("incr a");
+    one.repeat((MAX_BYTES_AHEAD + (64 << 10)) / one.len())
+}
+
+#[test]
+fn a_client_that_goes_is_noticed_behind_more_than_is_read() {
+    let actor = actor(1, usize::MAX);
+    let requests = [encode_request("blpop none 0"), many_requests()].concat();
+    run(serve_one_that_goes(requests, actor.clone(), &Arc::default()));
+    assert_eq!(actor.0.borrow_mut().shell.ask("exists a"), ":0");
+}
+
+#[test]
+fn what_a_client_asked_during_a_pause_is_not_done_once_it_has_gone() {
+    for behind in [Vec::new(), encode_request("incr a"), many_requests()] {
+        let operations = Arc::<Operations>::default();
+        let pause = [&b"client"[..], b"pause", b"1000000", b"write"];
+        assert_eq!(operations.pause.answer(&pause), Some(Ok(Reply::OK)));
+        let actor = actor(1, usize::MAX);
+        let requests = [encode_request("get a"), encode_request("incr a"), behind].concat();
+        run(serve_one_that_goes(requests, actor.clone(), &operations));
+        operations.pause.end();
+        assert_eq!(actor.0.borrow_mut().shell.ask("exists a"), ":0");
+    }
 }

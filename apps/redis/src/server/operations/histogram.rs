@@ -31,10 +31,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a time.
-    pub(super) fn add(&self, took: Duration) {
+    /// Counts a time as often as `count` says.
+    pub(super) fn add(&self, took: Duration, count: u64) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.0[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.0[bucket(ns)].fetch_add(count, Ordering::Relaxed);
     }
 
     /// The number of times.
@@ -111,7 +111,7 @@ mod tests {
 
     fn of(times_ns: impl IntoIterator<Item = u64>) -> Histogram {
         let histogram = Histogram::default();
-        times_ns.into_iter().for_each(|ns| histogram.add(Duration::from_nanos(ns)));
+        times_ns.into_iter().for_each(|ns| histogram.add(Duration::from_nanos(ns), 1));
         histogram
     }
 

@@ -18,7 +18,7 @@ pub(super) use self::{
     pause::{Pause, is_unpause},
     process::{Process, cpu_times},
     shutdown::Shutdown,
-    slow_log::{Excerpt, SlowLog},
+    slow_log::{Excerpt, SlowLog, SlowRequests},
     statistics::Statistics,
 };
 use super::ServerOptions;

@@ -112,6 +112,26 @@ impl Excerpt {
     }
 }
 
+/// Slow requests of one client, in their order, until they are in the log.
+#[derive(Debug, Default)]
+pub(in crate::server) struct SlowRequests {
+    /// The excerpts of all of them.
+    excerpts: Vec<u8>,
+    all: Vec<(Excerpt, Duration)>,
+}
+
+impl SlowRequests {
+    pub(in crate::server) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Adds a request. `from` begins with its excerpt.
+    pub(in crate::server) fn push(&mut self, took: Duration, excerpt: Excerpt, from: &[u8]) {
+        self.excerpts.extend_from_slice(&from[..excerpt.bytes as usize]);
+        self.all.push((excerpt, took));
+    }
+}
+
 impl SlowLog {
     /// A log of at most `max_len` requests that took `slower_than_us` microseconds or longer.
     pub(in crate::server) fn new(slower_than_us: i64, max_len: usize) -> SlowLog {
@@ -140,20 +160,23 @@ impl SlowLog {
         u128::try_from(self.slower_than_us()).is_ok_and(|least| took.as_micros() >= least) && !spec.flags.is_blocking
     }
 
-    /// Adds a request of a client, at a time since 1970. `from` begins with its excerpt.
-    pub(in crate::server) fn add(
-        &self,
-        at: Duration,
-        took: Duration,
-        (excerpt, from): (Excerpt, &[u8]),
-        (peer, name): (String, String),
-    ) {
-        let words = excerpt.read(from);
+    /// Adds requests of a client, at a time since 1970.
+    pub(in crate::server) fn add(&self, at: Duration, slow: SlowRequests, (peer, name): (String, String)) {
+        let max_len = self.max_len();
+        // Those that the later ones would push out need not be read.
+        let pushed_out = slow.all.len().saturating_sub(max_len);
+        let mut from = &slow.excerpts[..];
         let mut entries = lock(&self.entries);
-        let id = entries.next_id;
-        entries.next_id += 1;
-        entries.all.push_front(SlowRequest { id, at_s: at.as_secs(), took, words, peer, name });
-        entries.all.truncate(self.max_len());
+        for (place, (excerpt, took)) in slow.all.into_iter().enumerate() {
+            let id = entries.next_id;
+            entries.next_id += 1;
+            if place >= pushed_out {
+                let (words, peer, name) = (excerpt.read(from), peer.clone(), name.clone());
+                entries.all.push_front(SlowRequest { id, at_s: at.as_secs(), took, words, peer, name });
+            }
+            from = &from[excerpt.bytes as usize..];
+        }
+        entries.all.truncate(max_len);
     }
 
     /// Answers `SLOWLOG ...`, of at least two words.
@@ -203,11 +226,19 @@ mod tests {
     const AT: Duration = Duration::from_secs(1_700_000_000);
 
     fn add(log: &SlowLog, took: Duration, words: &[&[u8]]) {
-        let mut kept = Vec::new();
-        let excerpt = Excerpt::write(&crate::words::join(words), words, &mut kept);
-        // What other requests have written follows.
-        kept.extend(b"other");
-        log.add(AT, took, (excerpt, &kept), ("127.0.0.1:1".to_owned(), "me".to_owned()));
+        add_all(log, took, &[words]);
+    }
+
+    fn add_all(log: &SlowLog, took: Duration, requests: &[&[&[u8]]]) {
+        let mut slow = SlowRequests::default();
+        for words in requests {
+            let mut kept = Vec::new();
+            let excerpt = Excerpt::write(&crate::words::join(*words), words, &mut kept);
+            // What other requests have written follows.
+            kept.extend(b"other");
+            slow.push(took, excerpt, &kept);
+        }
+        log.add(AT, slow, ("127.0.0.1:1".to_owned(), "me".to_owned()));
     }
 
     fn ask(log: &SlowLog, line: &str) -> String {
@@ -225,6 +256,8 @@ mod tests {
         assert_eq!(ask(&log, "slowlog get"), format!("[{}, {}]", entry(2, "c"), entry(1, "b")));
         assert_eq!(ask(&log, "slowlog get 1"), format!("[{}]", entry(2, "c")));
         assert_eq!((ask(&log, "slowlog get 0"), ask(&log, "slowlog len")), ("[]".to_owned(), ":2".to_owned()));
+        add_all(&log, Duration::from_millis(12), &[&[b"get", b"d"], &[b"get", b"e"], &[b"get", b"f"]]);
+        assert_eq!(ask(&log, "slowlog get"), format!("[{}, {}]", entry(5, "f"), entry(4, "e")));
         log.set_max_len(1);
         assert_eq!(ask(&log, "SLOWLOG LEN"), ":1");
         assert_eq!((ask(&log, "slowlog reset"), ask(&log, "slowlog get -1")), ("OK".to_owned(), "[]".to_owned()));

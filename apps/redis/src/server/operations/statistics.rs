@@ -53,18 +53,17 @@ impl Default for Statistics {
 }
 
 impl Statistics {
-    /// Counts a call of a command, and the error if it failed.
-    pub(in crate::server) fn call(&self, spec: &Spec, took: Duration, answer: &Reply) {
+    /// Counts calls of a command, each of which took so long. Some of them failed.
+    pub(in crate::server) fn count(&self, spec: &Spec, took: Duration, calls: u64, failed: u64) {
         let of_command = &self.commands[spec.place];
         if spec.flags.is_blocking {
-            of_command.waits.fetch_add(1, Ordering::Relaxed);
+            of_command.waits.fetch_add(calls, Ordering::Relaxed);
         } else {
-            of_command.times.get_or_init(Box::default).add(took);
-            of_command.ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+            of_command.times.get_or_init(Box::default).add(took, calls);
+            of_command.ns.fetch_add((took.as_nanos() as u64).saturating_mul(calls), Ordering::Relaxed);
         }
-        if let Reply::Error(error) = answer {
-            of_command.failed.fetch_add(1, Ordering::Relaxed);
-            self.error(error);
+        if failed > 0 {
+            of_command.failed.fetch_add(failed, Ordering::Relaxed);
         }
     }
 
@@ -73,14 +72,16 @@ impl Statistics {
         self.commands[spec.place].rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an error, by its code.
-    pub(in crate::server) fn error(&self, error: &Error) {
-        let code = error.as_str().split(' ').next().unwrap_or_default();
+    /// Counts errors, by their codes.
+    pub(in crate::server) fn count_errors(&self, counted: impl Iterator<Item = (Error, u64)>) {
         let mut errors = lock(&self.errors);
-        if let Some(count) = errors.get_mut(code) {
-            *count += 1;
-        } else if errors.len() < MAX_ERRORS {
-            errors.insert(code.to_owned(), 1);
+        for (error, more) in counted {
+            let code = error.as_str().split(' ').next().unwrap_or_default();
+            if let Some(count) = errors.get_mut(code) {
+                *count += more;
+            } else if errors.len() < MAX_ERRORS {
+                errors.insert(code.to_owned(), more);
+            }
         }
     }
 
@@ -163,21 +164,22 @@ mod tests {
     fn calls_failures_and_refusals_are_counted_by_command_and_errors_by_code() {
         let statistics = Statistics::default();
         let took = Duration::from_micros(10);
-        statistics.call(spec("get"), took, &Reply::OK);
-        statistics.call(spec("get"), 2 * took, &Reply::Error(Error::WRONG_TYPE));
+        statistics.count(spec("get"), took, 1, 0);
+        statistics.count(spec("get"), 2 * took, 2, 1);
         statistics.reject(spec("set"));
-        statistics.error(&Error::fixed("NOAUTH Authentication required."));
+        let errors = [(Error::WRONG_TYPE, 1), (Error::fixed("NOAUTH Authentication required."), 1)];
+        statistics.count_errors(errors.into_iter());
         let lines: Vec<_> = statistics.command_lines().map(|(name, line)| format!("{name}:{line}")).collect();
         assert_eq!(
             lines,
             [
-                "cmdstat_get:calls=2,usec=30,usec_per_call=15.00,rejected_calls=0,failed_calls=1",
+                "cmdstat_get:calls=3,usec=50,usec_per_call=16.67,rejected_calls=0,failed_calls=1",
                 "cmdstat_set:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0",
             ]
         );
         let errors = BTreeMap::from([("NOAUTH".to_owned(), 1), ("WRONGTYPE".to_owned(), 1)]);
         assert_eq!(statistics.errors(), errors);
-        let expected = r#"{"get": {"calls": :2, "histogram_usec": {:16: :1, :33: :2}}}"#;
+        let expected = r#"{"get": {"calls": :3, "histogram_usec": {:16: :1, :33: :3}}}"#;
         assert_eq!(show(&statistics.histograms(&[])), expected);
         assert_eq!(show(&statistics.histograms(&[b"GET", b"set", b"nosuch"])), expected);
         assert_eq!(show(&statistics.histograms(&[b"set"])), "{}");
@@ -191,8 +193,8 @@ mod tests {
     #[test]
     fn the_kinds_of_errors_are_bounded() {
         let statistics = Statistics::default();
-        (0..2 * MAX_ERRORS).for_each(|code| statistics.error(&Error::new(format!("E{code} no"))));
-        statistics.error(&Error::fixed("E0 no"));
+        let other = (0..2 * MAX_ERRORS).map(|code| (Error::new(format!("E{code} no")), 1));
+        statistics.count_errors(other.chain([(Error::fixed("E0 no"), 1)]));
         let errors = statistics.errors();
         assert_eq!((errors.len(), errors["E0"]), (MAX_ERRORS, 2));
     }

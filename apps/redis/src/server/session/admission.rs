@@ -56,7 +56,6 @@ impl<R: Replica> Session<R> {
         if is_exec {
             // It is open, since something was queued.
             let _ = self.transaction.discard();
-            self.client.details().queued = None;
             let reason = OUT_OF_MEMORY;
             return Err(Error::new(format!("EXECABORT Transaction discarded because of: {reason}")));
         }
@@ -68,13 +67,19 @@ impl<R: Replica> Session<R> {
         self.transaction.is_open() && !requests::is_done_in_transaction(spec)
     }
 
-    /// Whether a request waits for the end of a pause.
-    pub(super) fn is_paused(&self, spec: &Spec, words: &[&[u8]]) -> bool {
-        let pause = &self.operations.pause;
-        let is_write = || {
-            matches!(spec.run, CommandFn::Write(_) | CommandFn::Block(_))
-                || (spec.name == "exec" && self.transaction.writes())
-        };
-        pause.holds(true) && pause.holds(is_write()) && !is_unpause(words)
+    /// Whether a request waits for the end of a pause as one that may change the state, or as another. `None` if it
+    /// does not wait.
+    pub(super) fn paused_as(&self, spec: &Spec, words: &[&[u8]]) -> Option<bool> {
+        if !self.is_paused(true) {
+            return None;
+        }
+        let is_write = matches!(spec.run, CommandFn::Write(_) | CommandFn::Block(_))
+            || (spec.name == "exec" && self.transaction.writes());
+        (self.is_paused(is_write) && !is_unpause(words)).then_some(is_write)
+    }
+
+    /// Whether a pause holds requests that may change the state, or others.
+    pub(in crate::server) fn is_paused(&self, is_write: bool) -> bool {
+        self.operations.pause.holds(is_write)
     }
 }

@@ -1,8 +1,8 @@
 //! The time from each request to its answer, for the server's statistics and `SLOWLOG`; and the view of `MONITOR`.
 //!
 //! The clock is read once for the requests that arrive together, and once for the answers that are known together. So
-//! requests of one pipeline are measured together. If they are slow, `SLOWLOG` lists one of each command in a row: the
-//! others would say the same, push out other entries, and cost time where there is too little already.
+//! requests of one pipeline are measured and counted together. If they are slow, `SLOWLOG` lists one of each command in
+//! a row: the others would say the same, push out other entries, and cost time where there is too little already.
 
 use std::{
     collections::VecDeque,
@@ -10,15 +10,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Replica, Session, SessionStep, Taken};
+use super::{Replica, Session, SessionStep, Taken, answered::error_of};
 use crate::{
     Reply,
     command::Spec,
-    server::{
-        monitor,
-        operations::{Excerpt, Operations},
-        subscriptions::CutOff,
-    },
+    server::{mail::MAX_MAIL_BYTES, monitor, operations::Excerpt, subscriptions::CutOff},
+    words,
 };
 
 /// The requests whose answers are owed.
@@ -36,11 +33,8 @@ pub(super) struct PendingAnswers {
     current: Option<Asked>,
     /// Its line, if there are monitors; `None` if it is too long for any.
     line: Option<Option<String>>,
-    /// The times of the requests taken, and of the answers known, in this batch.
+    /// The time of the requests taken in this batch.
     batch: Option<Duration>,
-    answers: Option<Duration>,
-    /// The place of the command of the last slow request among these answers.
-    slow: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -60,7 +54,12 @@ impl PendingAnswers {
     }
 
     pub(super) fn begin_batch(&mut self) {
-        (self.batch, self.answers, self.slow) = (None, None, None);
+        self.batch = None;
+    }
+
+    /// Takes out the line of the request that is being taken, if there are monitors.
+    pub(super) fn take_line(&mut self) -> Option<Option<String>> {
+        self.line.take()
     }
 
     /// Notes that a transaction's answer is owed.
@@ -145,19 +144,19 @@ impl<R: Replica> Session<R> {
     /// Begins to take a request.
     pub(super) fn begin(&mut self, spec: &'static Spec, request: &[u8], words: &[&[u8]]) {
         let at = self.batch_time();
+        // A queued request is called once its transaction is carried out.
+        if self.is_queued(spec) {
+            return;
+        }
         let redacted = monitor::redacted(spec, words);
         if self.subscriptions.hub().is_monitored() && !spec.flags.is_admin {
             let words = redacted.as_deref().unwrap_or(words);
             self.pending.line = Some(monitor::line(self.replica.now_us(), self.client.peer(), words));
         }
-        // A queued request is called once its transaction is carried out.
-        if self.is_queued(spec) {
-            return;
-        }
         let excerpts = &mut self.pending.excerpts;
         let excerpt = match &redacted {
             _ if self.operations.slow_log.slower_than_us() < 0 => Excerpt::NONE,
-            Some(words) => Excerpt::write(&crate::words::join(words), words, excerpts),
+            Some(words) => Excerpt::write(&words::join(words), words, excerpts),
             None => Excerpt::write(request, words, excerpts),
         };
         self.pending.current = Some(Asked { spec, excerpt, at });
@@ -168,36 +167,70 @@ impl<R: Replica> Session<R> {
         *self.pending.batch.get_or_insert_with(|| self.replica.uptime())
     }
 
-    /// Counts the answer that is owed first, and the time that it took.
-    fn measure(&mut self, answer: &Reply) {
-        let Some(Some(Asked { spec, excerpt, at })) = self.pending.asked.pop_front() else {
-            if let Reply::Error(error) = answer {
-                self.operations.statistics.error(error);
+    /// The lines of the requests in the open transaction, if there are monitors; `None` for those that are too long for
+    /// any.
+    pub(super) fn queued_lines(&self) -> Vec<Option<String>> {
+        if !self.subscriptions.hub().is_monitored() {
+            return Vec::new();
+        }
+        let (now_us, mut lines, mut bytes) = (self.replica.now_us(), Vec::new(), 0);
+        for (spec, request) in self.transaction.requests().filter(|(spec, _)| !spec.flags.is_admin) {
+            let words = words::split(request).expect("the request was made of words");
+            let shown = monitor::redacted(spec, &words);
+            let line = monitor::line(now_us, self.client.peer(), shown.as_deref().unwrap_or(&words));
+            bytes += line.as_ref().map_or(MAX_MAIL_BYTES, String::len);
+            lines.push(line);
+            if bytes >= MAX_MAIL_BYTES {
+                // No monitor may lag behind so far.
+                return vec![None];
             }
-            return;
-        };
-        let now = *self.pending.answers.get_or_insert_with(|| self.replica.uptime());
-        let took = now.saturating_sub(at);
-        let Operations { statistics, slow_log, latency, .. } = &*self.operations;
-        statistics.call(spec, took, answer);
-        if spec.name == "exec"
-            && let Some(specs) = self.pending.transactions.pop_front()
-            && let Reply::Array(answers) = answer
-        {
-            // Nothing tells the requests' times apart.
-            let each = took / (specs.len().max(1) as u32);
-            specs.iter().zip(answers).for_each(|(spec, answer)| statistics.call(spec, each, answer));
         }
-        if slow_log.is_slow(spec, took) && self.pending.slow.replace(spec.place) != Some(spec.place) {
-            let since_1970 = Duration::from_millis(self.replica.now_ms());
-            let client = (self.client.peer().to_string(), self.client.details().name.clone());
-            let from = &self.pending.excerpts[self.pending.answered_bytes..];
-            slow_log.add(since_1970, took, (excerpt, from), client);
+        lines
+    }
+
+    /// Shows monitors a transaction: its requests, if they were carried out, and then `EXEC`.
+    pub(super) fn show_executed(&self, mut lines: Vec<Option<String>>, answer: &Reply) {
+        if !matches!(answer, Reply::Array(_)) {
+            lines.drain(..lines.len().saturating_sub(1));
         }
-        if latency.is_long(took) && !spec.flags.is_blocking {
-            let event = if spec.is_fast { "fast-command" } else { "command" };
-            latency.note(event, Duration::from_millis(self.replica.now_ms()), took);
+        lines.into_iter().for_each(|line| self.subscriptions.hub().show(line));
+    }
+
+    /// Notes the answer that is owed first, and the time that it took.
+    fn measure(&mut self, answer: &Reply) {
+        let error = error_of(answer);
+        if let Some(error) = error {
+            self.answered.add_error(error);
+        }
+        let Some(Some(Asked { spec, excerpt, at })) = self.pending.asked.pop_front() else { return };
+        let excerpts = &self.pending.excerpts[self.pending.answered_bytes..];
+        let now = || self.replica.uptime();
+        let took = self.answered.add((spec, at), error.is_some(), (excerpt, excerpts), &self.operations, now);
+        if !self.pending.transactions.is_empty() && spec.name == "exec" {
+            self.measure_transaction(took, answer);
         }
         self.pending.remove(excerpt);
+    }
+
+    /// Counts the requests of a transaction.
+    fn measure_transaction(&mut self, took: Duration, answer: &Reply) {
+        let Some(specs) = self.pending.transactions.pop_front() else { return };
+        let Reply::Array(answers) = answer else { return };
+        // Nothing tells the requests' times apart.
+        let each = took / (specs.len().max(1) as u32);
+        for (spec, answer) in specs.iter().zip(answers) {
+            let error = error_of(answer);
+            self.operations.statistics.count(spec, each, 1, u64::from(error.is_some()));
+            error.into_iter().for_each(|error| self.answered.add_error(error));
+        }
+    }
+
+    /// Counts the answers so far, so that all clients see them in the server's statistics.
+    pub(in crate::server) fn count_answers(&mut self) {
+        let Session { answered, operations, replica, client, .. } = self;
+        answered.count(operations, || {
+            let since_1970 = Duration::from_millis(replica.now_ms());
+            (since_1970, (client.peer().to_string(), client.details().name.clone()))
+        });
     }
 }

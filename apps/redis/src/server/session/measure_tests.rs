@@ -33,9 +33,22 @@ impl Bench {
         lines.iter().flat_map(&mut ask).collect()
     }
 
+    /// The requests that a monitor was shown since it was asked last.
+    fn seen(&mut self) -> String {
+        let mut out = Vec::new();
+        self.session.deliver_mail(10_000, &mut out).expect("it reads");
+        String::from_utf8(out).expect("it is text")
+    }
+
     fn slow(&self) -> String {
         show(&self.operations.slow_log.answer(&[b"slowlog", b"get"]).into())
     }
+}
+
+/// The words of the requests in a monitor's lines.
+fn words_of(seen: &str) -> String {
+    let lines = seen.lines().map(|line| line.split_once("] ").map_or("", |(_, words)| words).replace('"', ""));
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 #[test]
@@ -123,6 +136,40 @@ fn of_the_same_requests_of_a_slow_pipeline_one_is_logged() {
 }
 
 #[test]
+fn the_clock_is_read_for_a_pipeline_and_not_for_each_request() {
+    let mut bench = with_room(100);
+    bench.operations.slow_log.set_slower_than_us(5000);
+    bench.operations.latency.set_threshold_ms(5);
+    let lines: Vec<_> = ["incr a", "get a", "time", "set k v", "append k v"].into_iter().cycle().take(100).collect();
+    bench.take_all(&lines);
+    bench.wait(5);
+    bench.deliver(100);
+    bench.puppet.0.borrow_mut().clock_reads = 0;
+    assert_eq!(bench.answers().len(), 100);
+    assert_eq!(bench.puppet.0.borrow().clock_reads, 2, "the time that passed, and the time since 1970");
+    for name in ["incr", "get", "time", "set", "append"] {
+        assert!(bench.counts(name).starts_with("calls=20,usec=100000,"), "{name}: {}", bench.counts(name));
+    }
+    assert_eq!(bench.slow().matches("5000").count(), 10, "as many as the log holds");
+    assert!(bench.slow().starts_with("[[:99, "));
+}
+
+#[test]
+fn more_commands_than_are_kept_apart_are_counted_all_the_same() {
+    let mut bench = with_room(100);
+    let names = ["incr", "decr", "strlen", "get", "exists", "ttl", "pttl", "type", "llen", "scard", "hlen", "zcard"];
+    for _ in 0..3 {
+        let lines: Vec<_> = names.iter().map(|name| format!("{name} a")).collect();
+        bench.take_all(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    bench.deliver(100);
+    assert_eq!(bench.answers().len(), 36);
+    for name in names {
+        assert!(bench.counts(name).starts_with("calls=3,"), "{name}: {}", bench.counts(name));
+    }
+}
+
+#[test]
 fn a_long_event_is_noted_by_its_kind() {
     let mut bench = with_room(10);
     bench.operations.latency.set_threshold_ms(10);
@@ -154,29 +201,47 @@ fn a_monitor_sees_what_others_ask_but_no_password() {
     let mut bench = with_room(10);
     assert_eq!(bench.ask(&["monitor"]), ["OK"]);
     bench.puppet.0.borrow_mut().answers_looks = true;
-    bench.ask_each(&[
-        "get a",
-        "nosuch",
-        "get",
-        "hello 3 auth default secret",
-        "config get x",
-        "multi",
-        "incr a",
-        "exec",
-    ]);
-    bench.deliver(1);
-    assert_eq!(bench.answers().len(), 1);
-    let mut out = Vec::new();
-    assert_eq!(bench.session.deliver_mail(10_000, &mut out), Ok(true));
-    let seen = String::from_utf8(out).expect("it is text");
-    let lines: Vec<_> = seen.lines().map(|line| line.split_once("] ").map_or("", |(_, words)| words)).collect();
-    let hello = r#""hello" "3" "auth" "(redacted)" "(redacted)""#;
-    assert_eq!(lines, [r#""get" "a""#, hello, r#""multi""#, r#""incr" "a""#, r#""exec""#]);
+    bench.ask_each(&["get a", "nosuch", "get", "hello 3 auth default secret", "config get x", "echo hi"]);
+    let seen = bench.seen();
     assert!(seen.starts_with("+0.001001 [0 127.0.0.1:1] "), "{seen}");
+    assert_eq!(words_of(&seen), "get a; hello 3 auth (redacted) (redacted); echo hi");
     assert!(bench.ask(&["multi", "monitor"])[1].starts_with("-ERR Command not allowed inside a transaction"));
     bench.ask_each(&["discard", "reset", "get a"]);
     assert!(!bench.hub.is_monitored());
     assert_eq!(bench.session.deliver_mail(10_000, &mut Vec::new()), Ok(false));
+}
+
+#[test]
+fn a_monitor_sees_the_requests_of_a_transaction_once_they_were_carried_out() {
+    let mut bench = with_room(10);
+    bench.ask(&["monitor"]);
+    bench.take_all(&["multi", "incr a", "exec"]);
+    assert_eq!(words_of(&bench.seen()), "multi");
+    assert_eq!(bench.take("incr b"), Taken::NotYet, "it is shown behind them");
+    bench.deliver(2);
+    assert_eq!(bench.answers(), ["OK", "QUEUED", "[:0]"]);
+    assert_eq!(words_of(&bench.seen()), "incr a; exec");
+    assert_eq!(bench.ask(&["multi", "time", "incr a", "config get x", "get b", "exec"]).len(), 6);
+    assert_eq!(words_of(&bench.seen()), "multi; time; incr a; get b; exec");
+    // A transaction of the server alone, one that was given up, one that was refused, and one with a changed key.
+    bench.ask_each(&["multi", "time", "exec", "multi", "incr a", "discard", "multi", "incr a", "get", "exec"]);
+    assert_eq!(words_of(&bench.seen()), "multi; time; exec; multi; discard; multi; exec");
+    bench.puppet.0.borrow_mut().has_changed = true;
+    bench.deliver(3);
+    assert_eq!(bench.ask(&["multi", "incr a", "exec"]), ["OK", "QUEUED", "nil[]"]);
+    assert_eq!(words_of(&bench.seen()), "multi; exec");
+}
+
+#[test]
+fn a_transaction_that_is_longer_than_a_monitor_may_lag_ends_the_monitor_alone() {
+    let mut bench = with_room(10);
+    let mut monitor = Subscriptions::new(&bench.hub, 8, bench.session.client.bell());
+    monitor.monitor();
+    bench.session.transaction = Transaction::new(1 << 30);
+    bench.ask(&["multi"]);
+    let line = format!("echo {}", "x".repeat(20 << 20));
+    bench.ask(&[&line, &line, "exec"]);
+    assert!(monitor.deliver(Protocol::Resp2, 10_000, &mut Vec::new()).is_err());
 }
 
 #[test]
@@ -202,8 +267,9 @@ fn a_pause_holds_writes_or_all_and_its_end_lets_them_go_on() {
     };
     pause("client pause 100000 write");
     for line in ["incr a", "exec", "publish c x"] {
-        assert_eq!(bench.take(line), Taken::NotYet, "{line}");
+        assert_eq!(bench.take(line), Taken::Paused { is_write: true }, "{line}");
     }
+    assert!(bench.session.is_paused(true) && !bench.session.is_paused(false));
     assert_eq!(bench.ask_each(&["discard", "get a", "time"]).len(), 3);
     assert_eq!(bench.ask(&["multi", "get a"]), ["OK", "QUEUED"]);
     assert_eq!(bench.ask(&["discard"]), ["OK"]);
@@ -213,7 +279,7 @@ fn a_pause_holds_writes_or_all_and_its_end_lets_them_go_on() {
     let all = [&b"client"[..], b"pause", b"100000"];
     assert_eq!(bench.operations.pause.answer(&all), Some(Ok(Reply::OK)));
     for line in ["get a", "time", "client list", "multi"] {
-        assert_eq!(bench.take(line), Taken::NotYet, "{line}");
+        assert_eq!(bench.take(line), Taken::Paused { is_write: false }, "{line}");
     }
     assert_eq!(bench.take("CLIENT UNPAUSE"), Taken::Yes, "or nobody could end it");
     assert!(bench.counts("time").starts_with("calls=1,"), "what waits is not counted twice");

@@ -12,6 +12,7 @@
 //! - Nothing is taken behind a request that may *wait for an element*, until that is answered.
 
 mod admission;
+mod answered;
 mod look;
 mod measure;
 #[cfg(test)]
@@ -30,11 +31,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use self::{answered::AnsweredBatch, measure::PendingAnswers, waiting::Wait};
 pub(super) use self::{
     look::Look,
     replica::{Replica, ServerReport, Write},
 };
-use self::{measure::PendingAnswers, waiting::Wait};
 use super::{
     connected_client::ConnectedClient,
     operations::Operations,
@@ -72,6 +73,10 @@ pub(super) enum Taken {
     Yes,
     /// The request must wait for earlier ones.
     NotYet,
+    /// The request waits for the end of a pause that holds such requests: those that may change the state, or others.
+    Paused {
+        is_write: bool,
+    },
 }
 
 /// The bytes from which a command is handed over by another thread. It is copied twice, for which other connections
@@ -93,6 +98,8 @@ pub(super) struct Session<R: Replica> {
     owed_bytes: usize,
     /// The requests of the owed answers.
     pending: PendingAnswers,
+    /// The answers that were given since they were last counted.
+    answered: AnsweredBatch,
     /// The number of owed writes, and the bytes of their requests.
     writes: usize,
     write_bytes: usize,
@@ -129,8 +136,16 @@ struct Sent<R: Replica> {
     write: R::Write,
     /// The bytes of the request.
     bytes: usize,
-    /// The requests of a transaction that the server itself answers.
-    locals: Option<Locals>,
+    /// The server's own part in a transaction.
+    exec: Option<Executing>,
+}
+
+/// A transaction on its way.
+struct Executing {
+    /// The requests that the server itself answers.
+    locals: Locals,
+    /// The lines of its requests and of `EXEC`, if there are monitors; `None` for those that are too long for any.
+    lines: Vec<Option<String>>,
 }
 
 impl<R: Replica> Session<R> {
@@ -154,6 +169,7 @@ impl<R: Replica> Session<R> {
             owed: VecDeque::new(),
             owed_bytes: 0,
             pending: PendingAnswers::default(),
+            answered: AnsweredBatch::default(),
             writes: 0,
             write_bytes: 0,
             queries: Look::default(),
@@ -203,11 +219,12 @@ impl<R: Replica> Session<R> {
     }
 
     /// Whether later requests may depend on the last owed answer: keys are about to be watched, a request may wait for
-    /// an element, or the server itself has to add to the answer of a transaction.
+    /// an element, or the server itself has to add to the answer of a transaction. The requests of a transaction are
+    /// shown to monitors once it was carried out, and before later ones.
     fn is_awaited(&self) -> bool {
         match self.owed.back() {
             Some(Owed::Watch(_) | Owed::Wait(_)) => true,
-            Some(Owed::Write(sent)) => sent.locals.as_ref().is_some_and(|locals| !locals.is_empty()),
+            Some(Owed::Write(Sent { exec: Some(exec), .. })) => !exec.locals.is_empty() || !exec.lines.is_empty(),
             _ => false,
         }
     }
@@ -216,11 +233,12 @@ impl<R: Replica> Session<R> {
     pub(super) fn begin_batch(&mut self) {
         self.clock_ms = 0;
         self.pending.begin_batch();
+        self.answered.begin();
     }
 
-    /// Shows other clients the last command.
+    /// Shows other clients the last command, and the transaction.
     pub(super) fn note(&self) {
-        self.client.note(self.command);
+        self.client.note(self.command, self.transaction.queued());
     }
 
     fn clock_ms(&mut self) -> u64 {
@@ -234,7 +252,6 @@ impl<R: Replica> Session<R> {
     fn take_request(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
         let words = words::split(request).expect("the request was made of words");
         let spec = match self.check(&words) {
-            Ok(spec) if self.is_paused(spec, &words) => return Taken::NotYet,
             Ok(spec) => spec,
             Err(_) if requests::is_of_a_browser(&words) => {
                 tracing::warn!(
@@ -249,28 +266,43 @@ impl<R: Replica> Session<R> {
                 return Taken::Yes;
             }
         };
+        if let Some(is_write) = self.paused_as(spec, &words) {
+            return Taken::Paused { is_write };
+        }
+        let is_queued = self.is_queued(spec);
+        if !is_queued && !self.may_take(spec, context) {
+            return Taken::NotYet;
+        }
+        // From here on it is certain to be taken, so this is done once for each request.
         self.begin(spec, request, &words);
         self.command = spec.name;
-        let is_queued = self.is_queued(spec);
         if matches!(spec.run, CommandFn::Local) && !is_queued {
-            return self.take_local(spec, &words, context);
+            self.take_local(spec, &words);
+            return Taken::Yes;
         }
         drop(words);
         match spec.run {
-            _ if is_queued => {
-                self.queue(spec, request);
-                Taken::Yes
-            }
-            CommandFn::Read(_) => self.take_read(spec, request, context),
-            CommandFn::Block(read) => self.take_waiting(read, request, context),
-            CommandFn::Write(_) | CommandFn::Local => self.take_write(request, context),
+            _ if is_queued => self.queue(spec, request),
+            CommandFn::Read(_) => self.take_read(spec, request),
+            CommandFn::Block(read) => self.take_waiting(read, request),
+            CommandFn::Write(_) | CommandFn::Local => self.take_write(request),
+        }
+        Taken::Yes
+    }
+
+    /// Whether nothing is under way for which a request of this command must wait.
+    fn may_take(&mut self, spec: &Spec, context: &mut Context<'_>) -> bool {
+        match spec.run {
+            CommandFn::Local if spec.name == "exec" => self.may_write(context),
+            CommandFn::Local => self.is_idle() || !requests::waits(spec),
+            CommandFn::Read(_) if self.writes == 0 => !self.is_looking() && !self.queries.is_full(),
+            // A turn in the order costs less than waiting for the earlier writes.
+            CommandFn::Read(_) => spec.is_fast && self.may_write(context),
+            CommandFn::Block(_) | CommandFn::Write(_) => self.may_write(context),
         }
     }
 
-    fn take_write(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
-        if !self.may_write(context) {
-            return Taken::NotYet;
-        }
+    fn take_write(&mut self, request: &mut Vec<u8>) {
         let bytes = request.len();
         let answered_by = self.replica.answered_by();
         let command = StoreCommand::Run { at_ms: self.clock_ms(), request: mem::take(request), answered_by };
@@ -283,21 +315,15 @@ impl<R: Replica> Session<R> {
             }
             write
         };
-        self.owe_write(Sent { write, bytes, locals: None });
-        Taken::Yes
+        self.owe_write(Sent { write, bytes, exec: None });
     }
 
-    fn take_read(&mut self, spec: &Spec, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
+    fn take_read(&mut self, spec: &Spec, request: &mut Vec<u8>) {
         if self.writes > 0 {
-            // A turn in the order costs less than waiting for the earlier writes.
-            return if spec.is_fast { self.take_write(request, context) } else { Taken::NotYet };
-        }
-        if self.is_looking() || self.queries.is_full() {
-            return Taken::NotYet;
+            return self.take_write(request);
         }
         self.queries.push(request, spec.is_fast);
         self.owed.push_back(Owed::Look);
-        Taken::Yes
     }
 
     /// Whether nothing is under way that a write must not overtake.
@@ -440,9 +466,8 @@ impl<R: Replica> Session<R> {
         self.writes -= 1;
         self.write_bytes -= sent.bytes;
         let reply = Reply::from(result);
-        match sent.locals {
-            None => reply,
-            Some(locals) => locals.join(reply, |request| self.answer_queued(request)),
-        }
+        let Some(Executing { locals, lines }) = sent.exec else { return reply };
+        self.show_executed(lines, &reply);
+        locals.join(reply, |request| self.answer_queued(request))
     }
 }

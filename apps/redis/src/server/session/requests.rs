@@ -1,8 +1,6 @@
 //! The requests that concern the session itself.
 
-use std::task::Context;
-
-use super::{LARGE_BYTES, Owed, Replica, Sent, ServerReport, Session, Taken};
+use super::{Executing, LARGE_BYTES, Owed, Replica, Sent, ServerReport, Session};
 use crate::{
     Error, Reply,
     command::{self, CommandFn, Spec},
@@ -35,7 +33,7 @@ pub(super) fn is_of_a_browser(words: &[&[u8]]) -> bool {
 }
 
 /// Whether a request waits until all earlier ones were answered.
-fn waits(spec: &Spec) -> bool {
+pub(super) fn waits(spec: &Spec) -> bool {
     matches!(spec.name, "watch" | "wait" | "reset") || spec.flags.is_no_multi
 }
 
@@ -60,7 +58,6 @@ impl<R: Replica> Session<R> {
             return self.refuse(Error::fixed("ERR Command not allowed inside a transaction"));
         }
         let answer = self.transaction.queue(request, spec).map(|()| Reply::status("QUEUED"));
-        self.client.details().queued = self.transaction.queued();
         self.owe(answer.into());
     }
 
@@ -76,14 +73,9 @@ impl<R: Replica> Session<R> {
         }
     }
 
-    pub(super) fn take_local(&mut self, spec: &'static Spec, words: &[&[u8]], context: &mut Context<'_>) -> Taken {
-        if waits(spec) && !self.is_idle() {
-            return Taken::NotYet;
-        }
-        self.note();
+    pub(super) fn take_local(&mut self, spec: &'static Spec, words: &[&[u8]]) {
         if let Some(report) = report(spec, words) {
-            self.owed.push_back(Owed::Info(self.replica.info(report)));
-            return Taken::Yes;
+            return self.owed.push_back(Owed::Info(self.replica.info(report)));
         }
         let answer = match spec.name {
             "ping" if self.protocol == Protocol::Resp2 && !self.subscriptions.is_empty() => {
@@ -92,8 +84,8 @@ impl<R: Replica> Session<R> {
             }
             "multi" => self.transaction.open().map(|()| Reply::OK).into(),
             "discard" => self.transaction.discard().map(|()| Reply::OK).into(),
-            "exec" => match self.exec(context) {
-                Ok(taken) => return taken,
+            "exec" => match self.exec() {
+                Ok(()) => return,
                 Err(error) => Reply::Error(error),
             },
             "watch" if self.transaction.is_open() => {
@@ -102,8 +94,7 @@ impl<R: Replica> Session<R> {
             "watch" => {
                 let keys = words[1..].iter().map(|key| key.to_vec()).collect();
                 let clock_ms = self.clock_ms();
-                self.owed.push_back(Owed::Watch(self.replica.watch(keys, clock_ms)));
-                return Taken::Yes;
+                return self.owed.push_back(Owed::Watch(self.replica.watch(keys, clock_ms)));
             }
             "unwatch" => {
                 self.transaction.unwatch();
@@ -116,52 +107,49 @@ impl<R: Replica> Session<R> {
                 Reply::OK
             }
             "shutdown" => match self.operations.shutdown.ask(words) {
-                Ok(()) => {
-                    self.end(None);
-                    return Taken::Yes;
-                }
+                Ok(()) => return self.end(None),
                 Err(error) => Reply::Error(error),
             },
             "auth" => self.auth(words).map(|()| Reply::OK).into(),
             "hello" => self.hello(words).into(),
             "reset" => self.reset(),
-            "quit" => {
-                self.end(Some(Reply::OK));
-                return Taken::Yes;
-            }
+            "quit" => return self.end(Some(Reply::OK)),
             "subscribe" => return self.subscribe(TopicKind::Channel, &words[1..]),
             "psubscribe" => return self.subscribe(TopicKind::Pattern, &words[1..]),
             "unsubscribe" => return self.unsubscribe(TopicKind::Channel, &words[1..]),
             "punsubscribe" => return self.unsubscribe(TopicKind::Pattern, &words[1..]),
+            "client" => {
+                // It may ask for what others see of it.
+                self.note();
+                self.replica.local(&self.client, spec, words)
+            }
             _ => self.replica.local(&self.client, spec, words),
         };
-        self.client.details().queued = self.transaction.queued();
         self.owe(answer);
-        Taken::Yes
     }
 
-    fn exec(&mut self, context: &mut Context<'_>) -> Result<Taken, Error> {
-        if !self.may_write(context) {
-            return Ok(Taken::NotYet);
-        }
+    fn exec(&mut self) -> Result<(), Error> {
+        let mut lines = self.queued_lines();
         self.pending.push_transaction(self.transaction.take_specs());
         let now_ms = self.clock_ms();
-        let exec = self.transaction.exec(now_ms, self.replica.answered_by());
-        self.client.details().queued = None;
-        match exec? {
+        match self.transaction.exec(now_ms, self.replica.answered_by())? {
             Exec::Command { command, bytes, locals } => {
                 let write = match bytes {
                     ..=LARGE_BYTES => self.replica.write(&command),
                     _ => self.replica.write_large(command),
                 };
-                self.owe_write(Sent { write, bytes, locals: Some(locals) });
+                lines.extend(self.pending.take_line());
+                self.owe_write(Sent { write, bytes, exec: Some(Executing { locals, lines }) });
             }
             Exec::Locals(locals) => {
+                lines.into_iter().for_each(|line| self.subscriptions.hub().show(line));
+                // Its own requests see it without the transaction.
+                self.note();
                 let answer = locals.join(Reply::Array(Vec::new()), |request| self.answer_queued(request));
                 self.owe(answer);
             }
         }
-        Ok(Taken::Yes)
+        Ok(())
     }
 
     /// Answers `WAIT`. An answered write is at every member, so there is nothing to wait for.
@@ -258,7 +246,7 @@ impl<R: Replica> Session<R> {
         Reply::status("RESET")
     }
 
-    fn subscribe(&mut self, kind: TopicKind, topics: &[&[u8]]) -> Taken {
+    fn subscribe(&mut self, kind: TopicKind, topics: &[&[u8]]) {
         match self.replica.has_no_messages() {
             // No message would ever arrive.
             Some(error) => self.owe(Reply::Error(error)),
@@ -268,10 +256,9 @@ impl<R: Replica> Session<R> {
             }),
         }
         self.count_subscriptions();
-        Taken::Yes
     }
 
-    fn unsubscribe(&mut self, kind: TopicKind, topics: &[&[u8]]) -> Taken {
+    fn unsubscribe(&mut self, kind: TopicKind, topics: &[&[u8]]) {
         let mut said = Vec::new();
         match self.subscriptions.unsubscribe(kind, topics, &mut said) {
             Ok(()) => said.into_iter().for_each(|said| self.owe(said)),
@@ -279,7 +266,6 @@ impl<R: Replica> Session<R> {
             Err(CutOff) => self.end(None),
         }
         self.count_subscriptions();
-        Taken::Yes
     }
 
     fn count_subscriptions(&self) {

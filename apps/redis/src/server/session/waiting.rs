@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::{LARGE_BYTES, Owed, Replica, Session, Taken};
+use super::{LARGE_BYTES, Owed, Replica, Session};
 use crate::{
     Error, Reply,
     command::BlockFn,
@@ -43,25 +43,19 @@ enum WaitPhase<R: Replica> {
 }
 
 impl<R: Replica> Session<R> {
-    pub(super) fn take_waiting(&mut self, read: BlockFn, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
+    pub(super) fn take_waiting(&mut self, read: BlockFn, request: &mut Vec<u8>) {
         let timeout = {
             let words = words::split(request).expect("the request was made of words");
             self.replica.may_wait().and_then(|()| Ok(read(&words)?.timeout()))
         };
         let timeout = match timeout {
             Ok(timeout) => timeout,
-            Err(error) => {
-                self.owe(Reply::Error(error));
-                return Taken::Yes;
-            }
+            Err(error) => return self.owe(Reply::Error(error)),
         };
         // A longer one would be copied beside this thread, so that its cancellation could come first.
         if request.len() > LARGE_BYTES {
-            self.owe(Reply::Error(Error::fixed("ERR a request that may wait has at most 1 MiB: name fewer keys")));
-            return Taken::Yes;
-        }
-        if !self.may_write(context) {
-            return Taken::NotYet;
+            return self
+                .owe(Reply::Error(Error::fixed("ERR a request that may wait has at most 1 MiB: name fewer keys")));
         }
         let ticket = self.hub.waits.open(self.client.bell());
         let command =
@@ -69,7 +63,6 @@ impl<R: Replica> Session<R> {
         let write = self.replica.write(&command);
         let timer = timeout.map(|timeout| self.replica.timer(timeout));
         self.owed.push_back(Owed::Wait(Wait { ticket, timer, phase: WaitPhase::Sent(write) }));
-        Taken::Yes
     }
 
     /// Whether the oldest request that was not answered waits for an element.

@@ -59,7 +59,9 @@ impl Bench {
             Poll::Ready(SessionStep::Answer(answer)) => Some(crate::testing::show(&answer)),
             _ => None,
         };
-        std::iter::from_fn(next).collect()
+        let answers = std::iter::from_fn(next).collect();
+        self.session.count_answers();
+        answers
     }
 
     /// The answers to requests, none of which has to wait.

@@ -22,6 +22,10 @@ pub(in crate::server::session) struct Strings {
     pub(in crate::server::session) looks: Vec<usize>,
     pub(in crate::server::session) answers_looks: bool,
     pub(in crate::server::session) has_ended: bool,
+    /// Whether a watched key has changed, so that no transaction is carried out.
+    pub(in crate::server::session) has_changed: bool,
+    /// The number of times that a clock was read.
+    pub(in crate::server::session) clock_reads: usize,
     /// The length of the answers to reads, in bytes; `None` for a number.
     pub(in crate::server::session) answer_bytes: usize,
     pub(in crate::server::session) password: Option<&'static str>,
@@ -54,6 +58,7 @@ impl Future for FakeWrite {
         }
         match self.number {
             Some(number) if number <= strings.delivered => Poll::Ready(Ok(match &strings.submitted[number - 1] {
+                StoreCommand::Transaction { .. } if strings.has_changed => Reply::NullArray,
                 StoreCommand::Transaction { requests, .. } => Reply::Array(vec![Reply::Integer(0); requests.len()]),
                 command if is_of_wait(command) => {
                     let place = strings.submitted[..number - 1].iter().filter(|command| is_of_wait(command)).count();
@@ -122,12 +127,14 @@ impl Replica for Puppet {
     type Info = std::future::Ready<Reply>;
     type Timer = FakeTimer;
     fn now_ms(&self) -> u64 {
+        self.0.borrow_mut().clock_reads += 1;
         1
     }
     fn now_us(&self) -> u64 {
         1001
     }
     fn uptime(&self) -> Duration {
+        self.0.borrow_mut().clock_reads += 1;
         self.0.borrow().uptime
     }
     fn timer(&self, after: Duration) -> FakeTimer {
