@@ -68,6 +68,8 @@ pub enum WaitEnd {
     Dropped,
     /// The replica got its state from another one, so it is unknown whether something was taken.
     Lost,
+    /// The group goes on without the replica, which does not learn whether something was taken.
+    Outside,
 }
 
 /// A request that waits.
@@ -208,10 +210,7 @@ impl FrozenWaiters {
         out.number(self.all.len() as u64);
         for (id, Waiter { number, kind, request, keys }) in &self.all {
             [u64::from(id.node.0), id.ticket, *number].into_iter().for_each(|number| out.number(number));
-            out.byte(match kind {
-                Awaited::List => 0,
-                Awaited::SortedSet => 1,
-            });
+            out.byte(u8::from(*kind == Awaited::SortedSet));
             [keys.start, keys.end].into_iter().for_each(|place| out.number(place as u64));
             out.bytes(request);
             out.spill(to)?;
@@ -487,7 +486,7 @@ mod tests {
                     let told: Vec<_> = told.into_iter().map(|(ticket, end)| match end {
                         WaitEnd::Served(reply) => (node, ticket, Some(element(&reply))),
                         WaitEnd::Dropped => (node, ticket, None),
-                        WaitEnd::Lost => panic!("nothing is lost"),
+                        WaitEnd::Lost | WaitEnd::Outside => panic!("nothing is lost"),
                     }).collect();
                     let of_node: Vec<_> = expected.iter().copied().filter(|(of, ..)| *of == node).collect();
                     prop_assert_eq!(told, of_node, "{:?}", op);

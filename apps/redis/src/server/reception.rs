@@ -25,6 +25,7 @@ use super::{
     subscriptions::Hub,
     wake::{Bell, Bells},
 };
+use crate::keyspace::WaitEnd;
 
 /// The pause when the system gives no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -140,12 +141,20 @@ impl Reception {
             // A client whose requests are paused is not idle.
             let timeout = self.settings.timeout_seconds().filter(|_| !self.operations.pause.holds(true));
             self.clients.count_second(timeout);
+            self.end_waits_outside(back);
             let Some(reason) = back.has_no_messages() else { continue };
-            self.hub.waits.lose_all();
+            self.hub.waits.end_all(&WaitEnd::Lost);
             // A listener asks nothing, and would wait for ever without learning why.
             if let clients @ 1.. = self.clients.dismiss_listeners() {
                 tracing::warn!(%reason, clients, "closing the subscribers' connections");
             }
+        }
+    }
+
+    /// Ends the waits at a replica that its group goes on without: it may be long until it is back.
+    fn end_waits_outside(&self, back: &impl Replica) {
+        if self.hub.waits.are_any() && back.is_outside() {
+            self.hub.waits.end_all(&WaitEnd::Outside);
         }
     }
 

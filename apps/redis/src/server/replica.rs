@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use squall::{Mode, Read, ReadError, Served, Submit, SubmitError};
+use squall::{Mode, Read, ReadError, Served, Submit, SubmitError, Unavailable};
 use tokio::{
     task::JoinHandle,
     time::{Sleep, sleep},
@@ -103,19 +103,18 @@ impl Replica for OwnReplica {
             let asked = Arc::clone(&server);
             // The engine answers this, and it may be busy.
             let status = tokio::task::spawn_blocking(move || asked.node.status()).await.ok().flatten();
-            let mut read = server.group.read(|_: &Served<Store>| ());
-            // While the group is served here, the read is at most pending.
-            let unserved = match Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Err(error)) => Some(error),
-                Poll::Ready(Ok(())) | Poll::Pending => None,
-            };
-            let member = Some(Membership { server: &server, status, store, unserved });
+            let member = Some(Membership { server: &server, status, store, unserved: unserved(&server) });
             info::answer(&report, &Facts { reception: &server.reception, member })
         })
     }
 
     fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         local::answer(&self.0.reception, client, spec, words).into()
+    }
+
+    fn is_outside(&self) -> bool {
+        let why = unserved(&self.0);
+        matches!(why, Some(ReadError::Unavailable { why: Unavailable::Dropped { .. } | Unavailable::Joining }))
     }
 
     fn others(&self) -> usize {
@@ -133,6 +132,16 @@ impl Replica for OwnReplica {
 
     fn admits(&self, user: &[u8], password: &[u8]) -> bool {
         self.0.reception.admits(user, password)
+    }
+}
+
+/// The reason why a replica can't serve its group now, if it can't.
+fn unserved(server: &Server) -> Option<ReadError> {
+    let mut read = server.group.read(|_: &Served<Store>| ());
+    // While the group is served here, the read is at most pending.
+    match Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Err(error)) => Some(error),
+        Poll::Ready(Ok(())) | Poll::Pending => None,
     }
 }
 

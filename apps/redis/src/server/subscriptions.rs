@@ -197,7 +197,7 @@ impl Publish for Hub {
     }
 
     fn tell_of_gap(&self) {
-        self.waits.lose_all();
+        self.waits.end_all(&WaitEnd::Lost);
         let topics = lock(&self.topics);
         let subscribers = topics.channels.values().chain(topics.patterns.values()).flat_map(BTreeMap::values);
         for subscriber in subscribers {

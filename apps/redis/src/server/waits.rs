@@ -71,9 +71,14 @@ impl Waits {
         }
     }
 
-    /// Notes that the ends of the present waits will not be learnt.
-    pub(super) fn lose_all(&self) {
-        lock(&self.open).values().for_each(|wait| wait.end(WaitEnd::Lost));
+    /// Ends the present waits, whose own ends will not be learnt.
+    pub(super) fn end_all(&self, end: &WaitEnd) {
+        lock(&self.open).values().for_each(|wait| wait.end(end.clone()));
+    }
+
+    /// Whether a client's request waits, or is about to.
+    pub(super) fn are_any(&self) -> bool {
+        !lock(&self.open).is_empty()
     }
 
     /// Forgets the tickets that were left behind, and those that will be: the replica's group has ended.
@@ -198,9 +203,11 @@ mod tests {
     #[test]
     fn a_wait_ends_once_and_only_its_own_client_learns_it() {
         let (waits, bell) = waits();
+        assert!(!waits.are_any());
         let (one, other) = (waits.open(&bell), waits.open(&bell));
+        assert!(waits.are_any());
         waits.end(one.number(), WaitEnd::Served(Reply::OK));
-        waits.lose_all();
+        waits.end_all(&WaitEnd::Lost);
         assert_eq!(one.take_end(), Some(WaitEnd::Served(Reply::OK)));
         assert_eq!(other.take_end(), Some(WaitEnd::Lost));
         waits.end(one.number().wrapping_sub(1), WaitEnd::Dropped);

@@ -155,6 +155,25 @@ fn a_client_of_a_replica_that_stood_still_is_told_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_client_of_a_replica_that_was_dropped_is_told_before_the_replica_is_taken_back() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    let dropped = &cluster.replicas[2];
+    // Whenever it is dropped soon again, it waits longer before it asks to join.
+    until("its client is told in the meantime", || {
+        let mut client = wait(dropped, &["BLPOP", "queue", "0"]);
+        dropped.signal(Signal::STOP);
+        until("the others have given it up", || cluster.replicas[0].info("members").as_deref() == Some("2"));
+        dropped.signal(Signal::CONT);
+        let told = next(&mut client);
+        assert!(told.starts_with("-UNBLOCKED ") || told.starts_with("-UNKNOWN "), "{told}");
+        until("it serves again", || dropped.info("state").as_deref() == Some("ok") && waiting_are(&cluster, 0));
+        told == "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+    });
+    cluster.stop();
+}
+
+#[test]
 fn many_that_wait_stand_in_nobodys_way() {
     const CLIENTS: usize = 300;
     let _turn = one_at_a_time();

@@ -289,7 +289,7 @@ impl Waiting {
                 self.note_given(&reply);
             }
             WaitEnd::Dropped => self.counts.dropped += 1,
-            WaitEnd::Lost => self.forget(node, ticket, true),
+            WaitEnd::Lost | WaitEnd::Outside => self.forget(node, ticket, true),
         }
     }
 

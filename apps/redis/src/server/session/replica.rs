@@ -65,6 +65,11 @@ pub(in crate::server) trait Replica {
     /// Answers a request that concerns neither the store nor the session.
     fn local(&self, client: &ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply;
 
+    /// Whether the group goes on without this replica, which may come back.
+    fn is_outside(&self) -> bool {
+        false
+    }
+
     /// The number of replicas besides this one.
     fn others(&self) -> usize;
 

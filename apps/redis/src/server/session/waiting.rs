@@ -19,6 +19,9 @@ use crate::{
 const DROPPED: Error =
     Error::fixed("UNBLOCKED this replica was dropped from its group, so the request waits no more: send it again");
 const LEAVING: Error = Error::fixed("UNBLOCKED this replica stops: ask another one");
+/// The answer of Redis to a client whose server no longer decides who gets an element.
+const OUTSIDE: Error =
+    Error::fixed("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)");
 /// The answer to a client whose wait's end is not known.
 const LOST: Error = Error::fixed(
     "UNKNOWN this replica missed a part of the group's order, so an element may have been taken for this request",
@@ -152,6 +155,8 @@ impl<R: Replica> Wait<R> {
                 self.ticket.close();
                 Err(Reply::Error(DROPPED))
             }
+            // The ticket stays open, so that the wait ends in the order too.
+            WaitEnd::Outside => Err(Reply::Error(OUTSIDE)),
             WaitEnd::Lost => Err(Reply::Error(LOST)),
         }
     }

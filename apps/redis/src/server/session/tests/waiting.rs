@@ -136,6 +136,18 @@ fn a_wait_whose_end_is_not_known_is_cancelled_and_said_to_be_unknown() {
 }
 
 #[test]
+fn who_waits_at_a_replica_that_its_group_has_dropped_is_told_and_waits_no_more() {
+    let mut bench = waiting(&[Reply::Waiting]);
+    bench.take_all(&["blpop l 0"]);
+    assert!(bench.answers().is_empty());
+    bench.hub.waits.end_all(&WaitEnd::Outside);
+    let told = "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+    assert_eq!(bench.answers(), [told]);
+    assert!(!bench.session.client.waits.is_set());
+    assert_eq!(bench.left_behind().len(), 1, "it ends in the order once the replica is back");
+}
+
+#[test]
 fn a_wait_that_a_view_has_ended_took_nothing() {
     let mut bench = waiting(&[Reply::Waiting]);
     bench.take_all(&["blpop l 0"]);
