@@ -96,6 +96,8 @@ pub enum Query {
         /// The keys.
         keys: Vec<Vec<u8>>,
     },
+    /// Whether the replica has more memory in use than its limit.
+    Memory,
 }
 
 /// A replica's answer to a [`Query`].
@@ -105,6 +107,11 @@ pub enum QueryAnswer {
     Looked(Vec<Reply>),
     /// The keys, in the order in which they were asked for.
     Watched(Vec<WatchedKey>),
+    /// Whether the replica has more memory in use than its limit.
+    Memory {
+        /// Whether it refuses its own clients' writes that need memory.
+        is_exceeded: bool,
+    },
 }
 
 /// A key that a transaction watches.

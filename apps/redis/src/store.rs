@@ -277,6 +277,7 @@ impl QueryService for Store {
             Archived::<Query>::Watch { clock_ms, keys } => {
                 QueryAnswer::Watched(keys.iter().map(|key| self.watch(key, clock_ms.to_native())).collect())
             }
+            Archived::<Query>::Memory => QueryAnswer::Memory { is_exceeded: self.keys.is_out_of_memory() },
         }
     }
 }

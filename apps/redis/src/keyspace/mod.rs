@@ -92,6 +92,11 @@ impl Keyspace {
         self.publisher = Some(publisher);
     }
 
+    /// Whether this replica's server has more memory in use than its limit.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.publisher.as_ref().is_some_and(|publisher| publisher.is_out_of_memory())
+    }
+
     /// Tells the publisher that messages are missing.
     pub(crate) fn tell_of_gap(&self) {
         if let Some(publisher) = &self.publisher {

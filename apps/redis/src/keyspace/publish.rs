@@ -17,6 +17,11 @@ pub trait Publish: Send + Sync {
     /// Notes that so many keys were removed because they had expired.
     fn count_expired(&self, _keys: usize) {}
 
+    /// Whether the server has more memory in use than its limit.
+    fn is_out_of_memory(&self) -> bool {
+        false
+    }
+
     /// Notes that the request of one of this replica's clients waits no more.
     fn end_wait(&self, _ticket: u64, _end: WaitEnd) {}
 }

@@ -2,14 +2,21 @@
 
 use std::{
     future::{Pending, Ready, pending, ready},
+    mem,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready as ready_or_return},
     time::Duration,
 };
 
-use squall::client::{Call, Client, ClientError};
-use tokio::net::TcpListener;
+use squall::{
+    Consistency,
+    client::{Call, Client, ClientError},
+};
+use tokio::{net::TcpListener, time::sleep};
 
 use super::{
     ServerOptions, connected_client,
@@ -28,6 +35,9 @@ use crate::{
     message::{AnsweredBy, Query, QueryAnswer, StoreCommand, WatchedKey},
 };
 
+/// The pause between two questions whether the replica takes writes that need memory.
+const MEMORY_PERIOD: Duration = Duration::from_millis(100);
+
 /// A server that stands outside the group, and asks any member that serves.
 #[derive(Debug)]
 pub struct FrontEnd {
@@ -40,13 +50,36 @@ impl FrontEnd {
     /// the number of replicas besides the one that answers, for `WAIT`.
     pub fn new(client: Client<Store>, options: ServerOptions, max_command_bytes: usize, others: usize) -> FrontEnd {
         let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes, false));
-        let back = Backstage { reception: Arc::clone(&reception), client, max_command_bytes, others };
+        let back = Backstage {
+            reception: Arc::clone(&reception),
+            client,
+            max_command_bytes,
+            others,
+            is_out_of_memory: Arc::default(),
+        };
         FrontEnd { reception, back }
     }
 
     /// Serves clients for ever, on a runtime of one thread.
     pub async fn serve(&self, listener: TcpListener) {
-        Arc::clone(&self.reception).serve(listener, self.back.clone()).await;
+        let clients = Arc::clone(&self.reception).serve(listener, self.back.clone());
+        tokio::join!(clients, self.watch_memory());
+    }
+
+    /// Asks the replica again and again whether it takes writes that need memory, while clients ask for something.
+    async fn watch_memory(&self) {
+        let mut commands = 0;
+        loop {
+            sleep(MEMORY_PERIOD).await;
+            let now = self.reception.counts.commands.get();
+            if mem::replace(&mut commands, now) == now {
+                continue;
+            }
+            let answer = self.back.client.query_as(Consistency::Local, &Query::Memory).await;
+            // Without an answer there are no writes either.
+            let is_exceeded = matches!(answer, Ok(QueryAnswer::Memory { is_exceeded: true }));
+            self.back.is_out_of_memory.store(is_exceeded, Ordering::Relaxed);
+        }
     }
 
     /// Waits until a client asks this front end to end.
@@ -62,6 +95,8 @@ struct Backstage {
     client: Client<Store>,
     max_command_bytes: usize,
     others: usize,
+    /// Whether the replica had more memory in use than its limit when it was asked last.
+    is_out_of_memory: Arc<AtomicBool>,
 }
 
 impl Replica for Backstage {
@@ -119,6 +154,10 @@ impl Replica for Backstage {
 
     fn local(&self, client: &connected_client::ConnectedClient, spec: &Spec, words: &[&[u8]]) -> Reply {
         local::answer(&self.reception, client, spec, words).into()
+    }
+
+    fn is_out_of_memory(&self) -> bool {
+        self.is_out_of_memory.load(Ordering::Relaxed)
     }
 
     fn others(&self) -> usize {
@@ -207,7 +246,7 @@ impl Future for Watching {
         let answer = ready_or_return!(Pin::new(&mut self.0).poll(context)).map_err(|error| failed(&error))?;
         Poll::Ready(match answer {
             QueryAnswer::Watched(watched) => Ok(watched),
-            QueryAnswer::Looked(_) => Err(other_version()),
+            _ => Err(other_version()),
         })
     }
 }

@@ -65,14 +65,16 @@ pub(super) struct Reception {
 impl Reception {
     /// The clients of a server, none yet. `is_durable` says whether its data is on disk.
     pub(super) fn new(options: ServerOptions, hub: Arc<Hub>, max_command_bytes: usize, is_durable: bool) -> Reception {
+        let (operations, since) = (Arc::new(Operations::new(&options, is_durable)), Instant::now());
+        hub.set_operations(&operations, since);
         Reception {
-            operations: Arc::new(Operations::new(&options, is_durable)),
+            operations,
             listen: options.listen,
             backlog: options.backlog,
             password: options.password,
             settings: Settings::new(options.max_clients, options.timeout_seconds),
             hub,
-            since: Instant::now(),
+            since,
             counts: Counts::default(),
             clients: Clients::default(),
             budget: Budget::default(),

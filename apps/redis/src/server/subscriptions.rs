@@ -11,9 +11,10 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use foldhash::fast::RandomState;
@@ -22,6 +23,7 @@ use super::{
     counts::KeyCounts,
     lock,
     mail::{MAX_MAIL_BYTES, Mail, Published},
+    operations::Operations,
     waits::Waits,
     wake::Bell,
 };
@@ -40,7 +42,7 @@ const MAX_TOPIC_BYTES: usize = 1 << 20;
 type Topic = Box<[u8]>;
 type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
 
-/// All subscriptions and waits at one replica.
+/// All subscriptions and waits at one server, and what its replica tells of it.
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<Topics>,
@@ -50,6 +52,8 @@ pub struct Hub {
     pub(super) waits: Arc<Waits>,
     /// The number of subscribers that were cut off, because they did not read in time or messages were lost.
     cut_off: AtomicU64,
+    /// The server's limit of memory, and the time when the server started.
+    operations: OnceLock<(Arc<Operations>, Instant)>,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +76,12 @@ struct Mailbox {
 }
 
 impl Hub {
+    /// Sets the operations of the server, which started at `since`.
+    pub(super) fn set_operations(&self, operations: &Arc<Operations>, since: Instant) {
+        // There is one server, so they are not set yet.
+        let _ = self.operations.set((Arc::clone(operations), since));
+    }
+
     /// The number of subscribers that were cut off.
     pub(super) fn cut_off(&self) -> u64 {
         self.cut_off.load(Ordering::Relaxed)
@@ -194,6 +204,12 @@ impl Publish for Hub {
 
     fn end_wait(&self, ticket: u64, end: WaitEnd) {
         self.waits.end(ticket, end);
+    }
+
+    fn is_out_of_memory(&self) -> bool {
+        let is_exceeded =
+            |(operations, since): &(Arc<Operations>, Instant)| operations.memory.is_exceeded(since.elapsed());
+        self.operations.get().is_some_and(is_exceeded)
     }
 
     fn tell_of_gap(&self) {

@@ -204,6 +204,30 @@ fn writes_beyond_maxmemory_are_refused_at_each_replica_and_go_on_once_keys_are_r
 }
 
 #[test]
+fn a_front_end_refuses_what_its_replica_has_no_memory_for() {
+    let _turn = one_at_a_time();
+    let name = format!("memory-{}", std::process::id());
+    let cluster = Cluster::start_with(&["--cluster", &name]);
+    let listen = format!("127.0.0.1:{}", cluster.replicas[0].port + 10);
+    let front_end = Replica::serving(&["front-end", "--cluster", &name, "--listen", &listen]);
+    let mut client = front_end.connect();
+    assert_eq!(client.ask(&["SET", "k", "1"]), "OK");
+    let limit = |limit: &str| {
+        for replica in &cluster.replicas {
+            assert_eq!(replica.connect().ask(&["CONFIG", "SET", "maxmemory", limit]), "OK");
+        }
+    };
+    limit("1");
+    until("the front end knows", || client.ask(&["SET", "k", "2"]) == OOM);
+    assert_ne!(client.ask(&["GET", "k"]), "nil", "reads go on");
+    assert_eq!(client.ask(&["DEL", "k"]), "1", "what frees memory is done");
+    limit("0");
+    until("the front end knows", || client.ask(&["SET", "k", "3"]) == "OK");
+    assert!(front_end.stop().is_some_and(|status| status.success()));
+    cluster.stop();
+}
+
+#[test]
 fn what_was_asked_and_how_long_it_took_is_reported() {
     let _turn = one_at_a_time();
     let options = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "3", "--latency-monitor-threshold", "1"];

@@ -3,7 +3,8 @@
 //! The server that is asked refuses the write, before the group orders it. So all replicas apply the same commands,
 //! whatever their limits are: a refusal by the replicated state would need one limit and one measure at all of them,
 //! and what a process takes besides its values would not count. A server's limit is for its own clients. Other replicas
-//! with larger limits go on with theirs, and what they write takes memory here too: give all the same limit.
+//! with larger limits go on with theirs, and what they write takes memory here too: give all the same limit. A front
+//! end asks its replica now and then, and refuses what that one would refuse.
 //!
 //! Writes that are under way, and what is needed to carry them out, come on top of the limit.
 

@@ -34,7 +34,7 @@ impl<R: Replica> Session<R> {
                 spec.name
             )));
         }
-        if self.operations.memory.max() > 0 {
+        if self.operations.memory.max() > 0 || self.replica.is_out_of_memory() {
             return self.spare_memory(spec);
         }
         Ok(())
@@ -50,7 +50,7 @@ impl<R: Replica> Session<R> {
             return Ok(());
         }
         let now = self.batch_time();
-        if !self.operations.memory.is_exceeded(now) {
+        if !self.operations.memory.is_exceeded(now) && !self.replica.is_out_of_memory() {
             return Ok(());
         }
         if is_exec {

@@ -299,6 +299,9 @@ fn beyond_the_limit_of_memory_what_needs_some_is_refused_and_the_rest_goes_on() 
     assert!(bench.counts("set").ends_with("rejected_calls=1,failed_calls=0"));
     bench.operations.memory.set_max(0);
     assert_eq!(bench.ask(&["set a 1"]), [":7"]);
+    // As a front end's replica says.
+    bench.puppet.0.borrow_mut().is_out_of_memory = true;
+    assert_eq!(bench.ask(&["set a 1", "del a"]), [OOM, ":8"]);
 }
 
 #[test]

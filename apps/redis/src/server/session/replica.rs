@@ -70,6 +70,11 @@ pub(in crate::server) trait Replica {
         false
     }
 
+    /// Whether the replicas take no more writes that need memory.
+    fn is_out_of_memory(&self) -> bool {
+        false
+    }
+
     /// The number of replicas besides this one.
     fn others(&self) -> usize;
 

@@ -22,6 +22,7 @@ pub(in crate::server::session) struct Strings {
     pub(in crate::server::session) looks: Vec<usize>,
     pub(in crate::server::session) answers_looks: bool,
     pub(in crate::server::session) has_ended: bool,
+    pub(in crate::server::session) is_out_of_memory: bool,
     /// Whether a watched key has changed, so that no transaction is carried out.
     pub(in crate::server::session) has_changed: bool,
     /// The number of times that a clock was read.
@@ -170,6 +171,9 @@ impl Replica for Puppet {
             "pubsub" => Hub::default().answer(words).into(),
             _ => Reply::status("LOCAL"),
         }
+    }
+    fn is_out_of_memory(&self) -> bool {
+        self.0.borrow().is_out_of_memory
     }
     fn others(&self) -> usize {
         2
