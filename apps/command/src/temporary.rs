@@ -9,8 +9,11 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use rustix::io::{FdFlags, fcntl_setfd};
+
 /// The end of the name of a directory's lock file. The process that made the directory holds the lock as long as it
-/// lives, so no process uses a directory whose lock is free.
+/// lives, and so do the processes that it [shares](TemporaryDirectory::share_with_children) it with. So no process uses
+/// a directory whose lock is free.
 const LOCK: &str = ".lock";
 
 /// The number of attempts to make a directory while other processes remove theirs.
@@ -26,7 +29,7 @@ pub struct TemporaryDirectory {
     path: PathBuf,
     lock: PathBuf,
     /// Holds the lock.
-    _held: File,
+    held: File,
 }
 
 impl TemporaryDirectory {
@@ -43,6 +46,13 @@ impl TemporaryDirectory {
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Lets the processes that this one starts from now on hold the directory too. If this one is killed, the directory
+    /// stays until they have ended.
+    pub fn share_with_children(&self) -> io::Result<()> {
+        // They inherit the open file, whose lock it is.
+        Ok(fcntl_setfd(&self.held, FdFlags::empty())?)
     }
 
     fn in_place(place: &Path, purpose: &str) -> io::Result<TemporaryDirectory> {
@@ -80,7 +90,7 @@ impl TemporaryDirectory {
             }
         }
         DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Some(TemporaryDirectory { path, lock, _held: held }))
+        Ok(Some(TemporaryDirectory { path, lock, held }))
     }
 }
 
@@ -199,33 +209,66 @@ mod tests {
         }
     }
 
-    /// Not a test of its own: the process that the next one kills.
+    /// Not a test of its own: the process that the next ones kill.
     #[test]
     fn process_that_holds_one() {
         let Ok(parent) = env::var("SQUALL_TEST_TEMPORARY") else { return };
         let held = TemporaryDirectory::new_in(Path::new(&parent), "killed").unwrap();
         fs::write(held.path().join("file"), "contents").unwrap();
+        if env::var("SQUALL_TEST_SHARES").is_ok() {
+            held.share_with_children().unwrap();
+            // It ends with its input, which is the test's.
+            Command::new("cat").stdout(process::Stdio::null()).spawn().unwrap();
+        }
         crate::say("holds it");
         loop {
             std::thread::park();
         }
     }
 
-    #[test]
-    fn the_next_process_removes_the_directory_of_one_that_was_killed() {
-        let parent = parent("killed");
+    /// Starts a process that makes a directory there, and waits until it has.
+    fn spawn_holder(parent: &Path, envs: &[(&str, &str)]) -> Killed {
         let child = Command::new(env::current_exe().unwrap())
             .args(["process_that_holds_one", "--nocapture"])
-            .env("SQUALL_TEST_TEMPORARY", &parent)
+            .env("SQUALL_TEST_TEMPORARY", parent)
+            .envs(envs.iter().copied())
+            .stdin(process::Stdio::piped())
             .stdout(process::Stdio::piped())
             .spawn();
         let mut child = Killed(child.unwrap());
         let lines = io::BufRead::lines(io::BufReader::new(child.0.stdout.take().unwrap()));
         lines.map_while(Result::ok).find(|line| line.contains("holds it")).expect("it makes one");
-        let killed = |parent: &Path| {
-            let entries = fs::read_dir(parent.join(format!(".squall-tmp-{}", user()))).unwrap().flatten();
-            entries.filter(|entry| entry.file_name().to_string_lossy().contains("killed")).count()
-        };
+        child
+    }
+
+    /// The number of entries that such processes have left: a directory and its lock for each.
+    fn killed(parent: &Path) -> usize {
+        let entries = fs::read_dir(parent.join(format!(".squall-tmp-{}", user()))).unwrap().flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().contains("killed")).count()
+    }
+
+    #[test]
+    fn a_directory_stays_until_the_children_of_a_process_that_was_killed_have_ended() {
+        let parent = parent("shared");
+        let mut holder = spawn_holder(&parent, &[("SQUALL_TEST_SHARES", "1")]);
+        let input = holder.0.stdin.take();
+        drop(holder);
+        let first = TemporaryDirectory::new_in(&parent, "first").unwrap();
+        assert_eq!(killed(&parent), 2, "a child of the process lives");
+        drop(input);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while killed(&parent) > 0 {
+            assert!(std::time::Instant::now() < deadline, "the child has ended, and the directory stays");
+            drop(TemporaryDirectory::new_in(&parent, "next").unwrap());
+        }
+        drop(first);
+        fs::remove_dir(parent).unwrap();
+    }
+
+    #[test]
+    fn the_next_process_removes_the_directory_of_one_that_was_killed() {
+        let parent = parent("killed");
+        let child = spawn_holder(&parent, &[]);
         let other = TemporaryDirectory::new_in(&parent, "other").unwrap();
         assert_eq!(killed(&parent), 2, "a directory and its lock, of a process that lives");
         drop(child);

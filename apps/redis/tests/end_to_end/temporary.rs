@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    machine::{DEADLINE, free_ports, one_at_a_time},
+    machine::{DEADLINE, free_ports, one_at_a_time, until},
     process::ends_within,
 };
 
@@ -61,6 +61,40 @@ fn a_cluster_removes_only_what_it_made_and_follows_no_planted_link() {
         assert_eq!(names(&temporary.join("bank")), ["precious"], "{options:?}");
         assert_eq!(names(&other), ["precious"], "{options:?}");
     }
+}
+
+/// A replica that stands still. It is killed on drop.
+struct Still(Pid);
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_directory_stays_until_the_replicas_of_a_supervisor_that_was_killed_have_ended() {
+    let _turn = one_at_a_time();
+    let base = tempfile::tempdir().expect("a directory can be made");
+    let mut cluster = spawn(base.path(), &[]);
+    let lines = BufReader::new(cluster.stdout.take().expect("it is piped")).lines();
+    let line = lines.map_while(Result::ok).find(|line| line.contains("(process ")).expect("a replica serves");
+    let pid = line.split_once("(process ").and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok());
+    let still = Still(Pid::from_raw(pid.expect("a number")).expect("a process id"));
+    kill_process(still.0, Signal::STOP).expect("the replica is alive");
+    cluster.kill().expect("it is alive");
+    cluster.wait().expect("it was killed");
+    let place = base.path().join(&names(base.path())[0]);
+    let kept = names(&place);
+    // Another cluster removes what nobody uses.
+    run(base.path(), &[]);
+    assert_eq!(names(&place), kept);
+    drop(still);
+    until("the directory is removed", || {
+        run(base.path(), &[]);
+        names(base.path()).is_empty()
+    });
 }
 
 #[test]

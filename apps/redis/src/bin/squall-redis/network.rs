@@ -63,11 +63,12 @@ enum ClusterDirectory {
 
 impl ClusterDirectory {
     /// The directory to be kept, which is made if it is missing. Without one, a new directory, which only this user can
-    /// use.
+    /// use. The replicas hold it too: they end a little later than a supervisor that is killed.
     fn make(kept: Option<&Path>) -> Result<ClusterDirectory, NetworkError> {
         let Some(kept) = kept else {
-            return TemporaryDirectory::new("redis")
-                .map(ClusterDirectory::Temporary)
+            let made = TemporaryDirectory::new("redis");
+            return made
+                .and_then(|made| made.share_with_children().map(|()| ClusterDirectory::Temporary(made)))
                 .map_err(|error| NetworkError::Write { path: std::env::temp_dir(), error });
         };
         let path = kept.to_owned();
