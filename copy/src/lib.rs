@@ -40,7 +40,7 @@
 //! # Guarantees
 //!
 //! - A file that was copied is whole under its own name, and equals what the source read: by its hash where contents
-//!   were sent, and else as far as size and time of the source's file were the same before and after. A file that
+//!   were sent, and else as far as the source's file has the size and time of the list when it is copied. A file that
 //!   changed while it was read is reported, and is not put in place. Files of the same size and time are not copied,
 //!   unless contents are to be [compared](PushOptions::checksum).
 //! - Nothing outside the receiver's directory is written or removed, whatever names a source sends: the directory is

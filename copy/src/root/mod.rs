@@ -222,8 +222,10 @@ impl Root {
     pub(crate) fn note_unsynced(&self, name: &[u8], replace: bool) -> Result<(), PlaceError> {
         let directory = self.own_directory();
         let note = || {
-            if !replace && statat(&*directory, unsynced(name), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return Ok(());
+            match self.unsynced_in(name) {
+                // A sync would wait for all that was copied.
+                Ok(Some(before)) if !replace || before == boot() => return Ok(()),
+                _ => {}
             }
             let new = format!("{UNSYNCED}new");
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -241,13 +243,19 @@ impl Root {
     /// Tells whether files of this name were put in place before a crash of this host without having been synced: their
     /// sizes and times say nothing then.
     pub(crate) fn has_unsynced(&self, name: &[u8]) -> bool {
+        self.unsynced_in(name).map_or(true, |noted| noted.is_some_and(|noted| noted != boot()))
+    }
+
+    /// Returns the boot that the note on a name tells, if there is one.
+    fn unsynced_in(&self, name: &[u8]) -> Result<Option<String>, Errno> {
         let mut text = [0; 64];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let read = openat(self.own_directory(), unsynced(name), flags, Mode::empty())
             .and_then(|file| rustix::io::read(&file, &mut text));
         match read {
-            Ok(len) => text[..len] != *boot().as_bytes(),
-            Err(error) => error != Errno::NOENT,
+            Ok(len) => Ok(Some(String::from_utf8_lossy(&text[..len]).into_owned())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -1,4 +1,7 @@
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+};
 
 use tempfile::TempDir;
 
@@ -119,6 +122,12 @@ fn files_that_were_not_synced_before_a_crash_are_known() {
     assert!(root.partial().is_empty());
     root.note_unsynced(b"a", true).unwrap();
     assert!(!root.has_unsynced(b"a"));
+    let note = base.path().join("inside/.squall-cp").join(unsynced(b"a"));
+    let number = fs::metadata(&note).unwrap().ino();
+    // The new one is another file, as long as the old one is open.
+    let _open = fs::File::open(&note).unwrap();
+    root.note_unsynced(b"a", true).unwrap();
+    assert_eq!(fs::metadata(&note).unwrap().ino(), number, "a note of this boot is not written again");
     root.forget_unsynced(b"a").unwrap();
     assert!(!root.has_unsynced(b"a"));
 }

@@ -24,7 +24,7 @@ use super::{
 const WRITEBACK_BYTES: u64 = 1 << 20;
 
 /// The most copied files, and the most of their bytes, that are synced and put in place together.
-const COMMIT_FILES: usize = 4096;
+const COMMIT_FILES: usize = 16384;
 const COMMIT_BYTES: u64 = 256 << 20;
 
 /// A file that a receiver is to copy.
@@ -52,9 +52,6 @@ impl Sink {
             _ => return Ok(()),
         };
         let Some(from) = file else { return self.judge(entry, [0; 32], verdict.unwrap_or_else(unopened)) };
-        if let Some(reason) = difference(&from, about) {
-            return self.judge(entry, [0; 32], Verdict::Damaged(reason));
-        }
         let whole = || FileWork { missing: Ranges::new(about.contents()), ..FileWork::default() };
         let missing = self.work.entry(entry).or_insert_with(whole).missing.clone();
         self.begin(entry)?;
@@ -67,7 +64,10 @@ impl Sink {
                     tracing::debug!(%cause, path = %about.path, "the copy was given up");
                     Ok(())
                 }
-                CopyRangeError::Read(cause) => self.judge(entry, [0; 32], Verdict::Damaged(could_not_read(&cause))),
+                CopyRangeError::Read(cause) => {
+                    let reason = difference(&from, about).unwrap_or_else(|| could_not_read(&cause));
+                    self.judge(entry, [0; 32], Verdict::Damaged(reason))
+                }
                 CopyRangeError::Write(cause) => Err(self.contents("write", entry)(cause)),
             };
         }
