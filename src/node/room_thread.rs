@@ -87,7 +87,7 @@ impl RoomThread {
 
 impl Drop for RoomThread {
     fn drop(&mut self) {
-        // The thread ends once the file system has answered: a disk that hangs must not keep a node from its end.
+        // The thread ends once the file system has answered, for which a node that ends does not wait.
         self.stop.store(true, Ordering::Release);
         self.unparker.unpark();
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_that_hangs_does_not_keep_a_node_from_its_end() {
+    fn a_question_for_room_that_hangs_does_not_keep_a_node_from_its_end() {
         let (goes_on, hangs) = mpsc::channel::<()>();
         let (asked, is_asked) = mpsc::channel();
         let figures = move || {

@@ -91,11 +91,11 @@ pub(crate) fn borrow<S>(replica: &ReplicaCell<S>) -> Result<ReplicaGuard<'_, S>,
 
 impl<S: Service> Installer<'_, S> {
     /// Returns the end of this node's log, as far as its replica can be brought, and brings it there. Returns None if
-    /// nothing of the log can be used. Fails while the log's next segment has no room, since what another member gives
-    /// would have none.
+    /// nothing of the log can be used. Fails while a further segment of the log has no room, since what another member
+    /// gives would have none.
     pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
-        let prepared = self.log_writer.run_at_once(|log| log.prepare()).ok_or(RebuildError::LogEnded)?;
-        if let Err(error @ WriteError::NoRoom { .. }) = prepared {
+        let has_room = self.log_writer.run_at_once(|log| log.find_room()).ok_or(RebuildError::LogEnded)?;
+        if let Err(error @ WriteError::NoRoom { .. }) = has_room {
             return Err(RestoreError::Failed(io::Error::new(ErrorKind::StorageFull, error.to_string())));
         }
         let whole = || LogEnd::new(self.log_writer.life(), self.log_writer.end());

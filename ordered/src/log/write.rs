@@ -342,24 +342,28 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
+    /// Fails with [`WriteError::NoRoom`] unless a further segment has room, however much the last one has left: a log
+    /// that begins anew, or takes a state, needs one.
+    pub fn find_room(&self) -> Result<(), WriteError> {
+        self.check_health()?;
+        self.with_room(self.options.segment_bytes, |_| Ok(()))
+    }
+
     /// Returns the number of the segment that follows the last.
     pub(crate) fn next_index(&self) -> u64 {
         self.last.as_ref().map_or(self.manifest.first, |last| last.header.index + 1)
     }
 
-    /// Makes the file of the next segment. One that was made before and has not begun is replaced.
-    fn make_spare(&mut self, bytes: u64) -> Result<(), WriteError> {
-        let index = self.next_index();
-        let path = name(index);
-        self.spare = None;
-        // The file is made under another name first, so that a file that it replaces stays whole until it is complete.
+    /// Calls `make` once a segment of so many bytes has room.
+    fn with_room<T>(&self, bytes: u64, make: impl Fn(&S) -> io::Result<T>) -> Result<T, WriteError> {
+        let path = name(self.next_index());
         let failed = |source| WriteError::Io { action: "making a segment", path: self.storage.path(&path), source };
         let kept = self.options.kept_free();
-        let file = loop {
+        loop {
             let free = self.storage.free().map_err(failed)?;
             let made = match free < bytes.saturating_add(kept) {
                 true => Err(io::ErrorKind::StorageFull.into()),
-                false => self.storage.create(NEW, bytes),
+                false => make(&self.storage),
             };
             match made {
                 Err(error) if is_full(&error) => {
@@ -368,9 +372,18 @@ impl<S: Storage> Log<S> {
                         return Err(WriteError::NoRoom { path: self.storage.path(""), bytes, free, kept });
                     }
                 }
-                made => break made.map_err(failed)?,
+                made => return made.map_err(failed),
             }
-        };
+        }
+    }
+
+    /// Makes the file of the next segment. One that was made before and has not begun is replaced.
+    fn make_spare(&mut self, bytes: u64) -> Result<(), WriteError> {
+        let index = self.next_index();
+        let path = name(index);
+        self.spare = None;
+        // The file is made under another name first, so that a file that it replaces stays whole until it is complete.
+        let file = self.with_room(bytes, |storage| storage.create(NEW, bytes))?;
         let made = self.storage.sync(&file).and_then(|()| self.storage.rename(NEW, &path));
         let made = made.and_then(|()| self.storage.sync_directory());
         made.map_err(|source| self.poison("making it durable", &path, source))?;

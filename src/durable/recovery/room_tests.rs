@@ -64,3 +64,19 @@ fn a_member_keeps_what_waits_for_room() {
     disk.limit(u64::MAX);
     assert_eq!(node.installer().held().map(|held| held.end), Some(place(end.position)));
 }
+
+/// What another member gives may begin a segment of its own.
+#[test]
+fn a_node_whose_last_segment_has_room_left_needs_room_for_another() {
+    let disk = SimStorage::new(1);
+    let (node, peer) = (history(&disk), history(&SimStorage::new(2)));
+    node.exchange.set_replica_status(ReplicaStatus::Incomplete { fetch: 1 });
+    disk.limit(disk.used());
+    let prepared = node.log_writer.run_at_once(|log| log.prepare()).expect("the log is well");
+    prepared.expect("the last segment is enough for records");
+    let error = node.join(&peer).expect_err("there is no room");
+    assert!(matches!(&error, RestoreError::Failed(why) if why.kind() == io::ErrorKind::StorageFull), "{error}");
+    assert_eq!(node.log_writer.failure(), None);
+    disk.limit(u64::MAX);
+    node.join(&peer).expect("there is room");
+}
