@@ -120,8 +120,8 @@ fn a_copy_that_was_given_up_goes_on_with_what_is_missing() {
 fn a_file_that_changes_while_it_is_copied_is_not_put_in_place() {
     type Change = fn(&File);
     let changes: [(Change, &str); 4] = [
-        (|file| file.set_len(50_000).unwrap(), "it shrank"),
-        (|file| file.set_len(99_999).unwrap(), "it shrank"),
+        (|file| file.set_len(50_000).unwrap(), "its size changed from 100000 to 50000"),
+        (|file| file.set_len(99_999).unwrap(), "its size changed from 100000 to 99999"),
         (|file| file.set_len(200_000).unwrap(), "its size changed from 100000 to 200000"),
         (|file| file.write_all_at(b"changed", 10).unwrap(), "it changed after the transfer had begun"),
     ];
