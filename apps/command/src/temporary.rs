@@ -218,7 +218,11 @@ mod tests {
         if env::var("SQUALL_TEST_SHARES").is_ok() {
             held.share_with_children().unwrap();
             // It ends with its input, which is the test's.
-            Command::new("cat").stdout(process::Stdio::null()).spawn().unwrap();
+            let _child = Command::new("cat").stdout(process::Stdio::null()).spawn().unwrap();
+            crate::say("holds it");
+            loop {
+                std::thread::park();
+            }
         }
         crate::say("holds it");
         loop {

@@ -79,7 +79,15 @@ fn a_directory_stays_until_the_replicas_of_a_supervisor_that_was_killed_have_end
     let base = tempfile::tempdir().expect("a directory can be made");
     let mut cluster = spawn(base.path(), &[]);
     let lines = BufReader::new(cluster.stdout.take().expect("it is piped")).lines();
-    let line = lines.map_while(Result::ok).find(|line| line.contains("(process ")).expect("a replica serves");
+    let mut said: Vec<String> = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        said.push(line);
+        if said.last().is_some_and(|line| line.contains("Ctrl-C stops them")) {
+            break;
+        }
+    }
+    assert!(said.last().is_some_and(|line| line.contains("Ctrl-C stops them")), "all serve: {said:?}");
+    let line = said.iter().find(|line| line.contains("(process ")).expect("a replica serves");
     let pid = line.split_once("(process ").and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok());
     let still = Still(Pid::from_raw(pid.expect("a number")).expect("a process id"));
     kill_process(still.0, Signal::STOP).expect("the replica is alive");
