@@ -3,9 +3,10 @@
 //! It pauses the clients of one server: requests wait there, and clients of other replicas go on.
 
 use std::{
+    mem,
     sync::{
         Mutex,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -30,6 +31,8 @@ pub(in crate::server) struct Pause {
     /// The mode, as a number: each request looks at it.
     mode: AtomicU8,
     end: Mutex<Option<Instant>>,
+    /// The number of pauses that have ended. Another one may begin before it is noticed that one has.
+    ended: AtomicU64,
     changed: Notify,
 }
 
@@ -57,25 +60,25 @@ impl Pause {
 
     pub(in crate::server) fn end(&self) {
         self.mode.store(PauseMode::None as u8, Ordering::Relaxed);
+        self.ended.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_one();
     }
 
     /// Ends each pause in time, for ever. Whenever one has ended, it calls `wake`, which lets the requests go on.
     pub(in crate::server) async fn watch(&self, wake: impl Fn()) {
-        let mut was_held = false;
+        let mut known = 0;
         loop {
-            let is_held = self.holds(true);
-            if was_held && !is_held {
+            let ended = self.ended.load(Ordering::Relaxed);
+            if mem::replace(&mut known, ended) != ended {
                 wake();
             }
-            was_held = is_held;
             let end = *lock(&self.end);
             match end {
-                Some(end) if is_held => {
+                Some(end) if self.holds(true) => {
                     let is_over = timeout_at(end.into(), self.changed.notified()).await.is_err();
                     // Another one may have begun meanwhile.
                     if is_over && lock(&self.end).is_some_and(|end| end <= Instant::now()) {
-                        self.mode.store(PauseMode::None as u8, Ordering::Relaxed);
+                        self.end();
                     }
                 }
                 _ => self.changed.notified().await,
@@ -171,6 +174,22 @@ mod tests {
             pause.end();
             assert!(timeout(Duration::ZERO, watching.as_mut()).await.is_err());
             assert_eq!(woken.get(), 2);
+        });
+    }
+
+    #[test]
+    fn requests_go_on_that_the_next_pause_does_not_hold() {
+        let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let (pause, woken) = (Pause::default(), Cell::new(0));
+            let mut watching = pin!(pause.watch(|| woken.set(woken.get() + 1)));
+            pause.begin(PauseMode::All, Duration::from_secs(1000));
+            assert!(timeout(Duration::ZERO, watching.as_mut()).await.is_err());
+            assert_eq!(woken.get(), 0);
+            pause.end();
+            pause.begin(PauseMode::Writes, Duration::from_secs(1000));
+            assert!(timeout(Duration::ZERO, watching.as_mut()).await.is_err());
+            assert_eq!(woken.get(), 1, "requests that only look were held, and are no more");
         });
     }
 }
