@@ -2,11 +2,10 @@
 
 use std::{
     future::{Pending, Ready, pending, ready},
-    mem,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready as ready_or_return},
     time::Duration,
@@ -50,13 +49,8 @@ impl FrontEnd {
     /// the number of replicas besides the one that answers, for `WAIT`.
     pub fn new(client: Client<Store>, options: ServerOptions, max_command_bytes: usize, others: usize) -> FrontEnd {
         let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes, false));
-        let back = Backstage {
-            reception: Arc::clone(&reception),
-            client,
-            max_command_bytes,
-            others,
-            is_out_of_memory: Arc::default(),
-        };
+        let back =
+            Backstage { reception: Arc::clone(&reception), client, max_command_bytes, others, memory: Arc::default() };
         FrontEnd { reception, back }
     }
 
@@ -66,25 +60,45 @@ impl FrontEnd {
         tokio::join!(clients, self.watch_memory());
     }
 
-    /// Asks the replica again and again whether it takes writes that need memory, while clients ask for something.
+    /// Asks the replica again and again whether it takes writes that need memory, while the answer may be of use.
     async fn watch_memory(&self) {
-        let mut commands = 0;
         loop {
             sleep(MEMORY_PERIOD).await;
-            let now = self.reception.counts.commands.get();
-            if mem::replace(&mut commands, now) == now {
-                continue;
+            if self.back.memory.is_due(self.reception.counts.commands.get()) {
+                let answer = self.back.client.query_as(Consistency::Local, &Query::Memory).await;
+                self.back.memory.note(&answer);
             }
-            let answer = self.back.client.query_as(Consistency::Local, &Query::Memory).await;
-            // Without an answer there are no writes either.
-            let is_exceeded = matches!(answer, Ok(QueryAnswer::Memory { is_exceeded: true }));
-            self.back.is_out_of_memory.store(is_exceeded, Ordering::Relaxed);
         }
     }
 
     /// Waits until a client asks this front end to end.
     pub async fn shutdown_asked(&self) -> ShutdownMode {
         self.reception.operations.shutdown.asked().await
+    }
+}
+
+/// The replica's last answer to whether it takes writes that need memory.
+#[derive(Debug, Default)]
+struct ReplicaMemory {
+    /// Whether more was in use than the limit.
+    is_exceeded: AtomicBool,
+    /// The number of the clients' requests when it was last found out whether to ask.
+    commands: AtomicU64,
+}
+
+impl ReplicaMemory {
+    /// Whether the replica is to be asked, now that clients have asked so many requests.
+    fn is_due(&self, commands: u64) -> bool {
+        let is_idle = self.commands.swap(commands, Ordering::Relaxed) == commands;
+        // Memory may be freed through other servers, and the next request here may be a write.
+        !is_idle || self.is_exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Notes an answer. An error says nothing about memory: it may come of too many requests.
+    fn note(&self, answer: &Result<QueryAnswer, ClientError>) {
+        if let Ok(QueryAnswer::Memory { is_exceeded }) = answer {
+            self.is_exceeded.store(*is_exceeded, Ordering::Relaxed);
+        }
     }
 }
 
@@ -95,8 +109,7 @@ struct Backstage {
     client: Client<Store>,
     max_command_bytes: usize,
     others: usize,
-    /// Whether the replica had more memory in use than its limit when it was asked last.
-    is_out_of_memory: Arc<AtomicBool>,
+    memory: Arc<ReplicaMemory>,
 }
 
 impl Replica for Backstage {
@@ -157,7 +170,7 @@ impl Replica for Backstage {
     }
 
     fn is_out_of_memory(&self) -> bool {
-        self.is_out_of_memory.load(Ordering::Relaxed)
+        self.memory.is_exceeded.load(Ordering::Relaxed)
     }
 
     fn others(&self) -> usize {
@@ -253,4 +266,38 @@ impl Future for Watching {
 
 fn other_version() -> Error {
     Error::fixed("ERR the replicas and this front end run different versions of this program")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(is_exceeded: bool) -> Result<QueryAnswer, ClientError> {
+        Ok(QueryAnswer::Memory { is_exceeded })
+    }
+
+    #[test]
+    fn what_was_said_of_memory_stays_until_a_replica_says_otherwise() {
+        let memory = ReplicaMemory::default();
+        let is_exceeded = || memory.is_exceeded.load(Ordering::Relaxed);
+        memory.note(&answer(true));
+        for no_answer in [Err(ClientError::Full { max: 1 }), Err(ClientError::NoReply), Ok(QueryAnswer::Looked(vec![]))]
+        {
+            memory.note(&no_answer);
+            assert!(is_exceeded(), "{no_answer:?}");
+        }
+        memory.note(&answer(false));
+        memory.note(&Err(ClientError::Full { max: 1 }));
+        assert!(!is_exceeded());
+    }
+
+    #[test]
+    fn a_replica_is_asked_while_clients_ask_or_it_has_no_memory() {
+        let memory = ReplicaMemory::default();
+        assert_eq!([0, 1, 1].map(|commands| memory.is_due(commands)), [false, true, false]);
+        memory.note(&answer(true));
+        assert!(memory.is_due(1) && memory.is_due(1), "memory may have been freed elsewhere");
+        memory.note(&answer(false));
+        assert!(!memory.is_due(1));
+    }
 }
