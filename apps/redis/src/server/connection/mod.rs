@@ -51,10 +51,13 @@ const KEPT_OUT_BYTES: usize = 64 << 10;
 /// The most times that a connection reads before others get their turns: a client may send without end.
 const MAX_ROUNDS: usize = 8;
 
-/// The bytes of later requests that are read while one waits for an element or for the end of a pause. They are read so
-/// that a client is noticed that goes meanwhile. Behind more bytes, the system says that it has gone, unless they are
-/// more than the system itself keeps.
+/// The bytes of later requests that are read while one waits for an element. They are read so that a client is noticed
+/// that goes meanwhile. Behind more bytes, the system says that it has gone, unless they are more than the system
+/// itself keeps.
 const MAX_BYTES_AHEAD: usize = 1 << 20;
+
+/// The same while one waits for the end of a pause. It holds all clients at once, which share the memory.
+const MAX_PAUSED_BYTES: usize = 64 << 10;
 
 /// The time for which a client may go on sending after it was told why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -234,9 +237,13 @@ impl<R: Replica> Connection<'_, R> {
         matches!(self.last, Taken::Paused { is_write } if self.session.is_paused(is_write))
     }
 
-    /// Whether the last request waits for what may take any time, so that the client may go meanwhile.
-    fn is_held_up(&self) -> bool {
-        self.session.is_waiting() || self.is_paused()
+    /// The bytes that are read behind a request that waits for what may take any time; 0 if none does.
+    fn max_bytes_ahead(&self) -> usize {
+        match self.is_paused() {
+            true => MAX_PAUSED_BYTES,
+            false if self.session.is_waiting() => MAX_BYTES_AHEAD,
+            false => 0,
+        }
     }
 
     fn poll_write(&mut self, stream: &mut (impl AsyncWrite + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
@@ -260,7 +267,7 @@ impl<R: Replica> Connection<'_, R> {
     }
 
     fn poll_read(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
-        let reads_ahead = self.requests.unread() < MAX_BYTES_AHEAD && self.is_held_up();
+        let reads_ahead = self.requests.unread() < self.max_bytes_ahead();
         if !(self.is_hungry || reads_ahead) || self.is_over || self.session.is_closing() {
             return Ok(false);
         }
@@ -280,8 +287,9 @@ impl<R: Replica> Connection<'_, R> {
 
     /// Notes whether a client has gone that is not read from, since enough was read ahead.
     fn poll_hangup(&mut self, stream: &impl ClientStream, context: &mut Context<'_>) -> bool {
-        let is_unread = !self.is_over && !self.is_hungry && self.requests.unread() >= MAX_BYTES_AHEAD;
-        if !is_unread || self.has_hung_up || !self.is_held_up() {
+        let max = self.max_bytes_ahead();
+        let is_unread = !self.is_over && !self.is_hungry && self.requests.unread() >= max;
+        if !is_unread || self.has_hung_up || max == 0 {
             self.hangup_timer = None;
             return false;
         }

@@ -1,6 +1,8 @@
 //! Tests of one property: however requests are cut, and whenever the replica answers, a client sees the same as if it
 //! asked one request at a time.
 
+mod endless;
+
 use std::{cell::RefCell, collections::VecDeque, future::ready, rc::Rc, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
@@ -271,13 +273,15 @@ async fn serve_one(stream: DuplexStream, actor: Actor, bells: Arc<Bells>) {
     serve_with(stream, actor, &bells, &Arc::default()).await;
 }
 
-async fn serve_with(stream: impl ClientStream, actor: Actor, bells: &Arc<Bells>, operations: &Arc<Operations>) {
+/// Serves a connection until it ends. Returns the number of bytes that were read for it.
+async fn serve_with(stream: impl ClientStream, actor: Actor, bells: &Arc<Bells>, operations: &Arc<Operations>) -> u64 {
     let somewhere = "127.0.0.1:1".parse().expect("it is an address");
     let client = Arc::new(ConnectedClient::new(7, somewhere, somewhere, Bell::new(bells)));
     let session = Session::new(actor, &client, &Arc::<Hub>::default(), operations, MAX_COMMAND_BYTES);
-    let (counts, budget) = Default::default();
+    let (counts, budget) = <(Counts, Budget)>::default();
     serve(stream, session, &client, &counts, &budget, MAX_COMMAND_BYTES).await.expect("the pipe does not break");
     assert_eq!(budget.used(), 0, "all is given back");
+    counts.received.bytes.get()
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -458,22 +462,22 @@ async fn serve_one_that_goes(requests: Vec<u8>, actor: Actor, operations: &Arc<O
 }
 
 /// The bytes of requests, more than are read ahead, but no more than the system keeps besides.
-fn many_requests() -> Vec<u8> {
+fn many_requests(ahead: usize) -> Vec<u8> {
     let one = encode_request("incr a");
-    one.repeat((MAX_BYTES_AHEAD + (64 << 10)) / one.len())
+    one.repeat((ahead + (32 << 10)) / one.len())
 }
 
 #[test]
 fn a_client_that_goes_is_noticed_behind_more_than_is_read() {
     let actor = actor(1, usize::MAX);
-    let requests = [encode_request("blpop none 0"), many_requests()].concat();
+    let requests = [encode_request("blpop none 0"), many_requests(MAX_BYTES_AHEAD)].concat();
     run(serve_one_that_goes(requests, actor.clone(), &Arc::default()));
     assert_eq!(actor.0.borrow_mut().shell.ask("exists a"), ":0");
 }
 
 #[test]
 fn what_a_client_asked_during_a_pause_is_not_done_once_it_has_gone() {
-    for behind in [Vec::new(), encode_request("incr a"), many_requests()] {
+    for behind in [Vec::new(), encode_request("incr a"), many_requests(MAX_PAUSED_BYTES)] {
         let operations = Arc::<Operations>::default();
         let pause = [&b"client"[..], b"pause", b"1000000", b"write"];
         assert_eq!(operations.pause.answer(&pause), Some(Ok(Reply::OK)));
