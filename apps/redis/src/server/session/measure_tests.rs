@@ -233,6 +233,23 @@ fn a_monitor_sees_the_requests_of_a_transaction_once_they_were_carried_out() {
 }
 
 #[test]
+fn the_lines_of_a_transaction_under_way_count_as_memory_of_its_client() {
+    let mut bench = with_room(10);
+    bench.ask(&["monitor"]);
+    bench.session.transaction = Transaction::new(1 << 20);
+    let long = format!("echo {}", "x".repeat(1000));
+    bench.take_all(&["multi", &long, "incr a"]);
+    assert_eq!(bench.answers().len(), 3);
+    let before = bench.session.bytes();
+    bench.take_all(&["exec"]);
+    let lines = bench.session.bytes();
+    assert!((1000..3000).contains(&lines) && before > 1000, "{lines}, before that {before}");
+    bench.deliver(1);
+    assert_eq!(bench.answers().len(), 1);
+    assert_eq!(bench.session.bytes(), 0);
+}
+
+#[test]
 fn a_transaction_that_is_longer_than_a_monitor_may_lag_ends_the_monitor_alone() {
     let mut bench = with_room(10);
     let mut monitor = Subscriptions::new(&bench.hub, 8, bench.session.client.bell());

@@ -95,6 +95,7 @@ pub(super) struct Session<R: Replica> {
     /// Whether the client has given the password, or need not.
     is_trusted: bool,
     owed: VecDeque<Owed<R>>,
+    /// The bytes of the owed answers that are known, and of the lines of transactions under way.
     owed_bytes: usize,
     /// The requests of the owed answers.
     pending: PendingAnswers,
@@ -146,6 +147,8 @@ struct Executing {
     locals: Locals,
     /// The lines of its requests and of `EXEC`, if there are monitors; `None` for those that are too long for any.
     lines: Vec<Option<String>>,
+    /// The bytes that the lines take.
+    line_bytes: usize,
 }
 
 impl<R: Replica> Session<R> {
@@ -194,7 +197,8 @@ impl<R: Replica> Session<R> {
         self.is_trusted
     }
 
-    /// The bytes kept for the client, of its transaction and of answers that are known; an estimate.
+    /// The bytes kept for the client, of its transaction, of lines for monitors, and of answers that are known; an
+    /// estimate.
     pub(super) fn bytes(&self) -> usize {
         self.transaction.bytes() + self.owed_bytes + self.pending.bytes()
     }
@@ -341,6 +345,7 @@ impl<R: Replica> Session<R> {
         self.is_stuck = !sent.write.is_accepted();
         self.writes += 1;
         self.write_bytes += sent.bytes;
+        self.owed_bytes += sent.exec.as_ref().map_or(0, |exec| exec.line_bytes);
         self.owed.push_back(Owed::Write(sent));
     }
 
@@ -466,7 +471,8 @@ impl<R: Replica> Session<R> {
         self.writes -= 1;
         self.write_bytes -= sent.bytes;
         let reply = Reply::from(result);
-        let Some(Executing { locals, lines }) = sent.exec else { return reply };
+        let Some(Executing { locals, lines, line_bytes }) = sent.exec else { return reply };
+        self.owed_bytes -= line_bytes;
         self.show_executed(lines, &reply);
         locals.join(reply, |request| self.answer_queued(request))
     }

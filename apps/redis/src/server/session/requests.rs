@@ -139,7 +139,9 @@ impl<R: Replica> Session<R> {
                     _ => self.replica.write_large(command),
                 };
                 lines.extend(self.pending.take_line());
-                self.owe_write(Sent { write, bytes, exec: Some(Executing { locals, lines }) });
+                let line_bytes =
+                    lines.iter().map(|line| size_of_val(line) + line.as_ref().map_or(0, String::capacity)).sum();
+                self.owe_write(Sent { write, bytes, exec: Some(Executing { locals, lines, line_bytes }) });
             }
             Exec::Locals(locals) => {
                 lines.into_iter().for_each(|line| self.subscriptions.hub().show(line));
