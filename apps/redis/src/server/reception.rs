@@ -153,10 +153,10 @@ impl Reception {
         }
     }
 
-    /// Ends the waits at a replica that its group goes on without: it may be long until it is back.
+    /// Ends the waits at a replica that its group has gone on without for a second: it may be long until it is back.
     fn end_waits_outside(&self, back: &impl Replica) {
-        if self.hub.waits.are_any() && back.is_outside() {
-            self.hub.waits.end_all(&WaitEnd::Outside);
+        if self.hub.waits.are_any() {
+            self.hub.waits.look_outside(back.is_outside());
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
     mem,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     task::Poll,
 };
@@ -41,6 +41,8 @@ pub(super) struct Waits {
 struct OpenWait {
     bell: Arc<Bell>,
     end: Mutex<Option<WaitEnd>>,
+    /// Whether the replica was outside its group when that was last looked at.
+    was_outside: AtomicBool,
 }
 
 impl OpenWait {
@@ -76,6 +78,16 @@ impl Waits {
         lock(&self.open).values().for_each(|wait| wait.end(end.clone()));
     }
 
+    /// Ends the waits for which the replica was outside its group at the last look too. One that is soon back learns
+    /// the ends in the order.
+    pub(super) fn look_outside(&self, is_outside: bool) {
+        for wait in lock(&self.open).values() {
+            if wait.was_outside.swap(is_outside, Ordering::Relaxed) && is_outside {
+                wait.end(WaitEnd::Outside);
+            }
+        }
+    }
+
     /// Whether a client's request waits, or is about to.
     pub(super) fn are_any(&self) -> bool {
         !lock(&self.open).is_empty()
@@ -89,7 +101,8 @@ impl Waits {
     /// Opens a ticket for a client whose bell this is.
     pub(super) fn open(self: &Arc<Waits>, bell: &Arc<Bell>) -> Ticket {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let wait = Arc::new(OpenWait { bell: Arc::clone(bell), end: Mutex::default() });
+        let wait =
+            Arc::new(OpenWait { bell: Arc::clone(bell), end: Mutex::default(), was_outside: AtomicBool::default() });
         lock(&self.open).insert(number, Arc::clone(&wait));
         Ticket { waits: Arc::clone(self), number, wait, is_open: true }
     }
@@ -212,6 +225,21 @@ mod tests {
         assert_eq!(other.take_end(), Some(WaitEnd::Lost));
         waits.end(one.number().wrapping_sub(1), WaitEnd::Dropped);
         assert_eq!(one.take_end(), None);
+    }
+
+    #[test]
+    fn a_wait_ends_if_the_replica_was_outside_its_group_at_two_looks_on_end() {
+        let (waits, bell) = waits();
+        let (early, served) = (waits.open(&bell), waits.open(&bell));
+        [true, false, true].into_iter().for_each(|is_outside| waits.look_outside(is_outside));
+        assert_eq!(early.take_end(), None, "it was back meanwhile");
+        let late = waits.open(&bell);
+        waits.end(served.number(), WaitEnd::Served(Reply::OK));
+        waits.look_outside(true);
+        let ends = [&early, &served, &late].map(Ticket::take_end);
+        assert_eq!(ends, [Some(WaitEnd::Outside), Some(WaitEnd::Served(Reply::OK)), None]);
+        waits.look_outside(true);
+        assert_eq!(late.take_end(), Some(WaitEnd::Outside));
     }
 
     #[test]

@@ -19,10 +19,9 @@ use crate::{
 const DROPPED: Error =
     Error::fixed("UNBLOCKED this replica was dropped from its group, so the request waits no more: send it again");
 const LEAVING: Error = Error::fixed("UNBLOCKED this replica stops: ask another one");
-/// The answer of Redis to a client whose server no longer decides who gets an element.
+/// The answers to a client whose wait's end is not known.
 const OUTSIDE: Error =
-    Error::fixed("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)");
-/// The answer to a client whose wait's end is not known.
+    Error::fixed("UNKNOWN the group goes on without this replica, so an element may have been taken for this request");
 const LOST: Error = Error::fixed(
     "UNKNOWN this replica missed a part of the group's order, so an element may have been taken for this request",
 );
