@@ -16,8 +16,15 @@ use fastcdc::v2020::StreamCDC;
 use rustix::fs::SeekFrom;
 use serde::{Deserialize, Serialize};
 
-/// The average size of a chunk, in bytes, unless a file is so large that this makes too many.
+/// The average size of the smallest chunks, in bytes. Around a change, some one and a half chunks move.
+const LEAST_CHUNK_BYTES: u64 = 4 << 10;
+
+/// The average size of a chunk, in bytes, unless a file is so small that they would be few, or so large that they would
+/// be too many.
 const CHUNK_BYTES: u64 = 16 << 10;
+
+/// The number of chunks of a file, on average, below which they are smaller.
+const FEW_CHUNKS: u64 = 256;
 
 /// The most chunks of a file, on average.
 const CHUNKS: u64 = 1 << 16;
@@ -37,7 +44,8 @@ pub(crate) struct Chunk {
 
 /// The average size of the chunks of a file, in bytes, by the file's size at the source.
 fn average(bytes: u64) -> u64 {
-    (bytes / CHUNKS).next_power_of_two().clamp(CHUNK_BYTES, MOST_CHUNK_BYTES)
+    let usual = (bytes / FEW_CHUNKS).next_power_of_two().clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES);
+    (bytes / CHUNKS).next_power_of_two().clamp(usual, MOST_CHUNK_BYTES)
 }
 
 /// The chunks of a file's contents, and the BLAKE3 of all.
@@ -309,7 +317,7 @@ mod tests {
     fn chunks_of_the_largest_files_fit_a_message() {
         for bytes in [0, 1, 1 << 20, 1 << 34, 1 << 40, 1 << 45, u64::MAX] {
             let average = average(bytes);
-            assert!((CHUNK_BYTES..=MOST_CHUNK_BYTES).contains(&average), "{bytes}");
+            assert!((LEAST_CHUNK_BYTES..=MOST_CHUNK_BYTES).contains(&average), "{bytes}");
             // A chunk takes 20 bytes in a message.
             assert!(bytes > 1 << 42 || bytes / average * 20 < super::super::manifest::MANIFEST_BYTES as u64, "{bytes}");
         }

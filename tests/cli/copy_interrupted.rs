@@ -18,7 +18,7 @@ const AGAIN: u64 = 1 << 20;
 const RECEIVERS: [&str; 3] = ["a", "b", "c"];
 
 /// Returns the sizes of all files in a directory.
-fn sizes(root: &Path) -> HashMap<PathBuf, u64> {
+pub(super) fn sizes(root: &Path) -> HashMap<PathBuf, u64> {
     let mut all = HashMap::new();
     let Ok(names) = fs::read_dir(root) else { return all };
     for entry in names.flatten() {

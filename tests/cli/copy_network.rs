@@ -14,21 +14,21 @@ use tempfile::TempDir;
 use super::{run, text};
 
 /// A directory with the keys of nodes 1 to 3 of a cluster and a file to copy, which is removed after the test.
-struct World {
+pub(super) struct World {
     base: TempDir,
 }
 
 /// A receiver, which is killed when it is dropped.
-struct Receiver {
+pub(super) struct Receiver {
     process: Child,
-    address: String,
-    directory: PathBuf,
+    pub(super) address: String,
+    pub(super) directory: PathBuf,
     /// Kept open, so that the receiver can write more.
     _said: BufReader<ChildStderr>,
 }
 
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         let world = World { base: tempfile::tempdir().expect("a directory can be made") };
         let mut bytes = vec![0; 3_000_000];
         fastrand::Rng::with_seed(7).fill(&mut bytes);
@@ -37,7 +37,7 @@ impl World {
         world
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.base.path().join(name).to_str().expect("a readable path").to_owned()
     }
 
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Starts a receiver at a free port of loopback.
-    fn serve(&self, name: &str, protection: &[String]) -> Receiver {
+    pub(super) fn serve(&self, name: &str, protection: &[String]) -> Receiver {
         let directory = self.base.path().join(name);
         fs::create_dir(&directory).expect("the name is new");
         let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
@@ -78,7 +78,7 @@ impl World {
         command.args(protection).output().expect("it can be started")
     }
 
-    fn assert_copied(&self, receiver: &Receiver) {
+    pub(super) fn assert_copied(&self, receiver: &Receiver) {
         let [sent, received] = [self.base.path(), &receiver.directory]
             .map(|directory| fs::read(directory.join("file")).expect("it is there"));
         assert!(sent == received, "{} differs", receiver.directory.display());

@@ -3,6 +3,7 @@
 mod admin;
 mod copy;
 mod copy_interrupted;
+mod copy_links;
 mod copy_network;
 mod copy_open_files;
 mod copy_options;

@@ -218,11 +218,10 @@ mod tests {
         if env::var("SQUALL_TEST_SHARES").is_ok() {
             held.share_with_children().unwrap();
             // It ends with its input, which is the test's.
-            let _child = Command::new("cat").stdout(process::Stdio::null()).spawn().unwrap();
+            let mut child = Command::new("cat").stdout(process::Stdio::null()).spawn().unwrap();
             crate::say("holds it");
-            loop {
-                std::thread::park();
-            }
+            child.wait().unwrap();
+            return;
         }
         crate::say("holds it");
         loop {

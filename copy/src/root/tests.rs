@@ -125,7 +125,7 @@ fn files_that_were_not_synced_before_a_crash_are_known() {
     let note = base.path().join("inside/.squall-cp").join(unsynced(b"a"));
     let number = fs::metadata(&note).unwrap().ino();
     // The new one is another file, as long as the old one is open.
-    let _open = fs::File::open(&note).unwrap();
+    let _open = File::open(&note).unwrap();
     root.note_unsynced(b"a", true).unwrap();
     assert_eq!(fs::metadata(&note).unwrap().ino(), number, "a note of this boot is not written again");
     root.forget_unsynced(b"a").unwrap();

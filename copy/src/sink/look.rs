@@ -23,7 +23,7 @@ use super::{
 };
 
 /// The least size of a file, in bytes, of which another version is compared: smaller ones are sent whole.
-const WORTH_COMPARING: u64 = 32 << 10;
+const WORTH_COMPARING: u64 = 16 << 10;
 
 impl Sink {
     pub(super) fn make_directories(&mut self) -> Result<(), SinkError> {
