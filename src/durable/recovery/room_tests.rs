@@ -65,7 +65,7 @@ fn a_member_keeps_what_waits_for_room() {
     assert_eq!(node.installer().held().map(|held| held.end), Some(place(end.position)));
 }
 
-/// What another member gives may begin a segment of its own.
+/// Another member may give what begins a segment of its own.
 #[test]
 fn a_node_whose_last_segment_has_room_left_needs_room_for_another() {
     let disk = SimStorage::new(1);

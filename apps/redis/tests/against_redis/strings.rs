@@ -299,8 +299,8 @@ fn fields(name: &str, key: Vec<u8>, rng: &mut Rng) -> Request {
         };
         match rng.u8(..if name == "bitfield" { 5 } else { 1 }) {
             0 => words.extend([text("GET"), kind, offset]),
-            // Redis 7.0 takes numbers near the least for ones that are too large: their distance to the largest that fits
-            // has 65 bits there.
+            // Redis 7.0 takes numbers near the least for ones that are too large: their distance to the largest that
+            // fits has 65 bits there.
             1 => words.extend([text("set"), kind, offset, text(number >> 1)]),
             2 | 3 => words.extend([text("IncrBy"), kind, offset, text(number)]),
             _ => words.extend([text("overflow"), text(rng.choice(["wrap", "SAT", "fail"]).expect("some"))]),
