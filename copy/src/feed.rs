@@ -120,7 +120,7 @@ impl Feed {
         chunks
     }
 
-    /// Opens a file for a receiver that copies it, and then sees whether it is what the manifest says.
+    /// Opens a file for a receiver. That copies it, and then compares it with the manifest.
     pub(crate) fn open_to_copy(&self, entry: u32) -> OpenedFile {
         let opened = self.open_file(entry as usize).map_err(|error| format!("the source could not open it: {error}"));
         match (opened, self.verdicts[entry as usize].clone()) {

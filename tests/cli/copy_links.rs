@@ -23,18 +23,18 @@ use super::{
 const AGAIN: u64 = 4 * (256 << 10);
 
 /// The only way to a receiver, for the source and for other receivers.
-struct Link {
+struct CuttableLink {
     address: String,
     /// Whether no connection gets through.
     is_cut: Arc<AtomicBool>,
     connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
-impl Link {
-    fn to(receiver: &Receiver) -> Link {
+impl CuttableLink {
+    fn to(receiver: &Receiver) -> CuttableLink {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (is_cut, connections) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
-        let link = Link {
+        let link = CuttableLink {
             address: listener.local_addr().unwrap().to_string(),
             is_cut: Arc::clone(&is_cut),
             connections: Arc::clone(&connections),
@@ -89,7 +89,7 @@ fn interrupt(seed: u64) {
     random.fill(&mut contents);
     std::fs::write(world.path("file"), contents).unwrap();
     let receivers = ["a", "b", "c"].map(|name| world.serve(name, &[]));
-    let links = receivers.each_ref().map(Link::to);
+    let links = receivers.each_ref().map(CuttableLink::to);
     let to = links.each_ref().map(|link| link.address.as_str()).join(",");
     let push = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
