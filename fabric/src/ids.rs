@@ -10,6 +10,13 @@ use serde::{Deserialize, Serialize};
 #[display("node {_0}")]
 pub struct NodeId(pub u32);
 
+impl NodeId {
+    /// A random id for a caller that is no node. Nodes with ids of this kind, from 2^31 up, are not excluded.
+    pub fn nameless() -> NodeId {
+        NodeId(fastrand::u32(1 << 31..u32::MAX))
+    }
+}
+
 /// One side of a reliable connection, within one fabric. An id is never used again for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u64);

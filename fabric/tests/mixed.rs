@@ -173,9 +173,9 @@ fn who_joins_is_reached_where_its_addresses_say() {
         }
         assert!(Instant::now() < until, "the nodes don't meet");
     }
-    let dials = nodes[0].tcp().expect("it was added").net_stats().dials;
+    let dials = nodes[0].tcp().expect("it was added").port().stats().dials;
     assert!(dials > 0, "node 2 is reached over the network");
-    assert_eq!(nodes[1].tcp().expect("it was added").net_stats().links_up, 0, "node 1 is not");
+    assert_eq!(nodes[1].tcp().expect("it was added").port().stats().links_up, 0, "node 1 is not");
 }
 
 /// Polls, and sleeps whenever that brings nothing, as an engine does, until `is_end`.

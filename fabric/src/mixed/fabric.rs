@@ -17,7 +17,7 @@ use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
     RegisterError, Time, Token, Wait, WorkGraph,
     graph::Executor,
-    net::{ServiceId, ServiceStream},
+    net::{PortMonitor, ServiceId, ServiceStream},
     shm::ShmFabric,
     tcp::TcpFabric,
 };
@@ -104,6 +104,14 @@ impl MixedFabric {
     #[cfg(feature = "verbs")]
     pub fn verbs(&self) -> Option<&VerbsFabric> {
         self.router.fabrics.verbs.as_ref()
+    }
+
+    /// The counts of this node's port. None without a network.
+    pub fn port(&self) -> Option<PortMonitor> {
+        let port = self.tcp().map(TcpFabric::port);
+        #[cfg(feature = "verbs")]
+        let port = port.or_else(|| self.verbs().map(VerbsFabric::port));
+        port
     }
 
     /// Takes the streams that peers open for a service at this node's port, as

@@ -15,6 +15,7 @@ use super::{
     socket::{self, Channel, ChannelError},
     thread::Thread,
     tls::TlsError,
+    verifier::Wanted,
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Nonce, Refusal, Service},
 };
 use crate::{
@@ -78,7 +79,7 @@ impl Thread {
         let pipe = match &self.config.security {
             Security::Tls(identity) => {
                 let mut out = Vec::new();
-                match Handshake::dial(identity, &self.config.cluster, peer, &mut out) {
+                match Handshake::dial(identity, Wanted::Member(peer), &mut out) {
                     Ok(handshake) => Pipe::shaking(handshake, out),
                     Err(error) => {
                         self.dial_problem(peer, address, &error.to_string());
@@ -253,6 +254,12 @@ impl Thread {
             Greeting::Refuse { why: Refusal::Node, .. } => {
                 let sentence =
                     format!("another node than {peer} listens at {address}: correct the addresses of {peer}");
+                self.refused(id, sentence);
+            }
+            Greeting::Refuse { why: Refusal::Denied, .. } => {
+                let sentence = format!(
+                    "{peer} links with members only, which this node's certificate does not make it: give it one of a member"
+                );
                 self.refused(id, sentence);
             }
             Greeting::Refuse { why: Refusal::NoEndpoint, .. } => {

@@ -14,12 +14,12 @@ pub enum Security {
     /// No protection, on any address: any process that reaches the port can join, read and write. For networks without
     /// other users.
     None,
-    /// TLS 1.3; both sides show a certificate of the cluster's CA that names their node.
+    /// TLS 1.3; both sides show a certificate of the cluster's CA, whose owner may do what [its role](super::Role) may.
     Tls(Identity),
 }
 
 impl Security {
-    /// The node that its certificate names, if it has one.
+    /// The id under which the owner of the certificate introduces itself, if there is one.
     pub fn node(&self) -> Option<NodeId> {
         match self {
             Security::Tls(identity) => Some(identity.node()),

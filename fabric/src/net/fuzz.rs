@@ -5,6 +5,7 @@ use super::{
     handshake::Handshake,
     identity::Identity,
     pipe::Pipe,
+    verifier::Wanted,
     wire::{GREETING_BYTES, Greeting, LINK_FRAME_BYTES, LinkFrame},
 };
 
@@ -40,7 +41,7 @@ pub fn handshake(identity: &Identity, bytes: &[u8]) {
     if let Ok(acceptor) = Handshake::accept(identity) {
         drain(Pipe::shaking(acceptor, Vec::new()), bytes, GREETING_BYTES);
     }
-    if let Ok(dialer) = Handshake::dial(identity, CLUSTER, identity.node(), &mut out) {
+    if let Ok(dialer) = Handshake::dial(identity, Wanted::Member(identity.node()), &mut out) {
         drain(Pipe::shaking(dialer, out), bytes, GREETING_BYTES);
     }
 }
@@ -106,7 +107,7 @@ impl End {
 /// come.
 pub fn tls([dialer, acceptor]: [&Identity; 2], script: &[u8]) {
     let mut hello = Vec::new();
-    let Ok(dialing) = Handshake::dial(dialer, CLUSTER, acceptor.node(), &mut hello) else { return };
+    let Ok(dialing) = Handshake::dial(dialer, Wanted::Member(acceptor.node()), &mut hello) else { return };
     let Ok(accepting) = Handshake::accept(acceptor) else { return };
     let mut ends = [End::new(Pipe::shaking(dialing, hello)), End::new(Pipe::shaking(accepting, Vec::new()))];
     let mut clean = true;
@@ -249,7 +250,7 @@ mod tests {
     fn changed_handshakes_are_refused_without_a_panic() {
         let identity = Ca::new().identity(1);
         let mut hello = Vec::new();
-        Handshake::dial(&identity, CLUSTER, identity.node(), &mut hello).unwrap();
+        Handshake::dial(&identity, Wanted::Member(identity.node()), &mut hello).unwrap();
         let mut answer = Vec::new();
         Handshake::accept(&identity).unwrap().advance(&hello, &mut answer).unwrap();
         // No seeds are made, since no two handshakes are alike.

@@ -4,10 +4,12 @@
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
+    access::{Call, CallerAccess},
     config::Security,
     handshake::Handshake,
     link::NetLink,
@@ -150,6 +152,12 @@ impl Thread {
         self.say_no(pending, why);
     }
 
+    /// Says no to a caller whose certificate does not permit its call, which was logged.
+    fn deny(&mut self, pending: PendingPeer) {
+        self.counters.refuse(RefusalKind::Denied);
+        self.say_no(pending, Refusal::Denied);
+    }
+
     fn say_no(&mut self, mut pending: PendingPeer, why: Refusal) {
         let greeting = Greeting::Refuse { version: self.config.protocol, why, cluster: self.config.cluster.clone() };
         // If it does not get through, the peer dials again.
@@ -163,11 +171,12 @@ impl Thread {
     fn judge(&mut self, pending: PendingPeer, hello: Hello) {
         let from = pending.from;
         let peer = hello.from;
-        if let Some(session) = pending.connection.channel.pipe.session()
-            && let Err(error) = session.verify_peer(&self.config.cluster, peer)
-        {
-            return self.refuse_connection(from, RefusalKind::Certificate, &error.to_string());
-        }
+        let principal = pending.connection.channel.pipe.session();
+        let principal = principal.map(|session| session.verify_peer(&self.config.cluster, peer)).transpose();
+        let principal = match principal {
+            Ok(principal) => principal,
+            Err(error) => return self.refuse_connection(from, RefusalKind::Certificate, &error.to_string()),
+        };
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
         if let Some(sentence) =
             mismatch((self.config.protocol, &self.config.cluster), &peer.to_string(), hello.version, cluster)
@@ -193,6 +202,12 @@ impl Thread {
         let anyone = rest.to.is_none() && matches!(rest.service, Service::Application(_));
         if rest.to != Some(self.config.node) && !anyone {
             return self.refuse(pending, RefusalKind::OtherNode, Refusal::Node, "it looks for another node");
+        }
+        let access = principal.map_or_else(CallerAccess::unchecked, |principal| {
+            CallerAccess::new(principal, self.config.node, Arc::clone(&self.counters.denials))
+        });
+        if !matches!(rest.service, Service::Application(_)) && access.check(Call::Link, None).is_err() {
+            return self.deny(pending);
         }
         match rest.service {
             Service::Link { dialer_listens } => {
@@ -220,11 +235,17 @@ impl Thread {
                     );
                     return self.refuse(pending, RefusalKind::NoService, Refusal::NoService, &why);
                 };
+                if access.check_service(service).is_err() {
+                    return self.deny(pending);
+                }
                 let Some(channel) = self.admit(pending, peer, self.incarnation, rest.nonce) else { return };
                 let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
-                match ServiceStream::new(peer, socket, tls, early) {
-                    // Only this thread fills it. If the receiver is gone, the peer reads an end.
-                    Ok(stream) => drop(taker.try_send(stream)),
+                match ServiceStream::new((peer, access), socket, tls, early) {
+                    Ok(stream) => {
+                        stream.end_with_certificate(&self.config.security);
+                        // Only this thread fills it. If the receiver is gone, the peer reads an end.
+                        drop(taker.try_send(stream));
+                    }
                     Err(error) => self.refuse_connection(from, RefusalKind::Left, &error.to_string()),
                 }
             }

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, ServerConfig, client::UnbufferedClientConnection, pki_types::ServerName,
-    server::UnbufferedServerConnection,
+    ClientConfig, client::UnbufferedClientConnection, pki_types::ServerName, server::UnbufferedServerConnection,
 };
 
 use super::{
-    identity::{Identity, certificate_name},
+    identity::Identity,
     tls::{Connection, MAX_RECORD_BYTES, Session, Step, TlsError, explain, record_len},
+    verifier::Wanted,
 };
-use crate::NodeId;
 
 /// The length of a handshake's messages beyond which it is refused.
 const HANDSHAKE_BYTES: usize = 64 << 10;
@@ -31,22 +30,12 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// The side that dialed `peer`. Its hello is in `out`.
-    pub(crate) fn dial(
-        identity: &Identity,
-        cluster: &str,
-        peer: NodeId,
-        out: &mut Vec<u8>,
-    ) -> Result<Handshake, TlsError> {
-        let name = certificate_name(cluster, peer);
-        let name = ServerName::try_from(name).map_err(|error| TlsError::Protocol(error.to_string()))?;
-        Self::dial_name(identity.client(), name, out)
-    }
-
-    /// Begins as [`dial`](Handshake::dial) does, for any node of the cluster.
-    pub(crate) fn dial_any(identity: &Identity, out: &mut Vec<u8>) -> Result<Handshake, TlsError> {
-        let name = ServerName::try_from("any.squall").map_err(|error| TlsError::Protocol(error.to_string()))?;
-        Self::dial_name(identity.any_client(), name, out)
+    /// The side that dialed. Its hello is in `out`.
+    pub(crate) fn dial(identity: &Identity, wanted: Wanted, out: &mut Vec<u8>) -> Result<Handshake, TlsError> {
+        let credentials = identity.credentials();
+        let name = wanted.server_name(&credentials.label);
+        let name = name.ok_or_else(|| TlsError::Protocol("the node has no name".to_owned()))?;
+        Self::dial_name(&credentials.client, name, out)
     }
 
     pub(super) fn dial_name(
@@ -63,8 +52,8 @@ impl Handshake {
 
     /// The side that accepted.
     pub(crate) fn accept(identity: &Identity) -> Result<Handshake, TlsError> {
-        let config: &Arc<ServerConfig> = identity.server();
-        let server = UnbufferedServerConnection::new(Arc::clone(config)).map_err(|error| explain(&error, false))?;
+        let config = Arc::clone(&identity.credentials().server);
+        let server = UnbufferedServerConnection::new(config).map_err(|error| explain(&error, false))?;
         Ok(Handshake::new(Connection::Server(server)))
     }
 

@@ -1,27 +1,30 @@
-//! The certificate and key by which a node proves its identity.
+//! The certificate and key by which a process proves its identity, and their renewal while it runs.
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use rustls::{
-    CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
-    client::{
-        Resumption, WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
+    CipherSuite,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
-    server::WebPkiClientVerifier,
-    version::TLS13,
+    pki_types::UnixTime,
 };
-use webpki::{EndEntityCert, KeyUsage};
 
-use crate::{Fingerprint, NodeId};
+pub use super::{credentials::Expiry, identity_error::IdentityError};
+use super::{
+    credentials::{Credentials, KeyTexts},
+    principal::{Principal, cluster_label},
+    revoked::Revoked,
+};
+use crate::{NodeId, sync::Lock};
+
+/// The interval at which the files of keys are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The cipher suites in the order of preference: the first is the fastest one where the processor knows AES.
 pub(super) fn provider() -> Arc<CryptoProvider> {
@@ -34,69 +37,101 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// The DNS name that the certificate of a cluster's node carries.
-///
-/// It is `node-<id>.c<cluster>.squall`, where `<cluster>` is the [`Fingerprint`] of the cluster's name in 16
-/// hexadecimal digits.
-pub fn certificate_name(cluster: &str, node: NodeId) -> String {
-    format!("node-{}.{}.squall", node.0, cluster_label(cluster))
+/// The files of keys, in PEM form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFiles {
+    /// The certificate of the cluster's CA, or several.
+    pub ca: PathBuf,
+    /// The owner's certificate, and behind it those of intermediate CAs, if there are any.
+    pub certificate: PathBuf,
+    /// The owner's private key.
+    pub key: PathBuf,
+    /// Revocation lists of CAs.
+    pub crl: Option<PathBuf>,
+    /// Serial numbers of certificates that are refused: a line of hexadecimal digits each.
+    pub denied: Option<PathBuf>,
 }
 
-fn cluster_label(cluster: &str) -> String {
-    format!("c{:016x}", Fingerprint::default().text(cluster).value())
+impl KeyFiles {
+    /// Names the three files that each owner needs.
+    pub fn new(ca: impl Into<PathBuf>, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> KeyFiles {
+        let (ca, certificate, key) = (ca.into(), certificate.into(), key.into());
+        KeyFiles { ca, certificate, key, crl: None, denied: None }
+    }
+
+    /// Reads the files. A key that other users can read is refused.
+    fn read(&self) -> Result<KeyTexts, IdentityError> {
+        let failed = |path: &Path, cause: std::io::Error| IdentityError::Read {
+            path: path.to_owned(),
+            cause: cause.to_string(),
+        };
+        let read = |path: &Path| match fs::read(path) {
+            Ok(text) => Ok((format!("{path:?}"), text)),
+            Err(cause) => Err(failed(path, cause)),
+        };
+        let key = read(&self.key)?;
+        let mode = fs::metadata(&self.key).map_err(|cause| failed(&self.key, cause))?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(IdentityError::KeyIsOpen { path: self.key.clone(), mode });
+        }
+        Ok(KeyTexts {
+            authority: read(&self.ca)?,
+            certificate: read(&self.certificate)?,
+            key,
+            lists: self.crl.as_deref().map(read).transpose()?,
+            serials: self.denied.as_deref().map(read).transpose()?,
+        })
+    }
+
+    /// The state of each file, by which a change shows.
+    fn stamp(&self) -> Vec<Option<Stamp>> {
+        let three = [&self.ca, &self.certificate, &self.key].into_iter();
+        let all = three.chain(&self.crl).chain(&self.denied);
+        all.map(|path| fs::metadata(path).ok().map(|file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec())))
+            .collect()
+    }
 }
 
-/// The node and the cluster's label that a certificate's name stands for.
-fn parse_name(name: &str) -> Option<(NodeId, &str)> {
-    let (node, label) = name.strip_suffix(".squall")?.strip_prefix("node-")?.split_once('.')?;
-    let id: u32 = node.parse().ok()?;
-    // Each id has one name.
-    (id.to_string() == node && label.len() == 17).then_some((NodeId(id), label))
+/// A file's number, size and time of change.
+type Stamp = (u64, u64, i64, i64);
+
+/// A connection that ends when the certificate of its peer is revoked.
+pub(super) trait Revocable: Send + Sync {
+    /// Ends the connection if its peer's certificate is among these.
+    fn end_if_revoked(&self, revoked: &Revoked);
 }
 
-/// A node's certificate, its key, and the CA whose certificates it accepts. Cheap to clone.
+/// A certificate, its key, and the CA whose certificates its owner accepts. Cheap to clone; clones change together when
+/// the keys are [read again](Identity::reload).
 #[derive(Clone, derive_more::Debug)]
-#[debug("Identity {{ node: {:?}, cluster: {:?} }}", _0.node, _0.label)]
-pub struct Identity(Arc<Credentials>);
+#[debug("Identity {{ owner: {}, label: {:?} }}", _0.principal, _0.label)]
+pub struct Identity(Arc<IdentityShared>);
 
-struct Credentials {
-    node: NodeId,
+struct IdentityShared {
+    principal: Principal,
     label: String,
-    client: Arc<ClientConfig>,
-    /// The counterpart of `client` where any node of the cluster may answer.
-    any_client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
+    /// The id under which the owner introduces itself.
+    node: NodeId,
+    files: Option<KeyFiles>,
+    credentials: Lock<Arc<Credentials>>,
+    /// Held while the files are read, which may take as long as a disk does.
+    reading: Lock<()>,
+    /// The reason for which the files that are there now are not used.
+    problem: Lock<Option<IdentityError>>,
+    connections: Lock<Vec<Weak<dyn Revocable>>>,
+    /// Ends the thread that looks at the files, once it was started, when it is dropped.
+    watch: Lock<Option<Sender<()>>>,
 }
 
 impl Identity {
-    /// Reads the certificate of the cluster's CA (or several), this node's certificate (behind it those of intermediate
-    /// CAs, if there are any), and its key, each a PEM file.
-    ///
-    /// A key that other users can read is refused.
-    pub fn load(
-        ca: impl AsRef<Path>,
-        certificate: impl AsRef<Path>,
-        key: impl AsRef<Path>,
-    ) -> Result<Identity, IdentityError> {
-        let (ca, certificate, key) = (ca.as_ref(), certificate.as_ref(), key.as_ref());
-        let read = |path: &Path| {
-            fs::read(path).map_err(|cause| IdentityError::Read { path: path.to_owned(), cause: cause.to_string() })
-        };
-        let key_pem = read(key)?;
-        let mode = fs::metadata(key)
-            .map_err(|cause| IdentityError::Read { path: key.to_owned(), cause: cause.to_string() })?
-            .permissions()
-            .mode()
-            & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(IdentityError::KeyIsOpen { path: key.to_owned(), mode });
-        }
-        let names = [ca, certificate, key].map(|path| format!("{path:?}"));
-        Identity::parse(&read(ca)?, &read(certificate)?, &key_pem, &names, UnixTime::now())
+    /// Reads keys from files. Fails if a file can't be read, if the key can be read by other users, or if the texts are
+    /// malformed, do not belong together, or are not valid now.
+    pub fn load(files: &KeyFiles) -> Result<Identity, IdentityError> {
+        let credentials = Credentials::parse(&files.read()?, UnixTime::now())?;
+        Ok(Identity::new(credentials, Some(files.clone())))
     }
 
-    /// Parses PEM texts, as [`load`](Identity::load) does files. Fails if a text is malformed, or if the key and the
-    /// certificates do not belong together or are not valid now.
+    /// Parses PEM texts, as [`load`](Identity::load) does files, and fails as it does.
     pub fn from_pem(ca: &str, certificate: &str, key: &str) -> Result<Identity, IdentityError> {
         Identity::from_pem_at(ca, certificate, key, UnixTime::now())
     }
@@ -108,80 +143,38 @@ impl Identity {
         key: &str,
         now: UnixTime,
     ) -> Result<Identity, IdentityError> {
-        let names = ["the CA's certificate", "the node's certificate", "the node's key"].map(str::to_owned);
-        Identity::parse(ca.as_bytes(), certificate.as_bytes(), key.as_bytes(), &names, now)
+        let named = |name: &str, text: &str| (name.to_owned(), text.as_bytes().to_vec());
+        let texts = KeyTexts {
+            authority: named("the CA's certificate", ca),
+            certificate: named("the certificate", certificate),
+            key: named("the key", key),
+            lists: None,
+            serials: None,
+        };
+        Ok(Identity::new(Credentials::parse(&texts, now)?, None))
     }
 
-    /// Parses the three; `names` are their names in errors.
-    fn parse(
-        ca: &[u8],
-        certificate: &[u8],
-        key: &[u8],
-        names: &[String; 3],
-        now: UnixTime,
-    ) -> Result<Identity, IdentityError> {
-        let [ca_name, certificate_name, key_name] = names;
-        let authorities = certificates(ca, ca_name)?;
-        let chain = certificates(certificate, certificate_name)?;
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|error| IdentityError::NoKey { what: key_name.clone(), cause: error.to_string() })?;
-        let malformed = |what: &String| {
-            let what = what.clone();
-            move |error: webpki::Error| IdentityError::Malformed { what, cause: error.to_string() }
-        };
-
-        let roots = trusted(&authorities).map_err(malformed(ca_name))?;
-        let own = EndEntityCert::try_from(&chain[0]).map_err(malformed(certificate_name))?;
-        verify(&own, &roots, &chain[1..], now, [certificate_name, ca_name])?;
-        let (node, label) = own
-            .valid_dns_names()
-            .find_map(parse_name)
-            .map(|(node, label)| (node, label.to_owned()))
-            .ok_or_else(|| IdentityError::NoNode { what: certificate_name.clone() })?;
-
-        let refused = |error: rustls::Error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                IdentityError::OtherKey { key: key_name.clone(), certificate: certificate_name.clone() }
-            }
-            error => IdentityError::NoKey { what: key_name.clone(), cause: error.to_string() },
-        };
-        let roots = Arc::new(roots);
-        let mut client = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(refused)?
-            .with_root_certificates(Arc::clone(&roots))
-            .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(refused)?;
-        // Each connection shows its certificates: a node that was thrown out must not come back with a ticket.
-        client.resumption = Resumption::disabled();
-        let unusable = |error: rustls::client::VerifierBuilderError| IdentityError::Malformed {
-            what: ca_name.clone(),
-            cause: error.to_string(),
-        };
-        let inner =
-            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), provider()).build().map_err(unusable)?;
-        let mut any_client = client.clone();
-        any_client.dangerous().set_certificate_verifier(Arc::new(AnyNode { label: label.clone(), inner }));
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(unusable)?;
-        let mut server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(refused)?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key)
-            .map_err(refused)?;
-        server.send_tls13_tickets = 0;
-        // The dialer's order may be that of another release.
-        server.ignore_client_order = true;
-        Ok(Identity(Arc::new(Credentials {
-            node,
-            label,
-            client: Arc::new(client),
-            any_client: Arc::new(any_client),
-            server: Arc::new(server),
-        })))
+    fn new(credentials: Credentials, files: Option<KeyFiles>) -> Identity {
+        let principal = credentials.principal.clone();
+        Identity(Arc::new(IdentityShared {
+            node: principal.node().unwrap_or_else(NodeId::nameless),
+            principal,
+            label: credentials.label.clone(),
+            files,
+            credentials: Lock::new(Arc::new(credentials)),
+            reading: Lock::default(),
+            problem: Lock::default(),
+            connections: Lock::default(),
+            watch: Lock::default(),
+        }))
     }
 
-    /// The node that the certificate names.
+    /// The owner of the certificate.
+    pub fn principal(&self) -> &Principal {
+        &self.0.principal
+    }
+
+    /// The id under which the owner introduces itself: a node's own, or else a random one.
     pub fn node(&self) -> NodeId {
         self.0.node
     }
@@ -191,200 +184,114 @@ impl Identity {
         self.0.label == cluster_label(cluster)
     }
 
-    pub(super) fn client(&self) -> &Arc<ClientConfig> {
-        &self.0.client
+    /// The ends of the certificates: its own, and the CA's.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.credentials().expiries.clone()
     }
 
-    pub(super) fn any_client(&self) -> &Arc<ClientConfig> {
-        &self.0.any_client
+    /// The reason for which the keys that are in the files now are not used; None if they are.
+    pub fn problem(&self) -> Option<IdentityError> {
+        self.0.problem.lock().clone()
     }
 
-    pub(super) fn server(&self) -> &Arc<ServerConfig> {
-        &self.0.server
-    }
-}
-
-/// Verifies that a certificate is that of some node of a cluster.
-#[derive(Debug)]
-struct AnyNode {
-    label: String,
-    inner: Arc<WebPkiServerVerifier>,
-}
-
-impl ServerCertVerifier for AnyNode {
-    /// Verifies against the name in the certificate, if a node of the cluster has it.
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let certificate = EndEntityCert::try_from(end_entity).map_err(|_| CertificateError::BadEncoding)?;
-        let name = certificate
-            .valid_dns_names()
-            .find(|name| parse_name(name).is_some_and(|(_, label)| label == self.label))
-            .and_then(|name| ServerName::try_from(name).ok())
-            .ok_or(CertificateError::NotValidForName)?;
-        self.inner.verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
-}
-
-/// The certificates by which others are to be signed.
-fn trusted(authorities: &[CertificateDer<'_>]) -> Result<RootCertStore, webpki::Error> {
-    let mut roots = RootCertStore::empty();
-    for authority in authorities {
-        roots.roots.push(webpki::anchor_from_trusted_cert(authority)?.to_owned());
-    }
-    Ok(roots)
-}
-
-fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let malformed = |cause: String| IdentityError::Malformed { what: what.to_owned(), cause };
-    let list: Vec<_> =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| malformed(error.to_string()))?;
-    if list.is_empty() { Err(malformed("there is no certificate in it".into())) } else { Ok(list) }
-}
-
-/// Whether peers that trust the same CA would accept the certificate at that time.
-fn verify(
-    own: &EndEntityCert<'_>,
-    roots: &RootCertStore,
-    intermediates: &[CertificateDer<'_>],
-    now: UnixTime,
-    [what, ca]: [&String; 2],
-) -> Result<(), IdentityError> {
-    let algorithms = provider().signature_verification_algorithms.all;
-    let what = what.clone();
-    for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
-        let verified = own.verify_for_usage(algorithms, &roots.roots, intermediates, now, usage, None, None);
-        match verified.map(|_| ()) {
-            Ok(()) => {}
-            Err(webpki::Error::CertExpired { time, not_after }) => {
-                let ago = days(time.as_secs().saturating_sub(not_after.as_secs()));
-                return Err(IdentityError::Expired { what, ago });
+    /// Reads the files again, for connections from now on. Those that stand go on, except with peers whose certificates
+    /// are revoked now. Keys that were given as texts stay as they are.
+    ///
+    /// Fails as [`load`](Identity::load) does, or if the keys are another owner's; then all stays as it was.
+    pub fn reload(&self) -> Result<(), IdentityError> {
+        let shared = &self.0;
+        let Some(files) = &shared.files else { return Ok(()) };
+        let reading = shared.reading.lock();
+        let read = files.read().and_then(|texts| {
+            let found = Credentials::parse(&texts, UnixTime::now())?;
+            if (found.principal.label(), &found.label) != (shared.principal.label(), &shared.label) {
+                let (found, before) = (found.principal.to_string(), shared.principal.to_string());
+                return Err(IdentityError::OtherOwner { what: texts.certificate.0, found, before });
             }
-            Err(webpki::Error::CertNotValidYet { time, not_before }) => {
-                let left = days(not_before.as_secs().saturating_sub(time.as_secs()));
-                return Err(IdentityError::NotYetValid { what, left });
-            }
-            Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
-                return Err(IdentityError::OtherCa { what, ca: ca.clone() });
-            }
-            Err(error) => return Err(IdentityError::Malformed { what, cause: error.to_string() }),
+            Ok(found)
+        });
+        *shared.problem.lock() = read.as_ref().err().cloned();
+        let credentials = Arc::new(read?);
+        *shared.credentials.lock() = Arc::clone(&credentials);
+        drop(reading);
+        shared.end_revoked(&credentials.revoked);
+        Ok(())
+    }
+
+    /// Begins to look at the files each second, on a thread that ends with the last clone, and to
+    /// [read them again](Identity::reload) when they have changed.
+    pub(super) fn watch(&self) {
+        let mut watch = self.0.watch.lock();
+        let Some(files) = self.0.files.clone().filter(|_| watch.is_none()) else { return };
+        let (stop, stopped) = bounded(0);
+        let shared = Arc::downgrade(&self.0);
+        let look = move || {
+            let mut watched = FileWatch { seen: files.stamp(), files, shared, is_read: true };
+            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && watched.look() {}
+        };
+        match std::thread::Builder::new().name("squall-keys".to_owned()).spawn(look) {
+            Ok(_) => *watch = Some(stop),
+            Err(error) => tracing::warn!(%error, "there is no thread that looks for new keys"),
         }
     }
-    Ok(())
-}
 
-/// A span of time in words, for error messages.
-fn days(seconds: u64) -> String {
-    match seconds {
-        0..7200 => format!("{} minutes", seconds / 60),
-        7200..172_800 => format!("{} hours", seconds / 3600),
-        _ => format!("{} days", Duration::from_secs(seconds).as_secs() / 86_400),
+    /// Ends a connection when its peer's certificate is revoked; at once, if it is now.
+    pub(super) fn track(&self, connection: Weak<dyn Revocable>) {
+        let mut connections = self.0.connections.lock();
+        connections.retain(|other| other.strong_count() > 0);
+        connections.push(Weak::clone(&connection));
+        drop(connections);
+        if let Some(connection) = connection.upgrade() {
+            connection.end_if_revoked(&self.credentials().revoked);
+        }
+    }
+
+    pub(super) fn credentials(&self) -> Arc<Credentials> {
+        Arc::clone(&self.0.credentials.lock())
     }
 }
 
-/// The reason for which a node can't prove its identity.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// A file could not be read.
-    #[error(
-        "{path:?} could not be read: {cause}; `squall keys init` makes a CA, `squall keys add` a node's certificate and key"
-    )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's message.
-        cause: String,
-    },
-    /// Other users can read the key.
-    #[error("the key {path:?} can be read by other users (mode {mode:03o}): run `chmod 600 {}`", path.display())]
-    KeyIsOpen {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// The certificate file holds no certificate, or none that can be used.
-    #[error("{what} is not a certificate that can be used: {cause}")]
-    Malformed {
-        /// The file, or which of the three it is.
-        what: String,
-        /// The fault of the text.
-        cause: String,
-    },
-    /// The key file holds no private key, or none that can be used.
-    #[error("{what} is not a private key that can be used: {cause}; `squall keys add` makes one that can")]
-    NoKey {
-        /// The file, or which of the three it is.
-        what: String,
-        /// The fault of the text.
-        cause: String,
-    },
-    /// The key belongs to another certificate.
-    #[error("{key} is not the key of {certificate}: give the two that `squall keys add` has made together")]
-    OtherKey {
-        /// The key.
-        key: String,
-        /// The certificate.
-        certificate: String,
-    },
-    /// The certificate was made by another CA.
-    #[error("{what} was not signed by the CA in {ca}: make one with the keys of that CA (`squall keys add`)")]
-    OtherCa {
-        /// The certificate.
-        what: String,
-        /// The CA's certificate.
-        ca: String,
-    },
-    /// The certificate names no node.
-    #[error("{what} names no node of a cluster: make one with `squall keys add`")]
-    NoNode {
-        /// The certificate.
-        what: String,
-    },
-    /// The certificate is too old.
-    #[error("{what} expired {ago} ago: make a new one with `squall keys add --force`")]
-    Expired {
-        /// The certificate.
-        what: String,
-        /// The time since then.
-        ago: String,
-    },
-    /// The certificate is too young.
-    #[error("{what} becomes valid in {left}: set this host's clock right, or wait")]
-    NotYetValid {
-        /// The certificate.
-        what: String,
-        /// The time until then.
-        left: String,
-    },
+impl IdentityShared {
+    fn end_revoked(&self, revoked: &Revoked) {
+        let connections: Vec<_> = self.connections.lock().iter().filter_map(Weak::upgrade).collect();
+        connections.iter().for_each(|connection| connection.end_if_revoked(revoked));
+    }
+}
+
+/// The files of keys, as they are looked at.
+struct FileWatch {
+    files: KeyFiles,
+    shared: Weak<IdentityShared>,
+    seen: Vec<Option<Stamp>>,
+    /// Whether what was seen is used, or was complained of.
+    is_read: bool,
+}
+
+impl FileWatch {
+    /// Looks once. Returns false if no one needs the keys any more.
+    fn look(&mut self) -> bool {
+        let stamp = self.files.stamp();
+        let is_new = stamp != self.seen;
+        self.seen = stamp;
+        if !is_new && self.is_read {
+            return self.shared.strong_count() > 0;
+        }
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let identity = Identity(shared);
+        match identity.reload() {
+            Ok(()) => {
+                tracing::info!(owner = %identity.principal(), "the keys were read again");
+                self.is_read = true;
+            }
+            // Several files change one after the other.
+            Err(_) if is_new => self.is_read = false,
+            Err(error) => {
+                tracing::error!(%error, "the new keys can't be used, and the old ones stay in use");
+                self.is_read = true;
+            }
+        }
+        true
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::{
-    super::test_keys::{CLUSTER, Ca},
+    super::{
+        principal::certificate_name,
+        test_keys::{CLUSTER, Ca},
+    },
     *,
 };
 
@@ -29,7 +32,7 @@ fn a_certificate_that_peers_would_refuse_is_refused_at_once() {
     assert!(expired.to_string().contains("days ago: make a new one"), "{expired}");
     assert!(matches!(error(&ca, &[name(1)], [3000, 3001]), IdentityError::NotYetValid { .. }));
     for names in [vec![], vec!["node-1.example.org".to_owned()], vec!["node-01.c0123456789abcdef.squall".to_owned()]] {
-        assert!(matches!(error(&ca, &names, [2000, 4000]), IdentityError::NoNode { .. }), "{names:?}");
+        assert!(matches!(error(&ca, &names, [2000, 4000]), IdentityError::NoOwner { .. }), "{names:?}");
     }
     let (certificate, key) = ca.issue(&[name(1)], [2000, 4000]);
     let (_, other_key) = ca.issue(&[name(1)], [2000, 4000]);
@@ -49,7 +52,7 @@ fn files_are_named_in_errors_and_an_open_key_is_refused() {
     let [ca_path, certificate_path, key_path] = ["ca", "node", "key"].map(|file| folder.path().join(file));
     fs::write(&ca_path, ca.pem()).unwrap();
     fs::write(&certificate_path, certificate).unwrap();
-    let load = || Identity::load(&ca_path, &certificate_path, &key_path);
+    let load = || Identity::load(&KeyFiles::new(&ca_path, &certificate_path, &key_path));
 
     let missing = load().unwrap_err().to_string();
     assert!(missing.contains(key_path.to_str().unwrap()) && missing.contains("squall keys add"), "{missing}");

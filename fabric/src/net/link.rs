@@ -3,8 +3,10 @@
 use std::{io::ErrorKind, net::SocketAddr, time::Instant};
 
 use super::{
+    config::Security,
     heartbeat::Heartbeat,
     socket::{self, Channel, ChannelError},
+    stats::RefusalKind,
     thread::Thread,
     wire::{LINK_FRAME_BYTES, LinkFrame, Nonce},
 };
@@ -15,6 +17,9 @@ use crate::{
 
 /// The number of bytes that may wait for a peer that does not read.
 const MAX_OUTBOX: usize = 32 << 20;
+
+/// The reason for the end of a link whose peer's certificate is refused since.
+const REVOKED: &str = "its certificate is revoked";
 
 /// A connection with a node.
 pub(super) struct NetLink {
@@ -73,6 +78,9 @@ impl Thread {
         self.counters.count(|stats| stats.links_up += 1);
         socket::limit_silence(&link.channel.socket, self.config.failure_timeout);
         self.forget_dial(peer);
+        if self.is_revoked(&link) {
+            return self.refuse_connection(link.address, RefusalKind::Certificate, REVOKED);
+        }
         self.links.insert(id, link);
         self.pairing.link_up(id, peer, dialed);
         self.settle();
@@ -138,6 +146,20 @@ impl Thread {
         self.counters.count(|stats| stats.links_down += 1);
         self.pairing.link_down(id, reason);
         self.settle();
+    }
+
+    fn is_revoked(&self, link: &NetLink) -> bool {
+        let (Security::Tls(identity), Some(session)) = (&self.config.security, link.channel.pipe.session()) else {
+            return false;
+        };
+        session.is_revoked(&identity.credentials().revoked)
+    }
+
+    /// Ends the links with peers whose certificates are revoked.
+    pub(super) fn end_revoked(&mut self) {
+        let revoked: Vec<LinkId> =
+            self.links.values().filter(|link| self.is_revoked(link)).map(|link| link.id).collect();
+        revoked.into_iter().for_each(|id| self.give_up(id, REVOKED));
     }
 
     /// Lets a node's new process take the place of the earlier one, if that is not known to be gone.

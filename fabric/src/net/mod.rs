@@ -14,8 +14,10 @@
 //!   Event::Broken ◀─────────────────────── nothing was heard for the failure timeout, or the peer closed
 //! ```
 
+mod access;
 mod attempt;
 mod config;
+mod credentials;
 mod dial;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -24,11 +26,14 @@ mod greeting;
 mod handshake;
 mod heartbeat;
 mod identity;
+mod identity_error;
 mod link;
 mod pairing;
 mod peer;
 mod pipe;
 mod plane;
+mod principal;
+mod revoked;
 mod service;
 mod socket;
 mod stats;
@@ -38,6 +43,7 @@ mod test_keys;
 mod tests;
 mod thread;
 mod tls;
+mod verifier;
 mod wire;
 
 use std::{
@@ -48,13 +54,15 @@ use std::{
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
+pub use access::{Access, Call, CallerAccess, Denied};
 pub use config::{CLUSTER_BYTES, NetConfig, NetError, Security};
-pub use identity::{Identity, IdentityError, certificate_name};
+pub use identity::{Expiry, Identity, IdentityError, KeyFiles};
 pub(crate) use plane::{Command, Connect, DataStream, Event, Paired, Plane};
+pub use principal::{ClientRights, OwnerNameError, Principal, Role, certificate_name, check_owner_name};
 pub use service::{
     DialError, ServiceDial, ServiceHangUp, ServiceId, ServiceReader, ServiceStream, ServiceWriter, dial_service,
 };
-pub use stats::{NetStats, RefusalStats};
+pub use stats::{NetStats, PortMonitor, RefusalStats};
 pub(crate) use tls::Session;
 
 use crate::{
@@ -62,6 +70,7 @@ use crate::{
     control::{self, Commands, EventSender},
     random,
 };
+use identity::Revocable;
 
 /// The number of streams of one service that may wait to be taken; one more is refused.
 const WAITING_STREAMS: usize = 64;
@@ -75,6 +84,8 @@ enum Order {
     Plane(Plane, EventSender<Event>),
     /// A thread takes a service's streams.
     Service(ServiceId, Sender<ServiceStream>),
+    /// Some certificates may be revoked.
+    Revoked,
     /// The addresses that a peer's host names stand for.
     Resolved {
         node: NodeId,
@@ -109,7 +120,18 @@ pub(crate) struct Net {
     orders: Orders,
     local_addrs: Vec<SocketAddr>,
     counters: Arc<stats::Counters>,
+    /// Lives as long as this thread is to hear of revoked certificates.
+    _revocation: Arc<dyn Revocable>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A call to the control thread to look for peers whose certificates are revoked.
+struct Revocation(Orders);
+
+impl Revocable for Revocation {
+    fn end_if_revoked(&self, _: &revoked::Revoked) {
+        self.0.send([Order::Revoked]);
+    }
 }
 
 impl Net {
@@ -127,6 +149,11 @@ impl Net {
             control::commands().map_err(|error| system("create an eventfd", error.to_string()))?;
         let counters = Arc::new(stats::Counters::default());
         let incarnation = random::number().map_err(|error| system("draw a random number", error.to_string()))?;
+        let revocation: Arc<dyn Revocable> = Arc::new(Revocation(orders.clone()));
+        if let Security::Tls(identity) = &config.security {
+            identity.watch();
+            identity.track(Arc::downgrade(&revocation));
+        }
         let thread = thread::Thread::new(
             config.clone(),
             incarnation,
@@ -137,7 +164,8 @@ impl Net {
             .name(format!("squall-net-{}", config.node.0))
             .spawn(move || thread.run())
             .map_err(|error| system("start its control thread", error.to_string()))?;
-        Ok(Net { orders, local_addrs, counters, thread: Mutex::new(Some(thread)) })
+        let thread = Mutex::new(Some(thread));
+        Ok(Net { orders, local_addrs, counters, _revocation: revocation, thread })
     }
 
     /// The addresses at which this node listens, ports filled in.
@@ -167,9 +195,9 @@ impl Net {
         streams
     }
 
-    /// The counts since the port was opened.
-    pub(crate) fn stats(&self) -> NetStats {
-        self.counters.read()
+    /// The counts since the port was opened, for any thread.
+    pub(crate) fn monitor(&self) -> PortMonitor {
+        PortMonitor(Arc::clone(&self.counters))
     }
 }
 

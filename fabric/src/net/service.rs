@@ -9,10 +9,14 @@ use std::{
 };
 
 use super::{
+    access::CallerAccess,
     config::{MAX_TIMEOUT, NetConfig, NetError, Security, UNPROTECTED, check_cluster, check_identity},
     handshake::Handshake,
+    identity::Revocable,
     pipe::{Pipe, PipeError},
+    revoked::Revoked,
     tls::{Session, TlsError},
+    verifier::Wanted,
     wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Refusal, Service},
 };
 use crate::{NodeId, control::mismatch, random};
@@ -61,6 +65,7 @@ impl fmt::Display for ServiceId {
 #[derive(Debug)]
 pub struct ServiceStream {
     peer: NodeId,
+    access: CallerAccess,
     reader: ServiceReader,
     writer: ServiceWriter,
 }
@@ -108,7 +113,7 @@ pub struct ServiceHangUp(Arc<Shared>);
 impl ServiceStream {
     /// A stream whose reads wait for its peer, though the socket did not before.
     pub(super) fn new(
-        peer: NodeId,
+        (peer, access): (NodeId, CallerAccess),
         socket: TcpStream,
         tls: Option<Session>,
         early: Vec<u8>,
@@ -117,12 +122,26 @@ impl ServiceStream {
         let (raw, plain) = if tls.is_some() { (early, Vec::new()) } else { (Vec::new(), early) };
         let shared = Arc::new(Shared { socket, tls: tls.map(Mutex::new) });
         let reader = ServiceReader { shared: Arc::clone(&shared), raw, plain, at: 0 };
-        Ok(ServiceStream { peer, reader, writer: ServiceWriter { shared, sealed: Vec::new(), failed: false } })
+        let writer = ServiceWriter { shared, sealed: Vec::new(), failed: false };
+        Ok(ServiceStream { peer, access, reader, writer })
     }
 
-    /// The node at the other end.
+    /// The node at the other end, or the id that a client or an operator has given itself.
     pub fn peer(&self) -> NodeId {
         self.peer
+    }
+
+    /// The rights of the other end, if that has called.
+    pub fn access(&self) -> &CallerAccess {
+        &self.access
+    }
+
+    /// Ends the stream when its peer's certificate is revoked.
+    pub(super) fn end_with_certificate(&self, security: &Security) {
+        if let Security::Tls(identity) = security {
+            let shared: Arc<dyn Revocable> = self.reader.shared.clone();
+            identity.track(Arc::downgrade(&shared));
+        }
     }
 
     /// Sets the longest time that a read or a write waits before it fails with [`ErrorKind::WouldBlock`]; None: for
@@ -210,6 +229,16 @@ impl ServiceWriter {
     /// A handle that ends the stream wherever the halves are.
     pub fn hang_up(&self) -> ServiceHangUp {
         ServiceHangUp(Arc::clone(&self.shared))
+    }
+}
+
+impl Revocable for Shared {
+    fn end_if_revoked(&self, revoked: &Revoked) {
+        if self.session().is_some_and(|session| session.is_revoked(revoked)) {
+            tracing::warn!("a stream was closed: the peer's certificate is revoked");
+            // The stream may have ended by itself.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -323,6 +352,7 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
     check_cluster(dial.cluster)?;
     if let Security::Tls(identity) = dial.security {
         check_identity(identity, dial.cluster, dial.node)?;
+        identity.watch();
     }
     let until = Instant::now() + dial.timeout.min(MAX_TIMEOUT);
     let mut causes = Vec::new();
@@ -411,7 +441,9 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                     let (tls, early) = pipe.into_parts().map_err(PipeError::from)?;
                     socket.set_read_timeout(None)?;
                     socket.set_write_timeout(None)?;
-                    return Ok(ServiceStream::new(from, socket, tls, early)?);
+                    let stream = ServiceStream::new((from, CallerAccess::unchecked()), socket, tls, early)?;
+                    stream.end_with_certificate(dial.security);
+                    return Ok(stream);
                 }
                 Greeting::Refuse { version, why, cluster } => {
                     let whom = format!("the node at {address}");
@@ -419,6 +451,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                         || format!("{whom} refuses the connection, for a reason that does not apply to this call");
                     return Err(match why {
                         Refusal::NoService => Failure::NoService,
+                        Refusal::Denied => Failure::Refused(denial(dial)),
                         Refusal::Version | Refusal::Cluster => Failure::Refused(
                             mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
                                 .unwrap_or_else(other),
@@ -443,11 +476,19 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
 fn open_pipe(dial: &ServiceDial<'_>) -> Result<Pipe, PipeError> {
     let Security::Tls(identity) = dial.security else { return Ok(Pipe::plain()) };
     let mut out = Vec::new();
-    let handshake = match dial.peer {
-        Some(peer) => Handshake::dial(identity, dial.cluster, peer, &mut out),
-        None => Handshake::dial_any(identity, &mut out),
-    };
-    Ok(Pipe::shaking(handshake?, out))
+    let wanted = dial.peer.map_or(Wanted::AnyNode, Wanted::Node);
+    let handshake = Handshake::dial(identity, wanted, &mut out)?;
+    Ok(Pipe::shaking(handshake, out))
+}
+
+/// The reason for which a node has denied a service to this process.
+fn denial(dial: &ServiceDial<'_>) -> String {
+    let Security::Tls(identity) = dial.security else { return "it wants a certificate".to_owned() };
+    format!(
+        "{} may not use {}: use a certificate of another role (`squall keys add`)",
+        identity.principal(),
+        dial.service
+    )
 }
 
 /// Waits for bytes of the peer, at most until a time, and takes them in. There may be none yet.

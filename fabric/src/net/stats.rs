@@ -1,5 +1,11 @@
 //! The counters of a node's port.
 
+use std::sync::Arc;
+
+use super::{
+    access::{Call, Denials},
+    principal::Role,
+};
 use crate::sync::Lock;
 
 /// The reason for which a connection was refused before it was known to be a node's, or a node's request was.
@@ -16,6 +22,7 @@ pub(super) enum RefusalKind {
     OtherVersion,
     OtherNode,
     NoService,
+    Denied,
 }
 
 /// Connections that were refused, by reason.
@@ -46,6 +53,8 @@ pub struct RefusalStats {
     pub other_node: u64,
     /// Connections that asked for a service that there is not, or an endpoint that is no more.
     pub no_service: u64,
+    /// Connections whose certificates do not permit what they asked for.
+    pub denied: u64,
 }
 
 impl RefusalStats {
@@ -62,6 +71,7 @@ impl RefusalStats {
             + self.other_version
             + self.other_node
             + self.no_service
+            + self.denied
     }
 }
 
@@ -81,17 +91,38 @@ pub struct NetStats {
     pub dials: u64,
 }
 
+/// A view of a port's counts.
+#[derive(Clone, derive_more::Debug)]
+#[debug("PortMonitor")]
+pub struct PortMonitor(pub(super) Arc<Counters>);
+
+impl PortMonitor {
+    /// The counts since the port was opened.
+    pub fn stats(&self) -> NetStats {
+        self.0.read()
+    }
+
+    /// The calls that were denied since then, by the caller's role.
+    pub fn denied(&self) -> Vec<(Role, Call, u64)> {
+        self.0.denials.read()
+    }
+}
+
 /// The counts, as threads share them.
 #[derive(Default)]
-pub(super) struct Counters(Lock<NetStats>);
+pub(super) struct Counters {
+    stats: Lock<NetStats>,
+    /// Calls that were denied, before or after the connection was taken.
+    pub(super) denials: Arc<Denials>,
+}
 
 impl Counters {
     pub(super) fn count(&self, change: impl FnOnce(&mut NetStats)) {
-        change(&mut self.0.lock());
+        change(&mut self.stats.lock());
     }
 
     pub(super) fn refuse(&self, why: RefusalKind) {
-        let refused = &mut self.0.lock().refused;
+        let refused = &mut self.stats.lock().refused;
         *match why {
             RefusalKind::TooMany => &mut refused.too_many,
             RefusalKind::TooSlow => &mut refused.too_slow,
@@ -104,10 +135,11 @@ impl Counters {
             RefusalKind::OtherVersion => &mut refused.other_version,
             RefusalKind::OtherNode => &mut refused.other_node,
             RefusalKind::NoService => &mut refused.no_service,
+            RefusalKind::Denied => &mut refused.denied,
         } += 1;
     }
 
     pub(super) fn read(&self) -> NetStats {
-        *self.0.lock()
+        *self.stats.lock()
     }
 }

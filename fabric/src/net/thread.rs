@@ -185,6 +185,7 @@ impl Thread {
             Order::SetPeer(node, texts) => self.set_peer(node, texts),
             Order::Plane(plane, events) => drop(self.planes.insert(plane, events)),
             Order::Service(service, streams) => drop(self.services.insert(service, streams)),
+            Order::Revoked => self.end_revoked(),
             Order::Resolved { node, texts, addresses } => self.resolved(node, &texts, addresses),
             Order::Shutdown => self.stopping = true,
         }

@@ -3,12 +3,16 @@
 use rustls::{
     CertificateError, Error,
     client::UnbufferedClientConnection,
-    pki_types::{CertificateDer, ServerName},
+    pki_types::CertificateDer,
     server::UnbufferedServerConnection,
     unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic},
 };
 
-use super::identity::certificate_name;
+use super::{
+    principal::{Principal, cluster_label},
+    revoked::Revoked,
+    verifier::owner,
+};
 use crate::NodeId;
 
 /// The most plain bytes that a record holds.
@@ -324,13 +328,25 @@ impl Session {
         out.truncate(start + len);
     }
 
-    /// Checks that the peer's certificate is that of a node. (It is one of the cluster's CA in any case.)
-    pub(crate) fn verify_peer(&self, cluster: &str, node: NodeId) -> Result<(), TlsError> {
+    /// Checks that the peer may call itself `node`: that its certificate is that node's, or that of a client or an
+    /// operator, which has no id. (It is one of the cluster's CA in any case.) Returns the certificate's owner.
+    pub(crate) fn verify_peer(&self, cluster: &str, node: NodeId) -> Result<Principal, TlsError> {
         let wrong = |error: String| TlsError::PeerCertificate(format!("it is not that of {node}: {error}"));
         let certificate = self.connection.peer_certificate().ok_or_else(|| wrong("there is none".into()))?;
         let certificate = webpki::EndEntityCert::try_from(certificate).map_err(|error| wrong(error.to_string()))?;
-        let name = ServerName::try_from(certificate_name(cluster, node)).map_err(|error| wrong(error.to_string()))?;
-        certificate.verify_is_valid_for_subject_name(&name).map_err(|error| wrong(error.to_string()))
+        let (principal, label) = owner(&certificate).ok_or_else(|| wrong("it names no owner".into()))?;
+        if label != cluster_label(cluster) {
+            return Err(wrong("it is for another cluster".into()));
+        }
+        match principal.node() {
+            Some(named) if named != node => Err(wrong(format!("it is that of {principal}"))),
+            _ => Ok(principal),
+        }
+    }
+
+    /// Whether the peer's certificate is among these.
+    pub(super) fn is_revoked(&self, revoked: &Revoked) -> bool {
+        self.connection.peer_certificate().is_some_and(|certificate| revoked.contain(certificate))
     }
 
     /// Changes the keys, as happens by itself after many records.

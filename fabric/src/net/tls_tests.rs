@@ -1,12 +1,14 @@
 use std::sync::Arc;
 
-use rustls::ClientConfig;
+use rustls::{ClientConfig, pki_types::ServerName};
 
 use super::{
     super::{
         handshake::Handshake,
-        identity::{Identity, certificate_name, provider},
+        identity::{Identity, provider},
+        principal::certificate_name,
         test_keys::{CLUSTER, Ca},
+        verifier::Wanted,
     },
     *,
 };
@@ -45,7 +47,7 @@ fn shake(
 
 fn meet(dialer: &Identity, to: u32, acceptor: &Identity) -> (Result<Session, TlsError>, Result<Session, TlsError>) {
     let mut hello = Vec::new();
-    let dialing = Handshake::dial(dialer, CLUSTER, NodeId(to), &mut hello).unwrap();
+    let dialing = Handshake::dial(dialer, Wanted::Member(NodeId(to)), &mut hello).unwrap();
     shake(dialing, hello, Handshake::accept(acceptor).unwrap(), 1 << 14)
 }
 
@@ -67,7 +69,7 @@ fn a_handshake_ends_however_its_bytes_are_cut() {
     let ca = Ca::new();
     for step in [1, 7, 100, 1 << 14] {
         let mut hello = Vec::new();
-        let dialer = Handshake::dial(&ca.identity(1), CLUSTER, NodeId(2), &mut hello).unwrap();
+        let dialer = Handshake::dial(&ca.identity(1), Wanted::Member(NodeId(2)), &mut hello).unwrap();
         let (dialer, acceptor) = shake(dialer, hello, Handshake::accept(&ca.identity(2)).unwrap(), step);
         let (mut dialer, mut acceptor) = (dialer.unwrap(), acceptor.unwrap());
         let mut sealed = Vec::new();
@@ -135,7 +137,7 @@ fn one_record_can_be_opened_alone() {
 fn what_follows_the_handshake_in_the_same_bytes_is_early() {
     let ca = Ca::new();
     let (mut to_acceptor, mut to_dialer) = (Vec::new(), Vec::new());
-    let mut dialer = Handshake::dial(&ca.identity(1), CLUSTER, NodeId(2), &mut to_acceptor).unwrap();
+    let mut dialer = Handshake::dial(&ca.identity(1), Wanted::Member(NodeId(2)), &mut to_acceptor).unwrap();
     let mut acceptor = Handshake::accept(&ca.identity(2)).unwrap();
     assert_eq!(acceptor.advance(&std::mem::take(&mut to_acceptor), &mut to_dialer), Ok(false));
     assert_eq!(dialer.advance(&to_dialer, &mut to_acceptor), Ok(true));
@@ -208,7 +210,7 @@ fn certificates_of_another_ca_and_old_ones_are_refused_by_both_sides() {
 #[test]
 fn an_acceptor_checks_the_dialers_node() {
     let (_, acceptor) = pair();
-    assert_eq!(acceptor.verify_peer(CLUSTER, NodeId(1)), Ok(()));
+    assert_eq!(acceptor.verify_peer(CLUSTER, NodeId(1)), Ok(Principal::Member(NodeId(1))));
     assert!(matches!(acceptor.verify_peer(CLUSTER, NodeId(2)), Err(TlsError::PeerCertificate(_))));
     assert!(matches!(acceptor.verify_peer("another", NodeId(1)), Err(TlsError::PeerCertificate(_))));
 }
@@ -254,7 +256,7 @@ fn what_follows_a_handshake_is_kept_wherever_its_last_flight_was_cut() {
     let mut cut = 1;
     loop {
         let (mut to_acceptor, mut to_dialer) = (Vec::new(), Vec::new());
-        let mut dialing = Handshake::dial(&dialer, CLUSTER, NodeId(2), &mut to_acceptor).unwrap();
+        let mut dialing = Handshake::dial(&dialer, Wanted::Member(NodeId(2)), &mut to_acceptor).unwrap();
         let mut accepting = Handshake::accept(&acceptor).unwrap();
         assert_eq!(accepting.advance(&std::mem::take(&mut to_acceptor), &mut to_dialer), Ok(false));
         assert_eq!(dialing.advance(&to_dialer, &mut to_acceptor), Ok(true));

@@ -91,9 +91,11 @@ pub(crate) enum Refusal {
     NoService,
     /// A dial by the node that should be dialed: of the two nodes, the other one dials.
     Order,
+    /// A call that the dialer's certificate does not permit.
+    Denied,
 }
 
-const REFUSALS: [Refusal; 7] = [
+const REFUSALS: [Refusal; 8] = [
     Refusal::Version,
     Refusal::Cluster,
     Refusal::Node,
@@ -101,6 +103,7 @@ const REFUSALS: [Refusal; 7] = [
     Refusal::NoEndpoint,
     Refusal::NoService,
     Refusal::Order,
+    Refusal::Denied,
 ];
 
 /// A frame of the handshake.

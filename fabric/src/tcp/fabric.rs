@@ -24,7 +24,7 @@ use crate::{
     check::check_region,
     graph::Executor,
     mixed_part::MixedPart,
-    net::{Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
+    net::{Control, Events, Net, Plane, PortMonitor, ServiceId, ServiceStream},
     shm::doorbell::Doorbell,
     wait::wait_for,
 };
@@ -77,8 +77,8 @@ impl TcpFabric {
     }
 
     /// The counts of the node's port.
-    pub fn net_stats(&self) -> NetStats {
-        self.net.stats()
+    pub fn port(&self) -> PortMonitor {
+        self.net.monitor()
     }
 
     /// The addresses at which this node listens, ports filled in.

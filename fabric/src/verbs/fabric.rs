@@ -33,7 +33,7 @@ use crate::{
     check::check_region,
     endpoints::{Endpoints, VERBS},
     graph::Executor,
-    net::{Command, Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
+    net::{Command, Control, Events, Net, Plane, PortMonitor, ServiceId, ServiceStream},
     shm::doorbell::Doorbell,
 };
 
@@ -179,8 +179,8 @@ impl VerbsFabric {
     }
 
     /// The counts of the node's port.
-    pub fn net_stats(&self) -> NetStats {
-        self.net.stats()
+    pub fn port(&self) -> PortMonitor {
+        self.net.monitor()
     }
 
     /// The addresses at which the node's port listens, ports filled in.

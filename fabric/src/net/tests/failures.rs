@@ -17,7 +17,7 @@ fn a_connection_that_ends_without_a_word_is_lost() {
     let (mut node, endpoint, bare) = half_bare(|_| {});
     drop(bare);
     assert!(matches!(node.broken(endpoint), BreakReason::Lost(_)));
-    assert_eq!(node.net.stats().links_down, 1);
+    assert_eq!(node.net.monitor().stats().links_down, 1);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn who_dials_a_node_of_another_cluster_or_version_is_told() {
         let endpoint = a.connect(2, 1);
         let BreakReason::Refused(text) = a.broken(endpoint) else { panic!("it broke otherwise") };
         assert!(text.contains(word), "{text}");
-        let strangers = b.net.stats().refused;
+        let strangers = b.net.monitor().stats().refused;
         assert_eq!((strangers.other_cluster + strangers.other_version, strangers.total()), (1, 1));
         assert!(b.event_within(Duration::from_millis(20)).is_none(), "any process could have said that");
     }

@@ -1,6 +1,7 @@
 //! Nodes of one process that meet over loopback sockets.
 
 mod failures;
+mod keys;
 mod pairing;
 mod services;
 mod strangers;
@@ -19,6 +20,7 @@ use super::{
     plane::{SET_UP_BYTES, TELL_BYTES},
     test_keys::{CLUSTER, Ca},
     tls::TlsError,
+    verifier::Wanted,
     wire::{Greeting, Hello, HelloRest, LINK_FRAME_BYTES, LinkFrame, Nonce, Refusal, Service},
     *,
 };
@@ -112,7 +114,8 @@ impl Node {
     }
 
     fn event(&mut self) -> Event {
-        self.event_within(PATIENCE).unwrap_or_else(|| panic!("{} heard nothing; {:?}", self.id, self.net.stats()))
+        self.event_within(PATIENCE)
+            .unwrap_or_else(|| panic!("{} heard nothing; {:?}", self.id, self.net.monitor().stats()))
     }
 
     fn paired(&mut self, endpoint: EndpointId) -> Paired {
@@ -140,8 +143,8 @@ impl Node {
     /// Waits until a count is as it should be.
     fn counts(&self, what: &str, is: impl Fn(&NetStats) -> bool) {
         let until = Instant::now() + PATIENCE;
-        while !is(&self.net.stats()) {
-            assert!(Instant::now() < until, "{what}: {:?}", self.net.stats());
+        while !is(&self.net.monitor().stats()) {
+            assert!(Instant::now() < until, "{what}: {:?}", self.net.monitor().stats());
             std::thread::yield_now();
         }
     }
@@ -196,7 +199,7 @@ impl Bare {
     fn dial_tls(node: &Node, identity: &Identity) -> Bare {
         let Bare { socket, .. } = Bare::dial(node);
         let mut out = Vec::new();
-        let handshake = Handshake::dial(identity, CLUSTER, node.id, &mut out).unwrap();
+        let handshake = Handshake::dial(identity, Wanted::Member(node.id), &mut out).unwrap();
         Bare { socket, pipe: Pipe::shaking(handshake, out) }
     }
 

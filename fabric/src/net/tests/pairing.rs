@@ -50,8 +50,8 @@ fn endpoints_of_a_tag_meet_and_get_a_connection_of_their_own() {
             assert_eq!(carry(&mut sa, &mut sb, b"to b"), b"to b");
             assert_eq!(carry(&mut sb, &mut sa, b"to a"), b"to a");
         }
-        assert_eq!((a.net.stats().links_up, b.net.stats().links_up), (1, 1));
-        assert_eq!(b.net.stats().refused.total() + a.net.stats().refused.total(), 0);
+        assert_eq!((a.net.monitor().stats().links_up, b.net.monitor().stats().links_up), (1, 1));
+        assert_eq!(b.net.monitor().stats().refused.total() + a.net.monitor().stats().refused.total(), 0);
     });
 }
 

@@ -23,7 +23,7 @@ impl Town {
         self.a.control.send([Command::Tell { endpoint: self.ends.0, bytes: vec![1, 2, 3] }]);
         assert_eq!(self.b.told(self.ends.1), [1, 2, 3]);
         join(&mut self.a, &mut self.b, 2);
-        assert_eq!(self.b.net.stats().links_down, 0);
+        assert_eq!(self.b.net.monitor().stats().links_down, 0);
     }
 
     fn strangers(&self, what: &str, is: impl Fn(&RefusalStats) -> u64, count: u64) {
@@ -74,7 +74,7 @@ fn who_is_slow_has_to_go() {
         // A byte now and then does not help.
         let start_of_a_hello = if ca.is_some() { [22, 3, 1, 0, 200] } else { [200, 0, 0, 0, 2] };
         for byte in start_of_a_hello.into_iter().chain(std::iter::repeat(1)) {
-            if town.b.net.stats().refused.too_slow == 1 {
+            if town.b.net.monitor().stats().refused.too_slow == 1 {
                 break;
             }
             assert!(start.elapsed() < PATIENCE);
