@@ -32,7 +32,7 @@ use squall_fabric::net::ServiceId;
 pub use self::{
     caller::{Caller, DialTarget},
     descriptors::{DescriptorReader, MOST_DESCRIPTORS},
-    messenger::Messenger,
+    messenger::{MessageSender, Messenger},
     server::{Handler, Server},
     stream::{ControlStream, HangUp, StreamReader, StreamWriter},
 };

@@ -16,16 +16,36 @@ use std::{
     thread,
 };
 
-use squall_fabric::{NodeId, sync::Lock};
+use squall_fabric::{
+    NodeId,
+    net::{Principal, Role},
+    sync::Lock,
+};
 
 use super::{Caller, ControlStream, DialTarget, StreamReader, frame, peer::Peer};
 
 /// The longest message, in bytes.
 const MESSAGE_BYTES: usize = 8 << 20;
 
+/// The sender of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSender {
+    /// The node.
+    pub node: NodeId,
+    /// Whether its certificate is that of a witness, which may vote and not be a member.
+    pub only_votes: bool,
+}
+
+impl MessageSender {
+    fn of(stream: &ControlStream) -> MessageSender {
+        let role = stream.access.principal().map(Principal::role);
+        MessageSender { node: stream.peer, only_votes: role == Some(Role::Witness) }
+    }
+}
+
 /// A function that takes a message and its sender. It is called on the thread that reads the peer's stream, which waits
 /// for it.
-pub(crate) type Deliver = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
+pub(crate) type Deliver = Box<dyn Fn(MessageSender, Vec<u8>) + Send + Sync>;
 
 /// A sender and receiver of messages. They may be lost, come twice, or out of their order. Dropping it closes all
 /// streams.
@@ -66,10 +86,10 @@ impl Messenger {
 
     /// Takes a stream that a peer has dialed, and reads it until it ends.
     pub fn serve(&self, stream: ControlStream) {
-        let node = stream.peer;
+        let (node, sender) = (stream.peer, MessageSender::of(&stream));
         let peer = self.shared.peer(DialTarget::on_host(node), &DialTarget::on_host(node));
         match peer.attach(stream.writer) {
-            Ok(number) => self.shared.read(&peer, node, number, stream.reader),
+            Ok(number) => self.shared.read(&peer, sender, number, stream.reader),
             Err(error) => tracing::debug!(%node, %error, "a stream could not be used"),
         }
     }
@@ -111,12 +131,12 @@ impl MessengerShared {
 
     /// Takes a stream that was dialed by this side.
     fn adopt(self: &Arc<Self>, peer: &Arc<Peer>, stream: ControlStream) {
-        let node = stream.peer;
+        let (node, sender) = (stream.peer, MessageSender::of(&stream));
         // A peer that was known by its addresses can now be written to by its id.
         self.peers.lock().entry(DialTarget::on_host(node)).or_insert_with(|| Arc::clone(peer));
         let read = peer.attach(stream.writer).and_then(|number| {
             let (shared, of_thread) = (Arc::clone(self), Arc::clone(peer));
-            let read = move || shared.read(&of_thread, node, number, stream.reader);
+            let read = move || shared.read(&of_thread, sender, number, stream.reader);
             let spawned = thread::Builder::new().name(format!("squall-log-of-{}", node.0)).spawn(read);
             spawned.map(drop).inspect_err(|_| peer.detach(number))
         });
@@ -126,20 +146,20 @@ impl MessengerShared {
     }
 
     /// Hands on the messages of a stream until it ends.
-    fn read(&self, peer: &Peer, node: NodeId, number: u64, reader: StreamReader) {
+    fn read(&self, peer: &Peer, sender: MessageSender, number: u64, reader: StreamReader) {
         let mut reader = BufReader::new(reader);
         let ended = loop {
             match frame::read_bytes(&mut reader, MESSAGE_BYTES) {
                 Ok(_) if self.closed.load(Ordering::Acquire) => break None,
                 Ok(message) => {
                     peer.heard();
-                    (self.deliver)(node, message);
+                    (self.deliver)(sender, message);
                 }
                 Err(error) => break Some(error),
             }
         };
         if let Some(error) = ended {
-            tracing::debug!(%node, %error, "a stream has ended");
+            tracing::debug!(node = %sender.node, %error, "a stream has ended");
         }
         peer.detach(number);
     }

@@ -10,7 +10,7 @@ use std::{
 
 use squall_fabric::{
     NodeId,
-    net::{ServiceHangUp, ServiceReader, ServiceStream, ServiceWriter},
+    net::{CallerAccess, ServiceHangUp, ServiceReader, ServiceStream, ServiceWriter},
 };
 
 use super::local;
@@ -18,8 +18,11 @@ use super::local;
 /// A stream of bytes with another process.
 #[derive(Debug)]
 pub struct ControlStream {
-    /// The node at the other end: as it claims, on one host or without keys; else as its certificate says.
+    /// The node at the other end: as it claims, on one host or without keys; else as its certificate says. A client or
+    /// an operator has a number that it took for itself.
     pub peer: NodeId,
+    /// The rights of the other end.
+    pub access: CallerAccess,
     /// The half from which its bytes come.
     pub reader: StreamReader,
     /// The half to which this side's bytes go.
@@ -63,14 +66,20 @@ impl ControlStream {
     pub fn local(peer: NodeId, socket: UnixStream) -> ControlStream {
         let socket = Arc::new(socket);
         let reader = StreamReader::Local(Arc::clone(&socket));
-        ControlStream { peer, reader, writer: StreamWriter::Local(LocalWriter(socket)) }
+        let writer = StreamWriter::Local(LocalWriter(socket));
+        ControlStream { peer, access: CallerAccess::unchecked(), reader, writer }
     }
 
     /// Wraps a stream of a port.
     pub fn port(stream: ServiceStream) -> ControlStream {
-        let peer = stream.peer();
+        let (peer, access) = (stream.peer(), stream.access().clone());
         let (reader, writer) = stream.split();
-        ControlStream { peer, reader: StreamReader::Port(reader), writer: StreamWriter::Port(writer) }
+        ControlStream { peer, access, reader: StreamReader::Port(reader), writer: StreamWriter::Port(writer) }
+    }
+
+    /// Returns the other end in words: the owner of its certificate, or the node as which it introduced itself.
+    pub fn peer_name(&self) -> String {
+        self.access.principal().map_or_else(|| self.peer.to_string(), ToString::to_string)
     }
 
     /// Returns a handle that ends the stream from any thread.

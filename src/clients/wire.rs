@@ -4,7 +4,7 @@
 //! ```text
 //!  client                              node
 //!    Hello ───────────────────────────▶
-//!    ◀─────────────────────── Welcome    or Away: somewhere else
+//!    ◀─────────────────────── Welcome    or Away: somewhere else; or Denied
 //!    Open (or Resume) ────────────────▶
 //!    ◀──────────────────────── Opened
 //!    Request, Request, … ─────────────▶  each is ordered among all messages of the group
@@ -24,7 +24,7 @@ use squall_services::frame::{self, FrameError};
 use crate::calls::session::{Refusal, RequestOutcome, SessionId};
 
 /// The version of these messages.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The size of a frame besides the command, query, reply or answer in it, in bytes; and the longest of all other
 /// frames.
@@ -80,6 +80,9 @@ pub(crate) enum ToClient {
     Told { number: u64, answer: Result<Vec<u8>, String> },
     /// An answer to a ping.
     Pong,
+    /// The client's certificate permits it no commands, or nothing at all, for this reason. In the latter case it is
+    /// the last message.
+    Denied { only_commands: bool, why: String },
 }
 
 /// A [`RequestOutcome`] as it travels.

@@ -75,11 +75,16 @@ impl ConfigBuilder {
     /// Sets the protection of the node's port. `{id}` in a path stands for the node's id.
     pub fn security(mut self, security: Security) -> ConfigBuilder {
         let node = &mut self.draft.node;
-        (node.security.value, node.ca.value, node.certificate.value, node.key.value) = match security {
-            Security::LoopbackOnly => (None, None, None, None),
-            Security::None => (Some(Protection::None), None, None, None),
-            Security::Tls(keys) => (Some(Protection::Tls), Some(keys.ca), Some(keys.certificate), Some(keys.key)),
+        let (protection, keys) = match security {
+            Security::LoopbackOnly => (None, None),
+            Security::None => (Some(Protection::None), None),
+            Security::Tls(keys) => (Some(Protection::Tls), Some(keys)),
         };
+        node.security.value = protection;
+        (node.crl.value, node.denied.value) =
+            keys.as_ref().map_or((None, None), |keys| (keys.crl.clone(), keys.denied.clone()));
+        (node.ca.value, node.certificate.value, node.key.value) =
+            keys.map_or((None, None, None), |keys| (Some(keys.ca), Some(keys.certificate), Some(keys.key)));
         self
     }
 

@@ -7,7 +7,7 @@ use squall_ordered::Mode;
 use squall_sst::ring;
 
 use super::{
-    Config, ConfigError, GroupConfig, ValuePlace,
+    Config, ConfigError, GroupConfig, SharedIdentity, ValuePlace,
     carrier::Carrier,
     settings::{GroupSettings, NodeSettings, Setting},
 };
@@ -124,6 +124,7 @@ impl Draft {
             scrub_bytes_per_second: node.scrub_bytes_per_second.value.unwrap_or(1 << 20),
             network,
             groups,
+            identity: SharedIdentity::default(),
         })
     }
 

@@ -97,6 +97,8 @@
 //! ca = "keys/ca.pem"
 //! certificate = "keys/node-{id}.pem"
 //! key = "keys/node-{id}.key"
+//! # crl = "keys/crl.pem"       # certificates that the CA has revoked: see `squall keys revoke`
+//! # denied = "keys/denied"     # serial numbers of certificates that are refused, one in each line
 //! ```
 //!
 //! With `security = "none"` instead, any process that reaches a port can join, read and write. With neither, nodes
@@ -145,7 +147,7 @@
 //! environment, which overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`, or with
 //! addresses as `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together),
 //! `SQUALL_LISTEN` (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`,
-//! `SQUALL_CERTIFICATE`, `SQUALL_KEY`, `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`,
+//! `SQUALL_CERTIFICATE`, `SQUALL_KEY`, `SQUALL_CRL`, `SQUALL_DENIED`, `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`,
 //! `SQUALL_RESTART_WAIT_MS`, `SQUALL_SCRUB_BYTES_PER_SECOND`, `SQUALL_SIGN_LOG`, `SQUALL_CLOCK_LIMIT_MS`,
 //! `SQUALL_READ_LEASE_MS`, `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
 //! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`),
@@ -176,9 +178,9 @@ mod shard;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, net::Identity, sync::Lock};
 use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
 use self::{carrier::Carrier, membership::Membership, network::Network};
@@ -255,7 +257,21 @@ pub struct Config {
     scrub_bytes_per_second: usize,
     network: Network,
     groups: BTreeMap<String, GroupConfig>,
+    identity: SharedIdentity,
 }
+
+/// The keys of a configuration, once they were read: all that are clones of one configuration use the same, and so
+/// change them together. It is no part of what the configuration says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedIdentity(pub(crate) Arc<Lock<Option<Identity>>>);
+
+impl PartialEq for SharedIdentity {
+    fn eq(&self, _: &SharedIdentity) -> bool {
+        true
+    }
+}
+
+impl Eq for SharedIdentity {}
 
 /// A group's configuration. All members must have the same, except for `max_waiting`, `snapshot_bytes` and `retain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -414,6 +430,11 @@ impl Config {
     /// Returns the protection of this node's port.
     pub fn security(&self) -> &Security {
         &self.network.security
+    }
+
+    /// Returns the place of the keys that were read.
+    pub(crate) fn shared_identity(&self) -> &SharedIdentity {
+        &self.identity
     }
 
     /// Returns the options of sockets.

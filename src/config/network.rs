@@ -130,7 +130,8 @@ impl Draft {
         let node = &self.node;
         let mode = if node.security.value.is_some() { &node.security } else { &node.security_mode };
         let keys = [&node.ca, &node.certificate, &node.key];
-        let given = keys.into_iter().find(|key| key.value.is_some());
+        let lists = [&node.crl, &node.denied];
+        let given = keys.into_iter().chain(lists).find(|key| key.value.is_some());
         match (mode.value, given) {
             (None, None) => return Ok(Security::LoopbackOnly),
             (Some(Protection::None), None) => return Ok(Security::None),
@@ -145,7 +146,8 @@ impl Draft {
             let problem = "is missing: TLS needs `ca`, `certificate` and `key`; `squall keys` makes them";
             path.ok_or_else(|| ConfigError::value(place, &key.key, problem))
         });
-        Ok(Security::Tls(KeyFiles { ca: ca?, certificate: certificate?, key: key? }))
+        let [crl, denied] = lists.map(|list| list.path(me, "is empty: give the path of a file"));
+        Ok(Security::Tls(KeyFiles { crl: crl?, denied: denied?, ..KeyFiles::new(ca?, certificate?, key?) }))
     }
 
     /// Checks that a node without protection listens only where no other host can reach it.

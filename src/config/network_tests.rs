@@ -26,7 +26,7 @@ fn addresses_name_the_members_and_say_what_carries_their_messages() {
     assert_eq!(shown(config.addresses(NodeId(3))), ["host3.example:7700"]);
     assert_eq!(shown(config.listen()), ["10.0.0.2:7700", "[fd00::2]:7700"], "its own, if nothing else is said");
     assert_eq!((config.backend(), config.carrier()), (Backend::Auto, Carrier::Mixed));
-    let keys = KeyFiles { ca: "ca.pem".into(), certificate: "node-2.pem".into(), key: "node-2.key".into() };
+    let keys = KeyFiles::new("ca.pem", "node-2.pem", "node-2.key");
     assert_eq!(*config.security(), Security::Tls(keys));
     let built = Config::builder("bank", 2)
         .addresses(1, ["10.0.0.1:7700"])

@@ -80,6 +80,8 @@ settings! {
         ca: PathBuf as path = "security.ca" or "SQUALL_CA";
         certificate: PathBuf as path = "security.certificate" or "SQUALL_CERTIFICATE";
         key: PathBuf as path = "security.key" or "SQUALL_KEY";
+        crl: PathBuf as path = "security.crl" or "SQUALL_CRL";
+        denied: PathBuf as path = "security.denied" or "SQUALL_DENIED";
         backend: Backend as backend = "fabric.backend" or "SQUALL_FABRIC";
         send_buffer_bytes: usize as size = "fabric.tcp.send_buffer_bytes";
         receive_buffer_bytes: usize as size = "fabric.tcp.receive_buffer_bytes";

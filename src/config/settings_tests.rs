@@ -32,7 +32,7 @@ const BASE: [(&str, &str); 10] = [
 ];
 
 /// For each setting another value than that of [`BASE`] or the default: in TOML, and as a variable has it.
-const VALUES: [(&str, &str, &str); 43] = [
+const VALUES: [(&str, &str, &str); 45] = [
     ("cluster", "\"other\"", "other"),
     ("id", "5", " 5"),
     ("members", "[1, 2]", ""),
@@ -59,6 +59,8 @@ const VALUES: [(&str, &str, &str); 43] = [
     ("security.ca", "\"other\"", "other"),
     ("security.certificate", "\"other\"", "other"),
     ("security.key", "\"other\"", "other"),
+    ("security.crl", "\"list\"", "list"),
+    ("security.denied", "\"list\"", "list"),
     ("fabric.backend", "\"tcp\"", "tcp"),
     ("fabric.tcp.send_buffer_bytes", "4096", ""),
     ("fabric.tcp.receive_buffer_bytes", "\"4KiB\"", ""),

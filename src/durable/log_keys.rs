@@ -121,9 +121,9 @@ mod tests {
         assert!(matches!(signing_key(&open), Err(LogKeysError::IsOpen { mode: 0o640, .. })));
         let authority = Authority::create("bank").unwrap();
         authority.issue(NodeId(1), 1).unwrap().save(&files, false).unwrap();
-        let error = signing_key(files.key(NodeId(1))).unwrap_err().to_string();
+        let error = signing_key(files.of(NodeId(1)).key).unwrap_err().to_string();
         assert!(error.contains("not one of Ed25519") && error.contains("squall keys log"), "{error}");
-        let error = public_key(files.certificate(NodeId(1))).unwrap_err().to_string();
+        let error = public_key(files.of(NodeId(1)).certificate).unwrap_err().to_string();
         assert!(error.contains("no public key"), "{error}");
         fs::remove_dir_all(&directory).unwrap();
         assert!(matches!(members(&directory), Err(LogKeysError::Read { .. })));

@@ -8,7 +8,8 @@ use squall_fabric::{
     Fabric, NodeId,
     mixed::{MixedFabric, Transport},
     net::{
-        DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, dial_service,
+        DialError, Identity, IdentityError, NetConfig, Role, Security as NetSecurity, ServiceDial, ServiceId,
+        dial_service,
     },
     shm::{ShmConfig, ShmError, ShmFabric},
     tcp::{TcpConfig, TcpError, TcpFabric},
@@ -37,17 +38,29 @@ pub enum FabricError {
     /// The node can't prove its identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The node's certificate is another node's.
+    /// The node's certificate is that of another node, of a client or an operator.
     #[error(
         "{certificate} is the certificate of {found}, but this is {node}: give this node's own, or put `{{id}}` in place of \
          the number in its path"
     )]
-    OtherNode {
+    OtherOwner {
         /// The certificate's file.
         certificate: String,
-        /// The node that it names.
-        found: NodeId,
+        /// The owner that it names.
+        found: String,
         /// This node.
+        node: NodeId,
+    },
+    /// The certificate of a witness, at a node that is to be a member.
+    #[error(
+        "{certificate} makes {node} a witness, which only votes, but its configuration makes it a member: make it one of a \
+         member (`squall keys add --node {}`), or list it among the `witnesses`",
+        node.0
+    )]
+    OnlyVotes {
+        /// The certificate's file.
+        certificate: String,
+        /// The node.
         node: NodeId,
     },
     /// The node's certificate is for another cluster.
@@ -202,18 +215,34 @@ impl Config {
 /// A service that no node ever offers.
 const NO_SERVICE: ServiceId = ServiceId(u32::MAX);
 
-/// The node's certificate, if there are keys. It must be the node's own.
+/// The keys that protect the node's port, if it has a port and keys.
+pub(crate) fn port_identity(config: &Config) -> Result<Option<Identity>, FabricError> {
+    if config.carrier() == Carrier::Shm { Ok(None) } else { identity(config) }
+}
+
+/// The node's keys, if there are any, as they are now in their files. They must be the node's own.
 fn identity(config: &Config) -> Result<Option<Identity>, FabricError> {
     let Security::Tls(keys) = config.security() else { return Ok(None) };
-    let identity = Identity::load(&keys.ca, &keys.certificate, &keys.key)?;
+    let mut shared = config.shared_identity().0.lock();
+    let identity = match &*shared {
+        Some(identity) => {
+            identity.reload()?;
+            identity.clone()
+        }
+        None => Identity::load(keys)?,
+    };
     let certificate = || keys.certificate.display().to_string();
-    if identity.node() != config.id() {
-        let (found, node) = (identity.node(), config.id());
-        return Err(FabricError::OtherNode { certificate: certificate(), found, node });
+    let (owner, node) = (identity.principal(), config.id());
+    if owner.node() != Some(node) {
+        return Err(FabricError::OtherOwner { certificate: certificate(), found: owner.to_string(), node });
     }
     if !identity.is_for(config.cluster()) {
         let cluster = config.cluster().to_owned();
         return Err(FabricError::OtherCluster { certificate: certificate(), cluster });
     }
+    if owner.role() == Role::Witness && !config.is_witness() {
+        return Err(FabricError::OnlyVotes { certificate: certificate(), node });
+    }
+    *shared = Some(identity.clone());
     Ok(Some(identity))
 }

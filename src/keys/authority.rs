@@ -2,9 +2,9 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
-use squall_fabric::{NodeId, net::certificate_name};
+use squall_fabric::net::{Principal, check_owner_name};
 use time::{Duration, OffsetDateTime};
 
 use super::{Files, KeysError, files::write_pair};
@@ -13,7 +13,7 @@ use crate::config::check_name;
 /// The lifetime of a CA, in days.
 const AUTHORITY_DAYS: i64 = 3653;
 
-/// The longest that a node's certificate lasts, in days.
+/// The longest that a certificate lasts, in days.
 pub const MAX_DAYS: u32 = 3653;
 
 /// The most by which the clocks of hosts may differ.
@@ -28,11 +28,11 @@ pub struct Authority {
     pub(super) until: OffsetDateTime,
 }
 
-/// A node's certificate and key, in PEM form.
+/// The certificate and key of an owner, in PEM form.
 #[derive(Clone, derive_more::Debug)]
-#[debug("NodeKeys {{ node: {node:?} }}")]
-pub struct NodeKeys {
-    node: NodeId,
+#[debug("IssuedKeys {{ owner: {owner} }}")]
+pub struct IssuedKeys {
+    owner: Principal,
     certificate: String,
     key: String,
 }
@@ -73,9 +73,12 @@ impl Authority {
         &self.certificate
     }
 
-    /// Makes a key for a node, and a certificate that is valid for `days` days, but no longer than the CA's own. Fails
-    /// if the CA has expired, if no certificate may be valid for so many days, or if no key can be made.
-    pub fn issue(&self, node: NodeId, days: u32) -> Result<NodeKeys, KeysError> {
+    /// Makes a key for an owner (of a node's id alone: a member), and a certificate that is valid for `days` days, but
+    /// no longer than the CA's own. Fails if the CA has expired, if no certificate may be valid for so many days, if
+    /// the owner or a group that it may call can't have its name, or if no key can be made.
+    pub fn issue(&self, owner: impl Into<Principal>, days: u32) -> Result<IssuedKeys, KeysError> {
+        let owner = owner.into();
+        check_names(&owner)?;
         if !(1..=MAX_DAYS).contains(&days) {
             return Err(KeysError::Days { days });
         }
@@ -84,18 +87,32 @@ impl Authority {
             let (cluster, on) = (self.cluster.clone(), self.until.date().to_string());
             return Err(KeysError::AuthorityExpired { cluster, on });
         }
-        let mut params = CertificateParams::new(vec![certificate_name(&self.cluster, node)])?;
-        params.distinguished_name = named(&format!("node {}", node.0));
+        let mut params = CertificateParams::new(vec![owner.dns_name(&self.cluster)])?;
+        let uri = owner.rights_uri().map(|uri| uri.try_into().map(SanType::URI)).transpose()?;
+        params.subject_alt_names.extend(uri);
+        params.distinguished_name = named(&owner.to_string());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         // A node dials some peers and is dialed by others.
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages.extend(owner.node().map(|_| ExtendedKeyUsagePurpose::ServerAuth));
         params.use_authority_key_identifier_extension = true;
         params.not_before = now - CLOCKS_DIFFER;
         params.not_after = (now + Duration::days(days.into())).min(self.until);
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(NodeKeys { node, certificate, key: key.serialize_pem() })
+        Ok(IssuedKeys { owner, certificate, key: key.serialize_pem() })
     }
+}
+
+/// Checks the names that a certificate would carry.
+fn check_names(owner: &Principal) -> Result<(), KeysError> {
+    let (Principal::Client(name, _) | Principal::Operator(name)) = owner else { return Ok(()) };
+    check_owner_name(name)?;
+    let Principal::Client(_, rights) = owner else { return Ok(()) };
+    for group in rights.groups.iter().flatten() {
+        check_name(group).map_err(|rule| KeysError::Group { group: group.clone(), rule })?;
+    }
+    Ok(())
 }
 
 fn named(common: &str) -> DistinguishedName {
@@ -105,18 +122,18 @@ fn named(common: &str) -> DistinguishedName {
     name
 }
 
-impl NodeKeys {
-    /// Returns the node.
-    pub fn node(&self) -> NodeId {
-        self.node
+impl IssuedKeys {
+    /// Returns the owner.
+    pub fn owner(&self) -> &Principal {
+        &self.owner
     }
 
-    /// Returns the node's certificate, in PEM form.
+    /// Returns the certificate, in PEM form.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Returns the node's key, in PEM form.
+    /// Returns the key, in PEM form.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -124,6 +141,7 @@ impl NodeKeys {
     /// Writes the certificate and the key into files; only this user can read the key. Fails if a file can't be
     /// written, or exists and `replace` is false.
     pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
-        write_pair([files.key(self.node), files.certificate(self.node)], &self.key, &self.certificate, replace)
+        let of = files.of(self.owner.clone());
+        write_pair([of.key, of.certificate], &self.key, &self.certificate, replace)
     }
 }

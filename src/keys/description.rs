@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use rcgen::{Issuer, KeyPair, PublicKeyData};
-use squall_fabric::{NodeId, net::certificate_name};
+use squall_fabric::net::Principal;
 use time::OffsetDateTime;
 use x509_parser::prelude::{GeneralName, Pem, X509Certificate};
 
@@ -20,6 +20,8 @@ pub struct Description {
     pub since: OffsetDateTime,
     /// The time until which the certificate is valid.
     pub until: OffsetDateTime,
+    /// The serial number, which no other certificate of the CA has, big-endian.
+    pub serial: Vec<u8>,
     public_key: Vec<u8>,
 }
 
@@ -31,10 +33,10 @@ pub enum Subject {
         /// The cluster's name.
         cluster: String,
     },
-    /// A node of a cluster.
-    Node {
-        /// The node's id.
-        node: NodeId,
+    /// A node, a client or an operator of a cluster.
+    Owner {
+        /// The owner.
+        principal: Principal,
         /// The DNS name, of which the part in the middle stands for the cluster.
         name: String,
         /// Whether that is the cluster that the issuer is named after.
@@ -54,12 +56,13 @@ impl Description {
             common.map_or_else(|| name.to_string(), str::to_owned)
         };
         let issuer = name(certificate.issuer());
-        let names = dns_names(certificate);
-        let node = names.iter().find_map(|name| Some((name, node_of(name)?)));
-        let subject = match node {
+        let [names, uris] = alternative_names(certificate);
+        let owner = Principal::of_names(names.iter().map(String::as_str), uris.iter().map(String::as_str));
+        let subject = match owner {
             _ if certificate.is_ca() => Subject::Authority { cluster: name(certificate.subject()) },
-            Some((name, node)) => {
-                Subject::Node { node, name: name.clone(), of_issuer: certificate_name(&issuer, node) == *name }
+            Some((principal, label)) => {
+                let name = format!("{}.{label}.squall", principal.label());
+                Subject::Owner { of_issuer: principal.dns_name(&issuer) == name, principal, name }
             }
             None => Subject::Other { names },
         };
@@ -69,6 +72,7 @@ impl Description {
             issuer,
             since: validity.not_before.to_datetime(),
             until: validity.not_after.to_datetime(),
+            serial: certificate.raw_serial().to_vec(),
             public_key: certificate.public_key().raw.to_vec(),
         }
     }
@@ -79,19 +83,18 @@ impl Description {
     }
 }
 
-/// Returns the id in a name of the form that nodes have.
-fn node_of(name: &str) -> Option<NodeId> {
-    let (node, _) = name.strip_suffix(".squall")?.strip_prefix("node-")?.split_once('.')?;
-    node.parse().ok().map(NodeId)
-}
-
-fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
-    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
-    let dns = |name: &GeneralName<'_>| match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        _ => None,
-    };
-    names.value.general_names.iter().filter_map(dns).collect()
+/// Returns the DNS names and the URIs of a certificate.
+fn alternative_names(certificate: &X509Certificate<'_>) -> [Vec<String>; 2] {
+    let [mut names, mut uris] = [Vec::new(), Vec::new()];
+    let Ok(Some(all)) = certificate.subject_alternative_name() else { return [names, uris] };
+    for name in &all.value.general_names {
+        match name {
+            GeneralName::DNSName(name) => names.push((*name).to_owned()),
+            GeneralName::URI(uri) => uris.push((*uri).to_owned()),
+            _ => {}
+        }
+    }
+    [names, uris]
 }
 
 /// Describes all certificates of a PEM text, at least one; an error is a sentence about the text.

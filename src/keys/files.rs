@@ -7,13 +7,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use squall_fabric::NodeId;
+use squall_fabric::{
+    NodeId,
+    net::{KeyFiles, Principal},
+};
 
 use super::KeysError;
 use crate::durable::log_keys;
 
-/// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`. A node that signs
-/// its logs has `node-<id>.log.pem` and `node-<id>.log.key` as well.
+/// A directory of keys: `ca.pem` and `ca.key`, and for each owner the two files that are named after it, such as
+/// `node-<id>.pem` and `node-<id>.key`, or `client-<name>.pem` and `client-<name>.key`. A node that signs its logs has
+/// `node-<id>.log.pem` and `node-<id>.log.key` as well. `crl.pem` lists the certificates that the CA has revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     directory: PathBuf,
@@ -35,14 +39,16 @@ impl Files {
         self.directory.join("ca.key")
     }
 
-    /// Returns the place of a node's certificate.
-    pub fn certificate(&self, node: NodeId) -> PathBuf {
-        self.directory.join(format!("node-{}.pem", node.0))
+    /// Returns the place of the list of revoked certificates.
+    pub fn revocation_list(&self) -> PathBuf {
+        self.directory.join("crl.pem")
     }
 
-    /// Returns the place of a node's key.
-    pub fn key(&self, node: NodeId) -> PathBuf {
-        self.directory.join(format!("node-{}.key", node.0))
+    /// Returns the places of an owner's keys.
+    pub fn of(&self, owner: impl Into<Principal>) -> KeyFiles {
+        let label = owner.into().label();
+        let file = |end: &str| self.directory.join(format!("{label}.{end}"));
+        KeyFiles::new(self.authority_certificate(), file("pem"), file("key"))
     }
 
     /// Returns the place of the public half of the key with which a node signs its logs, for readers that check them.
@@ -67,7 +73,7 @@ pub(super) fn write_pair(paths: [PathBuf; 2], key: &str, public: &str, replace: 
 }
 
 /// Writes a file as a whole: a reader sees the old text or the new one.
-fn write(path: &Path, text: &str, mode: u32, replace: bool) -> Result<(), KeysError> {
+pub(super) fn write(path: &Path, text: &str, mode: u32, replace: bool) -> Result<(), KeysError> {
     let failed = |cause| KeysError::Write { path: path.to_owned(), cause };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory).map_err(failed)?;

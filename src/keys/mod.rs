@@ -1,8 +1,8 @@
 //! Keys of a cluster: a CA of its own, and a certificate for each node.
 //!
 //! A holder of the CA's key can make nodes, so that key stays where keys are made. A node gets its own certificate and
-//! key, and the CA's certificate. A certificate names a node of one cluster
-//! ([`certificate_name`](squall_fabric::net::certificate_name)), and nothing more: hosts may change their addresses.
+//! key, and the CA's certificate. A certificate names its owner in one cluster ([`Principal`]), and no host: hosts may
+//! change their addresses. The owner's role says what it may do ([`Call::access`](squall_fabric::net::Call::access)).
 //! These keys are of ECDSA on P-256. A node that signs its logs has an Ed25519 key for that ([`LogKeys`]), which no CA
 //! knows: see [`log_keys`](crate::log_keys).
 //!
@@ -30,19 +30,27 @@ mod authority;
 mod description;
 mod files;
 mod log;
-
 #[cfg(feature = "certificates")]
-pub use self::description::{Description, Subject, describe};
+mod revocation;
+
 pub use self::{
-    authority::{Authority, MAX_DAYS, NodeKeys},
+    authority::{Authority, IssuedKeys, MAX_DAYS},
     files::Files,
     log::LogKeys,
+};
+#[cfg(feature = "certificates")]
+pub use self::{
+    description::{Description, Subject, describe},
+    revocation::{Revocations, parse_serial},
 };
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
+
+use squall_fabric::net::OwnerNameError;
+pub use squall_fabric::net::{ClientRights, KeyFiles, Principal, Role};
 
 use crate::config::NameError;
 
@@ -89,6 +97,17 @@ pub enum KeysError {
     Name {
         /// The name.
         cluster: String,
+        /// The rule that it breaks.
+        rule: NameError,
+    },
+    /// A client or an operator can't have this name.
+    #[error(transparent)]
+    Owner(#[from] OwnerNameError),
+    /// No group can have a name that a client's rights list.
+    #[error("{group:?} can't be the name of a group: {rule}")]
+    Group {
+        /// The name.
+        group: String,
         /// The rule that it breaks.
         rule: NameError,
     },

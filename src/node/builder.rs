@@ -24,7 +24,7 @@ use crate::{
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::FabricError,
+    fabric::{FabricError, port_identity},
     group::{
         control::{Controls, GroupControl, GroupSpec, new_group},
         handle::Group,
@@ -228,6 +228,8 @@ impl NodeBuilder {
             watch: Arc::clone(&watch),
             monitor: monitor.clone(),
             farewells: Arc::default(),
+            keys: port_identity(&config)?,
+            port: fabric.port(),
         });
         let mut handlers = handlers::of_node(&messenger, &controls, &operator);
         handlers.extend(clients.as_ref().map(handlers::clients));

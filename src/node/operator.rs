@@ -7,7 +7,10 @@ use std::{
 };
 
 use crossbeam::channel::{Sender, bounded};
-use squall_fabric::{NodeId, Waker};
+use squall_fabric::{
+    NodeId, Waker,
+    net::{Identity, PortMonitor},
+};
 use squall_membership::{EndReason, Input};
 use squall_view_log::Monitor;
 
@@ -37,6 +40,15 @@ pub(crate) struct Operator {
     pub(crate) watch: Arc<NodeWatch>,
     pub(crate) monitor: Monitor,
     pub(crate) farewells: Arc<Farewells>,
+    pub(crate) keys: Option<Identity>,
+    /// The counts of the node's port, if it has one.
+    pub(crate) port: Option<PortMonitor>,
+}
+
+/// Reads keys again, if there are any.
+pub(crate) fn reload_keys(keys: Option<&Identity>) -> Result<(), String> {
+    let keys = keys.ok_or("it has no keys: nothing protects its port, or it has none")?;
+    keys.reload().map_err(|error| error.to_string())
 }
 
 impl Operator {
@@ -71,6 +83,7 @@ impl Admin for Operator {
     fn status(&self) -> StatusReport {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
         let known = StatusReport { room: self.room.lock().clone(), ..known };
+        let known = known.with_port(self.keys.as_ref(), self.port.as_ref());
         let seen = self.ask(|reply| EngineRequest::Report(Box::new(known.clone()), reply));
         seen.unwrap_or_else(|| {
             let why =
@@ -92,6 +105,10 @@ impl Admin for Operator {
         }
         self.tell(EngineRequest::Input(Input::Suspect(node)));
         Ok(())
+    }
+
+    fn reload_keys(&self) -> Result<(), String> {
+        reload_keys(self.keys.as_ref())
     }
 
     fn leave(&self) -> Result<Farewell, String> {

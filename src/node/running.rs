@@ -11,7 +11,7 @@ use crate::{
     durable::storage_thread::StorageThread,
     node::{
         engine::EngineRequest,
-        operator::Operator,
+        operator::{Operator, reload_keys},
         room_thread::RoomThread,
         scrub_thread::ScrubThread,
         status::{Status, ViewChangeTimes},
@@ -61,6 +61,16 @@ impl Node {
     /// Returns the times of this node's steps to its view.
     pub fn last_change(&self) -> ViewChangeTimes {
         self.operator.watch.change()
+    }
+
+    /// Reads the node's keys again, as happens by itself when their files change. Connections that stand go on, except
+    /// with peers whose certificates are revoked.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, if the node has no keys, or if those that are there can't be used: it goes on with those that it has.
+    pub fn reload_keys(&self) -> Result<(), String> {
+        reload_keys(self.operator.keys.as_ref())
     }
 
     /// Leaves the group: the others go on without this node, and need no timeout for it. A message that this node has

@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::{NodeId, Waker};
 use squall_membership::{EndReason, Incarnation, Layout, Member, Parameters};
-use squall_services::{Caller, Messenger};
+use squall_services::{Caller, MessageSender, Messenger};
 use squall_view_log::{
     Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
 };
@@ -40,7 +40,11 @@ pub(crate) fn start(
     let messenger = {
         let inlet = Arc::clone(&inlet);
         // A message that comes before the log is there is lost, as messages may be.
-        let deliver = move |from: NodeId, message| inlet.get().map_or((), |inlet| inlet.incoming(from, message));
+        let deliver = move |from: MessageSender, message| {
+            if let Some(inlet) = inlet.get() {
+                inlet.incoming(from.node, from.only_votes, message);
+            }
+        };
         Arc::new(Messenger::new(caller, Box::new(deliver)))
     };
     let transport = Arc::new(Streams(Arc::clone(&messenger)));

@@ -7,6 +7,7 @@ use std::{
 
 use squall_fabric::{
     NodeId, Waker,
+    net::{Identity, PortMonitor},
     sync::{Condition, Lock},
     tcp::TcpFabric,
 };
@@ -15,9 +16,9 @@ use squall_view_log::{Log, Monitor};
 
 use crate::{
     clients::admin::{self, Admin, EmptiedShard, Farewell, NodeCondition, StatusReport},
-    config::Config,
-    config::carrier::Carrier,
-    node::{builder::StartError, view_log},
+    config::{Config, carrier::Carrier},
+    fabric::port_identity,
+    node::{builder::StartError, operator::reload_keys, view_log},
 };
 
 /// A node that votes on views and has no part in any group, so it holds no state. With a witness, two members survive
@@ -28,6 +29,7 @@ pub struct Witness {
     id: NodeId,
     monitor: Monitor,
     news: Arc<LogSignal>,
+    keys: Option<Identity>,
     /// Ends before the log, whose messages it brings.
     _server: Server,
     _log: Log,
@@ -73,6 +75,8 @@ impl Witness {
             storage: view_log::storage(config),
             monitor: monitor.clone(),
             started: Instant::now(),
+            keys: port_identity(config)?,
+            port: fabric.as_ref().map(TcpFabric::port),
         };
         let handlers: [(Service, Handler); 2] = [
             (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
@@ -82,7 +86,22 @@ impl Witness {
             None => Server::on_host(config.cluster(), config.id(), handlers)?,
             Some(fabric) => Server::at_port(config.id(), |service| fabric.take_service(service), handlers)?,
         };
-        Ok(Witness { id: config.id(), monitor, news, _server: server, _log: log, _fabric: fabric })
+        Ok(Witness {
+            id: config.id(),
+            monitor,
+            news,
+            keys: port_identity(config)?,
+            _server: server,
+            _log: log,
+            _fabric: fabric,
+        })
+    }
+
+    /// Reads the node's keys again, as happens by itself when their files change. Connections that stand go on, except
+    /// with peers whose certificates are revoked. Fails if the node has no keys, or if those that are there can't be
+    /// used; then it goes on with those that it has.
+    pub fn reload_keys(&self) -> Result<(), String> {
+        reload_keys(self.keys.as_ref())
     }
 
     /// Returns the node's id.
@@ -105,6 +124,8 @@ struct WitnessOperator {
     storage: Option<String>,
     monitor: Monitor,
     started: Instant,
+    keys: Option<Identity>,
+    port: Option<PortMonitor>,
 }
 
 const NO_MEMBER: &str = "it is a witness, with no part in any group: ask a member";
@@ -114,11 +135,16 @@ impl Admin for WitnessOperator {
         let known = StatusReport::of_log(&self.cluster, self.id, &self.monitor, self.storage.clone());
         let epoch = self.monitor.status().epoch.map(|epoch| epoch.0);
         let up_ms = Some(self.started.elapsed().as_millis() as u64);
+        let known = known.with_port(self.keys.as_ref(), self.port.as_ref());
         StatusReport { condition: NodeCondition::Witness, epoch, up_ms, ..known }
     }
 
     fn suspect(&self, _: NodeId) -> Result<(), String> {
         Err(NO_MEMBER.into())
+    }
+
+    fn reload_keys(&self) -> Result<(), String> {
+        reload_keys(self.keys.as_ref())
     }
 
     fn leave(&self) -> Result<Farewell, String> {

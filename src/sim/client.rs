@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, net::CallerAccess};
 use squall_services::DialTarget;
 
 use super::{
@@ -104,12 +104,14 @@ impl SimConnection {
 
     fn hear(&mut self, message: ToNode) {
         let heard = match &mut self.connected {
-            None => ConnectedClient::enter(&self.server, message, &self.outbox).map(|connected| {
-                self.connected = connected;
-                if self.connected.is_none() {
-                    self.stop();
-                }
-            }),
+            None => ConnectedClient::enter(&self.server, CallerAccess::unchecked(), message, &self.outbox).map(
+                |connected| {
+                    self.connected = connected;
+                    if self.connected.is_none() {
+                        self.stop();
+                    }
+                },
+            ),
             Some(connected) => {
                 let Some(share) = self.server.reserve(0, &self.outbox) else { return };
                 connected

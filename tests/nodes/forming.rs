@@ -23,7 +23,7 @@ use std::{
 
 use squall::{
     Config, ConfigBuilder, Node, NodeId, Witness,
-    config::{Backend, KeyFiles, Security},
+    config::{Backend, Security},
     keys::{Authority, Files},
 };
 
@@ -92,10 +92,7 @@ fn placed(config: ConfigBuilder, id: u32, addresses: &str, keys: &str) -> Config
         return config;
     }
     let files = Files::in_directory(keys);
-    let node = NodeId(id);
-    let keys =
-        KeyFiles { ca: files.authority_certificate(), certificate: files.certificate(node), key: files.key(node) };
-    config.security(Security::Tls(keys))
+    config.security(Security::Tls(files.of(NodeId(id))))
 }
 
 /// A line of a process: an answer, or one of its log.

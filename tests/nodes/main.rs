@@ -1,5 +1,6 @@
 //! Nodes as their users run them, over shared memory and TCP: several in this process, or each in a process of its own.
 
+mod access;
 mod collectives;
 mod damaged_command;
 mod disks;

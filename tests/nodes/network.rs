@@ -6,7 +6,7 @@ use std::{net::TcpListener, thread, time::Duration};
 use rkyv::Archived;
 use squall::{
     Applied, Carrier, Config, EndReason, Group, Node, NodeId, Replicated, StartError,
-    config::{Backend, KeyFiles, Security},
+    config::{Backend, Security},
     keys::{Authority, Files},
 };
 use tempfile::TempDir;
@@ -54,9 +54,7 @@ impl Cluster {
     }
 
     fn protected(&self, authority: &str, id: u32) -> Security {
-        let files = self.keys(authority);
-        let (ca, node) = (files.authority_certificate(), NodeId(id));
-        Security::Tls(KeyFiles { ca, certificate: files.certificate(node), key: files.key(node) })
+        Security::Tls(self.keys(authority).of(NodeId(id)))
     }
 
     fn config(&self, id: u32, security: Security, wait: Duration) -> Config {

@@ -13,7 +13,7 @@ use std::{
 use squall::{
     Config, ConfigBuilder, EndReason, Group, Node, NodeId, StartError, Witness,
     admin::{AdminClient, NodeCondition, StatusReport, Target},
-    config::{Backend, KeyFiles, Security},
+    config::{Backend, Security},
     keys::{Authority, Files},
 };
 
@@ -338,8 +338,7 @@ fn operators_reach_nodes_at_their_ports_with_keys() {
     let at: Vec<String> = ports.iter().map(|port| port.local_addr().expect("it has one").to_string()).collect();
     drop(ports);
     let config = |id: u32| {
-        let (ca, node) = (files.authority_certificate(), NodeId(id));
-        let keys = KeyFiles { ca, certificate: files.certificate(node), key: files.key(node) };
+        let keys = files.of(NodeId(id));
         let config = config("tls", id, 3).backend(Backend::Tcp).security(Security::Tls(keys));
         (1..).zip(&at).fold(config, |config, (id, at)| config.addresses(id, [at]))
     };

@@ -11,8 +11,9 @@ use serde_json::{Map, Value};
 use squall::{
     AsideStatus, Config, Fetching, LogStatus, Node, NodeId, RoomLevel, RoomStatus,
     admin::{
-        CandidateReport, ClientsReport, FleetNode, FleetReport, Health, MemberReport, NodeCondition, RowReport,
-        ShardCondition, ShardReport, StallReport, StatusReport, TrafficReport, ViewLogReport, WaitReport, WaitsFor,
+        CandidateReport, CertificateReport, ClientsReport, DeniedReport, FleetNode, FleetReport, Health, KeysReport,
+        MemberReport, NodeCondition, PortReport, RefusedReport, RowReport, ShardCondition, ShardReport, StallReport,
+        StatusReport, TrafficReport, ViewLogReport, WaitReport, WaitsFor,
     },
 };
 
@@ -302,6 +303,20 @@ fn made_up(empty: StatusReport) -> Vec<StatusReport> {
         candidates: vec![CandidateReport { node, incarnation: 1, addresses: vec!["a:1".into()] }],
         forced: vec!["by ann".into()],
         went_back: vec!["node 2 knows more".into()],
+        keys: Some(KeysReport {
+            owner: "node 1".into(),
+            certificates: vec![CertificateReport {
+                certificate: "a.pem".into(),
+                until_unix_s: 5,
+                left_s: -3,
+                ends_soon: true,
+            }],
+            problem: Some("the key can't be read".into()),
+        }),
+        port: Some(PortReport {
+            refused: vec![RefusedReport { reason: "left".into(), count: 1 }],
+            denied: vec![DeniedReport { role: "client".into(), call: "orders".into(), count: 2 }],
+        }),
         ..empty.clone()
     };
     let conditions = [
@@ -314,7 +329,8 @@ fn made_up(empty: StatusReport) -> Vec<StatusReport> {
         NodeCondition::Ended("fire".into()),
         NodeCondition::Witness,
     ];
-    let nothing = StatusReport { up_ms: None, epoch: None, leader: None, view_log: None, room: None, ..empty };
+    let nothing =
+        StatusReport { up_ms: None, epoch: None, leader: None, view_log: None, room: None, port: None, ..empty };
     let of = |report: &StatusReport| {
         let all = conditions.clone().map(|condition| StatusReport { condition, ..report.clone() });
         Vec::from(all)

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use squall::{
     Config, ConfigBuilder, NodeId,
-    config::{Address, Backend, KeyFiles, Security, VerbsOptions},
+    config::{Address, Backend, Security, VerbsOptions},
     keys::{Authority, Files, KeysError},
 };
 use squall_command::{CommandError, TemporaryDirectory};
@@ -227,12 +227,7 @@ impl NodeAddresses {
         let security = match &self.keys {
             // A benchmark's messages are no secret.
             None => Security::None,
-            Some(directory) => {
-                let files = Files::in_directory(directory);
-                let ca = files.authority_certificate();
-                let node = NodeId(node);
-                Security::Tls(KeyFiles { ca, certificate: files.certificate(node), key: files.key(node) })
-            }
+            Some(directory) => Security::Tls(Files::in_directory(directory).of(NodeId(node))),
         };
         let all = (0..).zip(&self.addresses);
         let config = all.fold(config, |config, (node, address)| config.addresses(node, [address]));

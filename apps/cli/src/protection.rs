@@ -3,8 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use squall::keys::Files;
 use squall_command::CommandError;
-use squall_fabric::net::{Identity, Security};
+use squall_fabric::{
+    NodeId,
+    net::{Identity, Principal, Role, Security},
+};
 
 /// The options of both sides that protect copies.
 #[derive(Debug, Args)]
@@ -56,27 +60,48 @@ impl ProtectionArgs {
     }
 
     fn identity(&self, directory: &Path, node_option: &str) -> Result<Identity, CommandError> {
-        let node = match self.node {
-            Some(node) => node,
-            None => only_node(directory, node_option).map_err(CommandError::Usage)?,
-        };
-        let file = |name: &str| directory.join(name);
-        Identity::load(file("ca.pem"), file(&format!("node-{node}.pem")), file(&format!("node-{node}.key")))
-            .map_err(CommandError::usage)
+        let owner = self.node.map(|node| Principal::Member(NodeId(node)));
+        identity(directory, owner, &[Role::Member], node_option)
     }
 }
 
-/// The node whose key a directory has. An error if there is none, or more than one.
-fn only_node(directory: &Path, node_option: &str) -> Result<u32, String> {
+/// Reads the keys of an owner from a directory. If none is named, it is the only one of the first of these roles that has
+/// keys there. `option` is the option that names an owner.
+pub(crate) fn identity(
+    directory: &Path,
+    owner: Option<Principal>,
+    roles: &[Role],
+    option: &str,
+) -> Result<Identity, CommandError> {
+    let owner = match owner {
+        Some(owner) => owner,
+        None => only_owner(directory, roles, option).map_err(CommandError::Usage)?,
+    };
+    Identity::load(&Files::in_directory(directory).of(owner)).map_err(CommandError::usage)
+}
+
+/// Returns the owner whose key a directory has. An error if there is none of these roles, or more than one.
+fn only_owner(directory: &Path, roles: &[Role], option: &str) -> Result<Principal, String> {
     let shown = directory.display();
     let entries = directory.read_dir().map_err(|error| format!("the keys in {shown} can't be read: {error}"))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut nodes = names.filter_map(|name| name.strip_prefix("node-")?.strip_suffix(".key")?.parse().ok());
-    match (nodes.next(), nodes.next()) {
-        (Some(node), None) => Ok(node),
-        (None, _) => Err(format!("{shown} has no node-N.key: make one with `squall keys add --dir {shown} --node N`")),
-        (Some(_), Some(_)) => {
-            Err(format!("{shown} has keys of several nodes: say with {node_option} which of them this side is"))
+    let owners: Vec<Principal> = names.filter_map(|name| Principal::of_label(name.strip_suffix(".key")?)).collect();
+    for &role in roles {
+        let mut of_role = owners.iter().filter(|owner| owner.role() == role);
+        match (of_role.next(), of_role.next()) {
+            (Some(owner), None) => return Ok(owner.clone()),
+            (None, _) => {}
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "{shown} has keys of several {role}s: say with {option} which of them this side is"
+                ));
+            }
         }
     }
+    let (form, made_by) = match roles.first() {
+        Some(Role::Operator) => ("operator-NAME", "--operator NAME"),
+        Some(Role::Client) => ("client-NAME", "--client NAME"),
+        _ => ("node-N", "--node N"),
+    };
+    Err(format!("{shown} has no {form}.key: make one with `squall keys add --dir {shown} {made_by}`"))
 }

@@ -12,12 +12,18 @@ use squall::{
     config::{Address, NameError, check_name},
 };
 use squall_command::CommandError;
-use squall_fabric::net::Security;
+use squall_fabric::{
+    NodeId,
+    net::{Identity, Principal, Role, Security},
+};
 
-use crate::protection::{ProtectionArgs, Unprotected};
+use crate::protection::{Unprotected, identity};
 
 /// The time that a node may take to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The roles whose keys a command uses, in the order of preference: members may at least ask for the status of others.
+const ROLES: [Role; 3] = [Role::Operator, Role::Member, Role::Witness];
 
 /// The options of all commands that ask a node.
 #[derive(Debug, Args)]
@@ -46,7 +52,7 @@ impl TargetArgs {
     pub(crate) fn target(&self) -> Result<Target, CommandError> {
         if let Some(cluster) = &self.cluster {
             return match (&self.address, self.node) {
-                (Some(address), _) => Ok(Target::at(cluster, address, self.keys.security()?)),
+                (Some(address), _) => Ok(Target::at(cluster, address, self.keys.security(&ROLES)?)),
                 (None, Some(node)) => Ok(Target::on_host(cluster, node)),
                 (None, None) => Err(CommandError::Usage("give --node or --address with --cluster".into())),
             };
@@ -55,6 +61,9 @@ impl TargetArgs {
             return Err(CommandError::Usage("give --config, or --cluster with --node or --address".into()));
         };
         let config = load(path, self.id).map_err(CommandError::usage)?;
+        if let Some(identity) = self.keys.identity(&ROLES)? {
+            return Ok(Target::of_config_with(&config, self.address.as_ref(), Security::Tls(identity)));
+        }
         match &self.address {
             Some(address) => Target::of_config_at(&config, address),
             None => Target::of(&config),
@@ -78,25 +87,43 @@ impl TargetArgs {
     }
 }
 
-/// The keys with which a command proves to members that it may ask them.
+/// The keys with which a command proves to nodes that it may ask them.
 #[derive(Debug, Args)]
 pub(crate) struct KeysArgs {
-    /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
-    #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
+    /// The directory with the cluster's ca.pem, and with the certificate and key of the caller: operator-NAME.pem and
+    /// operator-NAME.key. Without it, a command with --config uses the node's own keys
+    #[arg(long, value_name = "DIR", conflicts_with = "security")]
     keys: Option<PathBuf>,
-    /// The node whose keys are used, where the directory has those of several
-    #[arg(long, value_name = "M", requires = "keys")]
-    keys_of: Option<u32>,
+    /// The owner of the keys, where the directory has those of several: such as operator-alice, or node-3
+    #[arg(long, value_name = "OWNER", requires = "keys", value_parser = owner)]
+    keys_of: Option<Principal>,
     /// With --address, of a cluster without keys: «none» to dial other hosts
     #[arg(long, value_enum, requires = "cluster")]
     security: Option<Unprotected>,
 }
 
 impl KeysArgs {
-    pub(crate) fn security(&self) -> Result<Security, CommandError> {
-        let KeysArgs { keys, keys_of, security } = self;
-        ProtectionArgs { keys: keys.clone(), node: *keys_of, security: *security }.security("--keys-of")
+    /// The protection that the options ask for, with keys of the first of these roles that has some.
+    pub(crate) fn security(&self, roles: &[Role]) -> Result<Security, CommandError> {
+        Ok(match (self.identity(roles)?, self.security) {
+            (Some(identity), _) => Security::Tls(identity),
+            (None, Some(Unprotected::None)) => Security::None,
+            (None, None) => Security::LoopbackOnly,
+        })
     }
+
+    /// The keys in the directory that is named, if one is.
+    pub(crate) fn identity(&self, roles: &[Role]) -> Result<Option<Identity>, CommandError> {
+        let load = |directory: &PathBuf| identity(directory, self.keys_of.clone(), roles, "--keys-of");
+        self.keys.as_ref().map(load).transpose()
+    }
+}
+
+/// Reads the name of an owner of keys, which is also that of its files.
+fn owner(text: &str) -> Result<Principal, String> {
+    let number = || text.parse().ok().map(|id| Principal::Member(NodeId(id)));
+    let problem = || "give it as its files are named: operator-NAME, node-N, witness-N or client-NAME".to_owned();
+    Principal::of_label(text).or_else(number).ok_or_else(problem)
 }
 
 /// The configuration in a file, as that of node `id` if one is named.

@@ -222,6 +222,11 @@ impl CallerAccess {
         CallerAccess(Some(Arc::new(Certified { principal, at, denials })))
     }
 
+    /// The rights of a peer that this process has dialed.
+    pub(super) fn of_peer(principal: Option<Principal>, at: NodeId) -> CallerAccess {
+        principal.map_or_else(CallerAccess::unchecked, |principal| CallerAccess::new(principal, at, Arc::default()))
+    }
+
     /// The owner of the caller's certificate, if the cluster has a CA.
     pub fn principal(&self) -> Option<&Principal> {
         self.0.as_deref().map(|certified| &certified.principal)

@@ -36,9 +36,22 @@ pub(super) struct KeyTexts {
 pub struct Expiry {
     /// The certificate: its file, or which of the two it is.
     pub certificate: String,
-    /// The end of its last second, in seconds since 1970.
+    /// Its last second, since 1970.
     pub at: u64,
+    /// The second from which it should be renewed: 30 days before its end, or after two thirds of a short life.
+    pub renew_from: u64,
 }
+
+impl Expiry {
+    fn of(name: &str, certificate: &CertificateDer<'_>) -> Option<Expiry> {
+        let (since, at) = validity(certificate)?;
+        let notice = RENEW_BEFORE.as_secs().min(at.saturating_sub(since) / 3);
+        Some(Expiry { certificate: name.to_owned(), at, renew_from: at.saturating_sub(notice) })
+    }
+}
+
+/// The time before the end of a certificate from which it should be renewed.
+const RENEW_BEFORE: Duration = Duration::from_hours(30 * 24);
 
 /// The keys of one owner.
 pub(super) struct Credentials {
@@ -82,8 +95,7 @@ impl Credentials {
             return Err(IdentityError::Revoked { what: certificate_name.clone() });
         }
         let expiry = |name: &String, certificates: &[CertificateDer<'_>]| {
-            let at = certificates.iter().filter_map(end_of).min();
-            at.map(|at| Expiry { certificate: name.clone(), at })
+            certificates.iter().filter_map(|certificate| Expiry::of(name, certificate)).min_by_key(|expiry| expiry.at)
         };
         let expiries =
             [expiry(certificate_name, &chain), expiry(ca_name, &authorities)].into_iter().flatten().collect();
@@ -201,14 +213,19 @@ impl Check<'_> {
     }
 }
 
-/// The last second in which a certificate is valid, since 1970.
-fn end_of(certificate: &CertificateDer<'_>) -> Option<u64> {
-    // The parser tells it only to a caller that comes too late, and checks it first.
-    let late = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+/// The first and the last second in which a certificate is valid, since 1970.
+fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
     let algorithms = provider().signature_verification_algorithms.all;
     let certificate = EndEntityCert::try_from(certificate).ok()?;
-    match certificate.verify_for_usage(algorithms, &[], &[], late, KeyUsage::client_auth(), None, None).map(|_| ()) {
-        Err(webpki::Error::CertExpired { not_after, .. }) => Some(not_after.as_secs()),
+    // The parser tells them only to callers that come too early or too late, and checks that first.
+    let at = |time: u64| {
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(time));
+        certificate.verify_for_usage(algorithms, &[], &[], time, KeyUsage::client_auth(), None, None).map(|_| ())
+    };
+    match (at(0), at(u64::MAX)) {
+        (Err(webpki::Error::CertNotValidYet { not_before, .. }), Err(webpki::Error::CertExpired { not_after, .. })) => {
+            Some((not_before.as_secs(), not_after.as_secs()))
+        }
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
@@ -25,6 +25,9 @@ use crate::{NodeId, sync::Lock};
 
 /// The interval at which the files of keys are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// The interval between warnings that a certificate expires.
+const DAY: Duration = Duration::from_hours(24);
 
 /// The cipher suites in the order of preference: the first is the fastest one where the processor knows AES.
 pub(super) fn provider() -> Arc<CryptoProvider> {
@@ -226,7 +229,7 @@ impl Identity {
         let (stop, stopped) = bounded(0);
         let shared = Arc::downgrade(&self.0);
         let look = move || {
-            let mut watched = FileWatch { seen: files.stamp(), files, shared, is_read: true };
+            let mut watched = FileWatch { seen: files.stamp(), files, shared, is_read: true, warned: None };
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && watched.look() {}
         };
         match std::thread::Builder::new().name("squall-keys".to_owned()).spawn(look) {
@@ -243,6 +246,15 @@ impl Identity {
         drop(connections);
         if let Some(connection) = connection.upgrade() {
             connection.end_if_revoked(&self.credentials().revoked);
+        }
+    }
+
+    /// Logs the certificates that expire soon.
+    fn warn_of_ends(&self) {
+        let now = UnixTime::now().as_secs();
+        for Expiry { certificate, at, .. } in self.expiries().into_iter().filter(|expiry| expiry.renew_from <= now) {
+            let days = at.saturating_sub(now) / DAY.as_secs();
+            tracing::warn!(owner = %self.principal(), "{certificate} expires in {days} days: renew it");
         }
     }
 
@@ -265,11 +277,18 @@ struct FileWatch {
     seen: Vec<Option<Stamp>>,
     /// Whether what was seen is used, or was complained of.
     is_read: bool,
+    /// The time of the last warning that something expires.
+    warned: Option<Instant>,
 }
 
 impl FileWatch {
     /// Looks once. Returns false if no one needs the keys any more.
     fn look(&mut self) -> bool {
+        if self.warned.is_none_or(|at| at.elapsed() > DAY) {
+            self.warned = Some(Instant::now());
+            let Some(shared) = self.shared.upgrade() else { return false };
+            Identity(shared).warn_of_ends();
+        }
         let stamp = self.files.stamp();
         let is_new = stamp != self.seen;
         self.seen = stamp;

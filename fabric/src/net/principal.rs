@@ -142,7 +142,7 @@ impl Principal {
     ///
     /// None if no name or several are Squall's, or if the rights have a word in them that this release does not know:
     /// it may be a limit.
-    pub(super) fn of_names<'a>(
+    pub fn of_names<'a>(
         dns: impl Iterator<Item = &'a str>,
         uris: impl Iterator<Item = &'a str>,
     ) -> Option<(Principal, String)> {
@@ -182,6 +182,13 @@ impl Principal {
             Role::Client => Principal::Client(owner()?, ClientRights::default()),
             Role::Operator => Principal::Operator(owner()?),
         })
+    }
+}
+
+impl From<NodeId> for Principal {
+    /// The node, as a member.
+    fn from(node: NodeId) -> Principal {
+        Principal::Member(node)
     }
 }
 

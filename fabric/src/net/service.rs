@@ -131,7 +131,7 @@ impl ServiceStream {
         self.peer
     }
 
-    /// The rights of the other end, if that has called.
+    /// The rights of the other end.
     pub fn access(&self) -> &CallerAccess {
         &self.access
     }
@@ -435,13 +435,12 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                 Greeting::Welcome { version, from, nonce: echo, .. }
                     if version == own.protocol && echo == nonce && dial.peer.is_none_or(|peer| peer == from) =>
                 {
-                    if let Some(session) = pipe.session() {
-                        session.verify_peer(dial.cluster, from).map_err(PipeError::from)?;
-                    }
+                    let owner = pipe.session().map(|session| session.verify_peer(dial.cluster, from)).transpose();
+                    let access = CallerAccess::of_peer(owner.map_err(PipeError::from)?, dial.node);
                     let (tls, early) = pipe.into_parts().map_err(PipeError::from)?;
                     socket.set_read_timeout(None)?;
                     socket.set_write_timeout(None)?;
-                    let stream = ServiceStream::new((from, CallerAccess::unchecked()), socket, tls, early)?;
+                    let stream = ServiceStream::new((from, access), socket, tls, early)?;
                     stream.end_with_certificate(dial.security);
                     return Ok(stream);
                 }

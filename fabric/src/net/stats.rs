@@ -58,20 +58,27 @@ pub struct RefusalStats {
 }
 
 impl RefusalStats {
+    /// The counts, each with its reason in words.
+    pub fn by_reason(&self) -> [(&'static str, u64); 12] {
+        [
+            ("too many strangers", self.too_many),
+            ("too slow", self.too_slow),
+            ("left", self.left),
+            ("malformed", self.malformed),
+            ("no TLS", self.tls),
+            ("certificate", self.certificate),
+            ("replayed", self.replayed),
+            ("another cluster", self.other_cluster),
+            ("another version", self.other_version),
+            ("another node", self.other_node),
+            ("no such service", self.no_service),
+            ("not permitted", self.denied),
+        ]
+    }
+
     /// The sum of all.
     pub fn total(&self) -> u64 {
-        self.too_many
-            + self.too_slow
-            + self.left
-            + self.malformed
-            + self.tls
-            + self.certificate
-            + self.replayed
-            + self.other_cluster
-            + self.other_version
-            + self.other_node
-            + self.no_service
-            + self.denied
+        self.by_reason().iter().map(|(_, count)| count).sum()
     }
 }
 

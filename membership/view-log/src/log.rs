@@ -35,10 +35,12 @@ pub struct Inlet {
 
 impl Inlet {
     /// Hands over a message that [`Transport`] brought from a node. It is lost if too many wait; after the log has
-    /// stopped, nothing happens.
-    pub fn incoming(&self, from: NodeId, message: Vec<u8>) {
+    /// stopped, nothing happens. A node that `only_votes` does not become a member.
+    pub fn incoming(&self, from: NodeId, only_votes: bool, message: Vec<u8>) {
         match self.shared.room(message.len()) {
-            Some(room) => drop(self.inbox.send(Input::Message(from, message, Some(room)))),
+            Some(room) => {
+                drop(self.inbox.send(Input::Message { from, only_votes, bytes: message, _room: Some(room) }));
+            }
             None => {
                 tracing::debug!(%from, bytes = message.len(), "a message of the view log is dropped: too many wait");
             }

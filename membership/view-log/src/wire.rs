@@ -148,6 +148,18 @@ pub(crate) enum Call {
     },
 }
 
+impl Call {
+    /// Whether the vote in it is the caller's own: a candidate asks for votes for itself, and a leader leads.
+    pub(crate) fn is_of(&self, caller: VoterId) -> bool {
+        let vote = match self {
+            Call::Append { vote, .. } | Call::Snapshot { vote, .. } => vote,
+            Call::Vote(ballot) => &ballot.vote,
+            Call::MayLead(_) => return true,
+        };
+        vote.leader_id.node_id == caller.0
+    }
+}
+
 /// A candidate's request for a vote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ballot {

@@ -22,7 +22,7 @@ impl Transport for Port {
     fn send(&self, to: &Contact, message: Vec<u8>) {
         let inlet = to.node.and_then(|node| self.1.0.lock().unwrap().get(&node).cloned());
         if let Some(inlet) = inlet {
-            inlet.incoming(self.0, message);
+            inlet.incoming(self.0, false, message);
         }
     }
 }

@@ -16,7 +16,7 @@ struct Member {
 impl Member {
     fn start(way: Way, cluster: &str, id: u32) -> Member {
         let (sender, came) = unbounded();
-        let deliver = Box::new(move |from, message| drop(sender.send((from, message))));
+        let deliver = Box::new(move |from: MessageSender, message| drop(sender.send((from.node, message))));
         let messenger = Arc::new(Messenger::new(caller(way, cluster, id), deliver));
         let serving = Arc::clone(&messenger);
         let handler: Handler = Arc::new(move |stream| serving.serve(stream));

@@ -9,7 +9,7 @@ use squall_services::{
 };
 
 use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
-use crate::{Config, FabricError, clients::client::someone, config::Address};
+use crate::{Config, FabricError, config::Address};
 
 /// The node to ask, and the identity of the caller.
 #[derive(Clone, Debug)]
@@ -68,10 +68,18 @@ impl Target {
         Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact: DialTarget::on_host(NodeId(node)) }
     }
 
-    /// Targets the node of a cluster that listens at an address, with the keys of some node of the cluster.
+    /// Targets the node of a cluster that listens at an address, with the keys of an operator or a node.
     pub fn at(cluster: impl Into<String>, address: &Address, security: Security) -> Target {
-        let node = security.node().unwrap_or_else(someone);
+        let node = security.node().unwrap_or_else(NodeId::nameless);
         Target { caller: Caller::on_network(cluster, node, security), contact: DialTarget::at(address) }
+    }
+
+    /// Targets the node that a configuration describes, or the node of its cluster that listens at an address, with keys
+    /// of the caller's own.
+    pub fn of_config_with(config: &Config, address: Option<&Address>, security: Security) -> Target {
+        let node = security.node().unwrap_or_else(NodeId::nameless);
+        let contact = address.map_or_else(|| config.contact(config.id()), DialTarget::at);
+        Target { caller: Caller::on_network(config.cluster(), node, security), contact }
     }
 
     /// Targets the node of a configuration's cluster that listens at an address, as the node that the configuration
@@ -110,6 +118,12 @@ impl AdminClient {
     /// joins again. Fails if the node refuses, or as [`status`](AdminClient::status) does.
     pub fn suspect(&mut self, node: NodeId) -> Result<(), AdminError> {
         self.tell(&Request::Suspect(node))
+    }
+
+    /// Makes the node read its keys again. Fails if it has none, or if what it finds can't be used; then it goes on with
+    /// those that it has.
+    pub fn reload_keys(&mut self) -> Result<(), AdminError> {
+        self.tell(&Request::ReloadKeys)
     }
 
     /// Makes the node leave its group, and waits until it has left, for `timeout` at most. Fails if the node refuses,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeList;
 
-use super::{NodeCondition, ShardCondition, ShardReport, StatusReport};
+use super::{KeysReport, NodeCondition, ShardCondition, ShardReport, StatusReport};
 use crate::durable::room::RoomLevel;
 
 /// The ability of a node, or of a cluster, to do its work.
@@ -72,6 +72,7 @@ impl StatusReport {
         }
         found.extend(self.waits.iter().map(|wait| format!("it waits for {}", wait.waits_for)));
         found.extend(self.clock.iter().map(|clock| format!("wrong clock: {clock}")));
+        found.extend(self.keys.iter().flat_map(KeysReport::warnings));
         found.extend(self.went_back.iter().map(|says| format!("the group has gone back: {says}")));
         let room = self.room.as_ref().and_then(|room| match room.level {
             RoomLevel::Ample => None,
@@ -103,6 +104,17 @@ impl StatusReport {
         }
         found.extend(self.shards.iter().flat_map(|shard| shard.warnings(self)));
         found
+    }
+}
+
+impl KeysReport {
+    fn warnings(&self) -> Vec<String> {
+        let problem = self.problem.iter().map(|problem| format!("its new keys are not used: {problem}"));
+        let ends = self.certificates.iter().filter(|certificate| certificate.ends_soon).map(|certificate| {
+            let ends = if certificate.left_s <= 0 { "has expired" } else { "expires soon" };
+            format!("{} {ends}: renew it with `squall keys add --force`", certificate.certificate)
+        });
+        problem.chain(ends).collect()
     }
 }
 

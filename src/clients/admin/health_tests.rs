@@ -4,8 +4,8 @@ use squall_fabric::NodeId;
 use squall_services::{ControlError, DialTarget};
 
 use super::{
-    AdminError, Health, HealthReport, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport,
-    StatusReport, TrafficReport, ViewLogReport, WaitReport, WaitsFor,
+    AdminError, CertificateReport, Health, HealthReport, KeysReport, MemberReport, NodeCondition, RowReport,
+    ShardCondition, ShardReport, StallReport, StatusReport, TrafficReport, ViewLogReport, WaitReport, WaitsFor,
     fleet::{Answer, FleetReport},
 };
 use crate::LogStatus;
@@ -79,6 +79,8 @@ pub(super) fn report(node: u32) -> StatusReport {
         candidates: Vec::new(),
         forced: Vec::new(),
         went_back: Vec::new(),
+        keys: None,
+        port: None,
     }
 }
 
@@ -135,6 +137,11 @@ fn each_cause_that_stops_a_node_is_one_reason() {
     }
 }
 
+fn keys(left_s: i64, ends_soon: bool, problem: Option<&str>) -> KeysReport {
+    let certificate = CertificateReport { certificate: "a.pem".into(), until_unix_s: 1, left_s, ends_soon };
+    KeysReport { owner: "node 1".into(), certificates: vec![certificate], problem: problem.map(str::to_owned) }
+}
+
 #[test]
 fn each_cause_that_degrades_a_node_is_one_reason() {
     let stall = |node| StallReport {
@@ -166,6 +173,18 @@ fn each_cause_that_degrades_a_node_is_one_reason() {
         (
             "the group has gone back: node 2 says so",
             Box::new(|report| report.went_back = vec!["node 2 says so".into()]),
+        ),
+        (
+            "a.pem expires soon: renew it with `squall keys add --force`",
+            Box::new(move |report| report.keys = Some(keys(90, true, None))),
+        ),
+        (
+            "a.pem has expired: renew it with `squall keys add --force`",
+            Box::new(move |report| report.keys = Some(keys(0, true, None))),
+        ),
+        (
+            "its new keys are not used: it can't be read",
+            Box::new(move |report| report.keys = Some(keys(9_000_000, false, Some("it can't be read")))),
         ),
         ("node 3 is suspected", Box::new(|report| report.members[2].suspected = true)),
         ("node 4 is configured as a member, and is none", Box::new(|report| report.configured.push(NodeId(4)))),

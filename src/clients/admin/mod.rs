@@ -1,8 +1,8 @@
 //! The requests of operators to a running node, behind `squall status`, `suspect`, `leave` and `recover`.
 //!
 //! A node answers over a control stream. Where the cluster is in shared memory, it answers processes of its own user on
-//! its host. Elsewhere it answers at its port, to a caller that shows a certificate of the cluster's CA. (Without a CA,
-//! it answers any caller that reaches the port.)
+//! its host. Elsewhere it answers at its port. There it takes orders of operators, and of its own certificate; members
+//! and witnesses may ask for its status. (Without a CA, it answers any caller that reaches the port.)
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -35,8 +35,9 @@ pub use self::{
     fleet::{Fleet, FleetNode, FleetReport},
     health::{Health, HealthReport},
     report::{
-        CandidateReport, ClientsReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition,
-        ShardReport, StallReport, StatusReport, TrafficReport, ViewLogReport, WaitReport,
+        CandidateReport, CertificateReport, ClientsReport, DeniedReport, EmptiedShard, KeysReport, MemberReport,
+        NodeCondition, PortReport, RefusedReport, RowReport, ShardCondition, ShardReport, StallReport, StatusReport,
+        TrafficReport, ViewLogReport, WaitReport,
     },
 };
 pub use squall_membership::WaitsFor;
@@ -50,6 +51,7 @@ const WORDS: usize = 4 << 20;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Request {
     Status,
+    ReloadKeys,
     Suspect(NodeId),
     Leave,
     Recover(String),

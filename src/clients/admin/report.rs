@@ -1,9 +1,16 @@
 //! A node's report of its cluster.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde::{Deserialize, Serialize};
-use squall_fabric::{NodeId, NodeList};
+use squall_fabric::{
+    NodeId, NodeList,
+    net::{Expiry, Identity, PortMonitor},
+};
 use squall_membership::WaitsFor;
 use squall_view_log::{Monitor, SearchStatus};
 
@@ -60,6 +67,63 @@ pub struct StatusReport {
     pub forced: Vec<String>,
     /// Sentences about nodes that know more than the group, since the group goes on from old copies of storage.
     pub went_back: Vec<String>,
+    /// The node's keys; None if it has none.
+    pub keys: Option<KeysReport>,
+    /// The refusals at the node's port; None if it has none.
+    pub port: Option<PortReport>,
+}
+
+/// The keys of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysReport {
+    /// The owner of the certificate.
+    pub owner: String,
+    /// The ends of the certificates that the node uses.
+    pub certificates: Vec<CertificateReport>,
+    /// The reason for which the keys that are in the files now are not used; None if they are.
+    pub problem: Option<String>,
+}
+
+/// The end of a certificate, or of the first of several in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateReport {
+    /// The certificate's file.
+    pub certificate: String,
+    /// Its last second, counted from 1970.
+    pub until_unix_s: u64,
+    /// The time that is left, in seconds; negative if it has passed.
+    pub left_s: i64,
+    /// Whether it should be renewed: in its last 30 days, or after two thirds of a shorter life than 90 days.
+    pub ends_soon: bool,
+}
+
+/// The refusals at a node's port, since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// The connections that were refused.
+    pub refused: Vec<RefusedReport>,
+    /// The calls that certificates did not permit.
+    pub denied: Vec<DeniedReport>,
+}
+
+/// Connections that were refused for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedReport {
+    /// The reason, in words.
+    pub reason: String,
+    /// The number of these connections.
+    pub count: u64,
+}
+
+/// Calls that the certificates of a role do not permit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedReport {
+    /// The role of the callers.
+    pub role: String,
+    /// The call.
+    pub call: String,
+    /// The number of these calls.
+    pub count: u64,
 }
 
 /// The condition of a node in its group.
@@ -343,6 +407,44 @@ impl StatusReport {
             candidates: Vec::new(),
             forced: status.forced,
             went_back: status.went_back,
+            keys: None,
+            port: None,
+        }
+    }
+
+    /// Adds what a node's keys and its port say.
+    pub(crate) fn with_port(self, keys: Option<&Identity>, port: Option<&PortMonitor>) -> StatusReport {
+        StatusReport { keys: keys.map(KeysReport::of), port: port.map(PortReport::of), ..self }
+    }
+}
+
+impl KeysReport {
+    fn of(keys: &Identity) -> KeysReport {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let report = |Expiry { certificate, at, renew_from }: Expiry| CertificateReport {
+            certificate,
+            until_unix_s: at,
+            left_s: at.cast_signed().saturating_sub(now.cast_signed()),
+            ends_soon: renew_from <= now,
+        };
+        KeysReport {
+            owner: keys.principal().to_string(),
+            certificates: keys.expiries().into_iter().map(report).collect(),
+            problem: keys.problem().map(|problem| problem.to_string()),
+        }
+    }
+}
+
+impl PortReport {
+    fn of(port: &PortMonitor) -> PortReport {
+        let refused = port.stats().refused.by_reason();
+        let refused = refused.into_iter().filter(|&(_, count)| count > 0);
+        let denied = port.denied().into_iter();
+        let denied =
+            denied.map(|(role, call, count)| DeniedReport { role: role.to_string(), call: call.to_string(), count });
+        PortReport {
+            refused: refused.map(|(reason, count)| RefusedReport { reason: reason.to_owned(), count }).collect(),
+            denied: denied.collect(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{
     NodeId,
+    net::Call,
     sync::{Condition, Lock},
 };
 
@@ -26,6 +27,9 @@ pub(crate) trait Admin: Send + Sync {
 
     /// Suspects a member, as if it had failed.
     fn suspect(&self, node: NodeId) -> Result<(), String>;
+
+    /// Reads the node's keys again.
+    fn reload_keys(&self) -> Result<(), String>;
 
     /// Begins to leave. The node's process is asked to stay as long as the returned value lives, so that an operator
     /// gets the answer.
@@ -77,7 +81,7 @@ impl Drop for Farewell {
 
 /// Answers a call of [`Service::Admin`](squall_services::Service::Admin), until the call ends.
 pub(crate) fn serve(stream: ControlStream, admin: &dyn Admin) {
-    let caller = stream.peer;
+    let caller = stream.peer_name();
     match answer(stream, admin) {
         Ok(()) | Err(FrameError::Closed) => {}
         Err(error) => tracing::debug!(%caller, %error, "an operator's call has ended"),
@@ -87,16 +91,23 @@ pub(crate) fn serve(stream: ControlStream, admin: &dyn Admin) {
 fn answer(stream: ControlStream, admin: &dyn Admin) -> Result<(), FrameError> {
     stream.reader.set_timeout(Some(IDLE))?;
     stream.writer.set_timeout(Some(PATIENCE))?;
-    let ControlStream { peer, mut reader, mut writer, .. } = stream;
+    let caller = stream.peer_name();
+    let ControlStream { access, mut reader, mut writer, .. } = stream;
     let done = |result: Result<(), String>| result.map_or_else(Reply::Refused, |()| Reply::Done);
     loop {
         let request = frame::read(&mut reader, WORDS)?;
-        if request != Request::Status {
-            tracing::info!(caller = %peer, ?request, "an operator asks");
+        let call = if request == Request::Status { Call::Status } else { Call::Order };
+        if let Err(denied) = access.check(call, None) {
+            frame::write(&mut writer, &Reply::Refused(denied.to_string()), WORDS)?;
+            continue;
+        }
+        if call == Call::Order {
+            tracing::info!(%caller, ?request, "an operator asks");
         }
         let mut farewell = None;
         let reply = match request {
             Request::Status => Reply::Status(Box::new(admin.status())),
+            Request::ReloadKeys => done(admin.reload_keys()),
             Request::Suspect(node) => done(admin.suspect(node)),
             Request::Recover(reason) => admin.recover(reason).map_or_else(Reply::Refused, Reply::Recovered),
             Request::Leave => match admin.leave() {

@@ -37,6 +37,10 @@ impl Admin for Noted {
         if node == NodeId(9) { Err("node 9 is not a member".into()) } else { self.note(format!("suspect {node}")) }
     }
 
+    fn reload_keys(&self) -> Result<(), String> {
+        self.note("reload keys".into())
+    }
+
     fn leave(&self) -> Result<Farewell, String> {
         self.note("leave".into())?;
         Ok(Arc::new(Farewells::default()).hold())

@@ -23,18 +23,18 @@ impl ClientConfig {
     /// suffice, if one of them runs.
     pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
         let contacts = members.into_iter().map(DialTarget::on_host).collect();
-        ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
+        ClientConfig::new(Caller::on_host(cluster, NodeId::nameless()), contacts)
     }
 
     /// Describes a cluster on a network. `addresses` are those of some members, as `host:port`. With keys, the client
-    /// has a certificate of the cluster's CA, as nodes have, of an id that no node has.
+    /// has a certificate of the cluster's CA, which says what it may do (`squall keys add --client NAME`).
     pub fn on_network(
         cluster: impl Into<String>,
         addresses: impl IntoIterator<Item = impl Into<String>>,
         security: Security,
     ) -> ClientConfig {
         let contacts = addresses.into_iter().map(|address| DialTarget::at(address.into())).collect();
-        let node = security.node().unwrap_or_else(someone);
+        let node = security.node().unwrap_or_else(NodeId::nameless);
         ClientConfig::new(Caller::on_network(cluster, node, security), contacts)
     }
 
@@ -42,9 +42,13 @@ impl ClientConfig {
     /// configuration's node. Fails if the keys that the configuration names can't be used, or are not those of its node
     /// and cluster.
     pub fn of(config: &Config) -> Result<ClientConfig, FabricError> {
-        let members = config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts());
-        let contacts = members.collect();
-        Ok(ClientConfig::new(config.caller()?, contacts))
+        Ok(ClientConfig::new(config.caller()?, members_of(config)))
+    }
+
+    /// Describes the cluster of a configuration, as [`of`](ClientConfig::of) does, with keys of the client's own.
+    pub fn of_with(config: &Config, security: Security) -> ClientConfig {
+        let node = security.node().unwrap_or_else(NodeId::nameless);
+        ClientConfig::new(Caller::on_network(config.cluster(), node, security), members_of(config))
     }
 
     fn new(caller: Caller, contacts: Vec<DialTarget>) -> ClientConfig {
@@ -66,7 +70,6 @@ impl ClientConfig {
     }
 }
 
-/// Returns a random id, for a caller that needs none.
-pub(crate) fn someone() -> NodeId {
-    NodeId(fastrand::u32(1 << 31..u32::MAX))
+fn members_of(config: &Config) -> Vec<DialTarget> {
+    config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts()).collect()
 }

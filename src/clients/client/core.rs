@@ -247,8 +247,33 @@ impl ClientCore {
                 }
             }
             ToClient::Pong => {}
+            ToClient::Denied { only_commands, why } => {
+                self.deny(only_commands, &why, out);
+                if !only_commands {
+                    out.push(ClientEffect::HangUp);
+                    return self.broken(now, why, out);
+                }
+                self.session = ClientSession::Refused(now + MOST_BACK_OFF);
+            }
         }
         self.tick(now, out);
+    }
+
+    /// Ends the calls that the client's certificate does not permit: other members would not permit them, either.
+    fn deny(&mut self, only_commands: bool, why: &str, out: &mut Vec<ClientEffect>) {
+        let is_denied = |call: &OutstandingCall| !only_commands || matches!(call.ask, Ask::Command(_));
+        let denied: Vec<_> = self.calls.iter().filter(|(_, call)| is_denied(call)).map(|(&id, _)| id).collect();
+        for id in denied {
+            // A command that was sent before, over another connection, may have been applied.
+            let was_sent = self.calls.get(&id).and_then(|call| call.number);
+            self.sent.retain(|_, sent| sent.call != id);
+            self.queued.retain(|queued| *queued != id);
+            let error = match was_sent {
+                None => ClientError::Denied(why.to_owned()),
+                Some(_) => ClientError::Unknown(why.to_owned()),
+            };
+            self.resolve(id, Err(error), out);
+        }
     }
 
     /// Does everything that is due.

@@ -16,6 +16,9 @@ pub enum ClientError {
     /// The group does not take the command, for this reason. No member applies it.
     #[error("the command was not taken: {0}")]
     Rejected(String),
+    /// The client's certificate does not permit the call, for this reason. Nothing was applied.
+    #[error("the group does not permit the call: {0}")]
+    Denied(String),
     /// The command was delivered, but what arrived is no command of the group, so no member applied it.
     #[error(
         "the command's bytes are no command of this group, so no member applied them: the client has another version"
@@ -77,6 +80,7 @@ impl ClientError {
             ClientError::Full { .. }
             | ClientError::Serialize(_)
             | ClientError::Rejected(_)
+            | ClientError::Denied(_)
             | ClientError::Invalid
             | ClientError::Skipped
             | ClientError::Query(_)

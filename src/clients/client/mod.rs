@@ -51,7 +51,7 @@ use rkyv::rancor;
 #[cfg(feature = "sim")]
 pub(crate) use self::core::{CallId, ClientCore, ClientEffect};
 pub use self::{call::Call, config::ClientConfig, error::ClientError};
-pub(crate) use self::{call::Resolve, config::someone, core::Ask, driver::Driver};
+pub(crate) use self::{call::Resolve, core::Ask, driver::Driver};
 use crate::{
     clients::{query::QueryService, wire::Consistency},
     replica::command::Command,

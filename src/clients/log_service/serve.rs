@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use squall_fabric::net::{Call, CallerAccess};
 use squall_membership::{ShardId, View};
 use squall_ordered::log::Hlc;
 use squall_runtime::blocking;
@@ -55,7 +56,7 @@ pub(crate) struct Logs {
 
 /// Answers a call of [`Service::Log`](squall_services::Service::Log), until the call ends.
 pub(crate) fn serve(stream: ControlStream, logs: &Logs) {
-    let reader = stream.peer;
+    let reader = stream.peer_name();
     match converse(stream, logs) {
         Ok(()) | Err(FrameError::Closed) => {}
         Err(error) => tracing::debug!(%reader, %error, "the call of a log's reader has ended"),
@@ -65,8 +66,8 @@ pub(crate) fn serve(stream: ControlStream, logs: &Logs) {
 fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
     stream.reader.set_timeout(Some(IDLE))?;
     stream.writer.set_timeout(Some(WRITE_LIMIT))?;
-    let ControlStream { mut reader, mut writer, .. } = stream;
-    let mut conversation = match logs.find(frame::read(&mut reader, REQUEST_BYTES)?) {
+    let ControlStream { access, mut reader, mut writer, .. } = stream;
+    let mut conversation = match logs.find(&access, frame::read(&mut reader, REQUEST_BYTES)?) {
         Ok(conversation) => conversation,
         Err(why) => return frame::write(&mut writer, &LogServiceReply::Refused(why), REPLY_BYTES),
     };
@@ -80,7 +81,7 @@ fn converse(stream: ControlStream, logs: &Logs) -> Result<(), FrameError> {
 
 impl Logs {
     /// Returns the conversation about the log that a reader names, or the reason for which there is none.
-    fn find(&self, hello: LogServiceRequest) -> Result<LogConversation, String> {
+    fn find(&self, access: &CallerAccess, hello: LogServiceRequest) -> Result<LogConversation, String> {
         let LogServiceRequest::Hello { version, group, shard } = hello else {
             return Err("the first message is no hello".to_owned());
         };
@@ -89,6 +90,7 @@ impl Logs {
                 "logs are read by version {VERSION} here, not {version}: run one version of squall everywhere"
             ));
         }
+        access.check(Call::Log, Some(&group)).map_err(|denied| denied.to_string())?;
         // A group's shards are numbered one after the other.
         let mut shards = self.controls.iter().filter(|(_, control)| control.name() == group);
         let Some((&ShardId(first), _)) = shards.clone().next() else {

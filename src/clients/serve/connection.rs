@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::Time;
+use squall_fabric::{
+    Time,
+    net::{Call, CallerAccess},
+};
 use squall_services::{ControlStream, StreamWriter, frame::FrameError};
 
 use super::{
@@ -38,7 +41,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Serves a client until its connection ends.
 pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outbox>) -> io::Result<()> {
-    let ControlStream { reader, writer, .. } = stream;
+    let ControlStream { access, reader, writer, .. } = stream;
     writer.set_timeout(Some(WRITE_LIMIT))?;
     let hang_up = writer.hang_up();
     outbox.set_stream(hang_up.clone());
@@ -50,7 +53,7 @@ pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outb
         of_writer.close();
         hang_up.now();
     })?;
-    if let Err(error) = listen(server, &mut BufReader::new(reader), outbox) {
+    if let Err(error) = listen(server, access, &mut BufReader::new(reader), outbox) {
         tracing::debug!(%error, "a client's connection ended");
     }
     outbox.close();
@@ -67,8 +70,13 @@ fn write(to: StreamWriter, outbox: &Outbox) -> Result<(), FrameError> {
     Ok(())
 }
 
-fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Result<(), FrameError> {
-    let Some(mut connected) = ConnectedClient::enter(server, wire::read(from, HELLO_BYTES)?, outbox)? else {
+fn listen(
+    server: &Server,
+    access: CallerAccess,
+    from: &mut impl io::Read,
+    outbox: &Arc<Outbox>,
+) -> Result<(), FrameError> {
+    let Some(mut connected) = ConnectedClient::enter(server, access, wire::read(from, HELLO_BYTES)?, outbox)? else {
         return Ok(());
     };
     loop {
@@ -90,6 +98,7 @@ fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Re
 /// A client that was admitted, and its connection.
 pub(crate) struct ConnectedClient {
     entry: Arc<ServedEntry>,
+    access: CallerAccess,
     outbox: Arc<Outbox>,
     /// The key of the session whose answers go to the client.
     attached: Option<u64>,
@@ -118,6 +127,7 @@ impl ConnectedClient {
     /// Admits a client by its first message, or sends it to another member.
     pub(crate) fn enter(
         server: &Server,
+        access: CallerAccess,
         hello: ToNode,
         outbox: &Arc<Outbox>,
     ) -> Result<Option<ConnectedClient>, FrameError> {
@@ -132,19 +142,28 @@ impl ConnectedClient {
             None => Err(unknown),
             Some(entry) => Ok(entry),
         };
+        if let Err(denied) = access.check(Call::Query, Some(&group)) {
+            outbox.push(ToClient::Denied { only_commands: false, why: denied.to_string() });
+            return Ok(None);
+        }
         match entry {
             Err(why) => {
                 outbox.push(ToClient::Away { why, members: Members::default() });
                 Ok(None)
             }
             Ok(entry) if !entry.welcome(outbox) => Ok(None),
-            Ok(entry) => Ok(Some(ConnectedClient { entry, outbox: Arc::clone(outbox), attached: None })),
+            Ok(entry) => Ok(Some(ConnectedClient { entry, access, outbox: Arc::clone(outbox), attached: None })),
         }
     }
 
     /// Handles a message of the client. Returns the message for its group, if there is one.
     pub(crate) fn hear(&mut self, message: ToNode, permit: Permit) -> Result<Option<ForGroup>, FrameError> {
         let options = &self.entry.options;
+        let is_of_session = !matches!(message, ToNode::Hello { .. } | ToNode::Query { .. } | ToNode::Ping);
+        if is_of_session && let Err(denied) = self.access.check(Call::Command, Some(&self.entry.name)) {
+            self.outbox.push(ToClient::Denied { only_commands: true, why: denied.to_string() });
+            return Ok(None);
+        }
         let (command, trailer, kind) = match message {
             ToNode::Hello { .. } => return Err(FrameError::Malformed("a second hello".to_owned())),
             ToNode::Open { key } => {

@@ -109,8 +109,9 @@ fn look_at_keys(area: &mut Area, config: &Config) {
 
 fn look_at_dates(area: &mut Area, files: &KeyFiles) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed());
-    let renew = "renew it: `squall keys add --force`, copy the two files to the node, and restart it";
-    let replace = "make a new one, `squall keys init --force`, and new keys of all nodes; restart them all";
+    let renew = "renew it: `squall keys add --force`, and copy the two files to the node, which notices";
+    let replace =
+        "make a new one in another directory, and let both be trusted while keys are replaced: see «Keys and security»";
     for (path, remedy) in [(&files.certificate, renew), (&files.ca, replace)] {
         let Some(until) = fs::read_to_string(path)
             .ok()
@@ -199,7 +200,7 @@ fn look_at_members(area: &mut Area, config: &Config) {
         match config.greet(member, PATIENCE) {
             Ok(()) => area.good(format!("{member} runs, and takes this node for what it is")),
             // This node's keys have been checked before.
-            Err(FabricError::Identity(_) | FabricError::OtherNode { .. } | FabricError::OtherCluster { .. }) => {}
+            Err(FabricError::Identity(_) | FabricError::OnlyVotes { .. } | FabricError::OtherOwner { .. } | FabricError::OtherCluster { .. }) => {}
             Err(error) => area.warn(
                 format!("what can be reached there does not take this node for {}: {error}", config.id()),
                 "compare its configuration, its keys and the version of its program with this one's; or another program has \
@@ -302,14 +303,7 @@ mod tests {
         for node in [1, 2] {
             authority.issue(NodeId(node), 20).unwrap().save(&files, true).unwrap();
         }
-        let look_as = |node| {
-            let keys = KeyFiles {
-                ca: files.authority_certificate(),
-                certificate: files.certificate(NodeId(node)),
-                key: files.key(NodeId(node)),
-            };
-            look(Ok(config("127.0.0.1:1", "127.0.0.1:2", Security::Tls(keys))))
-        };
+        let look_as = |node| look(Ok(config("127.0.0.1:1", "127.0.0.1:2", Security::Tls(files.of(NodeId(node))))));
         let (own, other) = (look_as(1), look_as(2));
         assert!(found(&own, Level::Good, "is this node's certificate"), "{:?}", own.findings);
         assert!(found(&own, Level::Warning, " days more"), "{:?}", own.findings);

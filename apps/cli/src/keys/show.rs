@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use squall::{
-    keys::{Description, Subject, describe},
+    keys::{Description, Principal, Revocations, Subject, describe},
     log_keys::PublicKey,
 };
 use squall_command::{CommandError, say};
@@ -48,6 +48,11 @@ fn sentences(text: &str) -> Result<Vec<String>, String> {
     if let Ok(key) = PublicKey::from_pem(text.as_bytes()) {
         return Ok(vec![format!("the public key {key}, with which signed logs are checked")]);
     }
+    if let Ok(list) = Revocations::read(text) {
+        let serials: Vec<_> = list.serials.keys().map(|serial| hex(serial)).collect();
+        let all = if serials.is_empty() { "none".to_owned() } else { serials.join(", ") };
+        return Ok(vec![format!("list {} of revoked certificates: {all}", list.number)]);
+    }
     Ok(describe(text)?.iter().map(sentence).collect())
 }
 
@@ -56,13 +61,28 @@ pub(crate) fn sentence(certificate: &Description) -> String {
     let issuer = &certificate.issuer;
     let whose = match &certificate.subject {
         Subject::Authority { cluster } => format!("the CA of cluster {cluster:?}"),
-        Subject::Node { node, of_issuer: true, .. } => format!("{node} of cluster {issuer:?}"),
-        Subject::Node { node, name, .. } => {
-            format!("{node} of another cluster than the issuer's, {issuer:?} (the name is {name})")
+        Subject::Owner { principal, of_issuer: true, .. } => {
+            format!("{principal} of cluster {issuer:?}{}", may(principal))
         }
-        Subject::Other { names } => format!("no node (issued by {issuer:?}, names {names:?})"),
+        Subject::Owner { principal, name, .. } => {
+            format!("{principal} of another cluster than the issuer's, {issuer:?} (the name is {name})")
+        }
+        Subject::Other { names } => format!("no owner (issued by {issuer:?}, names {names:?})"),
     };
-    format!("{whose}, {}", validity(certificate, now()))
+    format!("{whose}, serial {}, {}", hex(&certificate.serial), validity(certificate, now()))
+}
+
+/// The rights of a client, as an addition to its name.
+fn may(owner: &Principal) -> String {
+    match owner {
+        Principal::Client(_, rights) => format!(", which may {rights}"),
+        _ => String::new(),
+    }
+}
+
+/// A serial number in hexadecimal digits.
+pub(super) fn hex(serial: &[u8]) -> String {
+    serial.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn now() -> i64 {
@@ -102,7 +122,7 @@ mod tests {
         let keys = authority.issue(NodeId(3), 30).unwrap();
         let [certificate] = &describe(keys.certificate()).unwrap()[..] else { panic!("one certificate") };
         let said = sentence(certificate);
-        assert!(said.starts_with("node 3 of cluster \"bank\", good until "), "{said}");
+        assert!(said.starts_with("node 3 of cluster \"bank\", serial ") && said.contains(", good until "), "{said}");
         let until = certificate.until.unix_timestamp();
         assert!(validity(certificate, until - 29 * 86_400 - 7).ends_with(", 29 days more"));
         assert!(validity(certificate, until + 2 * 86_400).contains(", 2 days ago: renew it"));

@@ -10,8 +10,12 @@ use squall::{
     log_service::{LogClient, LogError},
 };
 use squall_command::CommandError;
+use squall_fabric::net::{Role, Security};
 
 use crate::target::{KeysArgs, load, name};
+
+/// The roles whose keys a command uses, in the order of preference.
+const ROLES: [Role; 3] = [Role::Client, Role::Operator, Role::Member];
 
 /// The time that a reader's call may take.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
@@ -72,11 +76,17 @@ impl ReachArgs {
                     Err(ConfigError::Value { key, .. }) if key == "id" => Config::load_as(path, 1),
                     config => config,
                 };
-                ClientConfig::of(&config.map_err(CommandError::usage)?).map_err(CommandError::usage)?
+                let config = config.map_err(CommandError::usage)?;
+                match self.keys.identity(&ROLES)? {
+                    Some(identity) => ClientConfig::of_with(&config, Security::Tls(identity)),
+                    None => ClientConfig::of(&config).map_err(CommandError::usage)?,
+                }
             }
-            (None, Some(cluster)) if !self.address.is_empty() => {
-                ClientConfig::on_network(cluster, self.address.iter().map(Address::to_string), self.keys.security()?)
-            }
+            (None, Some(cluster)) if !self.address.is_empty() => ClientConfig::on_network(
+                cluster,
+                self.address.iter().map(Address::to_string),
+                self.keys.security(&ROLES)?,
+            ),
             (None, Some(_)) if self.node.is_empty() => {
                 return Err(CommandError::Usage("give some members' --node or --address with --cluster".into()));
             }

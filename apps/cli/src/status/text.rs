@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use squall::{
     AsideStatus, Fetching, LogStatus, RoomLevel, RoomStatus, ScrubStatus,
     admin::{
-        ClientsReport, HealthReport, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport,
-        StatusReport, TrafficReport, ViewLogReport, WaitReport,
+        ClientsReport, DeniedReport, HealthReport, KeysReport, MemberReport, NodeCondition, PortReport, RefusedReport,
+        RowReport, ShardCondition, ShardReport, StallReport, StatusReport, TrafficReport, ViewLogReport, WaitReport,
     },
 };
 use squall_units::show_about_size;
@@ -79,7 +79,29 @@ fn head(page: &mut String, report: &StatusReport) -> fmt::Result {
     if let Some(ClientsReport { connected, calls, calls_per_second }) = report.clients {
         writeln!(page, "clients: {connected} connected; calls {calls_per_second}/s (in total {calls})")?;
     }
-    Ok(())
+    if let Some(keys) = &report.keys {
+        writeln!(page, "{}", self::keys(keys))?;
+    }
+    report.port.as_ref().map_or(Ok(()), |port| refusals(page, port))
+}
+
+fn keys(keys: &KeysReport) -> String {
+    let days = keys.certificates.iter().map(|certificate| certificate.left_s.div_euclid(86_400)).min();
+    let good = days.map_or(String::new(), |days| format!(", good for {days} days"));
+    let problem = keys.problem.as_ref().map_or(String::new(), |why| format!("; NEW KEYS ARE NOT USED: {why}"));
+    format!("keys: those of {}{good}{problem}", keys.owner)
+}
+
+/// Writes the refusals, if there were any.
+fn refusals(page: &mut String, port: &PortReport) -> fmt::Result {
+    let refused: Vec<_> =
+        port.refused.iter().map(|RefusedReport { reason, count }| format!("{reason} {count}")).collect();
+    if !refused.is_empty() {
+        writeln!(page, "connections refused: {}", refused.join(", "))?;
+    }
+    let denied = port.denied.iter().map(|DeniedReport { role, call, count }| format!("{call} to {role}s {count}"));
+    let denied: Vec<_> = denied.collect();
+    if denied.is_empty() { Ok(()) } else { writeln!(page, "calls not permitted: {}", denied.join(", ")) }
 }
 
 fn shard(page: &mut String, shard: &ShardReport) -> fmt::Result {
@@ -269,7 +291,7 @@ fn view_log(log: &ViewLogReport) -> String {
 pub(super) mod tests {
     use squall::{
         NodeId,
-        admin::{CandidateReport, WaitsFor},
+        admin::{CandidateReport, CertificateReport, WaitsFor},
     };
 
     use super::*;
@@ -407,6 +429,22 @@ pub(super) mod tests {
             candidates: vec![CandidateReport { node: NodeId(5), incarnation: 1, addresses: vec![] }],
             went_back: vec!["node 2 knows more".into()],
             forced: vec!["ann on host, 2026-11-22 06:00:00 UTC: fire".into()],
+            keys: Some(KeysReport {
+                owner: "node 1".into(),
+                certificates: vec![CertificateReport {
+                    certificate: "keys/node-1.pem".into(),
+                    until_unix_s: 1_800_000_000,
+                    left_s: 300 * 86_400 + 7,
+                    ends_soon: false,
+                }],
+                problem: Some("keys/node-1.key can't be read".into()),
+            }),
+            port: Some(PortReport {
+                refused: [("certificate", 3), ("malformed", 1)]
+                    .map(|(reason, count)| RefusedReport { reason: reason.into(), count })
+                    .into(),
+                denied: vec![DeniedReport { role: "client".into(), call: "orders".into(), count: 2 }],
+            }),
         }
     }
 
@@ -416,6 +454,7 @@ pub(super) mod tests {
 health: can't go on: shard 0 of \"accounts\" refuses work: too few members hold its state
   also: it waits for its disk in shard 0 of \"accounts\"
   also: wrong clock: this node's clock is 7.0 s ahead
+  also: its new keys are not used: keys/node-1.key can't be read
   also: the group has gone back: node 2 knows more
   also: its storage is short of room
   also: node 3 is suspected
@@ -434,6 +473,9 @@ joined in this view: 3; left: 2
 it waits for its disk in shard 0 of \"accounts\"; it has waited for 1400ms
 up for 90s, with 2 views since
 clients: 3 connected; calls 25/s (in total 5000)
+keys: those of node 1, good for 300 days; NEW KEYS ARE NOT USED: keys/node-1.key can't be read
+connections refused: certificate 3, malformed 1
+calls not permitted: orders to clients 2
 MEMBER  ADDRESS        INCARNATION  HEARTBEAT  STATE
      1  10.0.0.1:7700            7  itself     leads
      3  10.0.0.3:7700            7  120ms ago  new, SUSPECTED, wedged, SHORT OF ROOM

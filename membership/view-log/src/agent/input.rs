@@ -11,7 +11,13 @@ use crate::{shared::QueuedBytes, types::AppResponse};
 /// An event at a node's log.
 pub(crate) enum Input {
     /// A message, with the room that it takes while it waits.
-    Message(NodeId, Vec<u8>, Option<QueuedBytes>),
+    Message {
+        from: NodeId,
+        /// Whether the sender may not be a member.
+        only_votes: bool,
+        bytes: Vec<u8>,
+        _room: Option<QueuedBytes>,
+    },
     Propose(Proposal),
     Join(Member),
     Report(Vec<Member>, Report),

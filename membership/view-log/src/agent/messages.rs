@@ -34,7 +34,7 @@ impl<C: Types> Agent<C> {
         self.network.send(&asker.contact, Body::Here { to: asker.life, here });
     }
 
-    pub(super) fn on_message(&mut self, from: NodeId, bytes: &[u8]) {
+    pub(super) fn on_message(&mut self, from: NodeId, only_votes: bool, bytes: &[u8]) {
         let Some(Envelope { cluster, from: sender, lives, body }) = Envelope::decode(bytes) else {
             tracing::warn!(%from, bytes = bytes.len(), "a message that is none of a view log's of this version");
             return;
@@ -67,6 +67,10 @@ impl<C: Types> Agent<C> {
                         let asks = sender.clone();
                         match hello.wants {
                             Wants::News => {}
+                            _ if only_votes && hello.wants != Wants::Witness => {
+                                tracing::warn!(%from, "a witness asks for more than a vote");
+                                return;
+                            }
                             Wants::Force(epoch) => self.yield_to(&sender, epoch),
                             wants => self.on_hello(sender, wants == Wants::Found, wants == Wants::Witness),
                         }
@@ -76,6 +80,9 @@ impl<C: Types> Agent<C> {
                 self.reply(&asker, here);
             }
             Body::Here { here, .. } => self.on_here(&sender, cluster, here),
+            Body::Call { call, .. } if !call.is_of(sender.voter) => {
+                tracing::warn!(%from, "a call of the view log in the name of another node");
+            }
             Body::Call { id, to, call } if to == me.voter => {
                 if let (None, Some(cluster)) = (mine, cluster) {
                     self.adopt(cluster);
@@ -146,7 +153,10 @@ impl<C: Types> Agent<C> {
             // Nothing binds this node to a life of whose log it has nothing: the node that began that may be dead, and
             // begin another one.
             Body::Call { id, to, call }
-                if to == self.network.me().voter && self.is_free() && !self.left.contains(&life) =>
+                if to == self.network.me().voter
+                    && call.is_of(sender.voter)
+                    && self.is_free()
+                    && !self.left.contains(&life) =>
             {
                 self.adopt(life);
                 self.on_call(asker, id, call);

@@ -241,7 +241,7 @@ impl<C: Types> Agent<C> {
 
     fn handle(&mut self, input: Input) {
         match input {
-            Input::Message(from, bytes, _room) => self.on_message(from, &bytes),
+            Input::Message { from, only_votes, bytes, _room } => self.on_message(from, only_votes, &bytes),
             Input::Propose(proposal) => self.propose(proposal),
             Input::Join(member) => {
                 let me = self.network.me();

@@ -118,7 +118,7 @@ impl SimLog {
 
     /// Takes a message from a node. It is dealt with at the next [`advance`](SimLog::advance), or poll.
     pub fn incoming(&mut self, from: NodeId, message: Vec<u8>) {
-        self.inputs.push(Input::Message(from, message, None));
+        self.inputs.push(Input::Message { from, only_votes: false, bytes: message, _room: None });
     }
 
     /// Runs all that is due up to a time, and then deals with the inputs.
