@@ -54,6 +54,7 @@ mod error;
 mod fingerprint;
 pub mod graph;
 mod ids;
+pub mod local_name;
 mod mapping;
 pub mod mixed;
 mod mixed_part;

@@ -79,7 +79,13 @@ impl Caller {
     /// the cluster's name or the keys can't be used, if the node is not found or does not answer in time, or if it
     /// refuses the service.
     pub fn dial(&self, to: &DialTarget, service: Service, timeout: Duration) -> Result<ControlStream, ControlError> {
-        self.dial_within(to, service, timeout, timeout)
+        self.dial_within(to, service, timeout, timeout).map_err(|error| match error {
+            // Members that dial again and again are spared the look at all sockets of the host.
+            ControlError::Absent { node, .. } if local::another_user_has(KIND, &name(&self.cluster, node)) => {
+                ControlError::OtherUser { node }
+            }
+            error => error,
+        })
     }
 
     /// Opens a stream as [`dial`](Caller::dial) does, but waits no longer than `connect_timeout` for a node that is not

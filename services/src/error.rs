@@ -43,7 +43,7 @@ pub enum ControlError {
         cluster: String,
     },
     /// The process that is that node belongs to another user.
-    #[error("{node} belongs to another user, and is not trusted: run both as the same user")]
+    #[error("{node} runs as another user, and is not trusted: run both as the same user")]
     OtherUser {
         /// The node.
         node: NodeId,

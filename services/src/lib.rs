@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  caller.dial(contact, service)                  Server: a thread for each stream, which calls the service's handler
-//!        │ shm                  abstract Unix socket of the node, same user only                 ▲
+//!        │ shm                  Unix socket of the node, same user only                          ▲
 //!        │ tcp, verbs, mixed    the node's one port: handshake, TLS where the cluster has a CA   │
 //!        └──── hello: version, service, from, to ──▶ ◀── hello: version, verdict, node ──────────┘
 //! ```

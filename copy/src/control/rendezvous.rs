@@ -1,7 +1,7 @@
 //! The way from a receiver's name to its process, on one host.
 //!
-//! A name is that of a socket in the abstract namespace, `squall-cp/USER/CLUSTER/NAME`, on this host. Only processes of
-//! the same user are admitted. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under
+//! A name is that of a socket on this host, `CLUSTER/NAME`, among the names of its user. Only processes of the same
+//! user are admitted. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under
 //! the context `squall cp 1 node id`, little-endian.
 
 use std::{io, os::unix::net::UnixStream};
@@ -15,7 +15,7 @@ use squall_services::local::{self, LocalError, LocalListener};
 /// The prefix of a receiver's name.
 const KIND: &str = "squall-cp";
 
-/// The longest name of a cluster or receiver, in bytes: both are part of a socket's name, which the system limits.
+/// The longest name of a cluster or receiver, in bytes.
 const NAME_BYTES: usize = 32;
 
 /// A reason for which a receiver can't be reached, or can't be one.
@@ -92,7 +92,9 @@ pub(crate) fn fabric_cluster(cluster: &str) -> String {
 pub(crate) fn dial(cluster: &str, name: &str) -> Result<UnixStream, RendezvousError> {
     let full = full_name(cluster, name)?;
     local::dial(KIND, &full).map_err(|error| match error {
-        LocalError::Absent if local::another_has(KIND, &full) => no_rendezvous(LocalError::OtherUser, cluster, name),
+        LocalError::Absent if local::another_user_has(KIND, &full) => {
+            no_rendezvous(LocalError::OtherUser, cluster, name)
+        }
         error => no_rendezvous(error, cluster, name),
     })
 }

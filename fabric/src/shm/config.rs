@@ -5,9 +5,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::PROTOCOL;
-use crate::{MIN_RECV_DEPTH, NodeId};
+use crate::{MIN_RECV_DEPTH, NodeId, local_name::DirectoryError};
 
-/// The longest cluster name, in bytes: it is part of a socket's name, which the system limits.
+/// The longest cluster name, in bytes.
 pub const CLUSTER_BYTES: usize = 64;
 
 /// The deepest queue that an endpoint may have.
@@ -91,6 +91,9 @@ pub enum ShmError {
         /// The name's length.
         bytes: usize,
     },
+    /// The directory of this user's sockets can't be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The queue depth is too small or too large.
     #[error("a queue depth of {depth} can't be had: take {MIN_RECV_DEPTH} to {MAX_QUEUE_DEPTH}")]
     QueueDepth {

@@ -38,7 +38,8 @@
 //! A stopped process is not noticed: its peers wait (the layers above have heartbeats). Each region takes a file
 //! descriptor, each region and endpoint one or two mappings, sealed memory and each copy of it one. A node has at most
 //! 4096 regions and shares at a time that one peer may pull or take; beyond that the peer ends their link. Nodes meet
-//! only within one network namespace, since the names of their sockets belong to it. Linux 5.1 or later is needed.
+//! only within one network namespace, and where they see the same [directory of names](crate::local_name). Linux 5.1 or
+//! later is needed.
 
 mod config;
 mod control;

@@ -1,4 +1,4 @@
-//! Unix sockets that keep packets apart and carry descriptors, under names that vanish with their process.
+//! Unix sockets that keep packets apart and carry descriptors, under [names on this host](crate::local_name).
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -12,23 +12,28 @@ use rustix::{
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-        recvmsg, sendmsg, socket_with, sockopt,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, listen, recvmsg, sendmsg, socket_with,
+        sockopt,
     },
-    process::{PidfdFlags, geteuid, pidfd_open},
+    process::{PidfdFlags, pidfd_open},
     time::Timespec,
 };
 
 use super::wire::{EXPOSE_REGIONS, FRAME_BYTES};
-use crate::NodeId;
+use crate::{
+    NodeId,
+    local_name::{self, HeldName, LocalNameError},
+};
 
 /// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// The abstract name of a node's socket: of this user, cluster and node alone.
-fn name(rendezvous: &str, node: NodeId) -> Result<SocketAddrUnix, Errno> {
-    let name = format!("squall/{}/{rendezvous}/{}", geteuid().as_raw(), node.0);
-    SocketAddrUnix::new_abstract_name(name.as_bytes())
+/// The kind of the names of nodes' sockets.
+const KIND: &str = "squall";
+
+/// The name of a node's socket.
+fn name(rendezvous: &str, node: NodeId) -> String {
+    format!("{rendezvous}/{}", node.0)
 }
 
 fn new_socket() -> Result<OwnedFd, Errno> {
@@ -36,19 +41,36 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Takes the name of a node; fails with [`Errno::ADDRINUSE`] if another process has it.
-pub(super) fn listener(rendezvous: &str, node: NodeId) -> Result<OwnedFd, Errno> {
+/// A node's socket, and its name.
+pub(super) struct Listener {
+    socket: OwnedFd,
+    _name: HeldName,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Takes the name of a node; fails with [`LocalNameError::Taken`] if another process has it.
+pub(super) fn listener(rendezvous: &str, node: NodeId) -> Result<Listener, LocalNameError> {
     let socket = new_socket()?;
-    bind(&socket, &name(rendezvous, node)?)?;
+    let held = local_name::bind_name(&socket, KIND, &name(rendezvous, node))?;
     listen(&socket, BACKLOG)?;
-    Ok(socket)
+    Ok(Listener { socket, _name: held })
 }
 
 /// Connects to a node, which has not accepted yet.
-pub(super) fn dial(rendezvous: &str, node: NodeId) -> Result<OwnedFd, Errno> {
+pub(super) fn dial(rendezvous: &str, node: NodeId) -> Result<OwnedFd, LocalNameError> {
     let socket = new_socket()?;
-    connect(&socket, &name(rendezvous, node)?)?;
+    local_name::connect_name(&socket, KIND, &name(rendezvous, node))?;
     Ok(socket)
+}
+
+/// Whether a node runs as another user.
+pub(super) fn is_of_another_user(rendezvous: &str, node: NodeId) -> bool {
+    local_name::another_user_has(KIND, &name(rendezvous, node))
 }
 
 /// Accepts a connection, if there is one.
@@ -58,11 +80,6 @@ pub(super) fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Whether the process at the other end belongs to this process's user.
-pub(super) fn is_same_user(socket: impl AsFd) -> bool {
-    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
 }
 
 /// The process at the other end, as a descriptor that becomes readable when it is gone. None if the kernel does not

@@ -7,18 +7,15 @@ use std::{
 
 use rustix::{
     io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
-    },
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
 };
-use squall_fabric::{BreakReason, NodeId, RegionKind, shm::ShmConfig};
+use squall_fabric::{BreakReason, NodeId, RegionKind, local_name::connect_name, shm::ShmConfig};
 
 use super::world::{Node, PATIENCE, cluster, until};
 
 fn dial(cluster: &str, node: u32) -> OwnedFd {
-    let name = format!("squall/{}/{cluster}/{node}", rustix::process::geteuid().as_raw());
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    connect_name(&socket, "squall", &format!("{cluster}/{node}")).unwrap();
     socket
 }
 

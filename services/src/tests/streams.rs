@@ -2,6 +2,8 @@
 
 use std::{
     io::{Read, Write},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -85,6 +87,38 @@ fn a_node_runs_once_on_a_host() {
     assert!(error.to_string().contains(&expected), "{error}");
     drop(first);
     Server::on_host(&cluster, NodeId(1), vec![]).expect("the name is free again");
+}
+
+/// The cluster of the other user's node: the test's program runs once more, with this set.
+const OTHER_USERS: &str = "SQUALL_SERVICES_TEST_CLUSTER";
+
+#[test]
+fn a_node_of_another_user_is_told_from_one_that_does_not_run() {
+    if let Ok(cluster) = std::env::var(OTHER_USERS) {
+        let _node = Node::start(Way::Host, &cluster, 1, vec![]);
+        // Until the parent ends, or wants this process to.
+        let _ = std::io::stdin().read(&mut [0]);
+        return;
+    }
+    let (cluster, to) = (fresh_cluster(), DialTarget::on_host(NodeId(1)));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let test = "tests::streams::a_node_of_another_user_is_told_from_one_that_does_not_run";
+    command.args(["--exact", test]).env(OTHER_USERS, &cluster).uid(65534).stdin(Stdio::piped()).stdout(Stdio::null());
+    let Ok(mut child) = command.spawn() else {
+        assert!(std::env::var_os("SQUALL_FORBID_SKIPS").is_none(), "only root can run a process of another user");
+        return;
+    };
+    let dial = || caller(Way::Host, &cluster, 9).dial(&to, Service::State, PATIENCE).unwrap_err();
+    let until = Instant::now() + PATIENCE;
+    while !matches!(dial(), ControlError::OtherUser { node: NodeId(1) }) {
+        assert!(Instant::now() < until, "{}", dial());
+    }
+    let own = Node::start(Way::Host, &cluster, 1, vec![]);
+    assert!(matches!(dial(), ControlError::NoService { .. }), "this user's node has the name too");
+    drop(own);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success(), "the other process failed: see its messages above");
+    assert!(matches!(dial(), ControlError::Absent { .. }));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) fn look() -> Area {
     let cluster = format!("squall-doctor-{}", std::process::id());
     match ShmFabric::open(ShmConfig::new(cluster, NodeId(0))) {
         Ok(mut fabric) => {
-            area.good("sockets in the abstract namespace work, by which nodes meet");
+            area.good("Unix sockets work, by which nodes meet");
             match fabric.register(RegionKind::Polled, 1 << 20) {
                 Ok(_) => area.good("memory can be shared (memfd)"),
                 Err(error) => {

@@ -12,6 +12,7 @@ use super::thread::Thread;
 use crate::{
     BreakReason, NodeId,
     control::{PendingPeer, and_more, mismatch},
+    local_name::{LocalNameError, is_same_user},
     shm::{
         doorbell::PeerBell,
         socket::{self, Packet},
@@ -29,13 +30,15 @@ const LAST_BACKOFF: Duration = Duration::from_millis(50);
 pub(super) struct Dial {
     pub(super) next: Instant,
     backoff: Duration,
+    /// Whether it was found out if the node runs as another user.
+    asked_for_user: bool,
     /// A connection that waits for the node's welcome, and the end of that wait.
     pub(super) socket: Option<(OwnedFd, Instant)>,
 }
 
 impl Dial {
     pub(super) fn new(now: Instant) -> Dial {
-        Dial { next: now, backoff: FIRST_BACKOFF, socket: None }
+        Dial { next: now, backoff: FIRST_BACKOFF, asked_for_user: false, socket: None }
     }
 
     fn retry(&mut self, now: Instant) {
@@ -69,7 +72,7 @@ impl Thread {
     pub(super) fn accept(&mut self, now: Instant) {
         for _ in 0..self.config.max_pending_peers.max(1) {
             match socket::accept(&self.listener) {
-                Ok(Some(socket)) if socket::is_same_user(&socket) => {
+                Ok(Some(socket)) if is_same_user(&socket) => {
                     // All are of this host, so that the oldest one has to go.
                     if self.pending_peers.add((), socket, now, |()| ()).is_some() {
                         self.refuse_connection("too many connections have not said which node they are of");
@@ -177,7 +180,10 @@ impl Thread {
                 }
                 None if dial.next <= now => match self.try_dial(peer) {
                     Some(socket) => dial.socket = Some((socket, now + self.config.handshake_timeout)),
-                    None => dial.retry(now),
+                    None => {
+                        dial.retry(now);
+                        self.ask_for_user(peer, &mut dial);
+                    }
                 },
                 _ => {}
             }
@@ -189,21 +195,35 @@ impl Thread {
         let socket = match socket::dial(self.config.rendezvous(), peer) {
             Ok(socket) => socket,
             // The peer is not there yet, or its queue of connections is full.
-            Err(Errno::CONNREFUSED | Errno::AGAIN) => return None,
-            Err(cause) => {
+            Err(LocalNameError::Absent | LocalNameError::Taken | LocalNameError::System(Errno::AGAIN)) => return None,
+            Err(error) => {
+                let cause = match error {
+                    LocalNameError::System(cause) => format!("{cause}{}", crate::shm::memory::hint(cause)),
+                    error => error.to_string(),
+                };
                 if let Some(more) = self.log.permits(Instant::now()) {
-                    let hint = crate::shm::memory::hint(cause);
-                    tracing::warn!(%peer, %cause, "could not be dialed{hint}{}", and_more(more));
+                    tracing::warn!(%peer, %cause, "could not be dialed{}", and_more(more));
                 }
                 return None;
             }
         };
-        if !socket::is_same_user(&socket) {
+        if !is_same_user(&socket) {
             self.refuse_connection("another user's process listens in the place of a node");
             return None;
         }
         self.say_hello(&socket, &Frame::Hello(self.own_hello(peer))).ok()?;
         Some(socket)
+    }
+
+    /// Logs once that a node which is not there for this user runs as another one.
+    fn ask_for_user(&self, peer: NodeId, dial: &mut Dial) {
+        // A node that starts just now has appeared by then.
+        if dial.backoff < LAST_BACKOFF || std::mem::replace(&mut dial.asked_for_user, true) {
+            return;
+        }
+        if socket::is_of_another_user(self.config.rendezvous(), peer) {
+            tracing::warn!(%peer, "it runs as another user, and is not trusted: run both as the same user");
+        }
     }
 
     /// Reads the answer of a dialed node.

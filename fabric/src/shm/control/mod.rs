@@ -30,6 +30,7 @@ use super::{
 use crate::{
     BreakReason, EndpointId, GroupTag, NodeId, RegionKey,
     control::{self, Commands, Events, LinkId, Untaken},
+    local_name::LocalNameError,
 };
 
 /// A request of the polling thread.
@@ -125,9 +126,12 @@ pub(super) struct ControlThread {
 impl ControlThread {
     /// Takes the node's name and starts the thread.
     pub(super) fn start(config: &ShmConfig, incarnation: u64, bell: &Arc<Doorbell>) -> Result<ControlThread, ShmError> {
-        let listener = socket::listener(config.rendezvous(), config.node).map_err(|cause| match cause {
-            Errno::ADDRINUSE => ShmError::NodeRuns { node: config.node, cluster: config.cluster.clone() },
-            cause => ShmError::System { attempt: "take its socket's name", cause },
+        let listener = socket::listener(config.rendezvous(), config.node).map_err(|error| match error {
+            LocalNameError::Directory(error) => ShmError::Directory(error),
+            LocalNameError::System(cause) => ShmError::System { attempt: "take its socket's name", cause },
+            LocalNameError::Taken | LocalNameError::Absent => {
+                ShmError::NodeRuns { node: config.node, cluster: config.cluster.clone() }
+            }
         })?;
         let (control, commands) = control::commands().map_err(ShmError::system("create an eventfd"))?;
         let own_bell = Arc::clone(bell);

@@ -16,7 +16,7 @@ use crate::{
     shm::{
         config::ShmConfig,
         doorbell::{Doorbell, PeerBell},
-        socket::{self, Packet},
+        socket::{self, Listener, Packet},
         wire::{FRAME_BYTES, Frame},
     },
 };
@@ -41,7 +41,7 @@ pub(super) struct Thread {
     pub(super) bell: Arc<Doorbell>,
     commands: CommandReceiver<Command>,
     pub(super) events: EventSender<Event>,
-    pub(super) listener: OwnedFd,
+    pub(super) listener: Listener,
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
     pub(super) pending_peers: PendingPeers<(), OwnedFd>,
@@ -68,7 +68,7 @@ impl Thread {
     pub(super) fn new(
         config: ShmConfig,
         incarnation: u64,
-        listener: OwnedFd,
+        listener: Listener,
         ends: Ends,
         connections_refused: Arc<AtomicU64>,
     ) -> Thread {
