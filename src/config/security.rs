@@ -5,7 +5,7 @@ pub use squall_fabric::net::KeyFiles;
 /// The protection of a node's port, on networks. Shared memory is protected by the system: see [`squall_fabric::shm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Security {
-    /// No protection, so the node listens on loopback addresses only. Other users of the host can reach these.
+    /// No keys, so the node listens on loopback addresses only, for processes of its user.
     #[default]
     LoopbackOnly,
     /// No protection, on any address: any process that reaches the port can join, read and write.

@@ -220,7 +220,15 @@ impl Thread {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let (peer, address) = (attempt.peer, attempt.address);
         match greeting {
-            Greeting::Challenge { challenge, .. } if attempt.challenge.is_none() => self.introduce(id, challenge),
+            Greeting::Challenge { challenge, .. } if attempt.challenge.is_none() => {
+                match self.config.security.check_user(&attempt.channel.socket) {
+                    Ok(()) => self.introduce(id, challenge),
+                    Err(error) => {
+                        self.refuse_connection(address, error.kind(), &error.to_string());
+                        self.attempt_failed(id, &error.to_string());
+                    }
+                }
+            }
             Greeting::Welcome { version, from, incarnation, nonce }
                 if (version, from, nonce) == (self.config.protocol, peer, attempt.nonce) =>
             {

@@ -8,7 +8,8 @@ use crate::NodeId;
 /// The protection of a node's port.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// No protection, and so the node listens on loopback addresses only, and dials no others.
+    /// No keys, and so the node listens on loopback addresses only, and dials no others. Only processes of the same
+    /// user are trusted: the kernel tells whose they are.
     #[default]
     LoopbackOnly,
     /// No protection, on any address: any process that reaches the port can join, read and write. For networks without

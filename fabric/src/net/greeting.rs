@@ -81,6 +81,9 @@ impl Thread {
     }
 
     fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
+        if let Err(error) = self.config.security.check_user(&socket) {
+            return self.refuse_connection(from, error.kind(), &error.to_string());
+        }
         let pipe = match &self.config.security {
             Security::Tls(identity) => match Handshake::accept(identity) {
                 Ok(handshake) => Pipe::shaking(handshake, Vec::new()),

@@ -30,6 +30,7 @@ mod identity_error;
 mod link;
 mod pairing;
 mod peer;
+mod peer_user;
 mod pipe;
 mod plane;
 mod principal;

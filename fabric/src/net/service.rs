@@ -426,6 +426,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         while let Some(frame) = pipe.next_frame(GREETING_BYTES)? {
             match Greeting::decode(&frame, own.protocol).map_err(PipeError::from)? {
                 Greeting::Challenge { challenge, .. } => {
+                    dial.security.check_user(&socket).map_err(|error| Failure::Other(error.to_string()))?;
                     let service = Service::Application(dial.service.0);
                     let cluster = dial.cluster.to_owned();
                     let rest = HelloRest { to: dial.peer, incarnation: 0, challenge, nonce, service, cluster };

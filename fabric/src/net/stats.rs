@@ -21,6 +21,7 @@ pub(super) enum RefusalKind {
     OtherCluster,
     OtherVersion,
     OtherNode,
+    OtherUser,
     NoService,
     Denied,
 }
@@ -51,6 +52,8 @@ pub struct RefusalStats {
     pub other_version: u64,
     /// Connections that looked for another node, or should be dialed instead of dialing.
     pub other_node: u64,
+    /// Connections with processes of other users, or of users that the system does not tell, where there are no keys.
+    pub other_user: u64,
     /// Connections that asked for a service that there is not, or an endpoint that is no more.
     pub no_service: u64,
     /// Connections whose certificates do not permit what they asked for.
@@ -59,7 +62,7 @@ pub struct RefusalStats {
 
 impl RefusalStats {
     /// The counts, each with its reason in words.
-    pub fn by_reason(&self) -> [(&'static str, u64); 12] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 13] {
         [
             ("too many strangers", self.too_many),
             ("too slow", self.too_slow),
@@ -71,6 +74,7 @@ impl RefusalStats {
             ("another cluster", self.other_cluster),
             ("another version", self.other_version),
             ("another node", self.other_node),
+            ("another user", self.other_user),
             ("no such service", self.no_service),
             ("not permitted", self.denied),
         ]
@@ -141,6 +145,7 @@ impl Counters {
             RefusalKind::OtherCluster => &mut refused.other_cluster,
             RefusalKind::OtherVersion => &mut refused.other_version,
             RefusalKind::OtherNode => &mut refused.other_node,
+            RefusalKind::OtherUser => &mut refused.other_user,
             RefusalKind::NoService => &mut refused.no_service,
             RefusalKind::Denied => &mut refused.denied,
         } += 1;

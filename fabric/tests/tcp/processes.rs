@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use squall_fabric::{BreakReason, Completion, Fabric, Flushed, NodeId, Op, RegionKind, Token};
+use squall_fabric::{BreakReason, Completion, Fabric, Flushed, NodeId, Op, RegionKind, Target, Token};
 
 use super::world::{Node, cluster, inline, whole};
 use crate::child::{self, Process};
@@ -15,6 +15,9 @@ fn child_that_is_given_up() {
     let mut node = Node::with(cluster, 2, |config| config.net.listen.clear());
     node.fabric.learn(NodeId(1), &[address.to_owned()]);
     let end = node.connect(1, &[]);
+    node.until("a connection", |node| node.remote(end).is_some());
+    let target = Target { region: node.remote(end).unwrap()[0].key, offset: 0 };
+    node.post(end, Op::Write { source: inline(&1u64.to_ne_bytes()), target }, 1);
     node.until("the end", |node| node.broken(end).is_some());
     assert_eq!(node.broken(end), Some(&BreakReason::GivenUp));
 }
@@ -25,8 +28,10 @@ fn a_stopped_process_is_given_up_in_time_and_learns_of_it_when_it_goes_on() {
     let mut node = Node::open(&cluster, 1);
     let argument = format!("{cluster} {}", node.addresses()[0]);
     let child = Process::start("tcp::processes::child_that_is_given_up", &argument);
-    let end = node.connect(2, &[]);
-    node.until("a connection", |node| node.remote(end).is_some());
+    let region = node.region(RegionKind::Polled, 8);
+    let end = node.connect(2, std::slice::from_ref(&region));
+    // Node 2 knows of its connection by then, too.
+    node.until("a write", |_| region.load(0) == 1);
     let pid = rustix::process::Pid::from_child(&child.0);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let began = Instant::now();
@@ -67,7 +72,7 @@ fn the_death_of_a_process_flushes_work_and_breaks_its_endpoints_without_delay() 
     let into = node.region(RegionKind::Bulk, 64);
     node.post(end, Op::Recv { into: whole(&into) }, 1);
     // The child does not poll, so a read stays outstanding.
-    let from = squall_fabric::Target { region: node.remote(end).unwrap()[0].key, offset: 0 };
+    let from = Target { region: node.remote(end).unwrap()[0].key, offset: 0 };
     node.post(end, Op::Read { from, into: whole(&into) }, 2);
     node.fabric.post(end, Op::Send { source: inline(b"two"), imm: None }, Token::UNSIGNALED).unwrap();
     node.post(end, Op::Send { source: inline(b"three"), imm: None }, 3);

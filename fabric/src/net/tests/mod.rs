@@ -5,6 +5,7 @@ mod keys;
 mod pairing;
 mod services;
 mod strangers;
+mod users;
 
 use std::{
     collections::VecDeque,
