@@ -158,8 +158,9 @@ impl<E> Endpoints<E> {
     }
 
     /// The living endpoint of a peer and tag.
-    pub(crate) fn named(&mut self, name: (NodeId, GroupTag)) -> Option<&mut E> {
-        self.get_mut(*self.by_name.get(&name)?)
+    pub(crate) fn get_named(&self, name: (NodeId, GroupTag)) -> Option<(EndpointId, &E)> {
+        let id = *self.by_name.get(&name)?;
+        Some((id, &self.slots.get(index_of(id))?.entry.as_ref()?.endpoint))
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &E> {

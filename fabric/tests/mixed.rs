@@ -5,9 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::net::{AddressFamily, SocketType, listen, socket};
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, Slice, Source, Target, Time,
     Token, Wait, WorkGraph,
+    local_name::bind_name,
     mixed::{MixedFabric, Transport},
     net::NetConfig,
     shm::{ShmConfig, ShmFabric},
@@ -136,46 +138,121 @@ fn an_endpoint_without_a_fabric_breaks_with_a_reason() {
     middle.poll(Time::boot_clock(), &mut out);
 }
 
-/// Node 0 was opened alone. Node 1 says that it is on the same host, node 2 that it is not.
+/// A node that finds out how it reaches its peers. Its socket for shared memory is in the place of that name.
+fn finder(cluster: &str, node: u32, place: &str) -> MixedFabric {
+    let mut config = ShmConfig::new(cluster, NodeId(node));
+    config.rendezvous = Some(format!("{place}-{cluster}"));
+    let memory = ShmFabric::open(config).expect("shared memory");
+    MixedFabric::new(NodeId(node), Transport::Best).with_tcp(tcp(cluster, node)).with_shm(memory)
+}
+
+/// Tells all nodes where the others listen.
+fn introduce(nodes: &mut [MixedFabric]) {
+    let local = |node: &MixedFabric| node.tcp().expect("it was added").local_addrs().to_vec();
+    let addresses: Vec<_> = nodes.iter().map(|node| (node.node(), local(node))).collect();
+    for node in nodes {
+        let own = node.node();
+        for (peer, list) in addresses.iter().filter(|(peer, _)| *peer != own) {
+            node.learn(*peer, &list.iter().map(ToString::to_string).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Polls all nodes until each has so many completions.
+fn poll_until(nodes: &mut [MixedFabric], count: usize) -> Vec<Vec<Completion>> {
+    let (mut seen, until) = (vec![Vec::new(); nodes.len()], Instant::now() + PATIENCE);
+    while seen.iter().any(|seen| seen.len() < count) {
+        nodes.iter_mut().zip(&mut seen).for_each(|(node, seen)| node.poll(Time::boot_clock(), seen));
+        assert!(Instant::now() < until, "too little happens: {seen:?}");
+    }
+    seen
+}
+
+/// Has each node connect with all others, under a tag.
+fn connect_all(nodes: &mut [MixedFabric], epoch: u64) {
+    let ids: Vec<NodeId> = nodes.iter().map(Fabric::node).collect();
+    for node in nodes.iter_mut() {
+        for peer in ids.iter().filter(|peer| **peer != node.node()).copied().collect::<Vec<_>>() {
+            node.connect(peer, GroupTag { epoch, ..TAG }, &[], b"");
+        }
+    }
+    for completion in poll_until(nodes, ids.len() - 1).into_iter().flatten() {
+        assert!(matches!(completion, Completion::Connected { .. }), "{completion:?}");
+    }
+}
+
+/// The transport from one node to another, which must be the same from both sides, as must be the reason why it is not
+/// shared memory.
+fn transport(nodes: &[MixedFabric], one: usize, other: usize) -> (Option<Transport>, Option<&str>) {
+    let found = nodes[one].transport(nodes[other].node());
+    assert_eq!(found, nodes[other].transport(nodes[one].node()));
+    found
+}
+
 #[test]
-fn who_joins_is_reached_where_its_addresses_say() {
-    let cluster = format!("mixed-joins-{}", std::process::id());
-    let mut addresses = Vec::new();
-    let mut nodes: Vec<MixedFabric> = (0..3)
-        .map(|id| {
-            let tcp = tcp(&cluster, id);
-            addresses.push(tcp.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>());
-            MixedFabric::new(NodeId(id), Transport::Network).with_shm(shm(&cluster, id)).with_tcp(tcp)
-        })
-        .collect();
-    // No node dials node 0.
-    addresses[0] = vec!["192.0.2.1:1".to_owned()];
-    addresses[1].push("192.0.2.1:2".to_owned());
-    let mut ends = Vec::new();
-    for joiner in 1..3 {
-        for (one, other) in [(0, joiner), (joiner, 0)] {
-            for node in [one, other] {
-                nodes[one].learn(NodeId(node as u32), &addresses[node]);
-            }
-            let end = nodes[one].connect(NodeId(other as u32), TAG, &[], b"");
-            ends.push((one, end));
+fn memory_is_shared_where_each_finds_the_other_and_else_both_take_the_network() {
+    let cluster = format!("mixed-finds-{}", std::process::id());
+    let places = ["here", "here", "there"];
+    let mut nodes: Vec<_> = places.iter().zip(0..).map(|(place, node)| finder(&cluster, node, place)).collect();
+    nodes.push(MixedFabric::new(NodeId(3), Transport::Best).with_tcp(tcp(&cluster, 3)));
+    introduce(&mut nodes);
+    for epoch in 1..=2 {
+        connect_all(&mut nodes, epoch);
+        assert_eq!(transport(&nodes, 0, 1), (Some(Transport::Shm), None));
+        for node in [0, 1] {
+            let (found, why) = transport(&nodes, node, 2);
+            assert_eq!(found, Some(Transport::Tcp));
+            assert!(why.is_some_and(|why| why.contains("not in this process's directory of names")), "{why:?}");
+        }
+        for node in 0..3 {
+            assert_eq!(transport(&nodes, node, 3), (Some(Transport::Tcp), None), "it has no shared memory");
         }
     }
-    let (mut connected, until) = (Vec::new(), Instant::now() + PATIENCE);
-    while connected.len() < ends.len() {
-        for (index, node) in nodes.iter_mut().enumerate() {
-            let mut out = Vec::new();
-            node.poll(Time::boot_clock(), &mut out);
-            connected.extend(out.into_iter().map(|completion| match completion {
-                Completion::Connected { endpoint, .. } => (index, endpoint),
-                other => panic!("{other:?}"),
-            }));
-        }
-        assert!(Instant::now() < until, "the nodes don't meet");
+}
+
+#[test]
+fn a_process_that_has_a_peer_s_name_and_is_another_is_found_out() {
+    let cluster = format!("mixed-other-{}", std::process::id());
+    let mut nodes = vec![finder(&cluster, 0, "here"), finder(&cluster, 1, "there")];
+    let _other = finder(&cluster, 1, "here");
+    introduce(&mut nodes);
+    connect_all(&mut nodes, 1);
+    assert_eq!(transport(&nodes, 0, 1), (Some(Transport::Tcp), Some("another process has its name on this host")));
+}
+
+/// A socket that takes connections, and at which no process answers.
+#[test]
+fn a_peer_that_does_not_answer_in_shared_memory_is_reached_over_the_network() {
+    let cluster = format!("mixed-silent-{}", std::process::id());
+    let mut nodes = vec![finder(&cluster, 0, "here"), finder(&cluster, 1, "there")];
+    let silent = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let _held = bind_name(&silent, "squall", &format!("here-{cluster}/1")).expect("a free name");
+    listen(&silent, 100).expect("a socket that listens");
+    introduce(&mut nodes);
+    connect_all(&mut nodes, 1);
+    assert_eq!(transport(&nodes, 0, 1), (Some(Transport::Tcp), Some("it did not answer in time")));
+}
+
+#[test]
+fn a_peer_that_comes_back_elsewhere_is_asked_again_and_what_waited_for_it_breaks() {
+    let cluster = format!("mixed-returns-{}", std::process::id());
+    // Once the peer dials in shared memory, and once it is dialed.
+    for (own, other) in [(0, 1), (1, 0)] {
+        let mut nodes = vec![finder(&cluster, own, "here"), finder(&cluster, other, "here")];
+        introduce(&mut nodes);
+        connect_all(&mut nodes, 1);
+        assert_eq!(transport(&nodes, 0, 1), (Some(Transport::Shm), None));
+        let waits = nodes[0].connect(NodeId(other), GroupTag { epoch: 2, ..TAG }, &[], b"");
+        nodes[0].poll(Time::boot_clock(), &mut Vec::new());
+        drop(nodes.pop());
+        let ended = poll_until(&mut nodes, 2).remove(0);
+        let is_broken = |seen: &Completion| matches!(seen, Completion::Broken { endpoint, .. } if *endpoint == waits);
+        assert!(ended.iter().any(is_broken), "{ended:?}");
+        nodes.push(finder(&cluster, other, "there"));
+        introduce(&mut nodes);
+        connect_all(&mut nodes, 3);
+        assert_eq!(transport(&nodes, 0, 1).0, Some(Transport::Tcp));
     }
-    let dials = nodes[0].tcp().expect("it was added").port().stats().dials;
-    assert!(dials > 0, "node 2 is reached over the network");
-    assert_eq!(nodes[1].tcp().expect("it was added").port().stats().links_up, 0, "node 1 is not");
 }
 
 /// Polls, and sleeps whenever that brings nothing, as an engine does, until `is_end`.

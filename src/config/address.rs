@@ -6,8 +6,6 @@ use std::{
     str::FromStr,
 };
 
-use squall_fabric::mixed::shares_host;
-
 /// A host and a port: `10.0.0.1:7700`, `[fd00::1]:7700` or `host.example:7700`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
@@ -69,7 +67,11 @@ impl Address {
 
     /// Tells whether both are of one host, as far as their spelling says. All loopback addresses are.
     pub(crate) fn shares_host(&self, other: &Address) -> bool {
-        shares_host(&self.to_string(), &other.to_string())
+        let is_same = match (self.ip(), other.ip()) {
+            (Some(one), Some(other)) => one.to_canonical() == other.to_canonical(),
+            _ => self.host == other.host,
+        };
+        is_same || self.is_loopback() && other.is_loopback()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The carrier of a cluster's messages, chosen by the hosts of its members.
+//! The carrier of a cluster's messages, and the number of members that most likely share a host.
 //!
 //! All members decide alike, since all have the same list of addresses. Two members that disagreed would wait for each
 //! other on different fabrics.
@@ -12,14 +12,6 @@ use super::{Address, Backend};
 /// The addresses at which each member can be dialed. A member that is not in the map can't be dialed.
 pub(crate) type Addresses = BTreeMap<NodeId, Vec<Address>>;
 
-/// The way in which two members reach each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// The members are processes of one host.
-    Shm,
-    Network,
-}
-
 /// The carrier of a node's messages, which says which fabric the node opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
@@ -31,24 +23,21 @@ pub enum Carrier {
     Tcp,
     /// RDMA.
     Verbs,
-    /// Shared memory with members on this host. With other members, RDMA where both have a device, else TCP.
+    /// Shared memory with members that turn out to be on this host. With others, RDMA where both have a device, else
+    /// TCP.
     Mixed,
 }
 
-/// The way in which `one` and `other` reach each other: the same from both sides.
+/// The number of members, `node` among them, that are on the host of `node` by the spelling of their addresses: an
+/// estimate of how many share its cores.
 ///
-/// They are on one host if some address of each has the same host. They are also on one host if there are no addresses
-/// at all: a configuration without addresses runs all members on one host.
-pub(crate) fn route(addresses: &Addresses, one: NodeId, other: NodeId) -> Route {
-    let of = |node| addresses.get(&node).map_or(&[][..], Vec::as_slice);
-    let (one, other) = (of(one), of(other));
-    let together = one.iter().any(|one| other.iter().any(|other| one.shares_host(other)));
-    if together || (addresses.is_empty() && one.is_empty() && other.is_empty()) { Route::Shm } else { Route::Network }
-}
-
-/// The number of members, `node` among them, on the host of `node`.
+/// Members are on one host if some address of each has the same host. A configuration without addresses runs all
+/// members on one host.
 pub(crate) fn on_host_of(addresses: &Addresses, members: &[NodeId], node: NodeId) -> usize {
-    members.iter().filter(|&&other| other == node || route(addresses, node, other) == Route::Shm).count()
+    let of = |node| addresses.get(&node).map_or(&[][..], Vec::as_slice);
+    let own = of(node);
+    let is_beside = |other| of(other).iter().any(|theirs| own.iter().any(|own| own.shares_host(theirs)));
+    members.iter().filter(|&&other| other == node || addresses.is_empty() || is_beside(other)).count()
 }
 
 /// The carrier of the messages of all members.
@@ -79,29 +68,6 @@ mod tests {
         MEMBERS.into_iter().zip(parsed).filter(|(_, list)| !list.is_empty()).collect()
     }
 
-    fn routes(addresses: &Addresses) -> [Route; 3] {
-        let pairs = [(1, 2), (1, 3), (2, 3)].map(|(a, b)| (NodeId(a), NodeId(b)));
-        for (a, b) in pairs {
-            assert_eq!(route(addresses, a, b), route(addresses, b, a), "both sides decide alike");
-        }
-        pairs.map(|(a, b)| route(addresses, a, b))
-    }
-
-    #[test]
-    fn members_of_one_host_meet_in_shared_memory_and_others_on_the_network() {
-        use Route::{Network, Shm};
-        for (lists, expected) in [
-            ([&[][..], &[], &[]], [Shm, Shm, Shm]),
-            ([&["127.0.0.1:1"], &["[::1]:2"], &["localhost:3"]], [Shm, Shm, Shm]),
-            ([&["10.0.0.1:1"], &["10.0.0.1:2"], &["10.0.0.2:1"]], [Shm, Network, Network]),
-            ([&["a:1", "10.0.0.1:1"], &["10.0.0.1:2"], &["a:2"]], [Shm, Shm, Network]),
-            ([&["10.0.0.1:1"], &["10.0.0.1:2"], &[]], [Shm, Network, Network]),
-            ([&["10.0.0.1:1"], &["127.0.0.1:2"], &["10.0.0.3:1"]], [Network, Network, Network]),
-        ] {
-            assert_eq!(routes(&at(lists)), expected, "{lists:?}");
-        }
-    }
-
     #[test]
     fn auto_takes_shared_memory_alone_where_nobody_has_an_address() {
         for (lists, expected) in [
@@ -116,7 +82,16 @@ mod tests {
 
     #[test]
     fn a_host_s_members_are_counted() {
-        let addresses = at([&["10.0.0.1:1"], &["10.0.0.1:2"], &["10.0.0.2:1"]]);
-        assert_eq!(MEMBERS.map(|node| on_host_of(&addresses, &MEMBERS, node)), [2, 2, 1]);
+        for (lists, expected) in [
+            ([&[][..], &[], &[]], [3, 3, 3]),
+            ([&["127.0.0.1:1"], &["[::1]:2"], &["localhost:3"]], [3, 3, 3]),
+            ([&["10.0.0.1:1"], &["10.0.0.1:2"], &["10.0.0.2:1"]], [2, 2, 1]),
+            ([&["a:1", "10.0.0.1:1"], &["10.0.0.1:2"], &["a:2"]], [3, 2, 2]),
+            ([&["10.0.0.1:1"], &["10.0.0.1:2"], &[]], [2, 2, 1]),
+            ([&["10.0.0.1:1"], &["127.0.0.1:2"], &["10.0.0.3:1"]], [1, 1, 1]),
+        ] {
+            let addresses = at(lists);
+            assert_eq!(MEMBERS.map(|node| on_host_of(&addresses, &MEMBERS, node)), expected, "{lists:?}");
+        }
     }
 }

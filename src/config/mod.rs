@@ -102,7 +102,7 @@
 //! ```
 //!
 //! With `security = "none"` instead, any process that reaches a port can join, read and write. With neither, nodes
-//! listen on loopback addresses only.
+//! listen on loopback addresses only, for processes of their own user.
 //!
 //! With `backend = "verbs"`, `bulk_threshold` is 10 KiB if it is left out. RDMC lets receivers pass a bulk message on.
 //! A sender's link carries a message of its ring once for each receiver. With slow links and many members, a lower
@@ -202,8 +202,8 @@ pub use self::{
 pub enum Backend {
     /// Shared memory alone if no node has an address: then all run on one host, and so does any node that joins. With
     /// addresses each node has a port, at which others can join from other hosts. Any two nodes then meet in shared
-    /// memory if their addresses say that they are on one host, else on the network: by RDMA where both have a device
-    /// and there are no keys, else TCP.
+    /// memory if they find that they are processes of one user on one host, else on the network: by RDMA where both
+    /// have a device and there are no keys, else TCP.
     #[default]
     Auto,
     /// Shared memory: all members run on one host.

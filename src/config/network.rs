@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 
 use super::{
     Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions, VerbsOptions,
-    carrier::{self, Addresses, Carrier, Route},
+    carrier::{self, Addresses, Carrier},
     draft::Draft,
     membership::Membership,
     security::Protection,
@@ -189,13 +189,7 @@ impl Draft {
 }
 
 impl Config {
-    /// Returns the other members on this node's host.
-    pub(crate) fn members_beside(&self) -> impl Iterator<Item = NodeId> {
-        let others = self.members.iter().copied().filter(|&member| member != self.id);
-        others.filter(|&member| carrier::route(&self.network.addresses, self.id, member) == Route::Shm)
-    }
-
-    /// Returns the number of members on this host, this node included.
+    /// Returns the number of members on this host, this node included, as far as the addresses say.
     pub(crate) fn members_here(&self) -> usize {
         carrier::on_host_of(&self.network.addresses, &self.members, self.id)
     }

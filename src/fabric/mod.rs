@@ -84,20 +84,32 @@ pub enum FabricError {
 
 /// A fabric that carries a node of a cluster.
 pub(crate) trait NodeFabric: Fabric {
-    /// Learns the addresses of a node that its configuration may not name. A node that shares a host with others learns
-    /// of itself first.
+    /// Learns the addresses of a node that its configuration may not name.
     fn learn(&mut self, member: &Member);
+
+    /// Returns the transport to a peer, in words, if it is known by now; and the reason for which that is not shared
+    /// memory, though both are on one host.
+    fn transport(&self, peer: NodeId) -> (Option<String>, Option<String>);
 }
 
 impl NodeFabric for MixedFabric {
     fn learn(&mut self, member: &Member) {
         self.learn(member.node, &member.addresses);
     }
+
+    fn transport(&self, peer: NodeId) -> (Option<String>, Option<String>) {
+        let (transport, unshared) = self.transport(peer);
+        (transport.map(|transport| transport.to_string()), unshared.map(str::to_owned))
+    }
 }
 
 #[cfg(feature = "sim")]
 impl NodeFabric for squall_fabric::sim::SimFabric {
     fn learn(&mut self, _member: &Member) {}
+
+    fn transport(&self, _peer: NodeId) -> (Option<String>, Option<String>) {
+        (None, None)
+    }
 }
 
 /// The network configuration: the node's port, and its peers' addresses.
@@ -148,17 +160,15 @@ impl Config {
         Ok(TcpFabric::open(tcp)?)
     }
 
-    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no keys.
+    /// Opens shared memory, sockets, and RDMA if there is a device and there are no keys.
     fn open_mixed(&self) -> Result<MixedFabric, FabricError> {
-        let mut fabric = MixedFabric::new(self.id(), Transport::Network).with_tcp(self.open_tcp()?);
         // Opened even if no other member is on this host yet: one may join.
-        fabric = fabric.with_shm(self.open_shm()?);
-        self.members_beside().for_each(|peer| fabric.route(peer, Transport::Shm));
+        let fabric = MixedFabric::new(self.id(), Transport::Best).with_tcp(self.open_tcp()?).with_shm(self.open_shm()?);
         #[cfg(feature = "verbs")]
         match self.probe_verbs() {
             // Keys ask for encryption, which devices don't have.
             Ok(_) if matches!(self.security(), Security::Tls(_)) => {}
-            Ok(_) => fabric = fabric.open_verbs(self.verbs_config(net_config(self)?))?,
+            Ok(_) => return Ok(fabric.open_verbs(self.verbs_config(net_config(self)?))?),
             Err(error) => tracing::debug!(%error, "there is no RDMA here"),
         }
         Ok(fabric)

@@ -186,7 +186,7 @@ impl NodeBuilder {
             plan.shards.values_mut().for_each(|shard| shard.reads_alone = false);
         }
         let caller = config.caller()?;
-        let mut fabric = config.open_fabric()?;
+        let fabric = config.open_fabric()?;
         let waker = fabric.waker();
         let mut slots = BTreeMap::new();
         let shards: Vec<ShardId> = plan.shards.keys().copied().collect();
@@ -240,7 +240,6 @@ impl NodeBuilder {
             }
         };
         let me = monitor.me();
-        fabric.learn(me.node, &me.addresses);
         pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
         let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
         let clocks = Arc::clone(&bound);

@@ -85,11 +85,14 @@ impl Engine {
     fn member(&self, member: &Member, rank: usize, now: Time) -> MemberReport {
         let evidence = self.core.membership().evidence(Rank(rank as u32));
         let is_other = member.node != self.monitor.me().node;
+        let (transport, unshared) = if is_other { self.core.transport(member.node) } else { (None, None) };
         MemberReport {
             node: member.node,
             incarnation: member.incarnation.0,
             addresses: member.addresses.clone(),
             rack: member.rack.clone(),
+            transport,
+            unshared,
             heartbeat_age_ms: evidence
                 .filter(|_| is_other)
                 .map(|evidence| now.since(evidence.heartbeat).as_millis() as u64),

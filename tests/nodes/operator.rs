@@ -71,6 +71,29 @@ fn nodes(report: &StatusReport) -> Vec<u32> {
     report.members.iter().map(|member| member.node.0).collect()
 }
 
+/// The transport to each member.
+fn transports(report: &StatusReport) -> Vec<Option<&str>> {
+    report.members.iter().map(|member| member.transport.as_deref()).collect()
+}
+
+/// Addresses of this host that are free.
+fn free_addresses(count: usize) -> Vec<String> {
+    let ports: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+    ports.iter().map(|port| port.local_addr().expect("it has one").to_string()).collect()
+}
+
+#[test]
+fn members_with_addresses_find_out_that_they_can_share_memory() {
+    let at = free_addresses(2);
+    let config = |id: u32| config("beside", id, 2).addresses(1, [&at[0]]).addresses(2, [&at[1]]);
+    let started = start_all((1..=2).map(config).collect());
+    started[0].1.submit(&5).wait().expect("it is applied");
+    let target = Target::of(&config(2).build().expect("it is valid")).expect("it has addresses");
+    let report = AdminClient::connect(&target, PATIENCE).and_then(|mut node| node.status()).expect("it answers");
+    assert_eq!(transports(&report), [Some("shared memory"), None]);
+    assert_eq!(report.members[0].unshared, None);
+}
+
 #[test]
 fn a_node_says_how_it_sees_its_cluster() {
     let started = start_all((1..=3).map(|id| config("status", id, 3)).collect());
@@ -80,6 +103,7 @@ fn a_node_says_how_it_sees_its_cluster() {
     assert_eq!(report.leader, Some(NodeId(1)));
     let ages: Vec<bool> = report.members.iter().map(|member| member.heartbeat_age_ms.is_some()).collect();
     assert_eq!(ages, [true, false, true], "it does not wait for its own heartbeat");
+    assert_eq!(transports(&report), [Some("shared memory"), None, Some("shared memory")]);
     let shard = &report.shards[0];
     assert_eq!((shard.group.as_str(), shard.rows.len()), ("sum", 3));
     assert!(shard.rows.iter().all(|row| row.sender && row.complete));
@@ -334,9 +358,7 @@ fn operators_reach_nodes_at_their_ports_with_keys() {
     let files = Files::in_directory(directory.path());
     let ca = Authority::create(&cluster("tls")).expect("a CA");
     ca.save(&files, false).expect("the directory is new");
-    let ports: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
-    let at: Vec<String> = ports.iter().map(|port| port.local_addr().expect("it has one").to_string()).collect();
-    drop(ports);
+    let at = free_addresses(3);
     let config = |id: u32| {
         let keys = files.of(NodeId(id));
         let config = config("tls", id, 3).backend(Backend::Tcp).security(Security::Tls(keys));
@@ -348,7 +370,8 @@ fn operators_reach_nodes_at_their_ports_with_keys() {
         let target = Target::of(&config(id).build().expect("it is valid")).expect("it has keys");
         AdminClient::connect(&target, PATIENCE).expect("it answers")
     };
-    assert_eq!(nodes(&ask(2).status().expect("it answers")), [1, 2, 3]);
+    let report = ask(2).status().expect("it answers");
+    assert_eq!((nodes(&report), transports(&report)), (vec![1, 2, 3], vec![Some("TCP"), None, Some("TCP")]));
     let (leaver, _) = started.pop().expect("three");
     let program = thread::spawn(move || leaver.wait_ended());
     ask(3).leave(PATIENCE).expect("it leaves");

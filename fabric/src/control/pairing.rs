@@ -230,6 +230,16 @@ impl<M: Medium> Pairing<M> {
         }
     }
 
+    /// Ends all endpoints that have not met their counterparts at a peer, on both sides.
+    pub(crate) fn break_unmet(&mut self, peer: NodeId, reason: &BreakReason) {
+        self.assert_settled();
+        for endpoint in self.select(|local| local.peer == peer && local.stage.counterpart().is_none()) {
+            let Some(tag) = self.tag(endpoint) else { continue };
+            self.remove_and_tell(endpoint, reason.clone());
+            self.effects.push_back(PairingEffect::Broken { endpoint, tag, reason: reason.clone() });
+        }
+    }
+
     /// Ends the endpoint that waits for a peer with a tag under which it can't have a counterpart.
     pub(crate) fn fail_tag(&mut self, peer: NodeId, tag: M::Tag, reason: BreakReason) {
         self.assert_settled();

@@ -241,6 +241,25 @@ fn an_endpoint_that_breaks_on_both_sides_is_reported_on_both() {
 }
 
 #[test]
+fn endpoints_that_have_not_met_break_and_those_that_have_stay() {
+    let mut sides = linked();
+    sides[0].connect(10, TAG);
+    sides[1].connect(11, TAG);
+    exchange(&mut sides, None);
+    sides[0].connect(20, 8);
+    sides[1].connect(31, 9);
+    exchange(&mut sides, None);
+    for side in &mut sides {
+        side.logged();
+        side.pairing.break_unmet(side.peer, &BreakReason::Unreachable);
+    }
+    exchange(&mut sides, None);
+    assert_eq!(sides[0].logged(), ["20 broken: Unreachable"]);
+    assert_eq!(sides[1].logged(), ["31 broken: Unreachable"]);
+    assert_eq!(sides[0].pairing.offered(LINK).count(), 0, "the offer was withdrawn");
+}
+
+#[test]
 fn with_its_link_an_endpoint_breaks_if_it_is_complete_and_waits_for_another_if_not() {
     for steps in 0..=2 {
         let mut sides = linked();

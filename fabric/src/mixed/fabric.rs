@@ -7,7 +7,6 @@ use crossbeam::channel::Receiver;
 use super::{
     choice::{Choice, News},
     held_endpoints::HeldEndpoints,
-    host::shares_host,
     router::{EndpointRouter, Fabrics},
     transport::Transport,
 };
@@ -33,9 +32,7 @@ pub struct MixedFabric {
     pub(super) router: EndpointRouter,
     routes: BTreeMap<NodeId, Transport>,
     otherwise: Transport,
-    /// The addresses of this node, as it has learned them.
-    addresses: Vec<String>,
-    /// The choice between networks, where there is a network.
+    /// The choice between transports, where there is a network on which nodes can ask each other.
     choice: Option<Choice>,
     graphs: Executor,
 }
@@ -48,7 +45,6 @@ impl MixedFabric {
             router: EndpointRouter { fabrics: Fabrics::default(), held: HeldEndpoints::new(), unfinished: false },
             routes: BTreeMap::new(),
             otherwise,
-            addresses: Vec::new(),
             choice: None,
             graphs: Executor::default(),
         }
@@ -72,7 +68,7 @@ impl MixedFabric {
 
     /// Adds TCP, of the same node.
     pub fn with_tcp(mut self, fabric: TcpFabric) -> MixedFabric {
-        self.choice = Some(Choice::new(fabric.net(), fabric.waker()));
+        self.choice = Some(Choice::new(self.node, fabric.net(), fabric.waker()));
         self.router.fabrics.tcp = Some(fabric);
         self
     }
@@ -125,9 +121,7 @@ impl MixedFabric {
 
     /// Says at which addresses a node listens, for endpoints that are connected from now on.
     ///
-    /// It is to be called for this node itself too, and first. Other nodes that [share its host](shares_host) are then
-    /// reached by shared memory, if it was added; the rest as nodes are of which nothing is said. All nodes must say
-    /// the same.
+    /// It does not matter for the [transport](Transport::Best) to it.
     pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
         #[cfg(feature = "verbs")]
         if let Some(verbs) = &mut self.router.fabrics.verbs {
@@ -136,15 +130,15 @@ impl MixedFabric {
         if let Some(tcp) = &mut self.router.fabrics.tcp {
             tcp.learn(node, addresses);
         }
-        if node == self.node {
-            self.addresses = addresses.to_vec();
-        } else if !addresses.is_empty() {
-            let is_beside = addresses.iter().any(|theirs| self.addresses.iter().any(|own| shares_host(own, theirs)));
-            if is_beside && self.shm().is_some() {
-                self.route(node, Transport::Shm);
-            } else {
-                self.routes.remove(&node);
-            }
+    }
+
+    /// The transport of endpoints to a peer, if it is known by now; and the reason for which that is not shared memory,
+    /// though both are on one host.
+    pub fn transport(&self, peer: NodeId) -> (Option<Transport>, Option<&str>) {
+        match (self.routes.get(&peer).unwrap_or(&self.otherwise), &self.choice) {
+            (Transport::Best, Some(choice)) => (choice.chosen(peer), choice.unshared(peer)),
+            (Transport::Best, None) => (None, None),
+            (&known, _) => (Some(known), None),
         }
     }
 
@@ -174,14 +168,14 @@ impl Fabric for MixedFabric {
 
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         let route = *self.routes.get(&peer).unwrap_or(&self.otherwise);
-        let known = match (route, &mut self.choice) {
-            (Transport::Network, Some(choice)) if peer != self.node => {
+        let known = match (route, &self.choice) {
+            (Transport::Best, Some(choice)) if peer != self.node => {
                 let Some(chosen) = choice.chosen(peer) else {
                     return self.router.held.hold(peer, tag, expose, hello);
                 };
                 chosen
             }
-            (Transport::Network, _) => Transport::Tcp,
+            (Transport::Best, _) => Transport::Tcp,
             (known, _) => known,
         };
         if let Some(part) = known.space().and_then(|space| self.router.fabrics.get_mut(space)) {
@@ -218,8 +212,14 @@ impl Fabric for MixedFabric {
         if self.router.held.endpoints.has_news() {
             self.router.held.endpoints.report_stillborn(out);
         }
-        self.choose(out);
+        let ended = self.choose(out);
         self.router.fabrics.all_mut().for_each(|part| part.poll(now, out));
+        if let Some(shm) = &self.router.fabrics.shm {
+            // The next poll takes them.
+            self.router.unfinished |= shm.has_tried();
+            // A peer in another life may choose another transport, and would never meet them.
+            ended.into_iter().for_each(|(peer, reason)| shm.break_unmet(peer, reason));
+        }
         self.router.held.rename(&mut out[before..]);
         if !self.graphs.is_idle() {
             self.graphs.go_on(&mut self.router, before, out);
@@ -228,19 +228,30 @@ impl Fabric for MixedFabric {
 }
 
 impl MixedFabric {
-    /// Asks the peers that endpoints wait for, and goes on with those that have answered.
-    fn choose(&mut self, out: &mut Vec<Completion>) {
-        let Some(choice) = &mut self.choice else { return };
-        let has_verbs = self.router.fabrics.has_verbs();
+    /// Asks the peers that endpoints wait for, and goes on with those that have answered. Returns the peers whose
+    /// answers don't hold any more.
+    fn choose(&mut self, out: &mut Vec<Completion>) -> Vec<(NodeId, BreakReason)> {
+        let mut ended = Vec::new();
+        let Some(choice) = &mut self.choice else { return ended };
+        let fabrics = &mut self.router.fabrics;
+        let (has_verbs, life) = (fabrics.has_verbs(), fabrics.shm.as_ref().map(ShmFabric::incarnation));
         for id in self.router.held.endpoints.take_new() {
             if let Some(held) = self.router.held.get_mut(id) {
-                choice.ask(held.peer, has_verbs);
+                choice.ask(held.peer, has_verbs, life);
             }
         }
         let mut news = Vec::new();
-        choice.take_news(has_verbs, &mut news);
+        choice.take_news(&mut news);
+        let tried = fabrics.shm.as_mut().map(ShmFabric::take_tried).unwrap_or_default();
+        news.extend(tried.into_iter().filter_map(|attempt| choice.tried(attempt)));
         for news in news {
             match news {
+                News::Try(peer, life) => {
+                    if let Some(shm) = &self.router.fabrics.shm {
+                        shm.try_link(peer, life);
+                    }
+                }
+                News::Ended(peer, reason) => ended.push((peer, reason)),
                 News::Chosen(peer, transport) => {
                     if let Some(space) = transport.space() {
                         self.router.resolve(peer, space, out);
@@ -249,5 +260,6 @@ impl MixedFabric {
                 News::Failed(peer, reason) => self.router.abandon(peer, &reason, out),
             }
         }
+        ended
     }
 }

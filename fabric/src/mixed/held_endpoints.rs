@@ -1,12 +1,12 @@
-//! Endpoints whose network is not chosen yet: their requests are kept until it is.
+//! Endpoints whose transport is not chosen yet: their requests are kept until it is.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, endpoints::Endpoints, recvs::RecvQueue,
 };
 
-/// An endpoint that was connected before its network was known. It keeps its id.
+/// An endpoint that was connected before its transport was known. It keeps its id.
 pub(super) struct HeldEndpoint {
     id: EndpointId,
     pub(super) peer: NodeId,
@@ -22,7 +22,7 @@ pub(super) struct HeldEndpoint {
 pub(super) struct HeldEndpoints {
     pub(super) endpoints: Endpoints<HeldEndpoint>,
     /// Their ids by the endpoints that they have become.
-    pub(super) outer: HashMap<EndpointId, EndpointId>,
+    pub(super) outer: BTreeMap<EndpointId, EndpointId>,
 }
 
 /// The fabric number in their ids.
@@ -30,10 +30,10 @@ pub(super) const HELD: u8 = 3;
 
 impl HeldEndpoints {
     pub(super) fn new() -> HeldEndpoints {
-        HeldEndpoints { endpoints: Endpoints::new(HELD), outer: HashMap::new() }
+        HeldEndpoints { endpoints: Endpoints::new(HELD), outer: BTreeMap::new() }
     }
 
-    /// Keeps an endpoint until a network is chosen for its peer.
+    /// Keeps an endpoint until a transport is chosen for its peer.
     pub(super) fn hold(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
         if self.endpoints.all().any(|held| held.inner.is_none() && (held.peer, held.tag) == (peer, tag)) {
             return self.refuse((peer, tag), BreakReason::TagInUse);

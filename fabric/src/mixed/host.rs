@@ -1,36 +1,72 @@
-//! The host of each node, by the spelling of their addresses: all nodes come to the same result.
+//! The host of a process: what must agree for two processes to share memory, and nothing that depends on addresses.
 
-use std::net::IpAddr;
+use crate::{
+    local_name::network_namespace,
+    wire::{Malformed, Reader, Writer},
+};
 
-/// Whether two addresses, each `host:port` or `[IPv6 address]:port`, are of one host, as far as their spelling says.
-/// All loopback addresses are (RFC 6761, §6.3, for names).
-pub fn shares_host(one: &str, other: &str) -> bool {
-    let (one, other) = (Host::of(one), Host::of(other));
-    one == other || one.is_loopback() && other.is_loopback()
+/// The host, network namespace and user of a process. Two processes that agree in it are asked to prove that they can
+/// share memory: their mounts may still differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProcessHost {
+    /// The number that the kernel drew when it started.
+    boot: String,
+    namespace: u64,
+    user: u32,
 }
 
-#[derive(PartialEq, Eq)]
-enum Host {
-    Ip(IpAddr),
-    /// A name, in lower case.
-    Name(String),
+impl ProcessHost {
+    /// That of this process. None if the system does not tell.
+    pub(super) fn own() -> Option<ProcessHost> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+        let namespace = network_namespace();
+        let user = rustix::process::geteuid().as_raw();
+        (!boot.is_empty() && namespace != 0).then_some(ProcessHost { boot, namespace, user })
+    }
 }
 
-impl Host {
-    fn of(address: &str) -> Host {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        match host.parse::<IpAddr>() {
-            Ok(ip) => Host::Ip(ip.to_canonical()),
-            Err(_) => Host::Name(host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()),
-        }
+/// The message of a node to a peer: the networks that it has, and where its memory may be shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Abilities {
+    pub(super) has_verbs: bool,
+    /// The process's host, and the number of its life that its socket there has to show.
+    pub(super) memory: Option<(ProcessHost, u64)>,
+}
+
+/// The abilities, a bit each. Every node has TCP.
+const TCP: u8 = 1;
+const VERBS: u8 = 2;
+const MEMORY: u8 = 4;
+
+impl Abilities {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer(Vec::new());
+        let networks = if self.has_verbs { TCP | VERBS } else { TCP };
+        match &self.memory {
+            None => to.u8(networks),
+            Some((ProcessHost { boot, namespace, user }, life)) => {
+                to.u8(networks | MEMORY).u64(*life).u64(*namespace).u32(*user).text(boot)
+            }
+        };
+        to.0
     }
 
-    fn is_loopback(&self) -> bool {
-        match self {
-            Host::Ip(ip) => ip.is_loopback(),
-            Host::Name(name) => name == "localhost" || name.ends_with(".localhost"),
+    pub(super) fn decode(bytes: &[u8]) -> Result<Abilities, Malformed> {
+        let mut from = Reader(bytes);
+        let bits = from.u8()?;
+        let mut memory = None;
+        if bits & MEMORY != 0 {
+            let (life, namespace, user) = (from.u64()?, from.u64()?, from.u32()?);
+            memory = Some((ProcessHost { boot: from.text()?, namespace, user }, life));
         }
+        from.end()?;
+        Ok(Abilities { has_verbs: bits & VERBS != 0, memory })
+    }
+
+    /// The life of the peer with which memory may be shared, if both are on one host as one user.
+    pub(super) fn life_beside(&self, peer: &Abilities) -> Option<u64> {
+        let ((own, _), (theirs, life)) = (self.memory.as_ref()?, peer.memory.as_ref()?);
+        (own == theirs).then_some(*life)
     }
 }
 
@@ -39,19 +75,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_one_host_are_known_by_their_spelling() {
-        for (one, other, together) in [
-            ("10.0.0.1:1", "10.0.0.1:2", true),
-            ("10.0.0.1:1", "[::ffff:10.0.0.1]:2", true),
-            ("127.0.0.1:1", "[::1]:2", true),
-            ("127.0.0.1:1", "a.localhost:2", true),
-            ("Host.example:1", "host.example.:2", true),
-            ("10.0.0.1:1", "10.0.0.2:1", false),
-            ("10.0.0.1:1", "127.0.0.1:1", false),
-            ("a.example:1", "b.example:1", false),
-        ] {
-            assert_eq!(shares_host(one, other), together, "{one} and {other}");
-            assert_eq!(shares_host(other, one), together, "{other} and {one}");
+    fn memory_is_shared_on_one_host_in_one_namespace_by_one_user() {
+        let own = ProcessHost::own().expect("this system tells");
+        let of = |host: &ProcessHost, life| Abilities { has_verbs: false, memory: Some((host.clone(), life)) };
+        assert_eq!(of(&own, 1).life_beside(&of(&own, 2)), Some(2));
+        let others = [
+            ProcessHost { boot: "another".to_owned(), ..own.clone() },
+            ProcessHost { namespace: own.namespace + 1, ..own.clone() },
+            ProcessHost { user: own.user + 1, ..own.clone() },
+        ];
+        for other in others {
+            assert_eq!(of(&own, 1).life_beside(&of(&other, 2)), None, "{other:?}");
+        }
+        let networks = Abilities { has_verbs: true, memory: None };
+        assert_eq!((of(&own, 1).life_beside(&networks), networks.life_beside(&of(&own, 1))), (None, None));
+    }
+
+    #[test]
+    fn what_a_node_says_of_itself_comes_out_as_it_went_in() {
+        for has_verbs in [false, true] {
+            for memory in [None, ProcessHost::own().map(|host| (host, 7))] {
+                let abilities = Abilities { has_verbs, memory };
+                let bytes = abilities.encode();
+                assert_eq!(Abilities::decode(&bytes), Ok(abilities));
+                for len in 0..bytes.len() {
+                    assert!(Abilities::decode(&bytes[..len]).is_err());
+                }
+            }
         }
     }
 }

@@ -78,7 +78,7 @@ impl EndpointRouter {
         Some((self.fabrics.get_mut(space_of(inner))?, inner))
     }
 
-    /// The number of receives that an endpoint may have outstanding, whatever network is chosen for it.
+    /// The number of receives that an endpoint may have outstanding, whatever transport is chosen for it.
     pub(super) fn recv_depth(&self) -> usize {
         self.fabrics.all().map(MixedPart::depth).min().unwrap_or(0)
     }
@@ -94,7 +94,7 @@ impl EndpointRouter {
         }
     }
 
-    /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
+    /// Connects the endpoints that waited for a peer's transport, now chosen, and posts their requests.
     pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
         let EndpointRouter { fabrics, held: endpoints, .. } = self;
         for id in endpoints.waiting_for(peer) {
@@ -117,7 +117,7 @@ impl EndpointRouter {
         }
     }
 
-    /// Ends the endpoints of a peer for which no network will be chosen.
+    /// Ends the endpoints of a peer for which no transport will be chosen.
     pub(super) fn abandon(&mut self, peer: NodeId, reason: &BreakReason, out: &mut Vec<Completion>) {
         for id in self.held.waiting_for(peer) {
             let Some(held) = self.held.remove(id) else { continue };

@@ -17,10 +17,10 @@ pub enum Transport {
     #[cfg(feature = "verbs")]
     #[display("RDMA verbs")]
     Verbs,
-    /// RDMA verbs if both nodes have a device, else TCP: they tell each other when they first meet. Both must have this
-    /// route.
-    #[display("a network")]
-    Network,
+    /// Shared memory if both are processes of one user on one host that can share it; else RDMA verbs if both nodes
+    /// have a device, else TCP. They find out when they first meet, over TCP. Both must have this route.
+    #[display("the best of its transports")]
+    Best,
 }
 
 impl Transport {
@@ -31,7 +31,7 @@ impl Transport {
             Transport::Tcp => Some(TCP),
             #[cfg(feature = "verbs")]
             Transport::Verbs => Some(VERBS),
-            Transport::Network => None,
+            Transport::Best => None,
         }
     }
 }

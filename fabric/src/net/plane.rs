@@ -18,7 +18,7 @@ pub(crate) enum Plane {
     Tcp = 0,
     /// RDMA verbs: the set-ups are all that is exchanged.
     Verbs = 1,
-    /// A choice between the fabrics of nodes that have several: as for `Verbs`, the set-ups are all that is exchanged.
+    /// A choice between the fabrics of nodes that have several: only set-ups are exchanged, and what is told.
     Choice = 2,
 }
 
@@ -28,7 +28,6 @@ pub(crate) enum Command {
     Connect(Connect),
     /// Gives the counterpart of a paired endpoint these bytes (at most [`TELL_BYTES`]), in order, before a later
     /// `Close`.
-    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
     Tell { endpoint: EndpointId, bytes: Vec<u8> },
     /// An endpoint is no more; its counterpart shall learn the reason: `PeerClosed` for a plain disconnect.
     Close { endpoint: EndpointId, reason: BreakReason },
@@ -48,7 +47,6 @@ pub(crate) enum Event {
     /// A connection that both sides have asked for.
     Paired(Box<Paired>),
     /// Bytes that the counterpart has told.
-    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
     Told { endpoint: EndpointId, bytes: Vec<u8>, _untaken: Untaken },
     /// The endpoint is no more. Nothing follows for it, nor for one that was closed here, except events on their way.
     Broken { endpoint: EndpointId, reason: BreakReason },

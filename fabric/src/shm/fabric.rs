@@ -12,6 +12,7 @@ use rustix::{
 };
 
 use super::{
+    LinkAttempt,
     config::{ShmConfig, ShmError},
     control::{Command, Connect, Connected, Control, ControlThread, Event},
     doorbell::{self, Doorbell},
@@ -47,6 +48,8 @@ pub struct ShmFabric {
     pub(super) graphs: Executor,
     bell: Arc<Doorbell>,
     control: ControlThread,
+    /// The links that were tried since the last call for them.
+    tried: Vec<LinkAttempt>,
 }
 
 /// The state that endpoints share.
@@ -82,6 +85,7 @@ impl ShmFabric {
             graphs: Executor::default(),
             bell,
             control,
+            tried: Vec::new(),
         })
     }
 
@@ -94,6 +98,27 @@ impl ShmFabric {
     /// A random number that no other process has, nor a later life of this node.
     pub fn incarnation(&self) -> u64 {
         self.core.incarnation
+    }
+
+    /// Links with the process of a node that has that incarnation, before an endpoint waits for it. This node's id must
+    /// be the smaller one.
+    pub(crate) fn try_link(&self, peer: NodeId, incarnation: u64) {
+        self.control.control.send([Command::TryLink { peer, incarnation }]);
+    }
+
+    /// Takes the results of attempts to link that polls have seen.
+    pub(crate) fn take_tried(&mut self) -> Vec<LinkAttempt> {
+        std::mem::take(&mut self.tried)
+    }
+
+    /// Whether there are such results.
+    pub(crate) fn has_tried(&self) -> bool {
+        !self.tried.is_empty()
+    }
+
+    /// Breaks the endpoints that have not met their counterparts at a peer, of those that a poll has announced.
+    pub(crate) fn break_unmet(&self, peer: NodeId, reason: BreakReason) {
+        self.control.control.send([Command::BreakUnmet { peer, reason }]);
     }
 
     /// Makes this side's part of a connection.
@@ -174,6 +199,7 @@ impl ShmFabric {
         match event {
             Event::LinkUp { link, node, bell } => self.core.peers.add(link, node, bell),
             Event::LinkDown { link } => self.core.peers.remove(link),
+            Event::Tried(attempt) => self.tried.push(attempt),
             Event::Connected(connected) => self.on_connected(*connected, out),
             Event::Broken { endpoint, reason } => self.break_endpoint(endpoint, reason, out),
             Event::Source { link, key, source, .. } => {

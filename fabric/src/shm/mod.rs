@@ -65,6 +65,7 @@ mod wire;
 mod hostile_tests;
 
 pub use config::{CLUSTER_BYTES, MAX_QUEUE_DEPTH, ShmConfig, ShmError};
+pub(crate) use control::LinkAttempt;
 pub use fabric::ShmFabric;
 pub use share::{SealError, SealedMemory, SharedCopy};
 pub use stats::ShmStats;

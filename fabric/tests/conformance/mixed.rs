@@ -1,8 +1,8 @@
 //! The scenarios on nodes that have shared memory and TCP at once, and RDMA where there is a device.
 //!
 //! By the seed, the first two nodes meet over the one and the third over the other, or the other way round; and nodes
-//! know that it is TCP, or find out that none has more. With RDMA, each pair meets over another one. Memory is shared
-//! memory's throughout.
+//! know that, or find out which share memory. With RDMA, each pair meets over another one, or over the best that it
+//! finds. Memory is shared memory's throughout.
 
 use std::time::Duration;
 
@@ -24,12 +24,16 @@ fn bed(seed: u64) -> Here<MixedFabric> {
     let depth = [16, 64, 1024][seed as usize % 3];
     let cluster = shm::cluster_name();
     let near = |a: u32, b: u32| (a.max(b) < 2) == seed.is_multiple_of(2);
+    // Two nodes that find each other's sockets, and one that does not.
+    let place = |node: u32| {
+        if finds_out(seed) { format!("{cluster}-{}", u64::from(node) + seed % 2 < 2) } else { cluster.clone() }
+    };
     let sockets = tcp::open(3, false, |config| config.queue_depth = depth).into_iter().zip(0..);
     let fabrics = sockets.map(|(sockets, node)| {
-        let memory = shm::open(&cluster, node, depth);
-        let far = if (seed / 2).is_multiple_of(2) { Transport::Tcp } else { Transport::Network };
+        let memory = shm::open(&place(node), node, depth);
+        let far = if finds_out(seed) { Transport::Best } else { Transport::Tcp };
         let mut fabric = MixedFabric::new(NodeId(node), far).with_shm(memory).with_tcp(sockets);
-        for peer in (0..3).filter(|&peer| near(node, peer)) {
+        for peer in (0..3).filter(|&peer| !finds_out(seed) && near(node, peer)) {
             fabric.route(NodeId(peer), Transport::Shm);
         }
         fabric
@@ -42,24 +46,26 @@ fn bed(seed: u64) -> Here<MixedFabric> {
     Here { fabrics: with_verbs(fabrics.collect(), seed), seed, can }
 }
 
+fn finds_out(seed: u64) -> bool {
+    !(seed / 2).is_multiple_of(2)
+}
+
 #[cfg(not(feature = "verbs"))]
 fn with_verbs(fabrics: Vec<MixedFabric>, _seed: u64) -> Vec<MixedFabric> {
     fabrics
 }
 
-/// Has each pair meet over another fabric, if there is a device.
+/// Has each pair meet over another fabric, or over the best that it finds, if there is a device.
 #[cfg(feature = "verbs")]
 fn with_verbs(fabrics: Vec<MixedFabric>, seed: u64) -> Vec<MixedFabric> {
     if crate::verbs::devices().is_empty() {
         return fabrics;
     }
-    // Both have a device, so they find out that they have this in common.
-    let verbs = if seed.is_multiple_of(2) { Transport::Verbs } else { Transport::Network };
-    let turn = |a: u32, b: u32| [Transport::Shm, Transport::Tcp, verbs][(a + b + seed as u32) as usize % 3];
+    let turn = |a: u32, b: u32| [Transport::Shm, Transport::Tcp, Transport::Verbs][(a + b + seed as u32) as usize % 3];
     let devices = crate::verbs::open_all(3, 64, 256).into_iter().zip(0..);
     let routed = fabrics.into_iter().zip(devices).map(|(fabric, (device, node))| {
         let mut fabric = fabric.with_verbs(device);
-        for peer in (0..3).filter(|&peer| peer != node) {
+        for peer in (0..3).filter(|&peer| !finds_out(seed) && peer != node) {
             fabric.route(NodeId(peer), turn(node, peer));
         }
         fabric

@@ -16,6 +16,8 @@ fn member(node: u32) -> MemberReport {
         incarnation: 1,
         addresses: Vec::new(),
         rack: String::new(),
+        transport: None,
+        unshared: None,
         heartbeat_age_ms: None,
         clock_ahead_ms: None,
         suspected: false,

@@ -213,6 +213,10 @@ pub struct MemberReport {
     pub addresses: Vec<String>,
     /// The rack in which it stands; empty if none is configured.
     pub rack: String,
+    /// The transport of messages to it, in words; None for the node that answers, and while it is not chosen.
+    pub transport: Option<String>,
+    /// The reason for which that is not shared memory, though both are processes of one user on one host.
+    pub unshared: Option<String>,
     /// The time since its heartbeat moved, in milliseconds; None for the node that answers.
     pub heartbeat_age_ms: Option<u64>,
     /// The time by which its wall clock is ahead of that of the node that answers, in milliseconds, negative if it is

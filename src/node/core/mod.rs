@@ -143,6 +143,11 @@ impl<F: NodeFabric> NodeCore<F> {
         &mut self.fabric
     }
 
+    /// The transport to a peer, as [`NodeFabric::transport`] has it.
+    pub(crate) fn transport(&self, peer: NodeId) -> (Option<String>, Option<String>) {
+        self.fabric.transport(peer)
+    }
+
     /// The view that this node has installed, or installs.
     pub(crate) fn view(&self) -> Option<&Arc<View>> {
         self.view.as_ref()

@@ -108,9 +108,7 @@ impl<F: NodeFabric> NodeCore<F> {
         out: &mut Vec<CoreEffect>,
     ) {
         let node = self.fabric.node();
-        // This node first: the routes to others depend on its own addresses.
-        let (me, others): (Vec<_>, Vec<_>) = view.members.iter().partition(|member| member.node == node);
-        me.into_iter().chain(others).for_each(|member| self.fabric.learn(member));
+        view.members.iter().for_each(|member| self.fabric.learn(member));
         self.watch.forget();
         self.membership.install(&mut self.fabric, &mut self.effects);
         self.own_membership();

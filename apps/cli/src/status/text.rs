@@ -25,8 +25,13 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     head(page, report)?;
     if !report.members.is_empty() {
         let rows = report.members.iter().map(|member| self::member(report, member));
-        let head = ["MEMBER", "RACK", "ADDRESS", "INCARNATION", "HEARTBEAT", "STATE"];
+        let head = ["MEMBER", "RACK", "ADDRESS", "INCARNATION", "TRANSPORT", "HEARTBEAT", "STATE"];
         table(page, head, rows.collect())?;
+    }
+    for MemberReport { node, unshared, .. } in &report.members {
+        if let Some(why) = unshared {
+            writeln!(page, "{node} is on this host too, but memory can't be shared with it: {why}")?;
+        }
     }
     report.shards.iter().try_for_each(|shard| self::shard(page, shard))?;
     for StallReport { node, shard, group, waits_for, for_ms } in &report.stalls {
@@ -165,7 +170,7 @@ fn condition(condition: &ShardCondition) -> String {
     }
 }
 
-fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
+fn member(report: &StatusReport, member: &MemberReport) -> [String; 7] {
     let marks = [
         (report.leader == Some(member.node), "leads"),
         (report.joined.contains(&member.node), "new"),
@@ -180,6 +185,7 @@ fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
         member.rack.clone(),
         member.addresses.first().cloned().unwrap_or_default(),
         member.incarnation.to_string(),
+        member.transport.clone().unwrap_or_default(),
         member.heartbeat_age_ms.map_or("itself".to_owned(), |age| format!("{} ago", time(age))),
         marks.join(", "),
     ]
@@ -300,12 +306,15 @@ pub(super) mod tests {
         let addresses = vec![format!("10.0.0.{node}:7700")];
         let (suspected, wedged, leaving) = (node == 3, node == 3, false);
         let rack = String::new();
+        let [transport, unshared] = ["TCP", "its socket is not found"].map(|text| (node == 3).then(|| text.to_owned()));
         let short_of_room = node == 3;
         MemberReport {
             node: NodeId(node),
             incarnation: 7,
             addresses,
             rack,
+            transport,
+            unshared,
             heartbeat_age_ms,
             clock_ahead_ms: None,
             suspected,
@@ -476,9 +485,10 @@ clients: 3 connected; calls 25/s (in total 5000)
 keys: those of node 1, good for 300 days; NEW KEYS ARE NOT USED: keys/node-1.key can't be read
 connections refused: certificate 3, malformed 1
 calls not permitted: orders to clients 2
-MEMBER  ADDRESS        INCARNATION  HEARTBEAT  STATE
-     1  10.0.0.1:7700            7  itself     leads
-     3  10.0.0.3:7700            7  120ms ago  new, SUSPECTED, wedged, SHORT OF ROOM
+MEMBER  ADDRESS        INCARNATION  TRANSPORT  HEARTBEAT  STATE
+     1  10.0.0.1:7700            7             itself     leads
+     3  10.0.0.3:7700            7  TCP        120ms ago  new, SUSPECTED, wedged, SHORT OF ROOM
+node 3 is on this host too, but memory can't be shared with it: its socket is not found
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
 its state comes from node 3: 12 MiB of about 64 MiB so far

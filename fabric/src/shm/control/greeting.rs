@@ -23,6 +23,10 @@ use crate::{
 /// The time after which a peer that is not there is dialed again, at first.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 
+/// The reason for which memory is not shared with a process whose socket is not found.
+const NO_SOCKET: &str = "its socket is not in this process's directory of names: give both the same mounts, and the same \
+     XDG_RUNTIME_DIR";
+
 /// The longest such time.
 const LAST_BACKOFF: Duration = Duration::from_millis(50);
 
@@ -39,6 +43,11 @@ pub(super) struct Dial {
 impl Dial {
     pub(super) fn new(now: Instant) -> Dial {
         Dial { next: now, backoff: FIRST_BACKOFF, asked_for_user: false, socket: None }
+    }
+
+    /// The attempts from a while later on.
+    pub(super) fn later(now: Instant) -> Dial {
+        Dial { backoff: LAST_BACKOFF, ..Dial::new(now + LAST_BACKOFF) }
     }
 
     fn retry(&mut self, now: Instant) {
@@ -169,6 +178,7 @@ impl Thread {
     /// Dials the peers that are due, and gives up on those that do not answer.
     pub(super) fn dial_due(&mut self, now: Instant) {
         let mut wanted = self.pairing.unlinked_peers();
+        wanted.extend(self.attempts.keys().filter(|peer| self.pairing.link_with(**peer).is_none()));
         wanted.retain(|peer| self.dials_to(*peer));
         self.dials.retain(|peer, _| wanted.contains(peer));
         for peer in wanted {
@@ -194,8 +204,13 @@ impl Thread {
     fn try_dial(&mut self, peer: NodeId) -> Option<OwnedFd> {
         let socket = match socket::dial(self.config.rendezvous(), peer) {
             Ok(socket) => socket,
-            // The peer is not there yet, or its queue of connections is full.
-            Err(LocalNameError::Absent | LocalNameError::Taken | LocalNameError::System(Errno::AGAIN)) => return None,
+            // The peer is not there yet; but one that is tried has been there.
+            Err(LocalNameError::Absent) => {
+                self.end_attempt(peer, Err(NO_SOCKET.to_owned()));
+                return None;
+            }
+            // Its queue of connections is full.
+            Err(LocalNameError::Taken | LocalNameError::System(Errno::AGAIN)) => return None,
             Err(error) => {
                 let cause = match error {
                     LocalNameError::System(cause) => format!("{cause}{}", crate::shm::memory::hint(cause)),
@@ -204,6 +219,7 @@ impl Thread {
                 if let Some(more) = self.log.permits(Instant::now()) {
                     tracing::warn!(%peer, %cause, "could not be dialed{}", and_more(more));
                 }
+                self.note_problem(peer, &cause);
                 return None;
             }
         };
@@ -235,7 +251,14 @@ impl Thread {
         let (frame, fds) = match packet {
             Packet::None => return,
             Packet::Bytes(len, fds) => (Frame::decode(&buffer[..len], self.config.protocol).ok(), fds),
-            _ => (None, Vec::new()),
+            Packet::NoDescriptors => {
+                dial.retry(now);
+                return self.note_problem(peer, "this process has too many files open: raise `ulimit -n`");
+            }
+            Packet::End | Packet::TooLong => {
+                dial.retry(now);
+                return self.note_problem(peer, "it closed the connection: its own log says why");
+            }
         };
         let (version, cluster) = match &frame {
             Some(Frame::Welcome(hello)) if hello.from == peer => {
@@ -249,6 +272,7 @@ impl Thread {
         if let Some(sentence) = self.mismatch(peer, version, cluster) {
             tracing::warn!(node = self.config.node.0, "{sentence}");
             self.dials.remove(&peer);
+            self.end_attempt(peer, Err(sentence.clone()));
             self.pairing.fail_waiting(peer, &BreakReason::Refused(sentence));
             return self.settle();
         }

@@ -38,6 +38,7 @@ const ENDING: Duration = Duration::from_millis(50);
 pub(super) struct ShmLink {
     pub(super) id: LinkId,
     pub(super) node: NodeId,
+    pub(super) incarnation: u64,
     pub(super) socket: OwnedFd,
     /// The peer's process; None if the kernel does not tell.
     process: Option<OwnedFd>,
@@ -57,11 +58,12 @@ pub(super) struct ShmLink {
 }
 
 impl ShmLink {
-    pub(super) fn new(id: LinkId, node: NodeId, socket: OwnedFd) -> ShmLink {
+    pub(super) fn new(id: LinkId, node: NodeId, incarnation: u64, socket: OwnedFd) -> ShmLink {
         let process = socket::peer_process(&socket);
         ShmLink {
             id,
             node,
+            incarnation,
             socket,
             process,
             outbox: VecDeque::new(),

@@ -5,6 +5,7 @@
 //! they are (`greeting`), it is a [`link`], over which endpoints meet (`pairing`). When a process ends, the kernel
 //! closes its sockets: by that its peers learn of it.
 
+mod attempt;
 mod greeting;
 mod link;
 mod pairing;
@@ -45,8 +46,19 @@ pub(super) enum Command {
     Share { link: LinkId, key: RegionKey, bytes: usize, fd: Arc<OwnedFd> },
     /// The memory of that key is gone, or the share of that key complete.
     Forget { key: RegionKey, links: Vec<LinkId> },
+    /// Links with the process of a node, if it can: [`Event::Tried`] has the result.
+    TryLink { peer: NodeId, incarnation: u64 },
+    /// Breaks the endpoints that have not met their counterparts at a peer.
+    BreakUnmet { peer: NodeId, reason: BreakReason },
     /// The fabric is dropped.
     Shutdown,
+}
+
+/// The result of an attempt to link with the process of a node that has an incarnation. An error is a sentence.
+pub(crate) struct LinkAttempt {
+    pub(crate) peer: NodeId,
+    pub(crate) incarnation: u64,
+    pub(crate) result: Result<(), String>,
 }
 
 /// This side's part of a connection.
@@ -71,6 +83,7 @@ pub(super) enum Event {
     LinkDown {
         link: LinkId,
     },
+    Tried(LinkAttempt),
     Connected(Box<Connected>),
     Broken {
         endpoint: EndpointId,

@@ -53,6 +53,8 @@ impl Thread {
             Command::Forget { key, links } => {
                 links.into_iter().for_each(|link| self.send(link, &Frame::Forget(key), Vec::new()));
             }
+            Command::TryLink { peer, incarnation } => self.try_link(peer, incarnation, Instant::now()),
+            Command::BreakUnmet { peer, reason } => self.pairing.break_unmet(peer, &reason),
             Command::Shutdown => self.stopping = true,
         }
         self.settle();

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::event::PollFlags;
 
-use super::{Command, Event, greeting::Dial, link::ShmLink, pairing::ShmMedium};
+use super::{Command, Event, attempt::Attempt, greeting::Dial, link::ShmLink, pairing::ShmMedium};
 use crate::{
     BreakReason, NodeId,
     control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, PendingPeers, Watched},
@@ -48,6 +48,7 @@ pub(super) struct Thread {
     pub(super) connections_refused: Arc<AtomicU64>,
     pub(super) log: LogLimit,
     pub(super) dials: BTreeMap<NodeId, Dial>,
+    pub(super) attempts: BTreeMap<NodeId, Attempt>,
     pub(super) links: BTreeMap<LinkId, ShmLink>,
     pub(super) pairing: Pairing<ShmMedium>,
     next_link: u64,
@@ -84,6 +85,7 @@ impl Thread {
             connections_refused,
             log: LogLimit::new(LOG_SPELL),
             dials: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             links: BTreeMap::new(),
             pairing: Pairing::new(),
             next_link: 0,
@@ -105,6 +107,7 @@ impl Thread {
             let now = Instant::now();
             self.accept_again = self.accept_again.filter(|at| *at > now);
             self.expire_pending_peers(now);
+            self.expire_attempts(now);
             self.dial_due(now);
             self.drop_failed();
             self.events.flush();
@@ -139,7 +142,8 @@ impl Thread {
     /// The time at which something is due even if nothing becomes ready.
     fn deadline(&self) -> Option<Instant> {
         let dials = self.dials.values().map(|dial| dial.socket.as_ref().map_or(dial.next, |(_, deadline)| *deadline));
-        dials.chain(self.pending_peers.deadline()).chain(self.accept_again).min()
+        let attempts = self.attempts.values().map(|attempt| attempt.deadline);
+        dials.chain(attempts).chain(self.pending_peers.deadline()).chain(self.accept_again).min()
     }
 
     fn serve(&mut self, ready: Ready, flags: PollFlags) {
@@ -166,11 +170,19 @@ impl Thread {
         self.next_link += 1;
         let id = LinkId(self.next_link);
         tracing::debug!(%peer, incarnation, "linked");
-        self.links.insert(id, ShmLink::new(id, peer, socket));
+        self.links.insert(id, ShmLink::new(id, peer, incarnation, socket));
         self.dials.remove(&peer);
         self.events.send(Event::LinkUp { link: id, node: peer, bell });
         self.pairing.link_up(id, peer, self.dials_to(peer));
         self.settle();
+        if self.is_other_process(peer, incarnation) {
+            // This process does not end.
+            if let Some(link) = self.links.get_mut(&id) {
+                link.send(&Frame::Goodbye, Vec::new());
+            }
+            self.link_down(id, &BreakReason::PeerClosed);
+            self.dials.insert(peer, Dial::later(Instant::now()));
+        }
     }
 
     /// Reads the packets that a peer has sent.
