@@ -118,6 +118,16 @@ pub enum ControlError {
     },
 }
 
+impl ControlError {
+    /// Returns the reason, in a sentence, if the caller's certificate does not permit the service.
+    pub fn denied(&self) -> Option<&str> {
+        match self {
+            ControlError::Dial(DialError::Denied { why, .. }) => Some(why),
+            _ => None,
+        }
+    }
+}
+
 fn whom(node: &Option<NodeId>) -> String {
     node.map_or_else(|| "the node that was called".to_owned(), |node| node.to_string())
 }

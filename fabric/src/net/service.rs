@@ -327,6 +327,16 @@ pub enum DialError {
         /// The reason, a sentence.
         why: String,
     },
+    /// The certificate of this process does not permit the call. No other node of the cluster would take it.
+    #[error("{address} refused the connection: {why}")]
+    Denied {
+        /// The address of the node.
+        address: SocketAddr,
+        /// The service.
+        service: ServiceId,
+        /// The reason, a sentence.
+        why: String,
+    },
     /// The node would talk to this one, and has no such service, or no room for another stream of it.
     #[error("{address} does not offer {service} now, or too many wait for it")]
     NoService {
@@ -376,6 +386,9 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
             Err(Failure::Refused(why)) => {
                 return Err(DialError::Refused { address: *address, service: dial.service, why });
             }
+            Err(Failure::Denied) => {
+                return Err(DialError::Denied { address: *address, service: dial.service, why: denial(dial) });
+            }
             Err(Failure::NoService) => {
                 return Err(DialError::NoService { address: *address, service: dial.service });
             }
@@ -387,6 +400,7 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
 
 enum Failure {
     Refused(String),
+    Denied,
     NoService,
     Other(String),
 }
@@ -451,7 +465,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                         || format!("{whom} refuses the connection, for a reason that does not apply to this call");
                     return Err(match why {
                         Refusal::NoService => Failure::NoService,
-                        Refusal::Denied => Failure::Refused(denial(dial)),
+                        Refusal::Denied => Failure::Denied,
                         Refusal::Version | Refusal::Cluster => Failure::Refused(
                             mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))
                                 .unwrap_or_else(other),

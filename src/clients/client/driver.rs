@@ -182,7 +182,12 @@ impl Threads {
             // The send fails only if the client has ended.
             let _ = events.send(match caller.dial(&contact, Service::Clients, ATTEMPT) {
                 Ok(stream) => DriverEvent::Connected(attempt, Box::new(stream)),
-                Err(error) => DriverEvent::Broken(attempt, error.to_string()),
+                Err(error) => match error.denied() {
+                    Some(why) => {
+                        DriverEvent::Heard(attempt, ToClient::Denied { only_commands: false, why: why.to_owned() })
+                    }
+                    None => DriverEvent::Broken(attempt, error.to_string()),
+                },
             });
         };
         if let Err(error) = thread::Builder::new().name("squall-client-d".to_owned()).spawn(connect) {

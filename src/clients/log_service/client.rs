@@ -217,7 +217,8 @@ impl LogClient {
                     trimmed = Some(trimmed.map_or(first, |least| least.min(first)));
                 }
                 Ok(answer) => return Ok(answer),
-                Err(why) => trouble = why,
+                Err(Trouble::Denied(why)) => return Err(LogError::Denied { why }),
+                Err(Trouble::Passing(why)) => trouble = why,
             }
             self.link = None;
             let pause = self.contacts.fail();
@@ -237,7 +238,7 @@ impl LogClient {
         &mut self,
         request: &LogServiceRequest,
         patience: Duration,
-    ) -> Result<(NodeId, LogServiceReply), String> {
+    ) -> Result<(NodeId, LogServiceReply), Trouble> {
         // A connection that was idle may have ended long ago, which says nothing about its member.
         // It is dropped if it fails: its answer may still come, and would be taken for that of the next request.
         if let Some(mut link) = self.link.take()
@@ -247,14 +248,31 @@ impl LogClient {
             return Ok(answer);
         }
         let contact = self.contacts.next()?;
-        let mut link = self.caller.dial(&contact, Service::Log, ATTEMPT).map_err(|error| error.to_string())?;
+        let mut link = self.caller.dial(&contact, Service::Log, ATTEMPT).map_err(|error| match error.denied() {
+            Some(why) => Trouble::Denied(why.to_owned()),
+            None => Trouble::Passing(error.to_string()),
+        })?;
         link.writer.set_timeout(Some(ATTEMPT)).map_err(|error| error.to_string())?;
         let hello = LogServiceRequest::Hello { version: VERSION, group: self.group.clone(), shard: self.shard };
         match exchange(&mut link, &hello, ATTEMPT)? {
             (_, LogServiceReply::Welcome(members)) => self.contacts.learn(members),
             refusal => return Ok(refusal),
         }
-        exchange(self.link.insert(link), request, patience)
+        Ok(exchange(self.link.insert(link), request, patience)?)
+    }
+}
+
+/// A reason for which a member was not asked, or did not answer.
+enum Trouble {
+    /// The reader's certificate does not permit it to read logs.
+    Denied(String),
+    /// Another member, or a later attempt, may succeed.
+    Passing(String),
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble::Passing(why)
     }
 }
 

@@ -18,6 +18,12 @@ pub enum LogError {
         /// The last trouble.
         trouble: String,
     },
+    /// The reader's certificate does not permit it to read logs.
+    #[error("the log can't be read: {why}")]
+    Denied {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// A member refuses, and no other would do better.
     #[error("{node} refuses: {why}")]
     Refused {
