@@ -7,8 +7,9 @@ use squall_ordered::Mode;
 use squall_sst::ring;
 
 use super::{
-    Config, ConfigError, GroupConfig, SharedIdentity, ValuePlace,
+    Config, ConfigError, GroupConfig, ValuePlace,
     carrier::Carrier,
+    security::SharedIdentity,
     settings::{GroupSettings, NodeSettings, Setting},
 };
 

@@ -147,9 +147,9 @@
 //! environment, which overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`, or with
 //! addresses as `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together),
 //! `SQUALL_LISTEN` (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`,
-//! `SQUALL_CERTIFICATE`, `SQUALL_KEY`, `SQUALL_CRL`, `SQUALL_DENIED`, `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`,
-//! `SQUALL_RESTART_WAIT_MS`, `SQUALL_SCRUB_BYTES_PER_SECOND`, `SQUALL_SIGN_LOG`, `SQUALL_CLOCK_LIMIT_MS`,
-//! `SQUALL_READ_LEASE_MS`, `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
+//! `SQUALL_CERTIFICATE`, `SQUALL_KEY`, `SQUALL_CRL`, `SQUALL_DENIED`, `SQUALL_FORMATION_TIMEOUT_MS`,
+//! `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_RESTART_WAIT_MS`, `SQUALL_SCRUB_BYTES_PER_SECOND`, `SQUALL_SIGN_LOG`,
+//! `SQUALL_CLOCK_LIMIT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
 //! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`),
 //! `SQUALL_STORAGE`, `SQUALL_RACK`, `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`,
 //! `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
@@ -178,12 +178,12 @@ mod shard;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use squall_fabric::{NodeId, net::Identity, sync::Lock};
+use squall_fabric::NodeId;
 use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
-use self::{carrier::Carrier, membership::Membership, network::Network};
+use self::{carrier::Carrier, membership::Membership, network::Network, security::SharedIdentity};
 
 pub use squall_fabric::name::{NameError, check_name};
 pub use squall_runtime::Spin;
@@ -259,19 +259,6 @@ pub struct Config {
     groups: BTreeMap<String, GroupConfig>,
     identity: SharedIdentity,
 }
-
-/// The keys of a configuration, once they were read: all that are clones of one configuration use the same, and so
-/// change them together. It is no part of what the configuration says.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharedIdentity(pub(crate) Arc<Lock<Option<Identity>>>);
-
-impl PartialEq for SharedIdentity {
-    fn eq(&self, _: &SharedIdentity) -> bool {
-        true
-    }
-}
-
-impl Eq for SharedIdentity {}
 
 /// A group's configuration. All members must have the same, except for `max_waiting`, `snapshot_bytes` and `retain`.
 #[derive(Clone, Debug, PartialEq, Eq)]

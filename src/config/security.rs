@@ -1,6 +1,9 @@
 //! The protection of a node's port.
 
+use std::sync::Arc;
+
 pub use squall_fabric::net::KeyFiles;
+use squall_fabric::{net::Identity, sync::Lock};
 
 /// The protection of a node's port, on networks. Shared memory is protected by the system: see [`squall_fabric::shm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,3 +24,16 @@ pub(super) enum Protection {
     None,
     Tls,
 }
+
+/// The keys of a configuration, once they were read: all that are clones of one configuration use the same, and so
+/// change them together. It is no part of what the configuration says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedIdentity(pub(crate) Arc<Lock<Option<Identity>>>);
+
+impl PartialEq for SharedIdentity {
+    fn eq(&self, _: &SharedIdentity) -> bool {
+        true
+    }
+}
+
+impl Eq for SharedIdentity {}

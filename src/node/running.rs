@@ -68,7 +68,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// A sentence, if the node has no keys, or if those that are there can't be used: it goes on with those that it has.
+    /// A sentence, if the node has no keys, or if those in the files can't be used: it goes on with those that it has.
     pub fn reload_keys(&self) -> Result<(), String> {
         reload_keys(self.operator.keys.as_ref())
     }

@@ -65,8 +65,8 @@ impl ProtectionArgs {
     }
 }
 
-/// Reads the keys of an owner from a directory. If none is named, it is the only one of the first of these roles that has
-/// keys there. `option` is the option that names an owner.
+/// Reads the keys of an owner from a directory. If none is named, it is the only owner of the first of these roles that
+/// has keys there. `option` is the option that names an owner.
 pub(crate) fn identity(
     directory: &Path,
     owner: Option<Principal>,

@@ -170,14 +170,19 @@ impl Thread {
         let _ = channel.flush();
     }
 
+    /// The rights of a connection's other end, which calls itself `peer`. Fails if its certificate is another's.
+    fn access_of(&self, pending: &PendingPeer, peer: NodeId) -> Result<CallerAccess, TlsError> {
+        let Some(session) = pending.connection.channel.pipe.session() else { return Ok(CallerAccess::unchecked()) };
+        let principal = session.verify_peer(&self.config.cluster, peer)?;
+        Ok(CallerAccess::new(principal, self.config.node, Arc::clone(&self.counters.denials)))
+    }
+
     /// Decides about a connection whose other end has introduced itself.
     fn judge(&mut self, pending: PendingPeer, hello: Hello) {
         let from = pending.from;
         let peer = hello.from;
-        let principal = pending.connection.channel.pipe.session();
-        let principal = principal.map(|session| session.verify_peer(&self.config.cluster, peer)).transpose();
-        let principal = match principal {
-            Ok(principal) => principal,
+        let access = match self.access_of(&pending, peer) {
+            Ok(access) => access,
             Err(error) => return self.refuse_connection(from, RefusalKind::Certificate, &error.to_string()),
         };
         let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
@@ -206,9 +211,6 @@ impl Thread {
         if rest.to != Some(self.config.node) && !anyone {
             return self.refuse(pending, RefusalKind::OtherNode, Refusal::Node, "it looks for another node");
         }
-        let access = principal.map_or_else(CallerAccess::unchecked, |principal| {
-            CallerAccess::new(principal, self.config.node, Arc::clone(&self.counters.denials))
-        });
         if !matches!(rest.service, Service::Application(_)) && access.check(Call::Link, None).is_err() {
             return self.deny(pending);
         }
@@ -231,27 +233,36 @@ impl Thread {
                 }
             }
             Service::Application(service) => {
-                let service = ServiceId(service);
-                let Some(taker) = self.services.get(&service).filter(|taker| !taker.is_full()).cloned() else {
-                    let why = format!(
-                        "{peer} asks for {service}, which this node does not offer now, or too many wait for it"
-                    );
-                    return self.refuse(pending, RefusalKind::NoService, Refusal::NoService, &why);
-                };
-                if access.check_service(service).is_err() {
-                    return self.deny(pending);
-                }
-                let Some(channel) = self.admit(pending, peer, self.incarnation, rest.nonce) else { return };
-                let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
-                match ServiceStream::new((peer, access), socket, tls, early) {
-                    Ok(stream) => {
-                        stream.end_with_certificate(&self.config.security);
-                        // Only this thread fills it. If the receiver is gone, the peer reads an end.
-                        drop(taker.try_send(stream));
-                    }
-                    Err(error) => self.refuse_connection(from, RefusalKind::Left, &error.to_string()),
-                }
+                self.answer_service(pending, (peer, access), ServiceId(service), rest.nonce)
             }
+        }
+    }
+
+    /// Hands a connection to the taker of a service, if the caller may have it.
+    fn answer_service(
+        &mut self,
+        pending: PendingPeer,
+        (peer, access): (NodeId, CallerAccess),
+        service: ServiceId,
+        nonce: Nonce,
+    ) {
+        let from = pending.from;
+        let Some(taker) = self.services.get(&service).filter(|taker| !taker.is_full()).cloned() else {
+            let why = format!("{peer} asks for {service}, which this node does not offer now, or too many wait for it");
+            return self.refuse(pending, RefusalKind::NoService, Refusal::NoService, &why);
+        };
+        if access.check_service(service).is_err() {
+            return self.deny(pending);
+        }
+        let Some(channel) = self.admit(pending, peer, self.incarnation, nonce) else { return };
+        let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
+        match ServiceStream::new((peer, access), socket, tls, early) {
+            Ok(stream) => {
+                stream.end_with_certificate(&self.config.security);
+                // Only this thread fills it. If the receiver is gone, the peer reads an end.
+                drop(taker.try_send(stream));
+            }
+            Err(error) => self.refuse_connection(from, RefusalKind::Left, &error.to_string()),
         }
     }
 

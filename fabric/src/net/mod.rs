@@ -36,6 +36,7 @@ mod plane;
 mod principal;
 mod revoked;
 mod service;
+mod service_dial;
 mod socket;
 mod stats;
 #[cfg(test)]
@@ -60,9 +61,8 @@ pub use config::{CLUSTER_BYTES, NetConfig, NetError, Security};
 pub use identity::{Expiry, Identity, IdentityError, KeyFiles};
 pub(crate) use plane::{Command, Connect, DataStream, Event, Paired, Plane};
 pub use principal::{ClientRights, OwnerNameError, Principal, Role, certificate_name, check_owner_name};
-pub use service::{
-    DialError, ServiceDial, ServiceHangUp, ServiceId, ServiceReader, ServiceStream, ServiceWriter, dial_service,
-};
+pub use service::{ServiceHangUp, ServiceId, ServiceReader, ServiceStream, ServiceWriter};
+pub use service_dial::{DialError, ServiceDial, dial_service};
 pub use stats::{NetStats, PortMonitor, RefusalStats};
 pub(crate) use tls::Session;
 

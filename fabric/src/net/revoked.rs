@@ -16,8 +16,8 @@ pub(super) struct Revoked {
 }
 
 impl Revoked {
-    /// Reads serial numbers, one in each line as `squall keys show` writes them; what follows `#` is a comment. An error
-    /// is a sentence.
+    /// Reads serial numbers, one in each line, as `squall keys show` writes them; what follows `#` is a comment. An
+    /// error is a sentence.
     pub(super) fn read_serials(&mut self, text: &str) -> Result<(), String> {
         for (at, line) in text.lines().enumerate() {
             let digits = line.split('#').next().unwrap_or_default().trim().replace(':', "");

@@ -74,8 +74,8 @@ impl Target {
         Target { caller: Caller::on_network(cluster, node, security), contact: DialTarget::at(address) }
     }
 
-    /// Targets the node that a configuration describes, or the node of its cluster that listens at an address, with keys
-    /// of the caller's own.
+    /// Targets the node that a configuration describes, or the node of its cluster that listens at an address, with the
+    /// caller's own keys.
     pub fn of_config_with(config: &Config, address: Option<&Address>, security: Security) -> Target {
         let node = security.node().unwrap_or_else(NodeId::nameless);
         let contact = address.map_or_else(|| config.contact(config.id()), DialTarget::at);
@@ -120,8 +120,8 @@ impl AdminClient {
         self.tell(&Request::Suspect(node))
     }
 
-    /// Makes the node read its keys again. Fails if it has none, or if what it finds can't be used; then it goes on with
-    /// those that it has.
+    /// Makes the node read its keys again. Fails if it has none, or if those in the files can't be used: it goes on
+    /// with those that it has.
     pub fn reload_keys(&mut self) -> Result<(), AdminError> {
         self.tell(&Request::ReloadKeys)
     }

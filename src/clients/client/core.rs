@@ -232,10 +232,8 @@ impl ClientCore {
             }
             ToClient::Rejected { number, why } => {
                 if let Some(sent) = self.sent.remove(&number) {
-                    let error = match sent.copies {
-                        1 => ClientError::Rejected(why),
-                        _ => ClientError::Unknown(why),
-                    };
+                    let is_known = sent.copies == 1;
+                    let error = if is_known { ClientError::Rejected(why) } else { ClientError::Unknown(why) };
                     self.resolve(sent.call, Err(error), out);
                 }
             }
@@ -247,16 +245,20 @@ impl ClientCore {
                 }
             }
             ToClient::Pong => {}
-            ToClient::Denied { only_commands, why } => {
-                self.deny(only_commands, &why, out);
-                if !only_commands {
-                    out.push(ClientEffect::HangUp);
-                    return self.broken(now, why, out);
-                }
-                self.session = ClientSession::Refused(now + MOST_BACK_OFF);
-            }
+            ToClient::Denied { only_commands, why } => return self.denied(now, only_commands, why, out),
         }
         self.tick(now, out);
+    }
+
+    /// Reports that the client's certificate permits it no commands, or nothing.
+    fn denied(&mut self, now: Time, only_commands: bool, why: String, out: &mut Vec<ClientEffect>) {
+        self.deny(only_commands, &why, out);
+        if only_commands {
+            self.session = ClientSession::Refused(now + MOST_BACK_OFF);
+            return self.tick(now, out);
+        }
+        out.push(ClientEffect::HangUp);
+        self.broken(now, why, out);
     }
 
     /// Ends the calls that the client's certificate does not permit: other members would not permit them, either.

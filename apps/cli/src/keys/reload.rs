@@ -5,8 +5,8 @@ use squall_command::{CommandError, say};
 
 use crate::target::TargetArgs;
 
-/// Makes a running node read its keys again. Nodes notice changed files by themselves; this says at once whether the new
-/// ones can be used.
+/// Makes a running node read its keys again. Nodes notice changed files by themselves; this says at once whether the
+/// new ones can be used.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  squall keys reload --config /etc/squall/squall.toml")]
 pub(super) struct ReloadArgs {

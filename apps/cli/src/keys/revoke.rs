@@ -15,8 +15,8 @@ Examples:
   squall keys revoke --dir keys keys/node-3.pem
   squall keys revoke --dir keys --serial 5f0c..
 
-Copy the list to each node, and name it in its configuration as `crl` in `[security]`. Nodes look at it each second: they
-close what the owner of a revoked certificate has open, and let it in no more.")]
+Copy the list to each node, and name it in its configuration as `crl` in `[security]`. Nodes look at it each second:
+they close what the owner of a revoked certificate has open, and let it in no more.")]
 #[group(id = "which", required = true, multiple = true, args = ["file", "serial"])]
 pub(super) struct RevokeArgs {
     /// The directory of the CA, and of the list

@@ -1,6 +1,7 @@
 //! `squall status`: a cluster as one of its nodes, or all of them, see it.
 
 mod fleet;
+mod security;
 mod table;
 mod text;
 

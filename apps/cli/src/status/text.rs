@@ -5,14 +5,17 @@ use std::fmt::{self, Write};
 use squall::{
     AsideStatus, Fetching, LogStatus, RoomLevel, RoomStatus, ScrubStatus,
     admin::{
-        ClientsReport, DeniedReport, HealthReport, KeysReport, MemberReport, NodeCondition, PortReport, RefusedReport,
-        RowReport, ShardCondition, ShardReport, StallReport, StatusReport, TrafficReport, ViewLogReport, WaitReport,
+        ClientsReport, HealthReport, MemberReport, NodeCondition, RowReport, ShardCondition, ShardReport, StallReport,
+        StatusReport, TrafficReport, ViewLogReport, WaitReport,
     },
 };
 use squall_units::show_about_size;
 use time::OffsetDateTime;
 
-use super::table::{health, ids, table, time, traffic};
+use super::{
+    security,
+    table::{health, ids, table, time, traffic},
+};
 
 /// The page.
 pub(super) fn of(report: &StatusReport) -> String {
@@ -85,28 +88,9 @@ fn head(page: &mut String, report: &StatusReport) -> fmt::Result {
         writeln!(page, "clients: {connected} connected; calls {calls_per_second}/s (in total {calls})")?;
     }
     if let Some(keys) = &report.keys {
-        writeln!(page, "{}", self::keys(keys))?;
+        writeln!(page, "{}", security::keys(keys))?;
     }
-    report.port.as_ref().map_or(Ok(()), |port| refusals(page, port))
-}
-
-fn keys(keys: &KeysReport) -> String {
-    let days = keys.certificates.iter().map(|certificate| certificate.left_s.div_euclid(86_400)).min();
-    let good = days.map_or(String::new(), |days| format!(", good for {days} days"));
-    let problem = keys.problem.as_ref().map_or(String::new(), |why| format!("; NEW KEYS ARE NOT USED: {why}"));
-    format!("keys: those of {}{good}{problem}", keys.owner)
-}
-
-/// Writes the refusals, if there were any.
-fn refusals(page: &mut String, port: &PortReport) -> fmt::Result {
-    let refused: Vec<_> =
-        port.refused.iter().map(|RefusedReport { reason, count }| format!("{reason} {count}")).collect();
-    if !refused.is_empty() {
-        writeln!(page, "connections refused: {}", refused.join(", "))?;
-    }
-    let denied = port.denied.iter().map(|DeniedReport { role, call, count }| format!("{call} to {role}s {count}"));
-    let denied: Vec<_> = denied.collect();
-    if denied.is_empty() { Ok(()) } else { writeln!(page, "calls not permitted: {}", denied.join(", ")) }
+    report.port.as_ref().map_or(Ok(()), |port| security::refusals(page, port))
 }
 
 fn shard(page: &mut String, shard: &ShardReport) -> fmt::Result {
@@ -297,7 +281,7 @@ fn view_log(log: &ViewLogReport) -> String {
 pub(super) mod tests {
     use squall::{
         NodeId,
-        admin::{CandidateReport, CertificateReport, WaitsFor},
+        admin::{CandidateReport, CertificateReport, DeniedReport, KeysReport, PortReport, RefusedReport, WaitsFor},
     };
 
     use super::*;

@@ -8,7 +8,7 @@ use squall_membership::{ClusterId, Incarnation, Member, ViewEvent};
 use super::{Agent, Input, MANY};
 use crate::{
     types::Types,
-    wire::{Addressee, Body, Contact, Envelope, Here, Wants},
+    wire::{Addressee, Body, Contact, Envelope, Hello, Here, Wants},
 };
 
 /// The time for which nodes that were heard are remembered, if there is room for few.
@@ -59,26 +59,7 @@ impl<C: Types> Agent<C> {
             return self.on_message_of_other_life(sender, cluster, mine.cmp(&cluster), body);
         }
         match body {
-            Body::Hello(hello) => {
-                self.learn_founders(from, &hello);
-                let here = match self.mismatch(from, &hello) {
-                    Some(why) => self.turn_away(&sender, why),
-                    None => {
-                        let asks = sender.clone();
-                        match hello.wants {
-                            Wants::News => {}
-                            _ if only_votes && hello.wants != Wants::Witness => {
-                                tracing::warn!(%from, "a witness asks for more than a vote");
-                                return;
-                            }
-                            Wants::Force(epoch) => self.yield_to(&sender, epoch),
-                            wants => self.on_hello(sender, wants == Wants::Found, wants == Wants::Witness),
-                        }
-                        self.whereabouts(&asks)
-                    }
-                };
-                self.reply(&asker, here);
-            }
+            Body::Hello(hello) => self.answer_hello(sender, only_votes, &hello, &asker),
             Body::Here { here, .. } => self.on_here(&sender, cluster, here),
             Body::Call { call, .. } if !call.is_of(sender.voter) => {
                 tracing::warn!(%from, "a call of the view log in the name of another node");
@@ -109,6 +90,27 @@ impl<C: Types> Agent<C> {
             }
             Body::Call { .. } => {}
         }
+    }
+
+    fn answer_hello(&mut self, sender: Member, only_votes: bool, hello: &Hello, asker: &Asker) {
+        if only_votes && !matches!(hello.wants, Wants::Witness | Wants::News) {
+            tracing::warn!(from = %sender.node, "a witness asks for more than a vote");
+            return;
+        }
+        self.learn_founders(sender.node, hello);
+        let here = match self.mismatch(sender.node, hello) {
+            Some(why) => self.turn_away(&sender, why),
+            None => {
+                let asks = sender.clone();
+                match hello.wants {
+                    Wants::News => {}
+                    Wants::Force(epoch) => self.yield_to(&sender, epoch),
+                    wants => self.on_hello(sender, wants == Wants::Found, wants == Wants::Witness),
+                }
+                self.whereabouts(&asks)
+            }
+        };
+        self.reply(asker, here);
     }
 
     fn on_farewell(&mut self, sender: &Member) {
