@@ -148,7 +148,7 @@ fn keys_that_can_t_be_used_are_refused_with_a_remedy() {
     let world = World::new();
     let push = |protection: &[String]| world.push_to("127.0.0.1:1", protection);
     assert_refused(&push(&world.keys("keys", 4)), 2, &["node-4.key", "squall keys add"]);
-    assert_refused(&push(&world.keys("keys", 1)[..2]), 2, &["keys of several nodes", "--node"]);
+    assert_refused(&push(&world.keys("keys", 1)[..2]), 2, &["keys of several owners", "--node"]);
     assert_refused(&push(&world.keys("nowhere", 1)[..2]), 2, &["nowhere", "can't be read"]);
     world.make_keys("bank", "bank");
     assert_refused(&push(&world.keys("bank", 1)), 1, &["not for cluster \"cp\"", "squall keys add"]);

@@ -342,7 +342,9 @@ fn made_up(empty: StatusReport) -> Vec<StatusReport> {
     };
     let rooms = [(RoomLevel::Ample, None), (RoomLevel::Little, Some(60)), (RoomLevel::Short, None)];
     let rooms = rooms.map(|(level, lasts_s)| StatusReport { room: Some(room(level, lasts_s)), ..full.clone() });
-    [of(&nothing), of(&full), Vec::from(rooms)].concat()
+    let good_keys = full.keys.clone().map(|keys| KeysReport { problem: None, ..keys });
+    let good_keys = StatusReport { keys: good_keys, ..full.clone() };
+    [of(&nothing), of(&full), Vec::from(rooms), vec![good_keys]].concat()
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn only_owner(directory: &Path, roles: &[Role], option: &str) -> Result<Principa
             (None, _) => {}
             (Some(_), Some(_)) => {
                 return Err(format!(
-                    "{shown} has keys of several {role}s: say with {option} which of them this side is"
+                    "{shown} has keys of several owners: say with {option} which of them this side is"
                 ));
             }
         }

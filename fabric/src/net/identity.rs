@@ -87,7 +87,7 @@ impl KeyFiles {
     }
 
     /// The state of each file, by which a change shows.
-    fn stamp(&self) -> Vec<Option<Stamp>> {
+    fn stamps(&self) -> Stamps {
         let three = [&self.ca, &self.certificate, &self.key].into_iter();
         let all = three.chain(&self.crl).chain(&self.denied);
         all.map(|path| fs::metadata(path).ok().map(|file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec())))
@@ -95,8 +95,8 @@ impl KeyFiles {
     }
 }
 
-/// A file's number, size and time of change.
-type Stamp = (u64, u64, i64, i64);
+/// The number, size and time of change of each file; None for one that is not there.
+type Stamps = Vec<Option<(u64, u64, i64, i64)>>;
 
 /// A connection that ends when the certificate of its peer is revoked.
 pub(super) trait Revocable: Send + Sync {
@@ -117,6 +117,8 @@ struct IdentityShared {
     node: NodeId,
     files: Option<KeyFiles>,
     credentials: Lock<Arc<Credentials>>,
+    /// The state of the files when these credentials were read.
+    stamps: Lock<Stamps>,
     /// Held while the files are read, which may take as long as a disk does.
     reading: Lock<()>,
     /// The reason for which the files that are there now are not used.
@@ -130,8 +132,11 @@ impl Identity {
     /// Reads keys from files. Fails if a file can't be read, if the key can be read by other users, or if the texts are
     /// malformed, do not belong together, or are not valid now.
     pub fn load(files: &KeyFiles) -> Result<Identity, IdentityError> {
+        let stamps = files.stamps();
         let credentials = Credentials::parse(&files.read()?, UnixTime::now())?;
-        Ok(Identity::new(credentials, Some(files.clone())))
+        let identity = Identity::new(credentials, Some(files.clone()));
+        *identity.0.stamps.lock() = stamps;
+        Ok(identity)
     }
 
     /// Parses PEM texts, as [`load`](Identity::load) does files, and fails as it does.
@@ -165,6 +170,7 @@ impl Identity {
             label: credentials.label.clone(),
             files,
             credentials: Lock::new(Arc::new(credentials)),
+            stamps: Lock::default(),
             reading: Lock::default(),
             problem: Lock::default(),
             connections: Lock::default(),
@@ -205,6 +211,8 @@ impl Identity {
         let shared = &self.0;
         let Some(files) = &shared.files else { return Ok(()) };
         let reading = shared.reading.lock();
+        // Taken before: a change meanwhile shows later.
+        let stamps = files.stamps();
         let read = files.read().and_then(|texts| {
             let found = Credentials::parse(&texts, UnixTime::now())?;
             if (found.principal.label(), &found.label) != (shared.principal.label(), &shared.label) {
@@ -216,6 +224,7 @@ impl Identity {
         *shared.problem.lock() = read.as_ref().err().cloned();
         let credentials = Arc::new(read?);
         *shared.credentials.lock() = Arc::clone(&credentials);
+        *shared.stamps.lock() = stamps;
         drop(reading);
         shared.end_revoked(&credentials.revoked);
         Ok(())
@@ -229,7 +238,7 @@ impl Identity {
         let (stop, stopped) = bounded(0);
         let shared = Arc::downgrade(&self.0);
         let look = move || {
-            let mut watched = FileWatch { seen: files.stamp(), files, shared, is_read: true, warned: None };
+            let mut watched = FileWatch { files, shared, failed: None, refused: None, warned: None };
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && watched.look() {}
         };
         match std::thread::Builder::new().name("squall-keys".to_owned()).spawn(look) {
@@ -274,9 +283,10 @@ impl IdentityShared {
 struct FileWatch {
     files: KeyFiles,
     shared: Weak<IdentityShared>,
-    seen: Vec<Option<Stamp>>,
-    /// Whether what was seen is used, or was complained of.
-    is_read: bool,
+    /// The state that could not be used when it was seen first: several files change one after the other.
+    failed: Option<Stamps>,
+    /// The state of which the log has said that it can't be used.
+    refused: Option<Stamps>,
     /// The time of the last warning that something expires.
     warned: Option<Instant>,
 }
@@ -289,24 +299,18 @@ impl FileWatch {
             let Some(shared) = self.shared.upgrade() else { return false };
             Identity(shared).warn_of_ends();
         }
-        let stamp = self.files.stamp();
-        let is_new = stamp != self.seen;
-        self.seen = stamp;
-        if !is_new && self.is_read {
-            return self.shared.strong_count() > 0;
-        }
+        let stamps = self.files.stamps();
         let Some(shared) = self.shared.upgrade() else { return false };
+        if stamps == *shared.stamps.lock() || self.refused.as_ref() == Some(&stamps) {
+            return true;
+        }
         let identity = Identity(shared);
         match identity.reload() {
-            Ok(()) => {
-                tracing::info!(owner = %identity.principal(), "the keys were read again");
-                self.is_read = true;
-            }
-            // Several files change one after the other.
-            Err(_) if is_new => self.is_read = false,
+            Ok(()) => tracing::info!(owner = %identity.principal(), "the keys were read again"),
+            Err(_) if self.failed.as_ref() != Some(&stamps) => self.failed = Some(stamps),
             Err(error) => {
                 tracing::error!(%error, "the new keys can't be used, and the old ones stay in use");
-                self.is_read = true;
+                self.refused = Some(stamps);
             }
         }
         true

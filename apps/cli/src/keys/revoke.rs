@@ -13,7 +13,7 @@ use super::show::hex;
 #[command(after_help = "\
 Examples:
   squall keys revoke --dir keys keys/node-3.pem
-  squall keys revoke --dir keys --serial 5f0c..
+  squall keys revoke --dir keys --serial 5f0cd1e2
 
 Copy the list to each node, and name it in its configuration as `crl` in `[security]`. Nodes look at it each second:
 they close what the owner of a revoked certificate has open, and let it in no more.")]

@@ -128,7 +128,7 @@ mod tests {
         assert!(validity(certificate, until + 2 * 86_400).contains(", 2 days ago: renew it"));
         assert!(validity(certificate, 0).starts_with("not yet good"));
         let [certificate] = &describe(authority.certificate()).unwrap()[..] else { panic!("one certificate") };
-        assert!(sentence(certificate).starts_with("the CA of cluster \"bank\", good until "));
+        assert!(sentence(certificate).starts_with("the CA of cluster \"bank\", serial "));
         let said = validity(certificate, certificate.until.unix_timestamp());
         assert!(said.contains("keys init --force") && said.contains("keys add --force"), "{said}");
     }
