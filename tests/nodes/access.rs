@@ -305,10 +305,9 @@ fn a_ca_and_all_keys_are_replaced_under_load_and_no_call_fails() {
         let take_new = |owner: &Principal| {
             new.issue(owner.clone(), 30).and_then(|keys| keys.save(&world.files(owner), true)).expect("keys");
         };
-        let steps: [&dyn Fn(&Principal); 3] =
-            [&|owner| trust(&world.files(owner), &[&world.authority, &new]), &take_new, &|owner| {
-                trust(&world.files(owner), &[&new])
-            }];
+        let trust_both = |owner: &Principal| trust(&world.files(owner), &[&world.authority, &new]);
+        let trust_new = |owner: &Principal| trust(&world.files(owner), &[&new]);
+        let steps: [&dyn Fn(&Principal); 3] = [&trust_both, &take_new, &trust_new];
         for step in steps {
             owners.iter().for_each(step);
             nodes.iter().for_each(|(node, _)| node.reload_keys().expect("the new keys are good"));

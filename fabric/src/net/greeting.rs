@@ -233,7 +233,7 @@ impl Thread {
                 }
             }
             Service::Application(service) => {
-                self.answer_service(pending, (peer, access), ServiceId(service), rest.nonce)
+                self.answer_service(pending, (peer, access), ServiceId(service), rest.nonce);
             }
         }
     }

@@ -89,7 +89,7 @@ fn look_at_signing(area: &mut Area, config: &Config) {
 fn look_at_keys(area: &mut Area, config: &Config) {
     match config.security() {
         Security::LoopbackOnly => {
-            area.good("without keys, only processes of this user on this host can reach the node")
+            area.good("without keys, only processes of this user on this host can reach the node");
         }
         Security::None => area.warn(
             "security = \"none\": every program that reaches the node's port can join, read and write",

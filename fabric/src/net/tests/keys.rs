@@ -67,6 +67,9 @@ fn member(id: u32) -> Principal {
     Principal::Member(NodeId(id))
 }
 
+/// A test of an error.
+type IsError = fn(&IdentityError) -> bool;
+
 /// Calls a service of a node, which hands out the stream if it takes it.
 fn call(
     node: &Node,
@@ -150,10 +153,10 @@ fn keys_and_ca_change_while_links_and_streams_stay() {
     let streams = b.net.take_service(ServiceId::STATE);
     let mut stream = call(&b, &first, ServiceId::STATE, &streams).unwrap();
     // Both are trusted everywhere before the first shows the new one.
-    let steps: [&dyn Fn(usize); 3] =
-        [&|at| files[at].trust(&[&old, &new]), &|at| files[at].take(&new.issue_to(&member(at as u32 + 1))), &|at| {
-            files[at].trust(&[&new])
-        }];
+    let trust_both = |at: usize| files[at].trust(&[&old, &new]);
+    let take_new = |at: usize| files[at].take(&new.issue_to(&member(at as u32 + 1)));
+    let trust_new = |at: usize| files[at].trust(&[&new]);
+    let steps: [&dyn Fn(usize); 3] = [&trust_both, &take_new, &trust_new];
     for step in steps {
         for (at, identity) in [&first, &second].into_iter().enumerate() {
             step(at);
@@ -212,11 +215,11 @@ fn changed_files_are_noticed_and_bad_ones_leave_the_old_keys_in_use() {
     let streams = server.net.take_service(ServiceId::STATE);
     let peer = ca.identity(2);
 
-    let bad: [(&dyn Fn(), &dyn Fn(&IdentityError) -> bool); 4] = [
-        (&|| files.take(&other.issue_to(&member(1))), &|error| matches!(error, IdentityError::OtherCa { .. })),
-        (&|| files.take(&ca.issue_to(&member(3))), &|error| matches!(error, IdentityError::OtherOwner { .. })),
-        (&|| _ = files.write("own.key", ""), &|error| matches!(error, IdentityError::NoKey { .. })),
-        (&|| fs::remove_file(&files.paths.ca).unwrap(), &|error| matches!(error, IdentityError::Read { .. })),
+    let bad: [(&dyn Fn(), IsError); 4] = [
+        (&|| files.take(&other.issue_to(&member(1))), |error| matches!(error, IdentityError::OtherCa { .. })),
+        (&|| files.take(&ca.issue_to(&member(3))), |error| matches!(error, IdentityError::OtherOwner { .. })),
+        (&|| _ = files.write("own.key", ""), |error| matches!(error, IdentityError::NoKey { .. })),
+        (&|| fs::remove_file(&files.paths.ca).unwrap(), |error| matches!(error, IdentityError::Read { .. })),
     ];
     for (damage, is_it) in bad {
         damage();

@@ -65,7 +65,7 @@ fn a_process_of_another_user_gets_no_challenge_without_keys() {
 fn a_process_of_another_user_gets_no_hello_without_keys() {
     if std::env::var_os(ROLE).is_some() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        println!("{}", listener.local_addr().unwrap());
+        writeln!(std::io::stdout(), "{}", listener.local_addr().unwrap()).unwrap();
         loop {
             let (socket, _) = listener.accept().unwrap();
             let mut bare = Bare { socket, pipe: Pipe::plain() };
