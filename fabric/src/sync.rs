@@ -4,7 +4,7 @@
 //! applications.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, WaitTimeoutResult},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, WaitTimeoutResult},
     time::Duration,
 };
 
@@ -20,6 +20,15 @@ impl<T> Lock<T> {
 }
 
 impl<T: ?Sized> Lock<T> {
+    /// Takes the lock, if no other thread holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Blocks until no other thread holds the lock, and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

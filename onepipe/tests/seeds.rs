@@ -20,6 +20,12 @@ fn a_hundred_seeds() {
     runs(first..first + 100);
 }
 
+/// A rank that was removed, and did not know it, delivered what it sent to itself.
+#[test]
+fn what_a_removed_rank_keeps_to_itself_is_no_fault() {
+    plan::run(164217005383925, None);
+}
+
 /// Run it with `cargo test --release -p squall-onepipe --test all seeds:: -- --ignored`.
 #[test]
 #[ignore = "takes a minute"]

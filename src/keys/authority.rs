@@ -47,11 +47,13 @@ impl Authority {
     pub(super) fn create_until(cluster: &str, until: OffsetDateTime) -> Result<Authority, KeysError> {
         check_name(cluster).map_err(|rule| KeysError::Name { cluster: cluster.to_owned(), rule })?;
         let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = named(cluster);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         (params.not_before, params.not_after) = (until.min(OffsetDateTime::now_utc()) - CLOCKS_DIFFER, until);
         let key = KeyPair::generate()?;
+        params.distinguished_name = named(cluster);
+        // A name of its own: a list of revoked certificates is found by its CA's name, and one CA may follow another.
+        params.distinguished_name.push(DnType::OrganizationalUnitName, unit_of(&key));
         let certificate = params.self_signed(&key)?.pem();
         Ok(Authority { cluster: cluster.to_owned(), certificate, issuer: Issuer::new(params, key), until })
     }
@@ -113,6 +115,12 @@ fn check_names(owner: &Principal) -> Result<(), KeysError> {
         check_name(group).map_err(|rule| KeysError::Group { group: group.clone(), rule })?;
     }
     Ok(())
+}
+
+/// Returns a word that no CA with another key has.
+fn unit_of(key: &KeyPair) -> String {
+    // Behind the byte that says its form, a public key of P-256 is random.
+    key.public_key_raw().iter().skip(1).take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn named(common: &str) -> DistinguishedName {

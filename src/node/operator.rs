@@ -48,7 +48,7 @@ pub(crate) struct Operator {
 /// Reads keys again, if there are any.
 pub(crate) fn reload_keys(keys: Option<&Identity>) -> Result<(), String> {
     let keys = keys.ok_or("it has no keys: nothing protects its port, or it has none")?;
-    keys.reload().map_err(|error| error.to_string())
+    keys.try_reload().map_err(|error| error.to_string())
 }
 
 impl Operator {

@@ -15,7 +15,7 @@ use squall::{
     admin::{AdminClient, StatusReport, Target},
     client::{Client, ClientConfig},
     config::{Backend, Security},
-    keys::{Authority, ClientRights, Files, Principal},
+    keys::{Authority, ClientRights, Files, KeyFiles, Principal},
     log_service::{LogClient, RecordLog},
 };
 use squall_fabric::{
@@ -62,6 +62,8 @@ impl World {
 
     fn issue(&self, owner: Principal) {
         let files = self.files(&owner);
+        // A list that revokes nothing.
+        self.authority.revoke(&files, []).expect("there is room");
         self.authority.issue(owner, 1).and_then(|keys| keys.save(&files, true)).expect("keys");
         fs::write(files.authority_certificate(), self.authority.certificate()).expect("there is room");
     }
@@ -75,7 +77,9 @@ impl World {
         let config = Config::builder(&self.cluster, id).backend(Backend::Tcp);
         let config = (1..).zip(&self.addresses).fold(config, |config, (id, at)| config.addresses(id, [at]));
         let config = config.storage(self.directory.path().join(format!("storage-{id}")));
-        let config = config.security(Security::Tls(self.files(&owner).of(owner)));
+        let files = self.files(&owner);
+        let keys = KeyFiles { crl: Some(files.revocation_list()), ..files.of(owner) };
+        let config = config.security(Security::Tls(keys));
         config.group(GROUP, |group| _ = group.mode(Mode::Durable)).build().expect("the configuration is possible")
     }
 
@@ -305,8 +309,19 @@ fn a_ca_and_all_keys_are_replaced_under_load_and_no_call_fails() {
         let take_new = |owner: &Principal| {
             new.issue(owner.clone(), 30).and_then(|keys| keys.save(&world.files(owner), true)).expect("keys");
         };
-        let trust_both = |owner: &Principal| trust(&world.files(owner), &[&world.authority, &new]);
-        let trust_new = |owner: &Principal| trust(&world.files(owner), &[&new]);
+        let lists = tempfile::tempdir().expect("a directory can be made");
+        let lists = Files::in_directory(lists.path());
+        new.revoke(&lists, []).expect("there is room");
+        let read = |files: &Files| fs::read_to_string(files.revocation_list()).expect("it is there");
+        let trust_both = |owner: &Principal| {
+            let files = world.files(owner);
+            replace(&files.revocation_list(), &(read(&files) + &read(&lists)));
+            trust(&files, &[&world.authority, &new]);
+        };
+        let trust_new = |owner: &Principal| {
+            replace(&world.files(owner).revocation_list(), &read(&lists));
+            trust(&world.files(owner), &[&new]);
+        };
         let steps: [&dyn Fn(&Principal); 3] = [&trust_both, &take_new, &trust_new];
         for step in steps {
             owners.iter().for_each(step);

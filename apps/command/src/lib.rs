@@ -18,7 +18,11 @@ use std::{
 use clap::{Command, Parser};
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-pub use self::{describe::DescribeCommand, signals::stop_on_signals, temporary::TemporaryDirectory};
+pub use self::{
+    describe::DescribeCommand,
+    signals::{note_hangups, stop_on_signals},
+    temporary::TemporaryDirectory,
+};
 
 /// The reason for which a command did not do what was asked: one sentence, with its remedy.
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,11 @@
-//! A flag by which signals end a command.
+//! Flags by which signals reach a command.
 
 use std::{
     io,
     sync::{Arc, atomic::AtomicBool},
 };
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::CommandError;
 
@@ -19,4 +19,12 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CommandError> {
     let registered: io::Result<()> = [SIGINT, SIGTERM].into_iter().try_for_each(|signal| register(signal).map(drop));
     registered.map_err(|error| CommandError::Failed(format!("signals can't be handled: {error}")))?;
     Ok(stop)
+}
+
+/// A flag that SIGHUP sets, which then does not end the process: for commands that serve, and read their keys again.
+pub fn note_hangups() -> Result<Arc<AtomicBool>, CommandError> {
+    let came = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, Arc::clone(&came))
+        .map_err(|error| CommandError::Failed(format!("signals can't be handled: {error}")))?;
+    Ok(came)
 }

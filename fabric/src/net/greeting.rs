@@ -15,6 +15,7 @@ use super::{
     link::NetLink,
     pipe::{Pipe, PipeError},
     plane::DataStream,
+    principal::Principal,
     service::{ServiceId, ServiceStream},
     socket::{Channel, ChannelError},
     stats::RefusalKind,
@@ -194,10 +195,9 @@ impl Thread {
             } else {
                 (RefusalKind::OtherVersion, Refusal::Version)
             };
-            let authenticated = pending.connection.channel.pipe.session().is_some();
             self.refuse(pending, kind, why, &sentence);
-            // Otherwise any process could say so in the peer's name.
-            if authenticated {
+            // Any other process could say so in the peer's name: a client takes its id for itself.
+            if access.principal().is_some_and(|principal| *principal == Principal::Member(peer)) {
                 self.pairing.refuse(peer, sentence, Instant::now());
                 self.settle();
             }

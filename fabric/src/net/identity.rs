@@ -1,10 +1,10 @@
 //! The certificate and key by which a process proves its identity, and their renewal while it runs.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Weak},
+    sync::{Arc, MutexGuard, Weak},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use rustls::{
 
 pub use super::{credentials::Expiry, identity_error::IdentityError};
 use super::{
-    credentials::{Credentials, KeyTexts},
+    credentials::{Credentials, KeyTexts, NamedText},
     principal::{Principal, cluster_label},
     revoked::Revoked,
 };
@@ -28,6 +28,10 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The interval between warnings that a certificate expires.
 const DAY: Duration = Duration::from_hours(24);
+
+/// The interval at which files that could not be used are tried again: a certificate may begin later, and a process may
+/// have been out of descriptors.
+const RETRY: Duration = Duration::from_secs(30);
 
 /// The cipher suites in the order of preference: the first is the fastest one where the processor knows AES.
 pub(super) fn provider() -> Arc<CryptoProvider> {
@@ -64,38 +68,41 @@ impl KeyFiles {
 
     /// Reads the files. A key that other users can read is refused.
     fn read(&self) -> Result<KeyTexts, IdentityError> {
-        let failed = |path: &Path, cause: std::io::Error| IdentityError::Read {
-            path: path.to_owned(),
-            cause: cause.to_string(),
-        };
-        let read = |path: &Path| match fs::read(path) {
-            Ok(text) => Ok((format!("{path:?}"), text)),
-            Err(cause) => Err(failed(path, cause)),
-        };
-        let key = read(&self.key)?;
-        let mode = fs::metadata(&self.key).map_err(|cause| failed(&self.key, cause))?.permissions().mode() & 0o777;
+        let key = read_named(&self.key)?;
+        let mode = fs::metadata(&self.key).map_err(|cause| unreadable(&self.key, &cause))?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(IdentityError::KeyIsOpen { path: self.key.clone(), mode });
         }
-        Ok(KeyTexts {
-            authority: read(&self.ca)?,
-            certificate: read(&self.certificate)?,
-            key,
-            lists: self.crl.as_deref().map(read).transpose()?,
-            serials: self.denied.as_deref().map(read).transpose()?,
-        })
+        let [lists, serials] = self.read_lists()?;
+        let (authority, certificate) = (read_named(&self.ca)?, read_named(&self.certificate)?);
+        Ok(KeyTexts { authority, certificate, key, lists, serials })
+    }
+
+    /// Reads the lists of revoked certificates: that of the CA, and the serial numbers.
+    fn read_lists(&self) -> Result<[Option<NamedText>; 2], IdentityError> {
+        let read = |path: Option<&Path>| path.map(read_named).transpose();
+        Ok([read(self.crl.as_deref())?, read(self.denied.as_deref())?])
     }
 
     /// The state of each file, by which a change shows.
     fn stamps(&self) -> Stamps {
         let three = [&self.ca, &self.certificate, &self.key].into_iter();
         let all = three.chain(&self.crl).chain(&self.denied);
-        all.map(|path| fs::metadata(path).ok().map(|file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec())))
-            .collect()
+        let stamp = |file: fs::Metadata| (file.ino(), file.size(), file.ctime(), file.ctime_nsec());
+        all.map(|path| fs::metadata(path).ok().map(stamp)).collect()
     }
 }
 
-/// The number, size and time of change of each file; None for one that is not there.
+/// Reads a file, with its name in errors.
+fn read_named(path: &Path) -> Result<NamedText, IdentityError> {
+    fs::read(path).map(|text| (format!("{path:?}"), text)).map_err(|cause| unreadable(path, &cause))
+}
+
+fn unreadable(path: &Path, cause: &io::Error) -> IdentityError {
+    IdentityError::Read { path: path.to_owned(), cause: cause.to_string() }
+}
+
+/// The number, size and time of change of each file, changes of its mode included; None for one that is not there.
 type Stamps = Vec<Option<(u64, u64, i64, i64)>>;
 
 /// A connection that ends when the certificate of its peer is revoked.
@@ -117,6 +124,8 @@ struct IdentityShared {
     node: NodeId,
     files: Option<KeyFiles>,
     credentials: Lock<Arc<Credentials>>,
+    /// The texts of these credentials.
+    texts: Lock<KeyTexts>,
     /// The state of the files when these credentials were read.
     stamps: Lock<Stamps>,
     /// Held while the files are read, which may take as long as a disk does.
@@ -133,8 +142,9 @@ impl Identity {
     /// malformed, do not belong together, or are not valid now.
     pub fn load(files: &KeyFiles) -> Result<Identity, IdentityError> {
         let stamps = files.stamps();
-        let credentials = Credentials::parse(&files.read()?, UnixTime::now())?;
-        let identity = Identity::new(credentials, Some(files.clone()));
+        let texts = files.read()?;
+        let credentials = Credentials::parse(&texts, UnixTime::now())?;
+        let identity = Identity::new(credentials, texts, Some(files.clone()));
         *identity.0.stamps.lock() = stamps;
         Ok(identity)
     }
@@ -159,10 +169,10 @@ impl Identity {
             lists: None,
             serials: None,
         };
-        Ok(Identity::new(Credentials::parse(&texts, now)?, None))
+        Ok(Identity::new(Credentials::parse(&texts, now)?, texts, None))
     }
 
-    fn new(credentials: Credentials, files: Option<KeyFiles>) -> Identity {
+    fn new(credentials: Credentials, texts: KeyTexts, files: Option<KeyFiles>) -> Identity {
         let principal = credentials.principal.clone();
         Identity(Arc::new(IdentityShared {
             node: principal.node().unwrap_or_else(NodeId::nameless),
@@ -170,6 +180,7 @@ impl Identity {
             label: credentials.label.clone(),
             files,
             credentials: Lock::new(Arc::new(credentials)),
+            texts: Lock::new(texts),
             stamps: Lock::default(),
             reading: Lock::default(),
             problem: Lock::default(),
@@ -206,11 +217,21 @@ impl Identity {
     /// Reads the files again, for connections from now on. Those that stand go on, except with peers whose certificates
     /// are revoked now. Keys that were given as texts stay as they are.
     ///
-    /// Fails as [`load`](Identity::load) does, or if the keys are another owner's; then all stays as it was.
+    /// Fails as [`load`](Identity::load) does, or if the keys are another owner's. Then the old keys stay in use; what
+    /// the files say of revoked certificates counts all the same, if it can be read.
     pub fn reload(&self) -> Result<(), IdentityError> {
+        self.reload_holding(self.0.reading.lock())
+    }
+
+    /// Reads the files again as [`reload`](Identity::reload) does, for a caller that must not wait for a disk that
+    /// hangs. Fails as that does, or if another thread reads them.
+    pub fn try_reload(&self) -> Result<(), IdentityError> {
+        self.reload_holding(self.0.reading.try_lock().ok_or(IdentityError::BeingRead)?)
+    }
+
+    fn reload_holding(&self, reading: MutexGuard<'_, ()>) -> Result<(), IdentityError> {
         let shared = &self.0;
         let Some(files) = &shared.files else { return Ok(()) };
-        let reading = shared.reading.lock();
         // Taken before: a change meanwhile shows later.
         let stamps = files.stamps();
         let read = files.read().and_then(|texts| {
@@ -219,15 +240,33 @@ impl Identity {
                 let (found, before) = (found.principal.to_string(), shared.principal.to_string());
                 return Err(IdentityError::OtherOwner { what: texts.certificate.0, found, before });
             }
-            Ok(found)
+            Ok((texts, found))
         });
-        *shared.problem.lock() = read.as_ref().err().cloned();
-        let credentials = Arc::new(read?);
-        *shared.credentials.lock() = Arc::clone(&credentials);
-        *shared.stamps.lock() = stamps;
-        drop(reading);
-        shared.end_revoked(&credentials.revoked);
-        Ok(())
+        let (usable, outcome) = match read {
+            Ok(found) => {
+                *shared.stamps.lock() = stamps;
+                (Some(found), Ok(()))
+            }
+            Err(error) => (self.with_new_lists(files), Err(error)),
+        };
+        *shared.problem.lock() = outcome.as_ref().err().cloned();
+        if let Some((texts, credentials)) = usable {
+            let revoked = Arc::clone(&credentials.revoked);
+            *shared.credentials.lock() = Arc::new(credentials);
+            *shared.texts.lock() = texts;
+            drop(reading);
+            shared.end_revoked(&revoked);
+        }
+        outcome
+    }
+
+    /// The keys that are in use, with the lists of revoked certificates that are in the files now; None if these can't
+    /// be used.
+    fn with_new_lists(&self, files: &KeyFiles) -> Option<(KeyTexts, Credentials)> {
+        let [lists, serials] = files.read_lists().ok()?;
+        let texts = KeyTexts { lists, serials, ..self.0.texts.lock().clone() };
+        let credentials = Credentials::parse_lists(&texts).ok()?;
+        Some((texts, credentials))
     }
 
     /// Begins to look at the files each second, on a thread that ends with the last clone, and to
@@ -285,8 +324,8 @@ struct FileWatch {
     shared: Weak<IdentityShared>,
     /// The state that could not be used when it was seen first: several files change one after the other.
     failed: Option<Stamps>,
-    /// The state of which the log has said that it can't be used.
-    refused: Option<Stamps>,
+    /// The state of which the log has said that it can't be used, and the time of the last attempt.
+    refused: Option<(Stamps, Instant)>,
     /// The time of the last warning that something expires.
     warned: Option<Instant>,
 }
@@ -301,7 +340,9 @@ impl FileWatch {
         }
         let stamps = self.files.stamps();
         let Some(shared) = self.shared.upgrade() else { return false };
-        if stamps == *shared.stamps.lock() || self.refused.as_ref() == Some(&stamps) {
+        let is_refused = self.refused.as_ref().is_some_and(|(refused, _)| *refused == stamps);
+        let is_early = self.refused.as_ref().is_some_and(|(_, tried)| tried.elapsed() < RETRY);
+        if stamps == *shared.stamps.lock() || is_refused && is_early {
             return true;
         }
         let identity = Identity(shared);
@@ -309,8 +350,10 @@ impl FileWatch {
             Ok(()) => tracing::info!(owner = %identity.principal(), "the keys were read again"),
             Err(_) if self.failed.as_ref() != Some(&stamps) => self.failed = Some(stamps),
             Err(error) => {
-                tracing::error!(%error, "the new keys can't be used, and the old ones stay in use");
-                self.refused = Some(stamps);
+                if !is_refused {
+                    tracing::error!(%error, "the new keys can't be used, and the old ones stay in use");
+                }
+                self.refused = Some((stamps, Instant::now()));
             }
         }
         true

@@ -79,6 +79,9 @@ pub enum IdentityError {
         /// The fault of the text.
         cause: String,
     },
+    /// Another thread reads the files, and its disk takes its time.
+    #[error("the keys are being read already: ask again, and look at the disk that has them if that goes on")]
+    BeingRead,
     /// The files have another owner's keys than before.
     #[error("{what} is that of {found}, and this process runs as {before}: start it again to run as another")]
     OtherOwner {

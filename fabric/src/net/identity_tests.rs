@@ -45,6 +45,15 @@ fn a_certificate_that_peers_would_refuse_is_refused_at_once() {
 }
 
 #[test]
+fn who_can_not_wait_is_told_that_the_keys_are_being_read() {
+    let identity = Ca::new().identity(1);
+    let reading = identity.0.reading.lock();
+    assert_eq!(identity.try_reload(), Err(IdentityError::BeingRead));
+    drop(reading);
+    assert_eq!(identity.try_reload(), Ok(()));
+}
+
+#[test]
 fn files_are_named_in_errors_and_an_open_key_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let ca = Ca::new();
@@ -57,7 +66,7 @@ fn files_are_named_in_errors_and_an_open_key_is_refused() {
     let missing = load().unwrap_err().to_string();
     assert!(missing.contains(key_path.to_str().unwrap()) && missing.contains("squall keys add"), "{missing}");
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&key_path).unwrap();
-    std::io::Write::write_all(&mut &file, key.as_bytes()).unwrap();
+    io::Write::write_all(&mut &file, key.as_bytes()).unwrap();
     assert_eq!(load().unwrap().node(), NodeId(1));
     file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
     let open = load().unwrap_err().to_string();

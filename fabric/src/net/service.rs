@@ -35,6 +35,11 @@ impl ServiceId {
     pub const CLIENTS: ServiceId = ServiceId(5);
     /// Durable groups' logs, for their readers.
     pub const LOG: ServiceId = ServiceId(6);
+
+    /// Whether only members offer it, so that an answer of a witness is not believed.
+    pub(super) fn is_of_members(self) -> bool {
+        [ServiceId::COPIES, ServiceId::STATE, ServiceId::CLIENTS, ServiceId::LOG].contains(&self)
+    }
 }
 
 impl fmt::Display for ServiceId {

@@ -219,7 +219,10 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
 fn open_pipe(dial: &ServiceDial<'_>) -> Result<Pipe, PipeError> {
     let Security::Tls(identity) = dial.security else { return Ok(Pipe::plain()) };
     let mut out = Vec::new();
-    let wanted = dial.peer.map_or(Wanted::AnyNode, Wanted::Node);
+    let wanted = match dial.service.is_of_members() {
+        true => dial.peer.map_or(Wanted::AnyMember, Wanted::Member),
+        false => dial.peer.map_or(Wanted::AnyNode, Wanted::Node),
+    };
     let handshake = Handshake::dial(identity, wanted, &mut out)?;
     Ok(Pipe::shaking(handshake, out))
 }

@@ -16,7 +16,11 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
-use super::{identity::provider, principal::Principal, revoked::Revoked};
+use super::{
+    identity::provider,
+    principal::{Principal, Role},
+    revoked::Revoked,
+};
 use crate::NodeId;
 
 /// The nodes that a dialer accepts at the other end.
@@ -24,6 +28,8 @@ use crate::NodeId;
 pub(crate) enum Wanted {
     /// A member.
     Member(NodeId),
+    /// Any member.
+    AnyMember,
     /// A node in any role.
     Node(NodeId),
     /// Any node.
@@ -35,6 +41,7 @@ impl Wanted {
     pub(super) fn server_name(self, label: &str) -> Option<ServerName<'static>> {
         let first = match self {
             Wanted::Member(node) => Principal::Member(node).label(),
+            Wanted::AnyMember => "member".to_owned(),
             Wanted::Node(node) => format!("any-{}", node.0),
             Wanted::AnyNode => "any".to_owned(),
         };
@@ -44,8 +51,10 @@ impl Wanted {
     fn of_server_name(name: &ServerName<'_>) -> Option<Wanted> {
         let ServerName::DnsName(name) = name else { return None };
         let (first, _) = name.as_ref().split_once('.')?;
-        if first == "any" {
-            return Some(Wanted::AnyNode);
+        match first {
+            "any" => return Some(Wanted::AnyNode),
+            "member" => return Some(Wanted::AnyMember),
+            _ => {}
         }
         match (first.strip_prefix("any-"), Principal::of_label(first)) {
             (Some(node), _) => Some(Wanted::Node(NodeId(node.parse().ok()?))),
@@ -57,6 +66,7 @@ impl Wanted {
     fn accepts(self, principal: &Principal) -> bool {
         match self {
             Wanted::Member(node) => *principal == Principal::Member(node),
+            Wanted::AnyMember => principal.role() == Role::Member,
             Wanted::Node(node) => principal.node() == Some(node),
             Wanted::AnyNode => principal.node().is_some(),
         }
@@ -186,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_read_back_from_its_server_name() {
-        for wanted in [Wanted::Member(NodeId(7)), Wanted::Node(NodeId(7)), Wanted::AnyNode] {
+        for wanted in [Wanted::Member(NodeId(7)), Wanted::AnyMember, Wanted::Node(NodeId(7)), Wanted::AnyNode] {
             let name = wanted.server_name("c0123456789abcdef").unwrap();
             assert_eq!(Wanted::of_server_name(&name), Some(wanted));
         }
@@ -194,6 +204,7 @@ mod tests {
         let operator = Principal::Operator("alice".into());
         assert!(Wanted::Member(NodeId(7)).accepts(&member) && !Wanted::Member(NodeId(7)).accepts(&witness));
         assert!(Wanted::Node(NodeId(7)).accepts(&witness) && !Wanted::Node(NodeId(8)).accepts(&witness));
+        assert!(Wanted::AnyMember.accepts(&member) && !Wanted::AnyMember.accepts(&witness));
         assert!(Wanted::AnyNode.accepts(&witness) && !Wanted::AnyNode.accepts(&operator));
     }
 }

@@ -254,7 +254,8 @@ impl ClientCore {
     fn denied(&mut self, now: Time, only_commands: bool, why: String, out: &mut Vec<ClientEffect>) {
         self.deny(only_commands, &why, out);
         if only_commands {
-            self.session = ClientSession::Refused(now + MOST_BACK_OFF);
+            // The next command asks again, and is told at once.
+            self.session = ClientSession::None;
             return self.tick(now, out);
         }
         out.push(ClientEffect::HangUp);

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::atomic::Ordering, thread, time::Duration};
 
 use clap::Args;
 use squall::{Mode, Node, log_service::RecordLog};
-use squall_command::{CommandError, say, stop_on_signals};
+use squall_command::{CommandError, note_hangups, say, stop_on_signals};
 
 use crate::target::{load, name};
 
@@ -40,7 +40,7 @@ pub(super) struct ServeArgs {
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
-        let stop = stop_on_signals()?;
+        let (stop, hangup) = (stop_on_signals()?, note_hangups()?);
         let config = load(&self.config, self.id).map_err(CommandError::usage)?;
         let (group, id) = (&self.group, config.id());
         if config.group(group).mode != Mode::Durable {
@@ -66,6 +66,11 @@ impl ServeArgs {
         // Scripts wait for this line.
         say(format_args!("{id} serves the log {group:?} of cluster {cluster:?}; Ctrl-C stops it"));
         while !stop.load(Ordering::Relaxed) {
+            if hangup.swap(false, Ordering::Relaxed)
+                && let Err(error) = node.reload_keys()
+            {
+                eprintln!("squall: {error}");
+            }
             if let Some(reason) = node.end_reason() {
                 return Err(CommandError::Failed(format!("{id} has ended: {reason}")));
             }

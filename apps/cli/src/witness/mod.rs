@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::atomic::Ordering, time::Duration};
 
 use clap::Args;
 use squall::Witness;
-use squall_command::{CommandError, say, stop_on_signals};
+use squall_command::{CommandError, note_hangups, say, stop_on_signals};
 
 use crate::target::load;
 
@@ -34,11 +34,16 @@ pub(crate) struct WitnessArgs {
 
 impl WitnessArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let stop = stop_on_signals()?;
+        let (stop, hangup) = (stop_on_signals()?, note_hangups()?);
         let config = load(&self.config, self.id).map_err(CommandError::usage)?;
         let witness = Witness::start(&config).map_err(CommandError::failed)?;
         say(format_args!("{} is a witness of cluster {:?}", witness.id(), config.cluster()));
         while !stop.load(Ordering::Relaxed) {
+            if hangup.swap(false, Ordering::Relaxed)
+                && let Err(error) = witness.reload_keys()
+            {
+                eprintln!("squall: {error}");
+            }
             if let Some(why) = witness.wait_failed(Duration::from_millis(200)) {
                 return Err(CommandError::Failed(why));
             }

@@ -70,6 +70,9 @@ fn member(id: u32) -> Principal {
 /// A test of an error.
 type IsError = fn(&IdentityError) -> bool;
 
+/// A change of a greeting.
+type Lie = fn(&mut Hello, &mut HelloRest);
+
 /// Calls a service of a node, which hands out the stream if it takes it.
 fn call(
     node: &Node,
@@ -257,4 +260,80 @@ fn a_revocation_list_of_a_stranger_is_refused() {
     let own = fs::read_to_string(&files.paths.certificate).unwrap();
     files.write("list", &ca.revoke(&own));
     assert!(matches!(Identity::load(&files.paths), Err(IdentityError::Revoked { .. })));
+}
+
+#[test]
+fn a_client_speaks_for_no_member() {
+    let ca = Ca::new();
+    let client = ca.identity_of(&Principal::Client("web".into(), ClientRights::default()));
+    let mut b = node(2, &ca.identity(2));
+    let waiting = b.connect(1, 1);
+    // Of another version or cluster, in the name of node 1: endpoints that wait for a member with such keys would end.
+    let lies: [Lie; 2] = [|hello, _| hello.version = 77, |_, rest| rest.cluster = "another".into()];
+    for lie in lies {
+        let answer = Bare::dial_tls(&b, &client).greet(1, 2, lie);
+        assert!(matches!(answer, Greeting::Refuse { .. }), "{answer:?}");
+    }
+    let mut a = node(1, &ca.identity(1));
+    a.knows(&b);
+    let endpoint = a.connect(2, 1);
+    a.paired(endpoint);
+    b.paired(waiting);
+}
+
+#[test]
+fn a_witness_does_not_pass_for_a_member_at_a_service() {
+    let ca = Ca::new();
+    let witness = node(3, &ca.identity_of(&Principal::Witness(NodeId(3))));
+    let caller = ca.identity(1);
+    for (service, is_of_members) in
+        [(ServiceId::CLIENTS, true), (ServiceId::LOG, true), (ServiceId::STATE, true), (ServiceId::VIEW_LOG, false)]
+    {
+        let streams = witness.net.take_service(service);
+        let called = call(&witness, &caller, service, &streams).map(drop);
+        assert_eq!(called.is_err(), is_of_members, "{service}: {called:?}");
+    }
+}
+
+#[test]
+fn what_is_revoked_counts_though_the_own_keys_can_not_be_used() {
+    let ca = Ca::new();
+    let pair = ca.issue_to(&member(1));
+    let files = Folder::new(&[&ca], &ca.issue_to(&member(2)));
+    let thief = Identity::from_pem(&ca.pem(), &pair.0, &pair.1).unwrap();
+    let second = files.load();
+    let b = node(2, &second);
+    let streams = b.net.take_service(ServiceId::STATE);
+    let mut stream = call(&b, &thief, ServiceId::STATE, &streams).unwrap();
+    files.write("own.pem", "half of a certif");
+    files.deny(&pair.0);
+    assert!(second.reload().is_err());
+    assert!(!is_open(&mut stream) && call(&b, &thief, ServiceId::STATE, &streams).is_err());
+    assert!(is_open(&mut call(&b, &ca.identity(3), ServiceId::STATE, &streams).unwrap()), "the old keys stay in use");
+    // A list that can't be read changes nothing.
+    files.write("denied", "no number");
+    assert!(second.reload().is_err() && call(&b, &thief, ServiceId::STATE, &streams).is_err());
+}
+
+#[test]
+fn a_key_whose_mode_is_mended_is_noticed() {
+    let ca = Ca::new();
+    let files = Folder::new(&[&ca], &ca.issue_to(&member(1)));
+    let identity = files.load();
+    let _server = node(1, &identity);
+    let mode = |mode: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(&files.paths.key, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let wait = |what: &str, is: &dyn Fn(Option<IdentityError>) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        while !is(identity.problem()) {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::yield_now();
+        }
+    };
+    mode(0o640);
+    wait("its mode is noticed", &|problem| matches!(problem, Some(IdentityError::KeyIsOpen { .. })));
+    mode(0o600);
+    wait("that it is mended", &|problem| problem.is_none());
 }

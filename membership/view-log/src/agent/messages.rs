@@ -8,7 +8,7 @@ use squall_membership::{ClusterId, Incarnation, Member, ViewEvent};
 use super::{Agent, Input, MANY};
 use crate::{
     types::Types,
-    wire::{Addressee, Body, Contact, Envelope, Hello, Here, Wants},
+    wire::{Addressee, Body, Call, Contact, Envelope, Hello, Here, Wants},
 };
 
 /// The time for which nodes that were heard are remembered, if there is room for few.
@@ -61,7 +61,7 @@ impl<C: Types> Agent<C> {
         match body {
             Body::Hello(hello) => self.answer_hello(sender, only_votes, &hello, &asker),
             Body::Here { here, .. } => self.on_here(&sender, cluster, here),
-            Body::Call { call, .. } if !call.is_of(sender.voter) => {
+            Body::Call { call, .. } if !self.is_own_call(&sender, &call) => {
                 tracing::warn!(%from, "a call of the view log in the name of another node");
             }
             Body::Call { id, to, call } if to == me.voter => {
@@ -90,6 +90,13 @@ impl<C: Types> Agent<C> {
             }
             Body::Call { .. } => {}
         }
+    }
+
+    /// Whether a call of Raft's is made in its sender's own name: the vote in it is that of the sender's part in the
+    /// log, and that part belongs to no other node. A part that this node does not know may be a new leader's.
+    fn is_own_call(&self, sender: &Member, call: &Call) -> bool {
+        let owner = self.peers().0.remove(&sender.voter.0).map(|peer| peer.member.node);
+        call.is_of(sender.voter) && owner.is_none_or(|owner| owner == sender.node)
     }
 
     fn answer_hello(&mut self, sender: Member, only_votes: bool, hello: &Hello, asker: &Asker) {
@@ -156,7 +163,7 @@ impl<C: Types> Agent<C> {
             // begin another one.
             Body::Call { id, to, call }
                 if to == self.network.me().voter
-                    && call.is_of(sender.voter)
+                    && self.is_own_call(&sender, &call)
                     && self.is_free()
                     && !self.left.contains(&life) =>
             {

@@ -3,6 +3,8 @@
 mod asks;
 mod election;
 mod force;
+#[cfg(all(test, feature = "sim"))]
+mod forged_tests;
 mod forgotten;
 mod formation;
 mod input;

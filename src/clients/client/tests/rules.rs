@@ -2,12 +2,20 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use fastrand::Rng;
+use squall_fabric::{NodeId, Time};
+use squall_services::DialTarget;
+
 use super::{
     super::{
-        core::{Ask, CallId},
+        core::{Ask, CallId, ClientCore, ClientEffect},
         error::ClientError,
     },
     world::{Limits, World},
+};
+use crate::clients::{
+    contacts::Contacts,
+    wire::{Consistency, Members, ToClient, ToNode},
 };
 
 const WIDE: Limits = Limits { window: 16, reply_bytes: 1 << 20 };
@@ -136,4 +144,40 @@ fn a_command_that_the_group_would_not_take_is_refused_before_it_is_sent() {
     world.settle();
     assert!(matches!(world.results[&CallId(0)].1, Err(ClientError::Rejected(_))));
     assert!(world.results[&CallId(1)].1.is_ok());
+}
+
+#[test]
+fn a_call_that_a_certificate_does_not_permit_fails_at_once_and_others_go_on() {
+    let contacts = Contacts::new(vec![DialTarget::on_host(NodeId(1))], 0);
+    let mut core = ClientCore::new("bank".into(), contacts, Rng::with_seed(1));
+    let (now, later, mut out) = (Time::from_nanos(1), Time::from_nanos(1 << 40), Vec::new());
+    let command = |core: &mut ClientCore, id, out: &mut Vec<ClientEffect>| {
+        core.call(now, CallId(id), Ask::Command(vec![1]), later, out);
+    };
+    let denied = |only_commands| ToClient::Denied { only_commands, why: "so".into() };
+    let resolved = |out: &mut Vec<ClientEffect>| -> Vec<_> {
+        let resolved =
+            |effect| if let ClientEffect::Resolve(id, result) = effect { Some((id.0, result)) } else { None };
+        out.drain(..).filter_map(resolved).collect()
+    };
+    let error = || Err(ClientError::Denied("so".into()));
+    command(&mut core, 0, &mut out);
+    core.connected(now, &mut out);
+    let (session_timeout_ms, request_bytes) = (1 << 20, 1000);
+    let welcome = ToClient::Welcome { members: Members::default(), session_timeout_ms, request_bytes };
+    core.heard(now, welcome, &mut out);
+    core.heard(now, denied(true), &mut out);
+    assert_eq!(resolved(&mut out), [(0, error())]);
+    core.call(now, CallId(1), Ask::Query(Consistency::Local, vec![2]), later, &mut out);
+    core.heard(now, ToClient::Told { number: 1, answer: Ok(vec![3]) }, &mut out);
+    assert_eq!(resolved(&mut out), [(1, Ok(vec![3]))]);
+    // It asks again, as the certificate may be another by now, and waits for nothing else.
+    command(&mut core, 2, &mut out);
+    assert!(out.iter().any(|effect| matches!(effect, ClientEffect::Send(ToNode::Open { .. }))), "{out:?}");
+    core.heard(now, denied(true), &mut out);
+    assert_eq!(resolved(&mut out), [(2, error())]);
+    core.call(now, CallId(3), Ask::Query(Consistency::Local, vec![2]), later, &mut out);
+    core.heard(now, denied(false), &mut out);
+    assert!(out.contains(&ClientEffect::HangUp));
+    assert_eq!(resolved(&mut out), [(3, error())]);
 }

@@ -17,7 +17,7 @@ use squall_redis::{
 };
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
 
@@ -57,6 +57,7 @@ pub(crate) enum ReplicaError {
 pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     let io = |error| ReplicaError::Io { id, error };
     let stop = stop_asked(args.supervised).map_err(io)?;
+    let hangup = signal(SignalKind::hangup()).map_err(io)?;
     let config = configure(args, id)?;
     if config.group(GROUP).mode == Mode::Unordered {
         return Err(ReplicaError::Unordered);
@@ -84,6 +85,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     };
     let options = args.limits.server(address, (args.max_clients, args.timeout), password);
     let server = Arc::new(Server::new(node, group, config, hub, options));
+    tokio::spawn(reload_on_hangup(Arc::clone(&server), hangup));
     // Clients are answered from now on. While the replica lacks the group's data, the answer is that it is joining.
     let announced = async {
         server.until_caught_up().await;
@@ -106,6 +108,18 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         tracing::warn!("the others did not let this replica leave: they must find out that it is gone");
     }
     Ok(())
+}
+
+/// Reads the node's keys again at each SIGHUP.
+async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        let reloading = Arc::clone(&server);
+        // The disk of the keys may hang.
+        let reloaded = tokio::task::spawn_blocking(move || reloading.node().reload_keys()).await;
+        if let Ok(Err(error)) = reloaded {
+            tracing::warn!(%error, "the keys were not read again");
+        }
+    }
 }
 
 /// Reads the password. The environment is for processes in a container; a command line can be read by all users of a
