@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use squall_fabric::{Fabric, INLINE_BYTES, Op, PostError, Region, Slice, Source, Token};
+use squall_fabric::{Fabric, INLINE_BYTES, Op, PostError, Region, Slice, Source, Target, Token};
 
 use crate::layout::{MemoryLayout, PeerRegions};
 
@@ -20,10 +20,10 @@ use crate::layout::{MemoryLayout, PeerRegions};
 pub(crate) struct Channel {
     lane: usize,
     peer: usize,
-    /// The offset in this rank's region of the peer's writes.
-    here: usize,
-    /// The offset in the peer's region of this rank's writes.
-    there: usize,
+    /// The memory of the peer's writes.
+    region: Region,
+    /// The offset of this lane's words and slots, in that memory and in the peer's.
+    base: usize,
     signalled: u64,
     awaited: u64,
     sent: u64,
@@ -40,26 +40,19 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// Sets the channel's words to their first state.
-    pub(crate) fn new(
-        layout: &MemoryLayout,
-        region: &Region,
-        lane: usize,
-        me: usize,
-        peer: usize,
-        first: u64,
-    ) -> Channel {
-        let (here, there) = (layout.channel(lane, peer), layout.channel(lane, me));
-        region.store(here + layout.signals(), first);
-        region.store(here + layout.freed(), first);
+    pub(crate) fn new(layout: &MemoryLayout, region: Region, lane: usize, peer: usize, first: u64) -> Channel {
+        let base = layout.channel(lane);
+        region.store(base + layout.signals(), first);
+        region.store(base + layout.freed(), first);
         for slot in 0..layout.slots as u64 {
             // No message from the first on has this word: theirs are their numbers + 1.
-            region.store(here + layout.slot(slot), first);
+            region.store(base + layout.slot(slot), first);
         }
         Channel {
             lane,
             peer,
-            here,
-            there,
+            region,
+            base,
             signalled: first,
             awaited: first,
             sent: first,
@@ -75,7 +68,7 @@ impl Channel {
     #[inline]
     pub(crate) fn signal(&mut self, fabric: &mut impl Fabric, layout: &MemoryLayout, link: &PeerRegions) -> bool {
         let count = self.signalled.wrapping_add(1);
-        let posted = post_word(fabric, link, self.there + layout.signals(), count);
+        let posted = post_word(fabric, link, link.target(self.base + layout.signals()), count);
         if posted {
             self.signalled = count;
         }
@@ -84,9 +77,9 @@ impl Channel {
 
     /// Takes a message without bytes; false if none is there.
     #[inline]
-    pub(crate) fn take_signal(&mut self, layout: &MemoryLayout, region: &Region) -> bool {
+    pub(crate) fn take_signal(&mut self, layout: &MemoryLayout) -> bool {
         // The peer may be ahead by any number of messages.
-        let ahead = region.load(self.here + layout.signals()).wrapping_sub(self.awaited);
+        let ahead = self.region.load(self.base + layout.signals()).wrapping_sub(self.awaited);
         let came = ahead > 0 && ahead <= u64::MAX / 2;
         if came {
             self.awaited = self.awaited.wrapping_add(1);
@@ -100,10 +93,10 @@ impl Channel {
         fabric: &mut impl Fabric,
         layout: &MemoryLayout,
         link: &PeerRegions,
-        (region, staging): (&Region, &Region),
+        staging: &Region,
         bytes: &[u8],
     ) -> bool {
-        if !self.has_room(layout, region) {
+        if !self.has_room(layout) {
             return false;
         }
         let mut padded = [0; INLINE_BYTES];
@@ -128,11 +121,10 @@ impl Channel {
         fabric: &mut impl Fabric,
         layout: &MemoryLayout,
         link: &PeerRegions,
-        region: &Region,
         (block, offset): (usize, usize),
     ) -> bool {
         let place = (offset as u64).to_ne_bytes();
-        let posted = self.has_room(layout, region) && self.post_message(fabric, layout, link, Source::Inline(&place));
+        let posted = self.has_room(layout) && self.post_message(fabric, layout, link, Source::Inline(&place));
         if posted {
             self.lent.push_back((self.sent, block));
         }
@@ -140,9 +132,9 @@ impl Channel {
     }
 
     /// Takes a block that the peer has read, if there is one.
-    pub(crate) fn returned(&mut self, layout: &MemoryLayout, region: &Region) -> Option<usize> {
+    pub(crate) fn returned(&mut self, layout: &MemoryLayout) -> Option<usize> {
         let &(number, block) = self.lent.front()?;
-        self.learn_freed(layout, region);
+        self.learn_freed(layout);
         let is_read = self.freed.wrapping_sub(number) <= u64::MAX / 2;
         is_read.then(|| {
             self.lent.pop_front();
@@ -150,17 +142,17 @@ impl Channel {
         })
     }
 
-    fn learn_freed(&mut self, layout: &MemoryLayout, region: &Region) {
-        let freed = region.load(self.here + layout.freed());
+    fn learn_freed(&mut self, layout: &MemoryLayout) {
+        let freed = self.region.load(self.base + layout.freed());
         // A count above that of the sent messages is impossible.
         if self.sent.wrapping_sub(freed) <= layout.slots as u64 {
             self.freed = freed;
         }
     }
 
-    fn has_room(&mut self, layout: &MemoryLayout, region: &Region) -> bool {
+    fn has_room(&mut self, layout: &MemoryLayout) -> bool {
         if self.sent.wrapping_sub(self.freed) >= layout.slots as u64 {
-            self.learn_freed(layout, region);
+            self.learn_freed(layout);
         }
         self.sent.wrapping_sub(self.freed) < layout.slots as u64
     }
@@ -173,7 +165,7 @@ impl Channel {
         source: Source<'_>,
     ) -> bool {
         let number = self.sent.wrapping_add(1);
-        let slot = self.there + layout.slot(self.sent);
+        let slot = self.base + layout.slot(self.sent);
         let op =
             Op::WriteThenWord { source, target: link.target(slot + 8), word: number, word_target: link.target(slot) };
         let posted = is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED));
@@ -183,12 +175,18 @@ impl Channel {
         posted
     }
 
-    /// The offset of the next message's bytes in this rank's region, if it is there. They stay until it is
-    /// [taken](Channel::take).
+    /// The offset of the next message's bytes in the channel's [region](Channel::region), if it is there. They stay
+    /// until it is [taken](Channel::take).
     #[inline]
-    pub(crate) fn arrived(&self, layout: &MemoryLayout, region: &Region) -> Option<usize> {
-        let slot = self.here + layout.slot(self.taken);
-        (region.load(slot) == self.taken.wrapping_add(1)).then_some(slot + 8)
+    pub(crate) fn arrived(&self, layout: &MemoryLayout) -> Option<usize> {
+        let slot = self.base + layout.slot(self.taken);
+        (self.region.load(slot) == self.taken.wrapping_add(1)).then_some(slot + 8)
+    }
+
+    /// The memory of the peer's writes.
+    #[inline]
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
     }
 
     /// Frees the slot of the next message.
@@ -210,8 +208,8 @@ impl Channel {
         if due == 0 || (due < least as u64 && !self.owing) {
             return true;
         }
-        let freed = self.there + layout.freed();
-        self.owing = link.is_none_or(|link| !post_word(fabric, link, freed, self.taken));
+        let freed = self.base + layout.freed();
+        self.owing = link.is_none_or(|link| !post_word(fabric, link, link.target(freed), self.taken));
         if !self.owing {
             self.credited = self.taken;
         }
@@ -219,10 +217,10 @@ impl Channel {
     }
 }
 
-/// Writes a word into the peer's region; false if it can't be posted now.
+/// Writes a word into the peer's memory; false if it can't be posted now.
 #[inline]
-pub(crate) fn post_word(fabric: &mut impl Fabric, link: &PeerRegions, offset: usize, word: u64) -> bool {
-    let op = Op::Write { source: Source::Inline(&word.to_ne_bytes()), target: link.target(offset) };
+pub(crate) fn post_word(fabric: &mut impl Fabric, link: &PeerRegions, target: Target, word: u64) -> bool {
+    let op = Op::Write { source: Source::Inline(&word.to_ne_bytes()), target };
     is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED))
 }
 

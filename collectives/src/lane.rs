@@ -54,7 +54,6 @@ pub(crate) struct Common<'a> {
     pub(crate) layout: &'a MemoryLayout,
     /// Indexed by rank; none while the rank can't be reached.
     pub(crate) links: &'a [Option<PeerRegions>],
-    pub(crate) region: &'a Region,
     pub(crate) staging: &'a Region,
     /// The region into which lanes fetch.
     pub(crate) landing: &'a Region,
@@ -189,26 +188,26 @@ struct LanePort<'a, F> {
 impl<F: Fabric> Port for LanePort<'_, F> {
     #[inline]
     fn attempt(&mut self, action: &Action, chunk: Range<usize>) -> bool {
-        let Common { layout, region, .. } = self.common;
+        let layout = self.common.layout;
         let of = |range: &Range<usize>| range.start + chunk.start..range.start + chunk.end;
         match action {
             Action::Signal { to } => {
                 let Some(link) = &self.common.links[*to] else { return false };
                 self.channels[*to].signal(self.fabric, layout, link)
             }
-            Action::Await { from } => self.channels[*from].take_signal(layout, region),
+            Action::Await { from } => self.channels[*from].take_signal(layout),
             Action::Send { to, range } => self.send(*to, of(range)),
             Action::Recv { from, range, into } => {
                 let Some(at) = self.arrived(*from, chunk.len()) else { return false };
                 let into = self.memory.place(*into, of(range));
-                read(&self.common, at, into);
+                read(&self.common, &self.channels[*from], at, into);
                 self.take(*from, at)
             }
             Action::Combine { from, range, into, order } => {
                 let Some(at) = self.arrived(*from, chunk.len()) else { return false };
                 let mut scratch = std::mem::take(self.common.chunk);
                 let received: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut scratch)[..chunk.len()];
-                read(&self.common, at, received);
+                read(&self.common, &self.channels[*from], at, received);
                 self.memory.combine(*into, of(range), received, *order);
                 *self.common.chunk = scratch;
                 self.take(*from, at)
@@ -230,16 +229,16 @@ impl<F: Fabric> Port for LanePort<'_, F> {
 /// The place of a message's bytes.
 #[derive(Clone, Copy)]
 enum At {
-    /// A slot in this rank's region.
+    /// A slot of the channel.
     Slot(usize),
     /// A place in the landing region.
     Landed(usize),
 }
 
 #[inline]
-fn read(common: &Common<'_>, at: At, into: &mut [u8]) {
+fn read(common: &Common<'_>, channel: &Channel, at: At, into: &mut [u8]) {
     match at {
-        At::Slot(offset) => common.region.read(offset, into),
+        At::Slot(offset) => channel.region().read(offset, into),
         At::Landed(offset) => common.landing.read(offset, into),
     }
 }
@@ -247,15 +246,15 @@ fn read(common: &Common<'_>, at: At, into: &mut [u8]) {
 impl<F: Fabric> LanePort<'_, F> {
     #[inline]
     fn send(&mut self, to: usize, part: Range<usize>) -> bool {
-        let Common { layout, region, staging, .. } = self.common;
+        let Common { layout, staging, .. } = self.common;
         let Some(link) = &self.common.links[to] else { return false };
         if part.len() <= self.fetch_above {
             let bytes = &self.memory.vector.bytes()[part];
-            return self.channels[to].send(self.fabric, layout, link, (region, staging), bytes);
+            return self.channels[to].send(self.fabric, layout, link, staging, bytes);
         }
         let Some(block) = self.lending.copied(&part).or_else(|| self.copy(&part)) else { return false };
         let place = (block, self.lending.offset(block));
-        let sent = self.channels[to].send_lent(self.fabric, layout, link, region, place);
+        let sent = self.channels[to].send_lent(self.fabric, layout, link, place);
         if sent {
             self.lending.lend(block);
         }
@@ -264,11 +263,11 @@ impl<F: Fabric> LanePort<'_, F> {
 
     /// Copies a part of the vector, so that it can be lent.
     fn copy(&mut self, part: &Range<usize>) -> Option<usize> {
-        let Common { layout, region, .. } = self.common;
+        let layout = self.common.layout;
         let bytes = &self.memory.vector.bytes()[part.clone()];
         self.lending.copy(part, bytes).or_else(|| {
             for channel in &mut *self.channels {
-                while let Some(block) = channel.returned(layout, region) {
+                while let Some(block) = channel.returned(layout) {
                     self.lending.give_back(block);
                 }
             }
@@ -279,20 +278,20 @@ impl<F: Fabric> LanePort<'_, F> {
     /// The next message of a rank, once its bytes are here.
     #[inline]
     fn arrived(&mut self, from: usize, len: usize) -> Option<At> {
-        let slot = self.channels[from].arrived(self.common.layout, self.common.region)?;
+        let slot = self.channels[from].arrived(self.common.layout)?;
         if len <= self.fetch_above { Some(At::Slot(slot)) } else { self.fetch(from, slot, len) }
     }
 
     /// Fetches the bytes whose place the slot has.
     fn fetch(&mut self, from: usize, slot: usize, len: usize) -> Option<At> {
-        let Common { layout, region, landing, .. } = self.common;
+        let Common { layout, landing, .. } = self.common;
         let link = self.common.links[from].as_ref()?;
         let offset = layout.landing(self.number);
         match self.fetch {
             Some(Fetch::Posted) => None,
             Some(Fetch::Done) => Some(At::Landed(offset)),
             None => {
-                let place = usize::try_from(region.load(slot)).ok()?;
+                let place = usize::try_from(self.channels[from].region().load(slot)).ok()?;
                 let op = Op::Read { from: link.lent(place), into: Slice { region: landing, offset, len } };
                 if is_posted(self.fabric.post(link.endpoint, op, Token(self.number as u64))) {
                     *self.fetch = Some(Fetch::Posted);

@@ -1,23 +1,28 @@
-//! The layout of a rank's region, which all its peers write into.
+//! The layout of the memory that a rank's peers write into: a region for each peer, which is exposed to that peer alone.
 //!
 //! ```text
-//! 0     abort            1 + the rank that has failed, or 0                        written by any rank
-//! 64    farewells        one word for each rank: not 0 once it needs no other      written by that rank
-//! ...   channels         for each lane, for each rank: what that rank writes
+//! 0     farewell         not 0 once the peer needs no other rank
+//! 64    channels         for each lane
 //!         0    signals   the number of messages without bytes that came
-//!         64   freed     the number of this rank's messages to that rank that were taken out of its slots
+//!         64   freed     the number of this rank's messages to that peer that were taken out of its slots
 //!         128  slots     each: the number of the message in it + 1 (8 bytes), then its bytes
 //! ```
 //!
 //! A slot's word lies before its bytes, in one cache line with a short message. All parts begin at cache lines.
+//!
+//! Beside these there is one word that all peers may write: 1 + the rank that has failed, or 0. Whichever peer writes
+//! it, it means the same.
 
 use squall_fabric::Target;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// The offset of the abort word.
-pub(crate) const ABORT: usize = 0;
+/// The offset of the peer's farewell.
+pub(crate) const FAREWELL: usize = 0;
+
+/// The size in bytes of the region with the word that all peers may write.
+pub(crate) const ABORT_BYTES: usize = 8;
 
 /// The sizes that decide every offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +34,9 @@ pub(crate) struct MemoryLayout {
 }
 
 impl MemoryLayout {
-    /// The offset of the rank's farewell.
-    pub(crate) fn farewell(&self, rank: usize) -> usize {
-        LINE + 8 * rank
-    }
-
-    /// The offset of the channel from `rank`.
-    pub(crate) fn channel(&self, lane: usize, rank: usize) -> usize {
-        let channels = LINE + (8 * self.ranks).next_multiple_of(LINE);
-        channels + (lane * self.ranks + rank) * self.channel_bytes()
+    /// The offset of a lane's channel.
+    pub(crate) fn channel(&self, lane: usize) -> usize {
+        LINE + lane * self.channel_bytes()
     }
 
     fn channel_bytes(&self) -> usize {
@@ -68,9 +67,9 @@ impl MemoryLayout {
         message as usize & (self.slots - 1)
     }
 
-    /// The region's size in bytes.
+    /// The size in bytes of a peer's region.
     pub(crate) fn region_bytes(&self) -> usize {
-        self.channel(self.lanes, 0)
+        self.channel(self.lanes)
     }
 
     /// The offset of a message to `rank` in the staging region, which has as many slots.
@@ -114,7 +113,9 @@ impl MemoryLayout {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerRegions {
     pub(crate) endpoint: squall_fabric::EndpointId,
+    /// The region that this rank alone writes into.
     pub(crate) region: squall_fabric::RegionKey,
+    pub(crate) abort: squall_fabric::RegionKey,
     /// The region of the blocks that the peer lends.
     pub(crate) lent: squall_fabric::RegionKey,
 }
@@ -122,6 +123,11 @@ pub(crate) struct PeerRegions {
 impl PeerRegions {
     pub(crate) fn target(&self, offset: usize) -> Target {
         Target { region: self.region, offset }
+    }
+
+    /// The word that names a failed rank.
+    pub(crate) fn abort(&self) -> Target {
+        Target { region: self.abort, offset: 0 }
     }
 
     pub(crate) fn lent(&self, offset: usize) -> Target {
@@ -136,10 +142,9 @@ mod tests {
     #[test]
     fn nothing_overlaps() {
         let layout = MemoryLayout { ranks: 9, lanes: 2, slots: 4, slot_bytes: 72 };
-        let mut ranges = vec![(ABORT, 8)];
-        ranges.extend((0..9).map(|rank| (layout.farewell(rank), 8)));
-        for (lane, rank) in (0..2).flat_map(|lane| (0..9).map(move |rank| (lane, rank))) {
-            let channel = layout.channel(lane, rank);
+        let mut ranges = vec![(FAREWELL, 8)];
+        for lane in 0..2 {
+            let channel = layout.channel(lane);
             ranges.push((channel + layout.signals(), LINE));
             ranges.push((channel + layout.freed(), LINE));
             ranges.extend((0..4).map(|message| (channel + layout.slot(message), 8 + 72)));

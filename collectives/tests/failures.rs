@@ -10,7 +10,10 @@ use squall_fabric::{
     sim::{SimConfig, SimFabric, SimNet},
 };
 
-use crate::world::{Rank, World, config, seed};
+use crate::{
+    exposed::Exposed,
+    world::{Rank, World, config, seed},
+};
 
 type Start = fn(usize, &mut SimFabric, &mut Communicator) -> Result<Operation<u64>, CollectiveError>;
 
@@ -211,4 +214,13 @@ fn configurations_that_make_no_sense_are_refused() {
     assert_eq!(create(|config| config.slots = 3), sizes(2, 3, 64));
     assert_eq!(create(|config| config.slot_bytes = 12), sizes(2, 2, 12));
     assert_eq!(create(|config| config.slot_bytes = 0), sizes(2, 2, 0));
+}
+
+/// All ranks may name a failed one, in one word, and fetch what is lent. Whatever else a rank writes is its own.
+#[test]
+fn ranks_are_given_a_word_and_the_lent_blocks_in_common_and_no_more() {
+    let config = config(4);
+    let mut fabric = Exposed::new(SimNet::new(SimConfig::fast(), 1).fabric(config.ranks[0]));
+    Communicator::create(&mut fabric, config.clone()).expect("a sound configuration");
+    assert_eq!(fabric.shared(&config.ranks[1..]), 2);
 }

@@ -2,6 +2,8 @@
 //!
 //! A test with random choices that fails prints its seed. `SQUALL_SEED=n` runs it with that seed.
 
+#[path = "../../tests/support/exposed.rs"]
+mod exposed;
 mod failures;
 mod long;
 mod long_failures;

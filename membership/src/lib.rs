@@ -25,6 +25,9 @@ mod appearance;
 mod clocks;
 mod detector;
 mod end;
+#[cfg(test)]
+#[path = "../../tests/support/exposed.rs"]
+mod exposed;
 mod input;
 mod layout;
 mod lead;

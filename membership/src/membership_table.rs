@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use squall_fabric::{
-    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RegionKind, RegisterError,
-};
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RegisterError};
 use squall_sst::{ColumnSet, Counter, Counters, Fingerprint, Flag, Layout, Mesh, MeshEvent, Table};
 
 use crate::{
@@ -88,7 +86,6 @@ impl MembershipTable {
         let layout = layout.build();
         let all = suspected.iter().chain([&asks, &leaving, &closing, &wedged]);
         let flags = all.fold(ColumnSet::EMPTY, |set, &flag| set.union(layout.flag_set(flag)));
-        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, nodes.len()))?;
         let mut agreed = Fingerprint::default();
         agreed.number(fingerprint);
         for member in &view.members {
@@ -96,9 +93,9 @@ impl MembershipTable {
         }
         let hello: Vec<u8> =
             [layout.fingerprint(), agreed.value()].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let table = Table::new(Arc::clone(&layout), region, nodes.len(), me);
+        let table = Table::register(fabric, Arc::clone(&layout), nodes.len(), me)?;
         let tag = GroupTag { layer: LAYER, group: 0, epoch: view.epoch.0 };
-        let mesh = Mesh::connect(fabric, &nodes, me, tag, &hello, |_| vec![table.region().clone()]);
+        let mesh = Mesh::connect(fabric, &nodes, me, tag, &hello, |peer| vec![table.row(peer).clone()]);
         let remote = vec![None; nodes.len()];
         Ok(MembershipTable {
             view,
@@ -167,16 +164,13 @@ impl MembershipTable {
     /// Takes note of a completion, if it is of one of this table's endpoints.
     pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<TableEvent> {
         match self.mesh.on_completion(fabric, completion)? {
-            MeshEvent::Up(member) => {
-                let bytes = self.table.region().len();
-                match self.mesh.link(member) {
-                    Some((_, [table])) if table.bytes == bytes && table.kind == RegionKind::Polled => {
-                        self.remote[member] = Some(table.key);
-                        Some(TableEvent::Up)
-                    }
-                    _ => Some(TableEvent::Strange(member)),
+            MeshEvent::Up(member) => match self.mesh.link(member) {
+                Some((_, [row])) if self.table.is_copy(row) => {
+                    self.remote[member] = Some(row.key);
+                    Some(TableEvent::Up)
                 }
-            }
+                _ => Some(TableEvent::Strange(member)),
+            },
             MeshEvent::Down(member, reason) => Some(TableEvent::Down(member, reason)),
             MeshEvent::Room(_) => None,
         }
@@ -418,5 +412,24 @@ impl MembershipTable {
     pub(crate) fn ends(&self, member: usize) -> bool {
         let calls = [self.wedged, self.asks, self.leaving];
         calls.iter().any(|&flag| self.table.is_set(member, flag)) || self.accused_by(member).next().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::sim::{SimConfig, SimNet};
+
+    use super::*;
+    use crate::{ClusterId, Epoch, Incarnation, exposed::Exposed};
+
+    #[test]
+    fn no_two_members_are_given_the_same_memory() {
+        let nodes = [1, 2, 3, 4].map(NodeId);
+        let members = nodes.iter().map(|&node| Member::new(node, Incarnation(1))).collect();
+        let (shards, joined, left) = (Vec::new(), Vec::new(), Vec::new());
+        let view = View { life: ClusterId(1), epoch: Epoch::FIRST, members, shards, joined, left };
+        let mut fabric = Exposed::new(SimNet::new(SimConfig::fast(), 1).fabric(nodes[0]));
+        MembershipTable::connect(&mut fabric, Arc::new(view), 0, 0).expect("memory");
+        assert_eq!(fabric.shared(&nodes[1..]), 0);
     }
 }

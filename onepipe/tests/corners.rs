@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use squall_fabric::Fabric;
-use squall_onepipe::{Message, Mode, OnePipeConfig, SkewedClock, Topology};
+use squall_fabric::{Fabric, sim::SimNet};
+use squall_onepipe::{Message, Mode, OnePipe, OnePipeConfig, SkewedClock, Topology};
 
-use crate::world::{Rank, World, check, config, fast};
+use crate::{
+    exposed::Exposed,
+    world::{Rank, World, check, config, fast},
+};
 
 /// A flat group whose clocks agree, and whose barriers are told only when a rank waits for them.
 fn group(n: usize, clock: SkewedClock) -> World {
@@ -213,4 +216,12 @@ fn a_receiver_that_hangs_is_named() {
         go_on(&mut world, &[0, 1, 2]);
         assert_eq!(waits(&world, mode), [None; 2]);
     }
+}
+
+#[test]
+fn no_two_ranks_are_given_the_same_memory() {
+    let config = config(4);
+    let mut fabric = Exposed::new(SimNet::new(fast(), 1).fabric(config.nodes[0]));
+    OnePipe::create(&mut fabric, config.clone(), SkewedClock::default()).expect("a sound configuration");
+    assert_eq!(fabric.shared(&config.nodes[1..]), 0);
 }

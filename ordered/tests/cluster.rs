@@ -5,11 +5,15 @@ use std::time::Duration;
 use fastrand::Rng;
 use squall_fabric::{
     Time,
-    sim::{Sabotage, SimConfig},
+    sim::{Sabotage, SimConfig, SimNet},
 };
-use squall_ordered::Mode;
+use squall_membership::Epoch;
+use squall_ordered::{Mode, ShardConfig, create};
 
-use crate::world::{Fault, Plan, World, ending, for_seeds, is_noticed};
+use crate::{
+    exposed::Exposed,
+    world::{Fault, Plan, SHARD, World, ending, for_seeds, is_noticed, node, view},
+};
 
 #[test]
 fn all_members_deliver_one_sequence_without_gap_or_duplicate() {
@@ -154,4 +158,18 @@ fn what_breaks_the_rules_is_noticed() {
         plan
     };
     assert!(is_noticed(overtake), "writes that overtake others were not noticed");
+}
+
+/// A member that writes wherever it can writes no more than its own row, and its own ring.
+#[test]
+fn no_two_members_are_given_the_same_memory() {
+    let members = [0, 1, 2, 3];
+    let others = [1, 2, 3].map(node);
+    for mode in [Mode::Ordered, Mode::Unordered, Mode::Durable] {
+        let mut fabric = Exposed::new(SimNet::new(SimConfig::fast(), 1).fabric(node(0)));
+        let config = ShardConfig { mode, ..ShardConfig::default() };
+        let view = view(Epoch::FIRST, &members, &members, &members);
+        create(&mut fabric, &view, SHARD, &config).expect("a valid shard");
+        assert_eq!(fabric.shared(&others), 0, "{mode:?}");
+    }
 }

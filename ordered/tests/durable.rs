@@ -13,7 +13,8 @@ const WHILE: Duration = Duration::from_millis(1);
 /// Three members, of which the first sends messages when the test says so. Each can keep ten messages that are not on
 /// disk.
 fn three() -> World {
-    World::new(Plan { messages: vec![0; 3], disk_room: 10, ..Plan::new(3).durable() }, 2)
+    // Messages are short, so that rings have room for all that a member holds up.
+    World::new(Plan { messages: vec![0; 3], max_bytes: 20, disk_room: 10, ..Plan::new(3).durable() }, 2)
 }
 
 /// Two complete members, and one with index 2 that lacks the state. Disks take it in parts of three messages.

@@ -5,6 +5,8 @@
 
 mod cluster;
 mod durable;
+#[path = "../../tests/support/exposed.rs"]
+mod exposed;
 mod log;
 #[path = "../../tests/support/seeds.rs"]
 mod seeds;

@@ -12,7 +12,7 @@ use std::{
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use squall_fabric::{
-    Completion, Fabric, GroupTag, NodeId, RegionKind, Time, Wait,
+    Completion, Fabric, GroupTag, NodeId, Time, Wait,
     net::{Identity, NetConfig, Security, certificate_name},
     shm::{ShmConfig, ShmFabric},
     tcp::{TcpConfig, TcpFabric},
@@ -120,10 +120,9 @@ impl InstalledView {
         let mut layout = Layout::builder();
         layout.counters("heartbeat", nodes.len());
         let layout = layout.build();
-        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, nodes.len())).expect("memory");
-        let table = Table::new(layout, region, nodes.len(), me);
+        let table = Table::register(fabric, layout, nodes.len(), me).expect("memory");
         let tag = GroupTag { layer: 1, group: 0, epoch };
-        let mesh = Mesh::connect(fabric, &nodes, me, tag, &[], |_| vec![table.region().clone()]);
+        let mesh = Mesh::connect(fabric, &nodes, me, tag, &[], |peer| vec![table.row(peer).clone()]);
         let (submitter, shard, deliverer) =
             squall_ordered::create(fabric, &view(epoch), SHARD, config).expect("a valid shard");
         InstalledView { mesh, _table: table, submitter, shard, deliverer, delivered: Count::default() }

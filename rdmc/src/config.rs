@@ -97,7 +97,7 @@ impl GroupConfig {
 }
 
 /// The version of the protocol between members: the immediate, the control words and the schedules.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// The reason why a group could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! The words that members of a group write into each other's memory.
 //!
-//! Each member has a polled region with a row for each rank, which only that rank writes:
+//! Each member has a polled region for each member that it is connected with, which it exposes to that member alone:
 //!
 //! ```text
 //! byte  0   ready    u64  receives that it has posted for this member's blocks since the group began
@@ -12,8 +12,8 @@
 //!
 //! `ready` comes over an endpoint beside the one that carries the blocks, so that it does not wait behind a block. The
 //! others come over an endpoint of their own, which stays when those two are closed; only the root has one to every
-//! member. They are written with an immediate, so that a node with many groups need not look at all of them. A row is
-//! 64 bytes.
+//! member. They are written with an immediate, so that a node with many groups need not look at all of them. A region
+//! is 64 bytes.
 
 use squall_fabric::{
     EndpointId, Fabric, MIN_RECV_DEPTH, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion,
@@ -22,7 +22,8 @@ use squall_fabric::{
 
 use crate::schedule::Rank;
 
-const ROW: usize = 64;
+const REGION_BYTES: usize = 64;
+const READY: usize = 0;
 const FAILED: usize = 8;
 const TOTAL: usize = 16;
 const DONE: usize = 24;
@@ -50,32 +51,49 @@ pub(crate) enum Suspect {
     Unknown,
 }
 
-/// This member's memory for the words of the others.
+/// This member's memory for the words of the others, by rank.
 #[derive(Debug)]
-pub(crate) struct Control {
-    region: Region,
-    members: u32,
-    me: Rank,
+pub(crate) struct Control(Vec<Option<Region>>);
+
+/// The members that member `me` announces things to: at the root all others, elsewhere the root.
+pub(crate) fn line_ranks(members: usize, me: Rank) -> impl Iterator<Item = Rank> {
+    (0..members as u32).map(Rank).filter(move |&rank| rank != me && (me == Rank::ROOT || rank == Rank::ROOT))
+}
+
+/// Whether a peer's region can be the memory for this member's words.
+pub(crate) fn is_control(remote: &RemoteRegion) -> bool {
+    remote.kind == RegionKind::Polled && remote.bytes == REGION_BYTES
 }
 
 impl Control {
-    pub(crate) fn register(fabric: &mut impl Fabric, members: usize, me: Rank) -> Result<Control, RegisterError> {
-        let region = fabric.register(RegionKind::Polled, ROW * members)?;
-        Ok(Control { region, members: members as u32, me })
+    /// Registers the memory for the words of `peers`.
+    pub(crate) fn register(
+        fabric: &mut impl Fabric,
+        members: usize,
+        peers: impl Iterator<Item = Rank>,
+    ) -> Result<Control, RegisterError> {
+        let mut regions = vec![None; members];
+        for peer in peers {
+            let region = &mut regions[peer.index()];
+            if region.is_none() {
+                *region = Some(fabric.register(RegionKind::Polled, REGION_BYTES)?);
+            }
+        }
+        Ok(Control(regions))
     }
 
-    pub(crate) fn region(&self) -> &Region {
-        &self.region
+    /// The memory that a peer writes into, to be exposed to it alone.
+    pub(crate) fn region(&self, peer: Rank) -> &Region {
+        self.0[peer.index()].as_ref().expect("there is memory for each member that this one connects with")
     }
 
-    /// Whether a peer's region can be one of these.
-    pub(crate) fn fits(&self, remote: &RemoteRegion) -> bool {
-        remote.kind == RegionKind::Polled && remote.bytes == self.region.len()
+    fn members(&self) -> u64 {
+        self.0.len() as u64
     }
 
     /// The number of receives that a member has posted for this one's blocks.
     pub(crate) fn ready(&self, from: Rank) -> u64 {
-        self.region.load(ROW * from.index())
+        self.word(from, READY)
     }
 
     /// The member that `from` thinks to have failed. Any word that is no rank means that it does not know which one
@@ -83,7 +101,7 @@ impl Control {
     pub(crate) fn failed(&self, from: Rank) -> Option<Suspect> {
         match self.word(from, FAILED) {
             0 => None,
-            rank if rank <= u64::from(self.members) => Some(Suspect::Rank(Rank(rank as u32 - 1))),
+            rank if rank <= self.members() => Some(Suspect::Rank(Rank(rank as u32 - 1))),
             _ => Some(Suspect::Unknown),
         }
     }
@@ -104,18 +122,17 @@ impl Control {
     }
 
     fn word(&self, from: Rank, at: usize) -> u64 {
-        self.region.load(ROW * from.index() + at)
+        self.0[from.index()].as_ref().map_or(0, |region| region.load(at))
     }
 
     /// Tells a peer the number of receives that are posted for its blocks.
     pub(crate) fn say_ready(
-        &self,
         fabric: &mut impl Fabric,
         on: EndpointId,
         to: RegionKey,
         count: u64,
     ) -> Result<(), PostError> {
-        let target = Target { region: to, offset: ROW * self.me.index() };
+        let target = Target { region: to, offset: READY };
         fabric.post(on, Op::Write { source: Source::Inline(&count.to_ne_bytes()), target }, Token::UNSIGNALED)
     }
 
@@ -130,7 +147,7 @@ impl Control {
         let failed = match notice.failed {
             None => 0,
             Some(Suspect::Rank(rank)) => u64::from(rank.0) + 1,
-            Some(Suspect::Unknown) => u64::from(self.members) + 1,
+            Some(Suspect::Unknown) => self.members() + 1,
         };
         let total = notice.total.map_or(0, |total| total + 1);
         let words = [failed, total, u64::from(notice.done), u64::from(notice.closed)];
@@ -138,14 +155,14 @@ impl Control {
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
-        let target = Target { region: to, offset: ROW * self.me.index() + FAILED };
+        let target = Target { region: to, offset: FAILED };
         fabric.post(on, Op::WriteWithImm { source: Source::Inline(&bytes), target, imm: 0 }, Token::UNSIGNALED)
     }
 
     /// Posts the receives by which this member notices what a peer [says](Control::say) to it.
-    pub(crate) fn listen(&self, fabric: &mut impl Fabric, on: EndpointId) {
+    pub(crate) fn listen(&self, fabric: &mut impl Fabric, on: EndpointId, peer: Rank) {
         for _ in 0..CHANGES {
-            let into = Slice { region: &self.region, offset: 0, len: 0 };
+            let into = Slice { region: self.region(peer), offset: 0, len: 0 };
             // A new endpoint has room for them (G3); one that is broken already says so by itself.
             let _ = fabric.post(on, Op::Recv { into }, Token(0));
         }

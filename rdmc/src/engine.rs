@@ -238,7 +238,7 @@ impl Engine {
         out: &mut Vec<Event>,
     ) -> Result<bool, PostError> {
         let mut busy = self.post_receives(fabric)?;
-        busy |= self.publish(fabric, control)?;
+        busy |= self.publish(fabric)?;
         busy |= self.post_sends(fabric, control)?;
         busy |= self.report(out);
         Ok(busy)
@@ -320,11 +320,11 @@ impl Engine {
     }
 
     /// Tells peers the number of receives that are posted for them.
-    fn publish(&mut self, fabric: &mut impl Fabric, control: &Control) -> Result<bool, PostError> {
+    fn publish(&mut self, fabric: &mut impl Fabric) -> Result<bool, PostError> {
         let mut busy = false;
         for link in &mut self.links {
             if let Some(to) = link.control.filter(|_| link.published < link.posted)
-                && is_taken(control.say_ready(fabric, link.ready, to, link.posted))?
+                && is_taken(Control::say_ready(fabric, link.ready, to, link.posted))?
             {
                 link.published = link.posted;
                 busy = true;

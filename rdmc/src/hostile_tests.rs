@@ -34,7 +34,7 @@ impl Pair {
         let config = GroupConfig { block_bytes: BLOCK, ..GroupConfig::new(id, vec![NodeId(0), NodeId(1)]) };
         let (mut root, mut fabric) = (net.fabric(NodeId(0)), net.fabric(NodeId(1)));
         let member = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
-        let words = root.register(RegionKind::Polled, 128).expect("memory");
+        let words = root.register(RegionKind::Polled, 64).expect("memory");
         let source = root.register(RegionKind::Bulk, 10 * BLOCK).expect("memory");
         let expose = [words.clone()];
         let mut connect = |layer, expose| root.connect(NodeId(1), member.tag(layer), expose, &config.hello(0));
@@ -85,7 +85,7 @@ impl Pair {
         self.run();
     }
 
-    /// Writes a word of the root's row.
+    /// Writes a word of the memory that the member gives the root.
     fn say(&mut self, offset: usize, word: u64) {
         let target = Target { region: self.target.expect("is connected"), offset };
         let write = Op::WriteWithImm { source: Source::Inline(&word.to_ne_bytes()), target, imm: 0 };
@@ -178,5 +178,5 @@ fn control_words_that_make_no_sense_change_nothing_or_fail_the_group() {
     pair.root.disconnect(pair.control);
     pair.run();
     assert_eq!(pair.failure(), "it closed the connection");
-    assert_eq!(pair.words.load(64 + 8), 2 + 1, "the member told the root that it knows no member");
+    assert_eq!(pair.words.load(8), 2 + 1, "the member told the root that it knows no member");
 }

@@ -3,10 +3,16 @@
 
 use std::sync::Arc;
 
-use squall_fabric::{Fabric, NodeId, sim::SimConfig};
-use squall_rdmc::{BlockSet, Buffer, GroupConfig, GroupId, Interrupted};
+use squall_fabric::{
+    Fabric, NodeId,
+    sim::{SimConfig, SimNet},
+};
+use squall_rdmc::{BlockSet, Buffer, Group, GroupConfig, GroupId, Interrupted};
 
-use crate::world::{GROUP, World, config};
+use crate::{
+    exposed::Exposed,
+    world::{GROUP, World, config},
+};
 
 const BLOCK: usize = 64;
 
@@ -116,4 +122,17 @@ fn memory_that_somebody_else_may_be_reading_takes_no_blocks() {
     let refused = root.rdmc.resume(&mut root.fabric, resume_config(2), message).unwrap_err().to_string();
     assert!(refused.contains("drop all other handles"), "{refused}");
     root.rdmc.resume(&mut root.fabric, resume_config(2), other).expect("it is the only one now");
+}
+
+#[test]
+fn no_two_members_are_given_the_same_memory() {
+    let open = || Exposed::new(SimNet::new(SimConfig::fast(), 1).fabric(NodeId(0)));
+    let config = GroupConfig { block_bytes: BLOCK, ..config(8) };
+    let mut fabric = open();
+    Group::create(&mut fabric, config.clone()).expect("a sound configuration");
+    assert_eq!(fabric.shared(&config.members[1..]), 0);
+    let mut fabric = open();
+    let what = resumed(&BlockSet::new(3), &mut fabric);
+    Group::resume(&mut fabric, config.clone(), what).expect("a sound message");
+    assert_eq!(fabric.shared(&config.members[1..]), 0, "of a group that resumes");
 }

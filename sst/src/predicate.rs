@@ -80,10 +80,11 @@ mod tests {
         atomic::{AtomicUsize, Ordering},
     };
 
-    use squall_fabric::{Region, RegionKey, RegionKind};
-
     use super::*;
-    use crate::layout::{Counter, Layout};
+    use crate::{
+        layout::{Counter, Layout},
+        testing::HandFabric,
+    };
 
     /// A member's table of one row, with counters to set.
     struct SingleRow {
@@ -98,8 +99,8 @@ mod tests {
             let mut layout = Layout::builder();
             let (a, b) = (layout.counter("a"), layout.counter("b"));
             let layout = layout.build();
-            let region = Region::heap(RegionKind::Polled, RegionKey(0), Table::bytes(&layout, 1));
-            SingleRow { table: Table::new(layout, region, 1, 0), a, b, predicates: Predicates::default() }
+            let table = Table::register(&mut HandFabric::default(), layout, 1, 0).expect("memory");
+            SingleRow { table, a, b, predicates: Predicates::default() }
         }
 
         fn register(

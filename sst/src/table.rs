@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use squall_fabric::{Fabric, INLINE_BYTES, Op, PostError, Region, RegionKey, Slice, Source, Target, Token};
+use squall_fabric::{
+    Fabric, INLINE_BYTES, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Slice, Source,
+    Target, Token,
+};
 
 use crate::{
     layout::{Bytes, ColumnSet, Counter, Flag, Layout},
     mesh::Mesh,
 };
 
-/// A member's copy of a table of `rows` rows, one for each member of its [`Mesh`].
+/// A member's copy of a table with one row for each member of its [`Mesh`].
+///
+/// Each row lies in a region of its own, so that a member can be given its row without the others'.
 #[derive(Debug)]
 pub struct Table {
     layout: Arc<Layout>,
-    region: Region,
+    rows: Vec<Region>,
     me: usize,
-    rows: usize,
     /// The counters and flags of all rows as of the last refresh, row by row. The own row is always up to date.
     seen: Vec<u64>,
     /// The changes in the own row that are owed to each peer.
@@ -58,26 +62,26 @@ impl Words {
 }
 
 impl Table {
-    /// The size of a table of `rows` rows, in bytes. The polled region for it has this size.
-    pub fn bytes(layout: &Layout, rows: usize) -> usize {
-        layout.row_bytes() * rows
-    }
-
-    /// The table in `region`, of which this member writes row `me`.
+    /// Registers the memory of a table of `rows` rows, of which this member writes row `me`.
     ///
     /// # Panics
     ///
-    /// If the region is not of the size that [`Table::bytes`] gives, or there is no row `me`.
-    pub fn new(layout: Arc<Layout>, region: Region, rows: usize, me: usize) -> Table {
-        assert_eq!(region.len(), Table::bytes(&layout, rows), "the region's size is that of {rows} rows");
+    /// If there is no row `me`.
+    pub fn register(
+        fabric: &mut impl Fabric,
+        layout: Arc<Layout>,
+        rows: usize,
+        me: usize,
+    ) -> Result<Table, RegisterError> {
         assert!(me < rows, "row {me} of {rows}");
-        let seen = vec![0; layout.words() * rows];
-        Table { seen, owed: vec![Owed::default(); rows], layout, region, me, rows, changed: ColumnSet::EMPTY }
+        let (seen, owed) = (vec![0; layout.words() * rows], vec![Owed::default(); rows]);
+        let rows: Result<_, _> = (0..rows).map(|_| fabric.register(RegionKind::Polled, layout.row_bytes())).collect();
+        Ok(Table { layout, rows: rows?, me, seen, owed, changed: ColumnSet::EMPTY })
     }
 
     /// The number of rows: one for each member.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.rows.len()
     }
 
     /// The own row's index.
@@ -90,13 +94,14 @@ impl Table {
         &self.layout
     }
 
-    /// The memory, to be exposed to the peers.
-    pub fn region(&self) -> &Region {
-        &self.region
+    /// The memory of a row, to be exposed to the member that writes it, and to no other.
+    pub fn row(&self, member: usize) -> &Region {
+        &self.rows[member]
     }
 
-    fn offset(&self, row: usize, word: usize) -> usize {
-        row * self.layout.row_bytes() + self.layout.word_at(word)
+    /// Whether a peer's region can be its copy of this member's row.
+    pub fn is_copy(&self, remote: &RemoteRegion) -> bool {
+        remote.kind == RegionKind::Polled && remote.bytes == self.layout.row_bytes()
     }
 
     #[inline]
@@ -119,7 +124,7 @@ impl Table {
 
     /// The smallest value of a counter over all rows.
     pub fn min(&self, counter: Counter) -> u64 {
-        (0..self.rows).map(|row| self.get(row, counter)).min().expect("a table has rows")
+        (0..self.rows()).map(|row| self.get(row, counter)).min().expect("a table has rows")
     }
 
     /// Copies a member's byte array out; meaningful once the counter or flag that announces it was seen.
@@ -129,7 +134,7 @@ impl Table {
     /// If `into` is not of the column's length.
     pub fn read_bytes(&self, row: usize, bytes: Bytes, into: &mut [u8]) {
         assert_eq!(into.len(), bytes.len as usize, "the column's length");
-        self.region.read(row * self.layout.row_bytes() + bytes.offset as usize, into);
+        self.rows[row].read(bytes.offset as usize, into);
     }
 
     /// Raises a counter of the own row. A value that is not higher changes nothing.
@@ -165,7 +170,7 @@ impl Table {
             return false;
         }
         *slot = value;
-        self.region.store(self.offset(me, word), value);
+        self.rows[me].store(self.layout.word_at(word), value);
         self.changed = self.changed.union(ColumnSet::of_word(word));
         true
     }
@@ -177,7 +182,7 @@ impl Table {
     /// If `from` is not of the column's length.
     pub fn write_bytes(&mut self, bytes: Bytes, from: &[u8]) {
         assert_eq!(from.len(), bytes.len as usize, "the column's length");
-        self.region.write(self.me * self.layout.row_bytes() + bytes.offset as usize, from);
+        self.rows[self.me].write(bytes.offset as usize, from);
         for owed in &mut self.owed {
             owed.bytes.push(bytes);
         }
@@ -186,10 +191,10 @@ impl Table {
     /// Reads the other members' rows.
     pub fn refresh(&mut self) {
         let (words, counters) = (self.layout.words(), self.layout.counters());
-        for row in (0..self.rows).filter(|&row| row != self.me) {
+        for (row, memory) in self.rows.iter().enumerate().filter(|&(row, _)| row != self.me) {
             // Flags before counters: a reader that sees a flag must see the counters that were pushed before it.
             for word in (counters..words).chain(0..counters) {
-                let value = self.region.load(self.offset(row, word));
+                let value = memory.load(self.layout.word_at(word));
                 let seen = &mut self.seen[row * words + word];
                 // Columns only grow; a value that falls is a peer's fault, and is ignored.
                 if value > *seen {
@@ -212,11 +217,10 @@ impl Table {
 
     /// Pushes the changes in the own row to one peer: bytes, then one write of counters, then flags.
     ///
-    /// `remote` is the peer's copy of the table. Returns whether the peer has been sent everything. If its queue is
+    /// `remote` is the peer's copy of the row. Returns whether the peer has been sent everything. If its queue is
     /// full the rest stays owed, and goes out with the changes until the next call.
     pub fn push(&mut self, fabric: &mut impl Fabric, mesh: &Mesh, peer: usize, remote: RegionKey) -> bool {
         let Some((endpoint, _)) = mesh.link(peer) else { return false };
-        let row_at = self.me * self.layout.row_bytes();
         let mut owed = std::mem::take(&mut self.owed[peer]);
         let mut post = |source: Source<'_>, offset: usize| {
             let target = Target { region: remote, offset };
@@ -228,9 +232,9 @@ impl Table {
         };
         let mut sent = true;
         while let (true, Some(bytes)) = (sent, owed.bytes.first()) {
-            let (offset, len) = (row_at + bytes.offset as usize, (bytes.len as usize).next_multiple_of(8));
+            let (offset, len) = (bytes.offset as usize, (bytes.len as usize).next_multiple_of(8));
             // The array does not change any more, so the region may be the source, whenever the bytes are fetched.
-            sent = post(Source::Region(Slice { region: &self.region, offset, len }), offset);
+            sent = post(Source::Region(Slice { region: &self.rows[self.me], offset, len }), offset);
             if sent {
                 owed.bytes.remove(0);
             }
@@ -242,7 +246,7 @@ impl Table {
                 for (bytes, word) in inline.chunks_exact_mut(8).zip(range.start..range.start + words) {
                     bytes.copy_from_slice(&self.seen[self.me * self.layout.words() + word].to_ne_bytes());
                 }
-                sent = post(Source::Inline(&inline[..words * 8]), row_at + self.layout.word_at(range.start));
+                sent = post(Source::Inline(&inline[..words * 8]), self.layout.word_at(range.start));
                 if sent {
                     range.start += words;
                 }
@@ -257,7 +261,6 @@ impl Table {
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
     use proptest::prelude::*;
-    use squall_fabric::RegionKind;
 
     use super::*;
     use crate::{layout::Counters, testing::HandFabric};
@@ -283,10 +286,8 @@ mod tests {
             let (bytes, counters) = (layout.bytes("bytes", 300), layout.counters("counters", COUNTERS));
             let layout = layout.build();
             let mut fabric = HandFabric::default();
-            let [mine, theirs] = [0, 1].map(|me| {
-                let region = fabric.polled(Table::bytes(&layout, 2));
-                Table::new(Arc::clone(&layout), region, 2, me)
-            });
+            let [mine, theirs] =
+                [0, 1].map(|me| Table::register(&mut fabric, Arc::clone(&layout), 2, me).expect("memory"));
             let mesh = fabric.mesh(1);
             Pair { fabric, mesh, mine, theirs, bytes, counters, flags }
         }
@@ -294,7 +295,7 @@ mod tests {
         /// Pushes at most `room` posts. Returns whether all is sent.
         fn push(&mut self, room: usize) -> bool {
             self.fabric.room = room;
-            let sent = self.mine.push(&mut self.fabric, &self.mesh, 1, self.theirs.region().key());
+            let sent = self.mine.push(&mut self.fabric, &self.mesh, 1, self.theirs.row(0).key());
             assert_eq!(sent, !self.mine.owes(1));
             sent
         }
@@ -350,8 +351,7 @@ mod tests {
         let layout = Arc::clone(&pair.theirs.layout);
         assert_eq!(pair.theirs.take_changes(), layout.counter_set(counter).union(layout.flag_set(flag)));
         for word in [counter.0 as usize, layout.counters()] {
-            let offset = pair.theirs.offset(0, word);
-            pair.theirs.region().store(offset, 0);
+            pair.theirs.row(0).store(layout.word_at(word), 0);
         }
         pair.theirs.refresh();
         assert_eq!((pair.theirs.get(0, counter), pair.theirs.is_set(0, flag)), (7, true));
@@ -386,15 +386,15 @@ mod tests {
         let counters = layout.counters("counters", COLUMNS);
         let flags: Vec<Flag> = (0..COLUMNS).map(|i| layout.flag(&i.to_string())).collect();
         let layout = layout.build();
-        let region = Region::heap(RegionKind::Polled, RegionKey(0), Table::bytes(&layout, 2));
-        let mut table = Table::new(Arc::clone(&layout), region.clone(), 2, 1);
+        let mut table = Table::register(&mut HandFabric::default(), Arc::clone(&layout), 2, 1).expect("memory");
+        let row = table.row(0).clone();
         let start = Arc::new(std::sync::Barrier::new(2));
         let started = Arc::clone(&start);
         let writer = std::thread::spawn(move || {
             started.wait();
             for i in 0..COLUMNS {
                 for word in [i, COLUMNS + i] {
-                    region.store(layout.word_at(word), 1);
+                    row.store(layout.word_at(word), 1);
                 }
                 // A pause, so that many refreshes fall into the writes.
                 (0..50).for_each(|_| std::hint::spin_loop());

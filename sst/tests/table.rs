@@ -1,9 +1,7 @@
 //! Tables on a network that does the worst that the fabric's contract permits.
 
-use std::sync::Arc;
-
 use squall_fabric::{
-    Completion, Fabric, GroupTag, NodeId, RegionKey, RegionKind, Time,
+    Completion, Fabric, GroupTag, NodeId, RegionKey, Time,
     sim::{Sabotage, SimConfig, SimFabric, SimNet},
 };
 use squall_sst::{Bytes, Counter, Flag, Layout, Mesh, MeshEvent, Table};
@@ -46,12 +44,11 @@ impl Member {
         };
         let layout = layout.build();
         let mut fabric = net.fabric(NodeId(me as u32));
-        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, MEMBERS)).expect("memory");
         let hello = layout.fingerprint().to_le_bytes();
-        let table = Table::new(Arc::clone(&layout), region.clone(), MEMBERS, me);
+        let table = Table::register(&mut fabric, layout, MEMBERS, me).expect("memory");
         let members: Vec<NodeId> = (0..MEMBERS as u32).map(NodeId).collect();
         let tag = GroupTag { layer: 9, group: 0, epoch: 1 };
-        let mesh = Mesh::connect(&mut fabric, &members, me, tag, &hello, |_| vec![region.clone()]);
+        let mesh = Mesh::connect(&mut fabric, &members, me, tag, &hello, |peer| vec![table.row(peer).clone()]);
         Member { me, fabric, mesh, table, columns, remote: vec![None; MEMBERS] }
     }
 

@@ -3,7 +3,7 @@
 use squall_fabric::{BreakReason, Fabric, Time};
 
 use super::{Communicator, Ended};
-use crate::{channel::post_word, lane::LaneStatus, layout::ABORT};
+use crate::{channel::post_word, lane::LaneStatus, layout::FAREWELL};
 
 impl Communicator {
     pub(super) fn lose(&mut self, fabric: &mut impl Fabric, now: Time, rank: usize, reason: &BreakReason) {
@@ -12,7 +12,7 @@ impl Communicator {
         self.untold.retain(|&peer| peer != rank);
         // Another rank may have named the cause, and that counts.
         self.look_for_failure(fabric, now);
-        let is_done = self.region.load(self.layout.farewell(rank)) != 0;
+        let is_done = self.regions[rank].load(FAREWELL) != 0;
         if self.ended.is_some() || is_done || self.needs_nobody() {
             return;
         }
@@ -38,7 +38,7 @@ impl Communicator {
         if self.ended.is_some() {
             return self.tell(fabric);
         }
-        let word = self.region.load(ABORT);
+        let word = self.abort.load(0);
         if word != 0 && word <= self.ranks() as u64 {
             self.fail(fabric, word as usize - 1);
         } else if let Some((rank, until)) = self.suspect
@@ -64,8 +64,9 @@ impl Communicator {
     pub(super) fn tell(&mut self, fabric: &mut impl Fabric) {
         if let Some(Ended::Failed(rank)) = self.ended {
             let links = &self.links;
-            self.untold
-                .retain(|&peer| links[peer].is_some_and(|link| !post_word(fabric, &link, ABORT, rank as u64 + 1)));
+            self.untold.retain(|&peer| {
+                links[peer].is_some_and(|link| !post_word(fabric, &link, link.abort(), rank as u64 + 1))
+            });
         }
     }
 
@@ -93,14 +94,12 @@ impl Communicator {
         if !is_idle {
             return false;
         }
-        let farewell = self.layout.farewell(self.me);
         let mut done = self.untold.is_empty();
         for (rank, said) in said.iter_mut().enumerate() {
             if let Some(link) = &self.links[rank] {
-                *said = *said || post_word(fabric, link, farewell, 1);
+                *said = *said || post_word(fabric, link, link.target(FAREWELL), 1);
                 // What was posted last is lost if this side closes first, so a failure's name needs an answer too.
-                let waits =
-                    self.ended != Some(Ended::Failed(rank)) && self.region.load(self.layout.farewell(rank)) == 0;
+                let waits = self.ended != Some(Ended::Failed(rank)) && self.regions[rank].load(FAREWELL) == 0;
                 done = done && *said && !waits;
             } else if self.ended.is_none() && rank != self.me && !self.lost[rank] {
                 done = false;

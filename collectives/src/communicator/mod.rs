@@ -16,7 +16,7 @@ use crate::{
     cost,
     element::Vector,
     lane::{Common, Lane, LaneStatus},
-    layout::{MemoryLayout, PeerRegions},
+    layout::{ABORT_BYTES, MemoryLayout, PeerRegions},
     lending::Lending,
     reduction::Operator,
     schedule::{CollectiveCall, Schedule, plan},
@@ -38,7 +38,10 @@ pub struct Communicator {
     layout: MemoryLayout,
     pub(crate) me: usize,
     mesh: Mesh,
-    region: Region,
+    /// The regions that each rank writes into, by rank; this rank's own is not used.
+    regions: Vec<Region>,
+    /// The word that all ranks may write.
+    abort: Region,
     staging: Region,
     landing: Region,
     links: Vec<Option<PeerRegions>>,
@@ -113,19 +116,23 @@ impl Communicator {
         let (Some(me), true) = (me, distinct.len() == ranks) else {
             return Err(CreateCommunicatorError::Ranks { node, ranks });
         };
-        let region = fabric.register(RegionKind::Polled, layout.region_bytes())?;
+        let register = |_| fabric.register(RegionKind::Polled, layout.region_bytes());
+        let regions: Vec<Region> = (0..ranks).map(register).collect::<Result<_, _>>()?;
+        let abort = fabric.register(RegionKind::Polled, ABORT_BYTES)?;
         let staging = fabric.register(RegionKind::Bulk, layout.staging_bytes())?;
         let lent = fabric.register(RegionKind::Bulk, layout.lent_bytes())?;
         let landing = fabric.register(RegionKind::Bulk, layout.landing_bytes())?;
         let lanes = (0..layout.lanes)
             .map(|lane| {
-                let channel = |peer| Channel::new(&layout, &region, lane, me, peer, config.first_message);
+                let channel = |(peer, region): (usize, &Region)| {
+                    Channel::new(&layout, region.clone(), lane, peer, config.first_message)
+                };
                 let lending = Lending::new(lent.clone(), layout.lent(lane), layout.slot_bytes, layout.lent_blocks());
-                Lane::new((0..ranks).map(channel).collect(), lending, layout.slot_bytes)
+                Lane::new(regions.iter().enumerate().map(channel).collect(), lending, layout.slot_bytes)
             })
             .collect();
         let mut hello = Fingerprint::default();
-        hello.text("squall collectives 1");
+        hello.text("squall collectives 2");
         for number in [layout.lanes, layout.slots, layout.slot_bytes, usize::from(config.reproducible)] {
             hello.number(number as u64);
         }
@@ -134,12 +141,15 @@ impl Communicator {
             hello.number(rank.0.into());
         });
         let hello = hello.value().to_le_bytes();
-        let mesh = Mesh::connect(fabric, &config.ranks, me, config.tag, &hello, |_| vec![region.clone(), lent.clone()]);
+        let mesh = Mesh::connect(fabric, &config.ranks, me, config.tag, &hello, |rank| {
+            vec![regions[rank].clone(), abort.clone(), lent.clone()]
+        });
         Ok(Communicator {
             layout,
             me,
             mesh,
-            region,
+            regions,
+            abort,
             staging,
             landing,
             links: vec![None; ranks],
@@ -364,7 +374,6 @@ impl Communicator {
         let common = Common {
             layout: &self.layout,
             links: &self.links,
-            region: &self.region,
             staging: &self.staging,
             landing: &self.landing,
             chunk: &mut self.chunk,
@@ -397,11 +406,15 @@ impl Communicator {
         match self.mesh.on_completion(fabric, completion) {
             Some(MeshEvent::Up(rank)) => {
                 let (endpoint, remote) = self.mesh.link(rank).expect("it has just been reached");
-                let expected =
-                    [(RegionKind::Polled, self.layout.region_bytes()), (RegionKind::Bulk, self.layout.lent_bytes())];
+                let expected = [
+                    (RegionKind::Polled, self.layout.region_bytes()),
+                    (RegionKind::Polled, ABORT_BYTES),
+                    (RegionKind::Bulk, self.layout.lent_bytes()),
+                ];
                 match remote {
-                    [region, lent] if [region, lent].map(|region| (region.kind, region.bytes)) == expected => {
-                        self.links[rank] = Some(PeerRegions { endpoint, region: region.key, lent: lent.key });
+                    &[region, abort, lent] if [region, abort, lent].map(|at| (at.kind, at.bytes)) == expected => {
+                        let [region, abort, lent] = [region, abort, lent].map(|at| at.key);
+                        self.links[rank] = Some(PeerRegions { endpoint, region, abort, lent });
                         if self.failed().is_some() {
                             self.untold.push(rank);
                             self.tell(fabric);

@@ -64,7 +64,7 @@ impl Fabric for SimFabric {
         if !world.sabotaged(Sabotage::SizesUnchecked) {
             check_size(kind, bytes)?;
         }
-        let key = RegionKey(world.rng.u64(..));
+        let key = RegionKey(world.keys.u64(..));
         Ok(Region::heap(kind, key, bytes))
     }
 

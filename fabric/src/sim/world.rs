@@ -21,6 +21,8 @@ pub(super) struct World {
     pub(super) config: SimConfig,
     pub(super) now: Time,
     pub(super) rng: Rng,
+    /// Draws the keys of regions, so that the number of regions that a layer registers changes nothing else of a run.
+    pub(super) keys: Rng,
     pub(super) queue: EventQueue,
     pub(super) network: Network,
     pub(super) nodes: Vec<Node>,
@@ -70,6 +72,7 @@ impl World {
             config,
             now: Time::ZERO,
             rng: Rng::with_seed(seed),
+            keys: Rng::with_seed(!seed),
             queue: EventQueue::default(),
             network: Network::default(),
             nodes: Vec::new(),

@@ -142,6 +142,7 @@ const BITES: &[(&str, &[Sabotage])] = {
         ("no_bytes_in_memory_given_back", &[LateWrite]),
         ("what_is_left_behind_keeps_its_bytes", &[FetchAfterClose]),
         ("an_endpoint_keeps_to_its_regions", &[AnyRegion, KeyUnchecked]),
+        ("a_peer_keeps_to_its_regions", &[AnyRegion, KeyUnchecked]),
         ("a_wrong_key_breaks", &[KeyUnchecked, AccessIgnored, SilentBreak]),
         ("outside_of_a_region_breaks", &[BoundsCut, AccessIgnored]),
         ("a_full_queue_says_so", &[DropWhenFull, NoRoom]),

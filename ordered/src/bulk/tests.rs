@@ -27,8 +27,7 @@ impl BulkMember {
         let mut layout = Layout::builder();
         let held = layout.counters("bulk", 1);
         let layout = layout.build();
-        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, 2)).expect("memory");
-        let table = Table::new(layout, region, 2, me.0 as usize);
+        let table = Table::register(&mut fabric, layout, 2, me.0 as usize).expect("memory");
         BulkMember { fabric, bulk, table, held, faulty: Vec::new() }
     }
 

@@ -75,7 +75,7 @@ pub struct Shard {
     senders: Vec<usize>,
     /// This node's part as a sender, if it is one.
     own: Option<Own>,
-    /// The regions in which each member keeps its copies of this node's memory.
+    /// The regions in which each member keeps its copies of this node's row and ring.
     remote: Vec<Option<RemoteRegions>>,
     /// The senders' rings, by rank among senders.
     rings: Vec<Region>,
@@ -100,7 +100,7 @@ struct Own {
 
 #[derive(Clone, Copy, Debug)]
 struct RemoteRegions {
-    table: RegionKey,
+    row: RegionKey,
     ring: Option<RegionKey>,
 }
 
@@ -121,13 +121,12 @@ impl Shard {
         let (columns, layout) = Columns::declare(config.mode, members.members.len(), senders, bulk_senders);
         let rows = members.members.len();
         let durable = columns.durable().map(|columns| Durable::new(columns, members));
-        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, rows))?;
         let hello = hello(&layout, members, config);
-        let table = Table::new(layout, region, rows, me.index());
+        let table = Table::register(fabric, layout, rows, me.index())?;
         let tag = GroupTag { layer: LAYER, group: members.shard.0, epoch: epoch.0 };
         let mesh = Mesh::connect(fabric, &members.members, me.index(), tag, &hello, |peer| {
             let ring = members.sender_rank_of(members.members[peer]).map(|s| rings[s.index()].clone());
-            [Some(table.region().clone()), ring].into_iter().flatten().collect()
+            [Some(table.row(peer).clone()), ring].into_iter().flatten().collect()
         });
         let senders = members
             .senders
@@ -217,15 +216,13 @@ impl Shard {
     /// Returns the regions that a peer exposed, if they are those that a member of this shard exposes to this node.
     fn remote_of(&self, peer: usize) -> Option<RemoteRegions> {
         let (_, remote) = self.mesh.link(peer)?;
-        let fits = |region: &RemoteRegion, like: &Region| {
-            (region.kind == RegionKind::Polled && region.bytes == like.len()).then_some(region.key)
-        };
-        match (remote, &self.own) {
-            ([table, ring], Some(own)) => Some(RemoteRegions {
-                table: fits(table, self.table.region())?,
-                ring: Some(fits(ring, &self.rings[own.rank])?),
-            }),
-            ([table], None) => Some(RemoteRegions { table: fits(table, self.table.region())?, ring: None }),
+        let row = remote.first().filter(|row| self.table.is_copy(row))?.key;
+        let fits = |ring: &RemoteRegion, like: &Region| ring.kind == RegionKind::Polled && ring.bytes == like.len();
+        match (&remote[1..], &self.own) {
+            ([ring], Some(own)) if fits(ring, &self.rings[own.rank]) => {
+                Some(RemoteRegions { row, ring: Some(ring.key) })
+            }
+            ([], None) => Some(RemoteRegions { row, ring: None }),
             _ => None,
         }
     }
@@ -378,7 +375,7 @@ impl Shard {
                 continue;
             }
             if self.table.owes(peer) {
-                self.table.push(fabric, &self.mesh, peer, remote.table);
+                self.table.push(fabric, &self.mesh, peer, remote.row);
             }
         }
     }

@@ -54,17 +54,17 @@ pub(crate) struct World {
     ready: Vec<NodeId>,
 }
 
-const SHARD: ShardId = ShardId(3);
+pub(crate) const SHARD: ShardId = ShardId(3);
 
 /// The number of nodes that may join in the course of a run.
 const JOINERS: usize = 20;
 
 /// Node ids are not ranks.
-fn node(index: usize) -> NodeId {
+pub(crate) fn node(index: usize) -> NodeId {
     NodeId(10 + 7 * index as u32)
 }
 
-fn view(epoch: Epoch, members: &[usize], senders: &[usize], complete: &[usize]) -> View {
+pub(crate) fn view(epoch: Epoch, members: &[usize], senders: &[usize], complete: &[usize]) -> View {
     let nodes = |indices: &[usize]| indices.iter().map(|&index| node(index)).collect::<Vec<_>>();
     let shard = ShardView { complete: nodes(complete), ..ShardView::whole(SHARD, nodes(members), nodes(senders)) };
     View {

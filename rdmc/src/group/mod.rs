@@ -10,7 +10,7 @@ use self::resume::Exchange;
 use crate::{
     buffer::Buffer,
     config::{CreateError, GroupConfig, GroupId},
-    control::{Control, Notice, Suspect},
+    control::{Control, Notice, Suspect, is_control, line_ranks},
     engine::{AcceptError, Engine, Limits},
     events::{Event, Failure, Interrupted, Progress},
     link::BlockLink,
@@ -112,7 +112,8 @@ impl Group {
     pub fn create(fabric: &mut impl Fabric, config: GroupConfig) -> Result<Group, CreateError> {
         let schedule = config.check(fabric.node())?;
         let me = schedule.rank();
-        let control = Control::register(fabric, config.members.len(), me)?;
+        let lines = line_ranks(config.members.len(), me);
+        let control = Control::register(fabric, config.members.len(), lines.chain(schedule.peers()))?;
         let register = if config.phantom { Buffer::phantom } else { Buffer::register };
         let scratch = schedule.receiving().filter(|_| config.first_block_memory);
         let scratch = scratch.map(|_| register(fabric, config.block_bytes)).transpose()?;
@@ -147,23 +148,21 @@ impl Group {
             connected: false,
             events: Vec::new(),
         };
-        let ranks = (0..group.config.members.len() as u32).map(Rank);
-        for rank in ranks.filter(|&rank| rank != me && (me == Rank::ROOT || rank == Rank::ROOT)) {
-            let holdings = group.exchange.as_ref().map(Exchange::region);
-            let expose: Vec<_> = [Some(group.control.region()), holdings].into_iter().flatten().cloned().collect();
+        for rank in line_ranks(group.config.members.len(), me) {
+            let holdings = group.exchange.as_ref().map(|exchange| exchange.region(rank));
+            let expose: Vec<_> = [Some(group.control.region(rank)), holdings].into_iter().flatten().cloned().collect();
             let endpoint = fabric.connect(group.node(rank), group.tag(CONTROL), &expose, &group.hello);
-            group.control.listen(fabric, endpoint);
+            group.control.listen(fabric, endpoint, rank);
             group.lines.push(Line { rank, endpoint, remote: None, said: Notice::default(), told: false, gone: false });
         }
         group
     }
 
     fn connect_links(&self, fabric: &mut impl Fabric, source: &StepSource) -> Vec<BlockLink> {
-        let control = [self.control.region().clone()];
         let connect = |rank| {
             let mut to = |layer, expose| fabric.connect(self.node(rank), self.tag(layer), expose, &self.hello);
             let blocks = to(BLOCKS, &[]);
-            BlockLink::new(rank, blocks, to(READY, &control))
+            BlockLink::new(rank, blocks, to(READY, std::slice::from_ref(self.control.region(rank))))
         };
         source.peers().into_iter().map(connect).collect()
     }
@@ -477,7 +476,7 @@ impl Group {
         if hello != self.hello {
             return Err("its configuration of the group differs (members, algorithm, block size, or version)".into());
         }
-        let control = remote.first().filter(|region| remote.len() == regions && self.control.fits(region));
+        let control = remote.first().filter(|region| remote.len() == regions && is_control(region));
         let holdings = remote.get(1);
         // A member that has failed meanwhile has no holdings to compare, and still announces its failure.
         let fits = holdings.is_none_or(|region| self.exchange.as_ref().is_none_or(|exchange| exchange.fits(region)));

@@ -1,14 +1,15 @@
 //! Completing an interrupted message: the members tell the root which blocks they hold, and the root tells all.
 //!
-//! Each member has a polled region with a row for each rank:
+//! Each member has a polled region with a row for each rank. The root also has a region for each member's row, exposed
+//! to that member alone:
 //!
 //! ```text
 //! byte 0   known    u64  1 once the rest of the row is there; in row 0 of a member's region, once all rows are
 //!      8   held     one bit for each block, in words of 8 bytes
 //! ```
 //!
-//! A member writes its row into the root's region. Once the root has all rows, it writes them into every member's
-//! region. So all compute the same plan, and nothing else has to be agreed upon.
+//! A member writes its row into its region at the root. Once the root has all rows, it writes them into every member's
+//! region of all rows. So all compute the same plan, and nothing else has to be agreed upon.
 
 use std::sync::Arc;
 
@@ -47,15 +48,17 @@ impl Group {
     ) -> Result<Group, CreateError> {
         let me = config.check(fabric.node())?.rank();
         check_interrupted(&config, &mut message)?;
-        let control = Control::register(fabric, config.members.len(), me)?;
+        // Any two members may have a block for each other.
+        let others = (0..config.members.len() as u32).map(Rank).filter(|&rank| rank != me);
+        let control = Control::register(fabric, config.members.len(), others)?;
         let exchange = Exchange::register(fabric, config.members.len(), me, message)?;
         Ok(Group::new(fabric, config, me, control, Some(exchange)))
     }
 
     /// Exchanges the holdings of all members, in a group that resumes, and then begins.
     pub(super) fn exchange(&mut self, fabric: &mut impl Fabric) -> bool {
-        let Some(exchange) = &self.exchange else { return false };
-        let complete = exchange.is_complete();
+        let Some(exchange) = &mut self.exchange else { return false };
+        let complete = exchange.collect();
         let mut busy = false;
         if self.me != Rank::ROOT || complete {
             for line in self.lines.iter_mut().filter(|line| !line.told) {
@@ -112,7 +115,10 @@ fn check_interrupted(config: &GroupConfig, message: &mut Interrupted) -> Result<
 /// The exchange of holdings at one member.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    region: Region,
+    /// The rows of all ranks.
+    rows: Region,
+    /// At the root, the row of each other member as that member writes it; elsewhere empty.
+    told: Vec<Region>,
     members: usize,
     me: Rank,
     pub(super) what: Interrupted,
@@ -126,41 +132,46 @@ impl Exchange {
         what: Interrupted,
     ) -> Result<Exchange, RegisterError> {
         let row = row_bytes(what.blocks);
-        let region = fabric.register(RegionKind::Polled, row * members)?;
+        let rows = fabric.register(RegionKind::Polled, row * members)?;
+        let others = if me == Rank::ROOT { members - 1 } else { 0 };
+        let told = (0..others).map(|_| fabric.register(RegionKind::Polled, row)).collect::<Result<_, _>>()?;
         for (at, word) in what.held.words().iter().enumerate() {
-            region.store(row * me.index() + 8 * (1 + at), *word);
+            rows.store(row * me.index() + 8 * (1 + at), *word);
         }
-        region.store(row * me.index(), u64::from(me == Rank::ROOT));
-        Ok(Exchange { region, members, me, what })
+        rows.store(row * me.index(), u64::from(me == Rank::ROOT));
+        Ok(Exchange { rows, told, members, me, what })
     }
 
-    pub(super) fn region(&self) -> &Region {
-        &self.region
+    /// The memory that a peer writes into, to be exposed to it alone.
+    pub(super) fn region(&self, peer: Rank) -> &Region {
+        if self.me == Rank::ROOT { &self.told[peer.index() - 1] } else { &self.rows }
     }
 
-    /// Whether a peer's region can be one of these.
+    /// Whether a peer's region can be the memory that this member writes into.
     pub(super) fn fits(&self, remote: &RemoteRegion) -> bool {
-        remote.kind == RegionKind::Polled && remote.bytes == self.region.len()
+        let bytes = if self.me == Rank::ROOT { self.rows.len() } else { row_bytes(self.what.blocks) };
+        remote.kind == RegionKind::Polled && remote.bytes == bytes
     }
 
-    /// Whether every member's row is here.
-    pub(super) fn is_complete(&self) -> bool {
+    /// Takes in the rows that have come. Returns whether every member's is here.
+    pub(super) fn collect(&mut self) -> bool {
         let row = row_bytes(self.what.blocks);
-        let known = |rank: usize| self.region.load(row * rank) == 1;
+        for (told, at) in self.told.iter().zip((row..).step_by(row)) {
+            if self.rows.load(at) == 0 && told.load(0) == 1 {
+                told.copy_words(8, &self.rows, at + 8, row - 8);
+                self.rows.store(at, 1);
+            }
+        }
+        let known = |rank: usize| self.rows.load(row * rank) == 1;
         if self.me == Rank::ROOT { (0..self.members).all(known) } else { known(0) }
     }
 
     /// Writes this member's row to the root; or, at the root, all rows to a member.
     pub(super) fn tell(&self, fabric: &mut impl Fabric, on: EndpointId, to: RegionKey) -> Result<(), PostError> {
         let row = row_bytes(self.what.blocks);
-        let rows = if self.me == Rank::ROOT {
-            0..self.region.len()
-        } else {
-            row * self.me.index()..row * (self.me.index() + 1)
-        };
-        let source = Source::Region(Slice { region: &self.region, offset: rows.start + 8, len: rows.len() - 8 });
-        let target = |offset| Target { region: to, offset };
-        let (target, word_target) = (target(rows.start + 8), target(rows.start));
+        let (start, len) = if self.me == Rank::ROOT { (0, self.rows.len()) } else { (row * self.me.index(), row) };
+        let source = Source::Region(Slice { region: &self.rows, offset: start + 8, len: len - 8 });
+        let (target, word_target) = (Target { region: to, offset: 8 }, Target { region: to, offset: 0 });
         fabric.post(on, Op::WriteThenWord { source, target, word: 1, word_target }, Token::UNSIGNALED)
     }
 
@@ -168,7 +179,7 @@ impl Exchange {
     pub(super) fn holdings(&self) -> Vec<BlockSet> {
         let blocks = self.what.blocks;
         let (row, words) = (row_bytes(blocks), BlockSet::words_for(blocks));
-        let word = |rank: usize, at: usize| self.region.load(row * rank + 8 * (1 + at));
+        let word = |rank: usize, at: usize| self.rows.load(row * rank + 8 * (1 + at));
         let of = |rank| BlockSet::from_words((0..words).map(|at| word(rank, at)).collect(), blocks);
         (0..self.members).map(of).collect()
     }

@@ -118,3 +118,20 @@ pub(crate) fn an_endpoint_keeps_to_its_regions(rig: &mut Rig<'_>) -> Verdict {
     rig.post(0, second.ends[0], write(second.at(0, 0, 8)), Token::UNSIGNALED)?;
     rig.until("a write on the other endpoint", |_| Ok(regions[1].load(8) != 0))
 }
+
+/// A node reaches the regions that were exposed to it, and none that were exposed to another node.
+pub(crate) fn a_peer_keeps_to_its_regions(rig: &mut Rig<'_>) -> Verdict {
+    let regions = [rig.region(1, RegionKind::Polled, 64)?, rig.region(1, RegionKind::Polled, 64)?];
+    let mut first = rig.open([0, 1], tag(1), [&[], &regions[..1]])?;
+    let mut second = rig.open([2, 1], tag(1), [&[], &regions[1..]])?;
+    rig.up(&mut first)?;
+    rig.up(&mut second)?;
+    let write = |target| Op::Write { source: inline(&[1; 8]), target };
+    rig.post(0, first.ends[0], write(first.at(0, 0, 56)), Token::UNSIGNALED)?;
+    rig.until("a write of the own region", |_| Ok(regions[0].load(56) != 0))?;
+    rig.post(0, first.ends[0], write(second.at(0, 0, 0)), Token::UNSIGNALED)?;
+    rig.both_broken(&first, &BreakReason::Access)?;
+    ensure!(regions[1].load(0) == 0, "G6: a node reached a region of another node");
+    rig.post(2, second.ends[0], write(second.at(0, 0, 8)), Token::UNSIGNALED)?;
+    rig.until("the other node's write", |_| Ok(regions[1].load(8) != 0))
+}

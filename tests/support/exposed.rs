@@ -1,0 +1,61 @@
+//! A fabric that notes which memory is exposed to which node.
+
+use squall_fabric::{
+    Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKey, RegionKind,
+    RegisterError, Time, Token, WorkGraph,
+};
+
+pub(crate) struct Exposed<F> {
+    inner: F,
+    given: Vec<(NodeId, RegionKey)>,
+}
+
+impl<F: Fabric> Exposed<F> {
+    pub(crate) fn new(inner: F) -> Exposed<F> {
+        Exposed { inner, given: Vec::new() }
+    }
+
+    /// The number of regions that were exposed to more than one node, after a check that each of `nodes` was given
+    /// some.
+    #[track_caller]
+    pub(crate) fn shared(&self, nodes: &[NodeId]) -> usize {
+        for node in nodes {
+            assert!(self.given.iter().any(|(to, _)| to == node), "nothing was exposed to {node}");
+        }
+        let mut given = self.given.clone();
+        given.sort_unstable_by_key(|&(node, key)| (key, node));
+        given.dedup();
+        given.chunk_by(|a, b| a.1 == b.1).filter(|nodes| nodes.len() > 1).count()
+    }
+}
+
+impl<F: Fabric> Fabric for Exposed<F> {
+    fn node(&self) -> NodeId {
+        self.inner.node()
+    }
+
+    fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
+        self.inner.register(kind, bytes)
+    }
+
+    fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        self.given.extend(expose.iter().map(|region| (peer, region.key())));
+        self.inner.connect(peer, tag, expose, hello)
+    }
+
+    fn disconnect(&mut self, on: EndpointId) {
+        self.inner.disconnect(on);
+    }
+
+    fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        self.inner.post(on, op, token)
+    }
+
+    fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
+        self.inner.post_graph(graph, token)
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
+        self.inner.poll(now, out);
+    }
+}
