@@ -53,6 +53,8 @@ mod endpoints;
 mod error;
 mod fingerprint;
 pub mod graph;
+#[cfg(feature = "sim")]
+pub mod hostile;
 mod ids;
 pub mod local_name;
 mod mapping;

@@ -30,7 +30,8 @@ impl<'a> Tables<'a> {
     pub(crate) fn signs_of_life(self, member: usize) -> u64 {
         let earlier = self.before(member).map_or(0, |(previous, rank)| previous.heartbeat(rank));
         let reached = u64::from(self.table.was_reached(member)) + u64::from(self.was_reached_before(member));
-        self.table.heartbeat(member) + earlier + reached
+        // A heartbeat is any number that the member likes to write.
+        self.table.heartbeat(member).saturating_add(earlier).saturating_add(reached)
     }
 
     /// Whether a member was ever heard, in its present life.

@@ -112,6 +112,17 @@ impl NodeFabric for squall_fabric::sim::SimFabric {
     }
 }
 
+#[cfg(feature = "sim")]
+impl<F: NodeFabric> NodeFabric for squall_fabric::hostile::HostileFabric<F> {
+    fn learn(&mut self, member: &Member) {
+        self.inner_mut().learn(member);
+    }
+
+    fn transport(&self, peer: NodeId) -> (Option<String>, Option<String>) {
+        self.inner().transport(peer)
+    }
+}
+
 /// The network configuration: the node's port, and its peers' addresses.
 pub(crate) fn net_config(config: &Config) -> Result<NetConfig, FabricError> {
     let texts = |list: &[Address]| list.iter().map(ToString::to_string).collect::<Vec<_>>();

@@ -59,4 +59,7 @@ pub use client::Client;
 pub use cluster::{Cluster, NotStarted};
 pub use disks::DiskCopy;
 pub use options::{Options, ViewLogKind};
-pub use squall_fabric::sim::{SimConfig, SimNet};
+pub use squall_fabric::{
+    hostile::Hostility,
+    sim::{SimConfig, SimNet},
+};

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
+use squall_fabric::{NodeId, Time, Waker, hostile::HostileFabric, sim::SimFabric};
 use squall_membership::{EndReason, HeldCopy, Input, Member, OrderEnd, ShardId, View, ViewLog};
 use squall_ordered::log::Hlc;
 
@@ -76,7 +76,7 @@ pub(super) enum RunState {
 }
 
 pub(super) struct SimNode {
-    pub(super) core: NodeCore<SimFabric>,
+    pub(super) core: NodeCore<HostileFabric<SimFabric>>,
     pub(super) groups: BTreeMap<ShardId, Home>,
     /// The server of clients from outside, if the node serves any.
     pub(super) server: Option<Arc<Server>>,
@@ -229,8 +229,15 @@ impl SimNode {
         let groups = plan.shards.keys().zip(specs).map(attach).collect();
         pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
         let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
-        let mut core =
-            NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, pipe_slots, view_log, Arc::clone(&bound));
+        let mut core = NodeCore::new(
+            HostileFabric::new(fabric),
+            me.clone(),
+            plan.settings,
+            plan.shards,
+            pipe_slots,
+            view_log,
+            Arc::clone(&bound),
+        );
         if has_disk {
             core.input(Input::Held(held), &mut Vec::new());
         }
@@ -386,7 +393,11 @@ impl SimNode {
 
 impl Cluster {
     /// Does something with a node's core, and what follows from it.
-    pub(super) fn with_core(&mut self, id: NodeId, with: impl FnOnce(&mut NodeCore<SimFabric>, &mut Vec<CoreEffect>)) {
+    pub(super) fn with_core(
+        &mut self,
+        id: NodeId,
+        with: impl FnOnce(&mut NodeCore<HostileFabric<SimFabric>>, &mut Vec<CoreEffect>),
+    ) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         with(&mut node.core, &mut effects);

@@ -6,6 +6,7 @@ mod clocks;
 mod damaged_logs;
 mod durable_shards;
 mod forced_lives;
+mod hostile;
 mod leases;
 mod memory_shards;
 #[path = "../support/numbers.rs"]

@@ -80,7 +80,11 @@ pub struct Shard {
     /// The senders' rings, by rank among senders.
     rings: Vec<Region>,
     bulk: ShardBulk,
-    /// The members that broke the protocol of bulk messages, until [`take_faulty`](Shard::take_faulty) returns them.
+    /// The most turns that all senders together have in their rings.
+    ring_turns: u64,
+    /// The senders whose counts of turns made no sense, by rank among senders. No turns of theirs are taken.
+    absurd: Vec<bool>,
+    /// The members that broke the protocol, until [`take_faulty`](Shard::take_faulty) returns them.
     faulty: Vec<(NodeId, String)>,
     progress: Arc<Progress>,
     durable: Option<Durable>,
@@ -146,6 +150,8 @@ impl Shard {
             columns,
             senders,
             own,
+            ring_turns: ring::max_records(config.ring_bytes) * rings.len() as u64,
+            absurd: vec![false; rings.len()],
             remote: vec![None; rows],
             rings: rings.to_vec(),
             bulk: ShardBulk::default(),
@@ -232,6 +238,9 @@ impl Shard {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> Stepped {
         let mut stepped = Stepped::default();
         self.table.refresh();
+        if self.state == ShardPhase::Running {
+            self.look_for_absurd_counts();
+        }
         if self.state == ShardPhase::Running && !self.bulk.is_empty() {
             stepped.busy |= self.bulk.step(fabric, now, &mut self.table, self.columns.bulk, &mut self.faulty);
             stepped.connecting = self.bulk.has_new_endpoints();
@@ -253,10 +262,31 @@ impl Shard {
         stepped
     }
 
+    /// Looks for senders that say that they have used more turns than they can have. Waiting for such turns, or giving
+    /// up as many, would take for ever.
+    ///
+    /// Only a message opens a turn that no sender has reached (see [`order::turns_due`]), and it stays in its ring until
+    /// this member has delivered it, too.
+    fn look_for_absurd_counts(&mut self) {
+        for (sender, absurd) in self.absurd.iter_mut().enumerate().filter(|(_, absurd)| !**absurd) {
+            let delivered = match self.mode {
+                Mode::Ordered | Mode::Durable => self.progress.delivered(0) / self.senders.len() as u64,
+                Mode::Unordered => self.progress.delivered(sender),
+            };
+            let turns = self.table.get(self.senders[sender], self.columns.sent);
+            if turns > delivered + self.ring_turns + 2 {
+                *absurd = true;
+                let why = format!("it says that it has used {turns} turns, of which others have delivered {delivered}");
+                self.faulty.push((self.mesh.node(self.senders[sender]), why));
+            }
+        }
+    }
+
     /// Returns the number of turns of a sender that have arrived here.
     fn turns(&self, sender: usize) -> u64 {
         match &self.own {
             Some(own) if own.rank == sender => own.outbox.turns(),
+            _ if self.absurd[sender] => 0,
             _ => self.table.get(self.senders[sender], self.columns.sent),
         }
     }

@@ -81,6 +81,11 @@ pub const MIN_BYTES: usize = 1024;
 /// The largest ring, in bytes: 1 GiB.
 pub const MAX_BYTES: usize = 1 << 30;
 
+/// The most records that a ring of `capacity` bytes has at a time.
+pub const fn max_records(capacity: usize) -> u64 {
+    capacity as u64 / ALIGN
+}
+
 /// The largest payload that a ring of `capacity` bytes takes: a quarter of it.
 pub const fn max_payload(capacity: usize) -> usize {
     capacity / 4
