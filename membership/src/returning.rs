@@ -97,9 +97,10 @@ impl Returning {
     /// the rest on its disk is of use only where a shard is suspended.
     pub(crate) fn install(&mut self, next: &Proposal, me: &Member, out: &mut Vec<Effect>) {
         for (&shard, &end) in &next.ends {
-            let has_more = self.held.as_ref().and_then(|held| held.get(&shard)).is_some_and(|held| held.end > end);
+            // Views in between are void, and a log may have got their records since its node reported it.
+            let skips_views = end.epoch.0 + 1 < next.view.epoch.0;
             // A member that is not complete may all the same have got a state, too late to say so.
-            if has_more || next.view.shard(shard).is_some_and(|shard| !shard.is_complete(me.node)) {
+            if skips_views || next.view.shard(shard).is_some_and(|shard| !shard.is_complete(me.node)) {
                 out.push(Effect::CutTo { shard, end });
             }
         }
@@ -359,6 +360,21 @@ pub(crate) mod tests {
         let mut out = Vec::new();
         Returning::default().install(&next, &other, &mut out);
         assert!(out.is_empty(), "another disk has no former copy: {out:?}");
+    }
+
+    /// The log has got the records of the views in which the shard was suspended since the report was made.
+    #[test]
+    fn a_log_is_cut_where_a_shard_goes_on_before_the_last_view_whatever_was_reported_of_it() {
+        for (end, cuts) in [(place(1, 6), true), (place(2, 0), false)] {
+            let (mut next, me) = next();
+            let mut returning = Returning::default();
+            returning.hold([(SHARD, HeldCopy { end, ..held() })].into(), Some(&next.view));
+            Arc::make_mut(&mut next.view).shards[0] = ShardView::whole(SHARD, vec![me.node], vec![me.node]);
+            next.ends = [(SHARD, end)].into();
+            let mut out = Vec::new();
+            returning.install(&next, &me, &mut out);
+            assert_eq!(out.iter().any(|effect| matches!(effect, Effect::CutTo { .. })), cuts);
+        }
     }
 
     #[test]

@@ -86,9 +86,8 @@ impl DiskLog {
         })
     }
 
-    /// The earlier epochs of which there is anything, with their ends.
+    /// The earlier epochs of which there is a view record, with their ends.
     pub(crate) fn line(&self, before: Epoch) -> Vec<OrderEnd> {
-        let ends = self.written.iter().map(|segment| segment.end);
-        ends.filter(|end| end.epoch < before && end.seq > Seq(0)).collect()
+        self.written.iter().map(|segment| segment.end).filter(|end| end.epoch < before).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, ClusterId, Entry, Epoch, Layout, Member, OrderEnd, Proposal, Report, ReturnReport, Seq, ShardId, View,
+    Applied, ClusterId, Entry, Epoch, Layout, Member, OrderEnd, Proposal, Report, ReturnReport, ShardId, View,
     ViewEvent, ViewLogState,
 };
 
@@ -203,7 +203,8 @@ impl Log {
         self.backs.remove(&node);
     }
 
-    /// The places that a shard delivered in the epochs before this one, as they were decided.
+    /// The ends of a shard's views in the epochs before this one, as they were decided. Views in which it was suspended
+    /// have none.
     pub(crate) fn line(&self, shard: ShardId, before: Epoch) -> Vec<OrderEnd> {
         let mut line: Vec<OrderEnd> = Vec::new();
         for next in self.history.iter().filter(|next| next.view.epoch > Epoch::FIRST && next.view.epoch <= before) {
@@ -215,7 +216,7 @@ impl Log {
                 line.extend(trim);
             }
         }
-        line.retain(|end| end.seq > Seq(0));
+        line.retain(|&end| end > OrderEnd::START);
         line
     }
 }

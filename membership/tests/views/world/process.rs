@@ -309,6 +309,7 @@ impl Process {
             let holds = self.state.contains(&shard.shard);
             assert!(holds || !shard.is_complete(node), "{node} holds no state of {} in {}", shard.shard, view.epoch);
             if !shard.is_complete(node) && !shard.complete.is_empty() {
+                // A holder gives it the state, and may be gone by then, with less on its disk.
                 self.say_later(now, if holds { 0.1 } else { 20.0 }, Input::Complete(shard.shard));
             }
         }
