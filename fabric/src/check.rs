@@ -2,10 +2,19 @@
 
 use crate::{INLINE_BYTES, Op, PostError, RegionKey, RegionKind, RegisterError, Slice, Source, Target};
 
+/// The most bytes of a region of memory. Offsets in it fit a pointer's, and whole pages around it a size.
+const MAX_BYTES: usize = 1 << (usize::BITS - 2);
+
 /// Checks the size of a region that is to be registered.
 pub(crate) fn check_size(kind: RegionKind, bytes: usize) -> Result<(), RegisterError> {
-    let invalid = bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8);
-    if invalid { Err(RegisterError::Size { bytes }) } else { Ok(()) }
+    if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
+        return Err(RegisterError::Size { bytes });
+    }
+    if kind != RegionKind::Phantom && bytes > MAX_BYTES {
+        let cause = format!("an address space has room for {MAX_BYTES} bytes at most");
+        return Err(RegisterError::System { bytes, cause });
+    }
+    Ok(())
 }
 
 /// Checks a region that is to be registered with a fabric that moves bytes.

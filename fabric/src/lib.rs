@@ -46,6 +46,7 @@
 //! Bytes from a [`Source::Region`] are fetched at any time between the post and its local completion: a caller that
 //! needs a value as of now posts it inline.
 
+mod bytes;
 mod check;
 mod completion;
 mod control;

@@ -1,6 +1,6 @@
 //! The sleep of a thread until the fabric has something for it. Only runtimes see this.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use rustix::{
     event::{PollFd, Timespec, poll},
@@ -29,11 +29,20 @@ pub trait Wait {
     fn waker(&self) -> Waker;
 }
 
+/// The time from now to `until`, for the system; none without a limit.
+pub(crate) fn timeout(until: Time) -> Option<Timespec> {
+    let left = |until: Time| Timespec::try_from(until.since(Time::boot_clock())).ok();
+    Some(until).filter(|until| *until != Time::MAX).and_then(left)
+}
+
+/// The error of the system call that this thread made last, outside of `rustix`.
+pub(crate) fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
 /// Waits until one of the descriptors is readable, or it is `until`. Returns how many are.
 pub(crate) fn wait_for(signals: &mut [PollFd<'_>], until: Time) -> Result<usize, Errno> {
-    let left = |until: Time| Timespec::try_from(until.since(Time::boot_clock())).ok();
-    let timeout = Some(until).filter(|until| *until != Time::MAX).and_then(left);
-    let ready = poll(signals, timeout.as_ref());
+    let ready = poll(signals, timeout(until).as_ref());
     if let Err(error) = ready
         && error != Errno::INTR
     {

@@ -154,10 +154,14 @@ impl LayoutBuilder {
     }
 
     /// Adds `len` counters.
+    ///
+    /// # Panics
+    ///
+    /// If the layout has 2^32 counters then, or more.
     pub fn counters(&mut self, name: &str, len: usize) -> Counters {
         let len = u32::try_from(len).expect("fewer than 2^32 counters");
         let first = self.counters;
-        self.counters += len;
+        self.counters = first.checked_add(len).expect("fewer than 2^32 counters");
         self.fingerprint.text("counters").text(name).number(u64::from(len));
         Counters { first, len }
     }
@@ -170,10 +174,14 @@ impl LayoutBuilder {
     }
 
     /// Adds a byte array of `len` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the layout has 4 GiB of such arrays then, or more.
     pub fn bytes(&mut self, name: &str, len: usize) -> Bytes {
         let len = u32::try_from(len).expect("less than 4 GiB");
         let offset = self.bytes;
-        self.bytes += len.next_multiple_of(8);
+        self.bytes = len.checked_next_multiple_of(8).and_then(|len| offset.checked_add(len)).expect("less than 4 GiB");
         self.fingerprint.text("bytes").text(name).number(u64::from(len));
         Bytes { offset, len }
     }

@@ -64,7 +64,7 @@ pub use principal::{ClientRights, OwnerNameError, Principal, Role, certificate_n
 pub use service::{ServiceHangUp, ServiceId, ServiceReader, ServiceStream, ServiceWriter};
 pub use service_dial::{DialError, ServiceDial, dial_service};
 pub use stats::{NetStats, PortMonitor, RefusalStats};
-pub(crate) use tls::Session;
+pub(crate) use tls::{RECORD_BYTES, Session};
 
 use crate::{
     NodeId,

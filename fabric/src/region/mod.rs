@@ -1,6 +1,9 @@
 //! Registered memory.
 //!
-//! Memory that a peer may write is never a `&[u8]`: it is read through atomic words or copied out.
+//! Memory that a peer may write is never a `&[u8]`: it is read through atomic words, or copied out by bytes that are
+//! atomic each. So any thread may use any range of a region at any time: what it reads may be a mixture of old and new,
+//! and no more than that can go wrong. A layer that knows more of its memory can make a slice of an
+//! [`address`](Region::address), and answers for it in `unsafe` code.
 
 mod window;
 
@@ -14,13 +17,15 @@ use std::{
 };
 
 pub use self::window::{Window, read_words, write_words};
+use crate::bytes;
 
 /// A region's use, which decides how bytes are placed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegionKind {
     /// Tables, rings and counters: read by their owner while peers write. Aligned words are stored atomically.
     Polled,
-    /// Message bodies: read only after a completion or an announcing word, so they may be received in place.
+    /// Message bodies: read only after a completion or an announcing word, so they may be received in place. A reader
+    /// that comes earlier gets any mixture of bytes.
     Bulk,
     /// A size without bytes: transfers of it take their time and move nothing. Reads give zeros. Only the simulator
     /// moves it.
@@ -71,9 +76,8 @@ struct Memory {
     owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: all access to `base` goes through atomic words, through the raw copies of bulk memory, whose callers keep the
-// rule of `RegionKind::Bulk` (no reads before the completion), or through an `address`, whose user's `unsafe` code
-// answers for it. `owner` is Send and Sync.
+// SAFETY: all access to `base` is atomic, by words in polled memory and by bytes in bulk memory, or goes through an
+// `address`, whose user's `unsafe` code answers for it. `owner` is Send and Sync.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -84,7 +88,7 @@ impl Region {
     /// # Safety
     ///
     /// `base` points to `bytes` readable and writable bytes (rounded up to a multiple of 8), aligned to 8, that stay so
-    /// until `owner` is dropped, and that this process accesses only through `Region`s.
+    /// until `owner` is dropped, and that this process accesses only through `Region`s of one kind.
     pub(crate) unsafe fn from_raw(
         kind: RegionKind,
         key: RegionKey,
@@ -99,9 +103,17 @@ impl Region {
     /// A region of this process's own zeroed memory that no peer in another process can reach; `Phantom` takes none.
     ///
     /// For backends, and for tests of data structures that live in a region.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` are more than any allocation has.
     pub fn heap(kind: RegionKind, key: RegionKey, bytes: usize) -> Region {
         const LINE: usize = 64;
-        let words = if kind == RegionKind::Phantom { 0 } else { (bytes.next_multiple_of(8) + LINE) / 8 };
+        let bytes_of_words = match kind {
+            RegionKind::Phantom => Some(0),
+            _ => bytes.checked_next_multiple_of(8).and_then(|whole| whole.checked_add(LINE)),
+        };
+        let words = bytes_of_words.expect("a region of memory has less than the size of the address space") / 8;
         // Zeros from the allocator: its pages take no memory until they are used. Vectors of aligned types would be
         // written.
         let memory = Box::<[u64]>::new_zeroed_slice(words);
@@ -173,6 +185,13 @@ impl Region {
         self.0.kind == RegionKind::Phantom
     }
 
+    /// Checks a range of words in a region that is not polled. Panics unless it is a phantom.
+    #[cold]
+    fn check_no_words(&self, offset: usize, len: usize) {
+        assert!(self.is_phantom(), "the words of bulk memory are not accessed each by itself");
+        self.check(offset, len);
+    }
+
     #[inline]
     fn check(&self, offset: usize, len: usize) {
         if !self.holds(offset, len) {
@@ -197,26 +216,35 @@ impl Region {
         if !offset.is_multiple_of(8) {
             self.refuse(offset, len);
         }
+        debug_assert_eq!(self.0.kind, RegionKind::Polled);
         // SAFETY: the range was checked, the allocation is rounded up to whole words, the base is aligned to 8, and
-        // every access in this process to memory that is shared goes through atomics.
+        // every access in this process to polled memory is by such words.
         unsafe { std::slice::from_raw_parts(self.0.base.as_ptr().add(offset).cast::<AtomicU64>(), len.div_ceil(8)) }
     }
 
     /// Reads the word at `offset` (acquire): what was written before it is visible after.
+    ///
+    /// # Panics
+    ///
+    /// Besides the bounds, if the region is bulk.
     #[inline]
     pub fn load(&self, offset: usize) -> u64 {
-        if self.is_phantom() {
-            self.check(offset, 8);
+        if self.0.kind != RegionKind::Polled {
+            self.check_no_words(offset, 8);
             return 0;
         }
         self.words(offset, 8)[0].load(Ordering::Acquire)
     }
 
     /// Stores the word at `offset` (release).
+    ///
+    /// # Panics
+    ///
+    /// Besides the bounds, if the region is bulk.
     #[inline]
     pub fn store(&self, offset: usize, word: u64) {
-        if self.is_phantom() {
-            return self.check(offset, 8);
+        if self.0.kind != RegionKind::Polled {
+            return self.check_no_words(offset, 8);
         }
         self.words(offset, 8)[0].store(word, Ordering::Release);
     }
@@ -233,7 +261,7 @@ impl Region {
 
     /// Copies out `into.len()` bytes from `offset`; in a polled region word by word.
     ///
-    /// There, each word is whole; the range is not: it may change meanwhile if a peer writes it.
+    /// There, each word is whole. The range is not: it may change meanwhile if a peer or another thread writes it.
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         match self.0.kind {
@@ -244,10 +272,9 @@ impl Region {
             }
             RegionKind::Bulk => {
                 self.check(offset, into.len());
-                // SAFETY: the range was checked, `into` is this process's own memory and no part of any region. By the
-                // rule of bulk regions nothing writes the range until the reader is done with it.
+                // SAFETY: the range was checked, and `into` is exclusive memory, thus no part of a region.
                 return unsafe {
-                    std::ptr::copy_nonoverlapping(self.0.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
+                    bytes::copy(self.0.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
                 };
             }
         }
@@ -265,11 +292,8 @@ impl Region {
             RegionKind::Phantom => return self.check(offset, from.len()),
             RegionKind::Bulk => {
                 self.check(offset, from.len());
-                // SAFETY: the range was checked, `from` is no part of any region. By the rule of bulk regions nothing
-                // else reads or writes the range until its completion.
-                return unsafe {
-                    std::ptr::copy_nonoverlapping(from.as_ptr(), self.0.base.as_ptr().add(offset), from.len());
-                };
+                // SAFETY: the range was checked, and `from` does not change, so that it is no part of the range.
+                return unsafe { bytes::write(from, self.0.base.as_ptr().add(offset)) };
             }
         }
         fence(Ordering::Release);
@@ -292,12 +316,14 @@ impl Region {
         if self.is_phantom() || to.is_phantom() {
             return;
         }
-        // SAFETY: both ranges were checked. By the rule of bulk regions nothing writes either until their user is done
-        // with it; `copy` itself permits an overlap.
-        unsafe { std::ptr::copy(self.0.base.as_ptr().add(offset), to.0.base.as_ptr().add(to_offset), len) };
+        // SAFETY: both ranges were checked. If they overlap against the rule, any mixture of their bytes will do.
+        unsafe { bytes::copy(self.0.base.as_ptr().add(offset), to.0.base.as_ptr().add(to_offset), len) };
     }
 
     /// The address of `len` bytes at `offset`; dangling in a phantom, which has none.
+    ///
+    /// Code that accesses memory by it sees to it that nothing writes there meanwhile: no peer, no posted work, no
+    /// other thread.
     pub fn address(&self, offset: usize, len: usize) -> NonNull<u8> {
         self.check(offset, len);
         if self.is_phantom() {
@@ -310,6 +336,10 @@ impl Region {
     /// Copies `len` bytes (a multiple of 8, as are both offsets) to another region, word by word.
     ///
     /// Earlier writes are visible to a reader (acquire) of any word of it.
+    ///
+    /// # Panics
+    ///
+    /// Besides the bounds, if either region is bulk.
     #[inline]
     pub fn copy_words(&self, offset: usize, to: &Region, to_offset: usize, len: usize) {
         assert!(len.is_multiple_of(8), "length {len} is not a multiple of 8");
@@ -317,9 +347,59 @@ impl Region {
             self.check(offset, len);
             return to.check(to_offset, len);
         }
+        assert!(self.kind() == to.kind() && self.kind() == RegionKind::Polled, "bulk memory is not copied by words");
         fence(Ordering::Release);
         for (from, to) in self.words(offset, len).iter().zip(to.words(to_offset, len)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::check::check_size;
+
+    fn panics<T>(call: impl FnOnce() -> T) -> bool {
+        catch_unwind(AssertUnwindSafe(call)).is_err()
+    }
+
+    #[test]
+    fn sizes_near_the_end_of_the_address_space_are_refused() {
+        for bytes in [usize::MAX, usize::MAX - 7, usize::MAX - 63, usize::MAX - 64, isize::MAX as usize] {
+            for kind in [RegionKind::Polled, RegionKind::Bulk] {
+                assert!(panics(|| Region::heap(kind, RegionKey(1), bytes)), "{bytes} bytes");
+                assert!(check_size(kind, bytes).is_err(), "{bytes} bytes");
+            }
+            let phantom = Region::heap(RegionKind::Phantom, RegionKey(1), bytes);
+            assert!(phantom.holds(bytes, 0) && phantom.holds(bytes - 1, 1) && !phantom.holds(bytes, 1));
+            assert!(panics(|| phantom.load(usize::MAX - 6)));
+        }
+    }
+
+    #[test]
+    fn ranges_whose_end_overflows_lie_outside() {
+        for kind in [RegionKind::Polled, RegionKind::Bulk, RegionKind::Phantom] {
+            let region = Region::heap(kind, RegionKey(1), 64);
+            for (offset, len) in [(8, usize::MAX - 7), (usize::MAX - 7, 8), (72, 0), (64, 8)] {
+                assert!(!region.holds(offset, len));
+                assert!(panics(|| region.address(offset, len)), "{len} bytes at {offset}");
+            }
+            assert!(panics(|| region.read(usize::MAX - 7, &mut [0; 8])));
+            assert!(panics(|| region.write(usize::MAX - 7, &[0; 8])));
+        }
+    }
+
+    #[test]
+    fn words_of_bulk_memory_are_not_accessed_each_by_itself() {
+        let bulk = Region::heap(RegionKind::Bulk, RegionKey(1), 64);
+        let polled = Region::heap(RegionKind::Polled, RegionKey(2), 64);
+        assert!(panics(|| bulk.load(0)));
+        assert!(panics(|| bulk.store(0, 1)));
+        assert!(panics(|| bulk.copy_words(0, &polled, 0, 8)));
+        assert!(panics(|| bulk.window(0, 8)));
+        assert!(panics(|| bulk.copy_bulk(0, &polled, 0, 8)));
     }
 }

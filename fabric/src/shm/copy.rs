@@ -5,17 +5,55 @@ use std::{
     sync::atomic::{AtomicU64, Ordering, fence},
 };
 
-use super::stream::{STREAM_BYTES, copy_past_cache};
+use crate::bytes;
+
+/// The length from which a copy past the cache pays for its beginning and end.
+const STREAM_BYTES: usize = 64 << 10;
+
+/// The size from which regions are taken not to stay in the cache between two messages.
+pub(super) const UNCACHED_BYTES: usize = 8 << 20;
+
+/// The number of bytes that are copied at a time between polled and bulk memory; whole words.
+const CHUNK_BYTES: usize = 1024;
+
+/// The access to an end of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndKind {
+    /// Memory of this thread alone.
+    Own,
+    /// Memory that is accessed in whole aligned words, atomically.
+    Polled,
+    /// Memory that is accessed in bytes, atomically.
+    Bulk {
+        /// Whether it lies in memory that is too large to stay in the cache.
+        uncached: bool,
+    },
+}
 
 /// One end of a copy.
 #[derive(Clone, Copy)]
 pub(super) struct End {
     /// The address where it begins.
     pub(super) at: *mut u8,
-    /// Whether the memory is polled: accessed in whole aligned words, atomically.
-    pub(super) polled: bool,
-    /// Whether it lies in memory that is too large to stay in the cache.
-    pub(super) uncached: bool,
+    pub(super) kind: EndKind,
+}
+
+impl End {
+    fn is_polled(&self) -> bool {
+        self.kind == EndKind::Polled
+    }
+
+    fn own(at: *mut u8) -> End {
+        End { at, kind: EndKind::Own }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`pointer::add`].
+    unsafe fn add(self, bytes: usize) -> End {
+        // SAFETY: the caller's promise.
+        End { at: unsafe { self.at.add(bytes) }, ..self }
+    }
 }
 
 /// Copies `len` bytes.
@@ -30,18 +68,49 @@ pub(super) struct End {
 /// where `at` is also aligned to 8. They do not overlap, unless they are one range of polled memory.
 #[inline]
 pub(super) unsafe fn copy(from: End, to: End, len: usize) {
-    if !from.polled && !to.polled {
-        // SAFETY: the caller's promise. By the rule of bulk regions nothing in this process refers to the target before
-        // the completion, and what a peer writes meanwhile into the source makes for other bytes only, which the
-        // contract permits.
-        return unsafe {
-            match to.uncached && len >= STREAM_BYTES {
-                true => copy_past_cache(from.at, to.at, len),
-                false => ptr::copy_nonoverlapping(from.at, to.at, len),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (from.kind, to.kind) {
+            (EndKind::Own | EndKind::Polled, EndKind::Polled) | (EndKind::Polled, EndKind::Own) => {
+                copy_words(from, to, len);
             }
-        };
+            (EndKind::Polled, EndKind::Bulk { .. }) | (EndKind::Bulk { .. }, EndKind::Polled) => {
+                copy_in_chunks(from, to, len);
+            }
+            (EndKind::Own, EndKind::Own | EndKind::Bulk { .. }) => {
+                bytes::write(std::slice::from_raw_parts(from.at, len), to.at);
+            }
+            (_, EndKind::Bulk { uncached: true }) if len >= STREAM_BYTES => bytes::copy_past_cache(from.at, to.at, len),
+            (_, EndKind::Own | EndKind::Bulk { .. }) => bytes::copy(from.at, to.at, len),
+        }
     }
-    if to.polled {
+}
+
+/// Copies between polled and bulk memory by way of this thread's.
+///
+/// # Safety
+///
+/// As of [`copy`].
+unsafe fn copy_in_chunks(from: End, to: End, len: usize) {
+    let mut chunk = [0; CHUNK_BYTES];
+    for done in (0..len).step_by(CHUNK_BYTES) {
+        let (own, bytes) = (End::own(chunk.as_mut_ptr()), CHUNK_BYTES.min(len - done));
+        // SAFETY: the caller's promise, of a part of whole words that is no longer than the chunk.
+        unsafe {
+            copy(from.add(done), own, bytes);
+            copy(own, to.add(done), bytes);
+        }
+    }
+}
+
+/// Copies by words, between polled memory and this thread's, or two places in polled memory.
+///
+/// # Safety
+///
+/// As of [`copy`].
+#[inline]
+unsafe fn copy_words(from: End, to: End, len: usize) {
+    if to.is_polled() {
         fence(Ordering::Release);
     }
     let whole = len & !7;
@@ -54,7 +123,7 @@ pub(super) unsafe fn copy(from: End, to: End, len: usize) {
     let rest = len - whole;
     if rest > 0 {
         let mut bytes = [0; 8];
-        if from.polled {
+        if from.is_polled() {
             // SAFETY: a polled end is readable up to a whole word.
             let word: [u8; 8] = unsafe { load(from, offset) }.to_ne_bytes();
             bytes[..rest].copy_from_slice(&word[..rest]);
@@ -62,7 +131,7 @@ pub(super) unsafe fn copy(from: End, to: End, len: usize) {
             // SAFETY: `rest` bytes remain of the source.
             unsafe { ptr::copy_nonoverlapping(from.at.add(offset), bytes.as_mut_ptr(), rest) };
         }
-        if to.polled {
+        if to.is_polled() {
             // SAFETY: a polled end is writable up to a whole word.
             unsafe { store(to, offset, u64::from_ne_bytes(bytes)) };
         } else {
@@ -70,39 +139,39 @@ pub(super) unsafe fn copy(from: End, to: End, len: usize) {
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.at.add(offset), rest) };
         }
     }
-    if from.polled {
+    if from.is_polled() {
         fence(Ordering::Acquire);
     }
 }
 
 /// # Safety
 ///
-/// As [`copy`] asks of its source, for the word at `offset`.
+/// As [`copy_words`] asks of its source, for the word at `offset`.
 #[inline]
 unsafe fn load(from: End, offset: usize) -> u64 {
     // SAFETY: the caller's promise.
     let at = unsafe { from.at.add(offset) }.cast::<u64>();
-    if from.polled {
+    if from.is_polled() {
         // SAFETY: aligned, mapped, and accessed by atomics only.
         unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed)
     } else {
-        // SAFETY: mapped, of any alignment.
+        // SAFETY: this thread's own, of any alignment.
         unsafe { at.read_unaligned() }
     }
 }
 
 /// # Safety
 ///
-/// As [`copy`] asks of its target, for the word at `offset`.
+/// As [`copy_words`] asks of its target, for the word at `offset`.
 #[inline]
 unsafe fn store(to: End, offset: usize, word: u64) {
     // SAFETY: the caller's promise.
     let at = unsafe { to.at.add(offset) }.cast::<u64>();
-    if to.polled {
+    if to.is_polled() {
         // SAFETY: aligned, mapped, and accessed by atomics only.
         unsafe { AtomicU64::from_ptr(at) }.store(word, Ordering::Relaxed);
     } else {
-        // SAFETY: mapped, of any alignment.
+        // SAFETY: this thread's own, of any alignment.
         unsafe { at.write_unaligned(word) };
     }
 }
@@ -113,34 +182,38 @@ mod tests {
 
     #[test]
     fn what_goes_past_the_cache_is_copied_the_same() {
-        let source: Vec<u8> = (0..=250).cycle().take(STREAM_BYTES + 100).collect();
+        let mut source: Vec<u8> = (0..=250).cycle().take(STREAM_BYTES + 100).collect();
         for (skip, len) in [(0, STREAM_BYTES), (1, STREAM_BYTES + 99), (3, STREAM_BYTES - 1)] {
             let mut target = vec![0xee; STREAM_BYTES + 200];
-            let from = End { at: source.as_ptr().cast_mut(), polled: false, uncached: false };
-            let to = End { at: target[skip..].as_mut_ptr(), polled: false, uncached: true };
-            // SAFETY: `skip + len` lies within the target, `len` within the source, which is only read.
+            let from = End { at: source.as_mut_ptr(), kind: EndKind::Bulk { uncached: false } };
+            let to = End { at: target[skip..].as_mut_ptr(), kind: EndKind::Bulk { uncached: true } };
+            // SAFETY: `skip + len` lies within the target, `len` within the source.
             unsafe { copy(from, to, len) };
             assert!(target[skip..skip + len] == source[..len], "{len} bytes to {skip}");
             assert!(target[..skip].iter().chain(&target[skip + len..]).all(|&byte| byte == 0xee));
         }
     }
 
+    const BYTES: usize = 3 * CHUNK_BYTES;
+
     #[repr(align(8))]
-    struct Aligned([u8; 64]);
+    struct Aligned([u8; BYTES]);
 
     #[test]
     fn all_kinds_of_ends_and_lengths_copy_the_same_bytes() {
-        for (from_polled, to_polled) in [(false, false), (false, true), (true, false), (true, true)] {
-            for len in 0..=48 {
-                let mut from = Aligned(std::array::from_fn(|i| i as u8 + 1));
-                let mut to = Aligned([0xee; 64]);
-                let from = End { at: from.0.as_mut_ptr(), polled: from_polled, uncached: false };
-                let end = End { at: to.0.as_mut_ptr(), polled: to_polled, uncached: false };
-                // SAFETY: both are 64 aligned bytes of this test's own.
+        const KINDS: [EndKind; 3] = [EndKind::Own, EndKind::Polled, EndKind::Bulk { uncached: false }];
+        let pattern = |at: usize| (at % 250) as u8;
+        for (from_kind, to_kind) in KINDS.iter().flat_map(|from| KINDS.iter().map(move |to| (*from, *to))) {
+            for len in (0..=48).chain([CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 9, 2 * CHUNK_BYTES + 40]) {
+                let mut from = Aligned(std::array::from_fn(pattern));
+                let mut to = Aligned([0xee; BYTES]);
+                let from = End { at: from.0.as_mut_ptr(), kind: from_kind };
+                let end = End { at: to.0.as_mut_ptr(), kind: to_kind };
+                // SAFETY: both are aligned bytes of this test's own, more than `len`.
                 unsafe { copy(from, end, len) };
-                let expected: Vec<u8> = (1..=len as u8).collect();
-                assert_eq!(to.0[..len], expected, "{len} bytes, {from_polled} to {to_polled}");
-                let filled = if to_polled { len.next_multiple_of(8) } else { len };
+                let expected: Vec<u8> = (0..len).map(pattern).collect();
+                assert_eq!(to.0[..len], expected, "{len} bytes");
+                let filled = if end.is_polled() { len.next_multiple_of(8) } else { len };
                 assert!(to.0[len..filled].iter().all(|&b| b == 0), "a partial word is filled up with zeros");
                 assert!(to.0[filled..].iter().all(|&b| b == 0xee), "nothing beyond the range is touched");
             }

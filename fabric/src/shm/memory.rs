@@ -18,8 +18,7 @@ use rustix::{
 
 use super::{
     control::{Command, Control},
-    copy::End,
-    stream::UNCACHED_BYTES,
+    copy::{End, EndKind, UNCACHED_BYTES},
 };
 use crate::{Region, RegionKey, RegionKind, RemoteRegion, control::LinkId, mapping::Mapping, random, sync::Lock};
 
@@ -221,7 +220,11 @@ pub(super) fn local_end(region: &Region, offset: usize) -> End {
 /// A place in memory of that kind and size.
 #[inline]
 fn end_at(at: *mut u8, kind: RegionKind, bytes: usize) -> End {
-    End { at, polled: kind == RegionKind::Polled, uncached: bytes >= UNCACHED_BYTES }
+    let kind = match kind {
+        RegionKind::Polled => EndKind::Polled,
+        RegionKind::Bulk | RegionKind::Phantom => EndKind::Bulk { uncached: bytes >= UNCACHED_BYTES },
+    };
+    End { at, kind }
 }
 
 /// A descriptor that is passed to a peer, with the owner that keeps it open.

@@ -58,7 +58,6 @@ mod ring;
 mod share;
 mod socket;
 mod stats;
-mod stream;
 mod wire;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use super::{
     control::Command,
-    copy::{End, copy},
+    copy::{End, EndKind, copy},
     endpoint::{Deferred, DeferredWork, Endpoint, Keep, Pending, Sending, Up},
     fabric::Core,
     memory::{OwnMemory, PeerMemory, local_end},
@@ -357,9 +357,7 @@ impl PeerPlace<'_> {
     fn push(&self, core: &mut Core, source: Source<'_>) {
         let PeerPlace::At(memory, offset) = self else { return };
         let (from, len) = match source {
-            Source::Inline(bytes) => {
-                (End { at: bytes.as_ptr().cast_mut(), polled: false, uncached: false }, bytes.len())
-            }
+            Source::Inline(bytes) => (End { at: bytes.as_ptr().cast_mut(), kind: EndKind::Own }, bytes.len()),
             Source::Region(slice) => (local_end(slice.region, slice.offset), slice.len),
         };
         // SAFETY: `find` made sure that the memory, which is polled and so mapped writable, holds the range, and

@@ -1,7 +1,7 @@
 //! Carrying out the peer's descriptors: checking them, pulling their bytes, and completing receives.
 
 use super::{
-    copy::{End, copy},
+    copy::{End, EndKind, copy},
     endpoint::{Endpoint, Up},
     fabric::Core,
     memory::local_end,
@@ -196,7 +196,7 @@ impl Pull {
         match self.descriptor.from {
             Origin::Inline => {
                 let words = up.ring.inline(len);
-                let from = End { at: words.as_ptr().cast_mut().cast(), polled: false, uncached: false };
+                let from = End { at: words.as_ptr().cast_mut().cast(), kind: EndKind::Own };
                 // SAFETY: `place` made sure that `len` bytes fit, and of inline bytes `peek` that they are no more than
                 // `words` holds. `copy` only reads from its source.
                 unsafe { copy(from, to, len) };

@@ -132,7 +132,8 @@ impl Sender {
     /// A ring for about `depth` outstanding descriptors, and the handle that lets the peer map it.
     pub(super) fn create(depth: usize) -> Result<(Sender, Handle), rustix::io::Errno> {
         // A deep queue of long inline bytes does not fit: the rest waits on the sender's side.
-        let slots = (2 * depth as u64).next_power_of_two().clamp(2 * MAX_SLOTS.next_power_of_two(), MAX_RING_SLOTS);
+        let wanted = (depth as u64).saturating_mul(2).min(MAX_RING_SLOTS).next_power_of_two();
+        let slots = wanted.clamp(2 * MAX_SLOTS.next_power_of_two(), MAX_RING_SLOTS);
         let (fd, mapping) = memory::create("squall-ring", file_bytes(slots), Access::ReadWrite)?;
         let sender = Sender { ring: Ring { mapping, slots }, tail: 0, head: 0 };
         Ok((sender, Handle::Plain(std::sync::Arc::new(fd))))

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use super::{
     frame::{HEADER_BYTES, Header, Kind},
-    memory,
     receive::{Local, Receiver},
     set_up,
 };
@@ -104,7 +103,7 @@ impl World {
         };
         if in_place && let Some((region, offset, left)) = self.receiver.place() {
             let (now, rest) = bytes.split_at(left.min(bytes.len()));
-            memory::bulk_mut(region, offset, now.len()).copy_from_slice(now);
+            region.write(offset, now);
             self.receiver.placed(now.len(), &mut local);
             bytes = rest;
         }

@@ -5,8 +5,8 @@
 //! Posted work becomes frames of one stream: a header, and the bytes. A poll gives each socket the work that was posted
 //! since the last one, as far as the socket takes it, and takes from each the bytes that have come, up to a number. So
 //! many small posts leave with one system call, and arrive with one. Bytes of bulk regions go from their region to the
-//! socket and from the socket to their region, and are not copied in between; with TLS, sealing and opening them are
-//! the copies. Bytes of polled regions are read and stored word by word.
+//! socket and from the socket to their region, and are not copied in between; with TLS, a record at a time is copied
+//! and then sealed, and opening it is another copy. Bytes of polled regions are read and stored word by word.
 //!
 //! ```text
 //!   polling thread                                         peer's polling thread

@@ -4,11 +4,11 @@
 //! are. Long payloads stay where they are until the socket takes them: bulk memory is given to the system as it is,
 //! polled memory is copied out by words, a piece at a time.
 
-use std::{collections::VecDeque, io::IoSlice};
+use std::collections::VecDeque;
 
 use super::{
     frame::{HEADER_BYTES, Header},
-    memory,
+    memory::RANGES,
 };
 use crate::{Region, RegionKind, Slice, Source};
 
@@ -20,9 +20,6 @@ pub(super) const PIECE_BYTES: usize = 64 << 10;
 
 /// The number of waiting bytes from which on payloads stay in their regions.
 const COPIED_BYTES: usize = 256 << 10;
-
-/// The number of ranges that one system call gets.
-pub(super) const RANGES: usize = 64;
 
 /// The size beyond which a buffer that has grown is given back when it is empty.
 const KEPT_BYTES: usize = 1 << 20;
@@ -131,12 +128,12 @@ impl SendQueue {
 
     /// The next bytes, in ranges. Returns their number, which is `limit` or a little more at most, and none if all were
     /// taken.
-    pub(super) fn next<'a>(&'a mut self, limit: usize, ranges: &mut [IoSlice<'a>; RANGES]) -> (usize, usize) {
+    pub(super) fn next<'a>(&'a mut self, limit: usize, ranges: &mut [Source<'a>; RANGES]) -> (usize, usize) {
         self.fetch();
         let this = &*self;
         let (mut count, mut bytes) = (0, 0);
-        let mut add = |range: &'a [u8]| {
-            ranges[count] = IoSlice::new(range);
+        let mut add = |range: Source<'a>| {
+            ranges[count] = range;
             count += 1;
             bytes += range.len();
             count < RANGES && bytes < limit
@@ -146,15 +143,17 @@ impl SendQueue {
             let more = match part {
                 PendingStretch::Copied(len) => {
                     at += len;
-                    add(&this.copied[at - len..at])
+                    add(Source::Inline(&this.copied[at - len..at]))
                 }
                 PendingStretch::Bulk { region, offset, len } => {
                     // The limit keeps one range from making a poll last long.
                     let now = (*len).min(limit);
-                    add(memory::bulk(region, *offset, now)) && now == *len
+                    add(Source::Region(Slice { region, offset: *offset, len: now })) && now == *len
                 }
                 // The rest of the part, or a later one, is fetched once this has left.
-                PendingStretch::Words { len, .. } => index == 0 && add(&this.piece[this.piece_head..]) && *len == 0,
+                PendingStretch::Words { len, .. } => {
+                    index == 0 && add(Source::Inline(&this.piece[this.piece_head..])) && *len == 0
+                }
             };
             if !more {
                 break;
@@ -228,16 +227,19 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::frame::Kind;
+    use crate::tcp::{frame::Kind, memory::read_parts};
     use crate::{RegionKey, Target};
 
     /// Lets `most` bytes leave at a time, and returns them all.
     fn drain(send_queue: &mut SendQueue, most: usize) -> Vec<u8> {
         let mut stream = Vec::new();
         loop {
-            let mut ranges = [IoSlice::new(&[]); RANGES];
+            let mut ranges = [Source::Inline(&[]); RANGES];
             let (count, bytes) = send_queue.next(most, &mut ranges);
-            let joined: Vec<u8> = ranges[..count].iter().flat_map(|range| range.iter().copied()).collect();
+            let mut joined = Vec::new();
+            for range in &ranges[..count] {
+                let _ = read_parts::<()>(*range, &mut [0; 1000], |part| Ok(joined.extend_from_slice(part)));
+            }
             assert_eq!(joined.len(), bytes);
             if bytes == 0 {
                 send_queue.all_sent();

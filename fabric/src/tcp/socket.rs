@@ -1,23 +1,25 @@
 //! A connected socket: bytes from the outgoing stream go into it, and bytes from it go to their places.
 
 use std::{
-    io::{IoSlice, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
 use rustix::{
-    io::{Errno, readv},
-    net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown},
+    io::Errno,
+    net::{RecvFlags, Shutdown, recv, shutdown},
 };
 
 use super::{
-    memory,
+    memory::{self, RANGES},
     receive::{Local, Receiver},
-    send::{RANGES, SendQueue},
+    send::SendQueue,
     stats::TcpStats,
 };
-use crate::{BreakReason, net::Session};
+use crate::{
+    BreakReason, Source,
+    net::{RECORD_BYTES, Session},
+};
 
 /// The cost of a system call against a poll's budget besides its bytes.
 const CALL_COST: usize = 4096;
@@ -44,6 +46,8 @@ pub(super) struct Socket {
 
 struct Tls {
     session: Session,
+    /// A record's bytes before they are sealed, which must not change meanwhile.
+    plain: Box<[u8]>,
     /// Records for the socket, from `head` on.
     sealed: Vec<u8>,
     head: usize,
@@ -63,7 +67,10 @@ pub(super) enum Came {
 
 impl Socket {
     pub(super) fn new(socket: OwnedFd, session: Option<Session>) -> Socket {
-        let tls = session.map(|session| Box::new(Tls { session, sealed: Vec::new(), head: 0, incoming: Vec::new() }));
+        let tls = session.map(|session| {
+            let plain = vec![0; RECORD_BYTES].into_boxed_slice();
+            Box::new(Tls { session, plain, sealed: Vec::new(), head: 0, incoming: Vec::new() })
+        });
         Socket { socket, writable: true, ending: false, tls }
     }
 
@@ -78,7 +85,7 @@ impl Socket {
             let Socket { socket, writable, tls, .. } = self;
             let taken = match tls {
                 None => {
-                    let mut ranges = [IoSlice::new(&[]); RANGES];
+                    let mut ranges = [Source::Inline(&[]); RANGES];
                     let (count, bytes) = send_queue.next(*budget, &mut ranges);
                     let sent = give(socket.as_fd(), &ranges[..count], bytes, writable, stats)?;
                     send_queue.take(sent);
@@ -90,7 +97,7 @@ impl Socket {
                         tls.seal(send_queue)?;
                     }
                     let rest = &tls.sealed[tls.head..];
-                    let sent = give(socket.as_fd(), &[IoSlice::new(rest)], rest.len(), writable, stats)?;
+                    let sent = give(socket.as_fd(), &[Source::Inline(rest)], rest.len(), writable, stats)?;
                     tls.head += sent;
                     if tls.head == tls.sealed.len() {
                         send_queue.all_sent();
@@ -190,19 +197,14 @@ impl AsFd for Socket {
 /// Gives ranges to a socket, and notes whether it is full then.
 fn give(
     socket: BorrowedFd<'_>,
-    ranges: &[IoSlice<'_>],
+    ranges: &[Source<'_>],
     bytes: usize,
     writable: &mut bool,
     stats: &mut TcpStats,
 ) -> Result<usize, String> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     loop {
         stats.send_calls += 1;
-        let sent = match ranges {
-            [range] => send(socket, range, flags),
-            _ => sendmsg(socket, ranges, &mut SendAncillaryBuffer::default(), flags),
-        };
-        match sent {
+        match memory::send(socket, ranges) {
             Ok(sent) => {
                 stats.bytes_sent += sent as u64;
                 // A socket that takes a part has no room for more, and reports when it has.
@@ -234,9 +236,7 @@ fn receive_plain(
         Some((region, offset, left)) if left >= IN_PLACE_BYTES => {
             let now = left.min(budget.max(IN_PLACE_BYTES));
             let behind = if now == left { BEHIND_BYTES } else { 0 };
-            let place = memory::bulk_mut(region, offset, now);
-            let mut ranges = [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..behind])];
-            (readv(socket, &mut ranges), now, now + behind)
+            (memory::receive(socket, (region, offset, now), &mut staging[..behind]), now, now + behind)
         }
         _ => (recv(socket, &mut *staging, RecvFlags::DONTWAIT).map(|(_, came)| came), 0, staging.len()),
     };
@@ -261,13 +261,14 @@ impl Tls {
         self.sealed.clear();
         self.head = 0;
         while self.sealed.len() < SEALED_BYTES {
-            let mut ranges = [IoSlice::new(&[]); RANGES];
+            let mut ranges = [Source::Inline(&[]); RANGES];
             let (count, bytes) = send_queue.next(SEALED_BYTES - self.sealed.len(), &mut ranges);
             if bytes == 0 {
                 break;
             }
             for range in &ranges[..count] {
-                self.session.seal(range, &mut self.sealed).map_err(|error| error.to_string())?;
+                memory::read_parts(*range, &mut self.plain, |record| self.session.seal(record, &mut self.sealed))
+                    .map_err(|error| error.to_string())?;
             }
             send_queue.take(bytes);
         }

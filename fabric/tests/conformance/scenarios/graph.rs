@@ -135,8 +135,8 @@ pub(crate) fn a_graph_goes_behind_earlier_work(rig: &mut Rig<'_>) -> Verdict {
     let sending = rig.post_graph(0, std::mem::take(&mut graphs[0]))?;
     rig.graph_done(1, receiving)?;
     rig.graph_done(0, sending)?;
-    for message in 0..2 * count {
-        let came = inbox.load(8 * message);
+    for (message, came) in bytes_of(&inbox).as_chunks().0.iter().take(2 * count).enumerate() {
+        let came = u64::from_ne_bytes(*came);
         ensure!(came == message as u64, "message {came} came as number {message}");
     }
     rig.settle()
