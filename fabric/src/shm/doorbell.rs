@@ -1,6 +1,7 @@
 //! The signal of work for a thread that sleeps; one that is awake is left alone.
 //!
-//! Each node has a word in shared memory, its *watch*, and an eventfd. The watch counts: odd while the node's thread is
+//! Each node has a word in shared memory, its *watch*, and eventfds: one that its own threads signal, and one for each
+//! peer, see [`signals`](super::signals). The watch counts: odd while the node's thread is
 //! about to sleep or sleeps ("armed"), even while it is awake. Only the node itself writes it; peers map it read-only.
 //! A *ringer* is a thread that gives the node work. It looks at the watch afterwards, and signals the eventfd if the
 //! watch is armed and the ringer has not done so for that very count.
@@ -34,7 +35,6 @@ use std::{
 
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fs::{OFlags, fcntl_getfl},
     io::Errno,
     thread::{MembarrierCommand, membarrier},
 };
@@ -42,6 +42,7 @@ use rustix::{
 use super::{
     memory::{self, Access, ForeignError},
     news::{self, PAGE_BYTES, Seen},
+    signals::{OwnSignal, PeerSignal},
 };
 use crate::{NodeId, mapping::Mapping};
 
@@ -49,7 +50,7 @@ use crate::{NodeId, mapping::Mapping};
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, count: u64, order: Ordering);
-    fn fence();
+    fn fence(order: Ordering);
 }
 
 impl Word for AtomicU64 {
@@ -64,8 +65,8 @@ impl Word for AtomicU64 {
     }
 
     #[inline]
-    fn fence() {
-        fence(Ordering::SeqCst);
+    fn fence(order: Ordering) {
+        fence(order);
     }
 }
 
@@ -80,7 +81,7 @@ pub(super) mod watch {
     /// Announces a sleep. The caller looks for work after this.
     pub(in super::super) fn arm<W: Word>(watch: &W) {
         watch.store(watch.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        W::fence();
+        W::fence(Ordering::SeqCst);
     }
 
     /// Ends a sleep.
@@ -96,7 +97,7 @@ pub(super) mod watch {
     }
 }
 
-/// Signals an eventfd. An eventfd that is full is signaled already.
+/// Signals an eventfd of this process alone. An eventfd that is full is signaled already.
 fn signal(eventfd: BorrowedFd<'_>) {
     match rustix::io::write(eventfd, &1u64.to_ne_bytes()) {
         Ok(_) | Err(Errno::AGAIN) => {}
@@ -104,7 +105,8 @@ fn signal(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Takes all signals from an eventfd.
+/// Takes all signals from an eventfd or a timer of this process alone.
+#[cfg(feature = "verbs")]
 pub(crate) fn drain(eventfd: BorrowedFd<'_>) {
     match rustix::io::read(eventfd, &mut [0; 8]) {
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -121,6 +123,7 @@ fn new_eventfd() -> Result<OwnedFd, Errno> {
 pub(crate) struct Doorbell {
     page: Mapping,
     pub(super) watch_fd: Arc<OwnedFd>,
+    /// The eventfd that this process signals. No other has it.
     pub(crate) eventfd: Arc<OwnedFd>,
     /// The last count for which a thread of this process rang.
     rung: AtomicU64,
@@ -171,7 +174,7 @@ impl Doorbell {
         if self.one_sided {
             compiler_fence(Ordering::SeqCst);
         } else {
-            <AtomicU64 as Word>::fence();
+            <AtomicU64 as Word>::fence(Ordering::SeqCst);
         }
         if let Some(count) = watch::must_ring(self.watch(), self.rung.load(Ordering::Relaxed)) {
             // The signal precedes the store: another thread that sees `rung` must find the signal given. Both may give
@@ -184,7 +187,7 @@ impl Doorbell {
 
 fn watch_of(page: &Mapping) -> &AtomicU64 {
     // SAFETY: the mapping begins at a page, holds one, and lives as long as the reference. Only the node that owns it
-    // stores to it, by atomics.
+    // stores to it, by atomics. In peers' mappings, which are read-only, all loads are relaxed.
     unsafe { AtomicU64::from_ptr(page.base().as_ptr().cast()) }
 }
 
@@ -192,7 +195,8 @@ fn watch_of(page: &Mapping) -> &AtomicU64 {
 #[derive(Debug)]
 pub(super) struct PeerBell {
     page: Mapping,
-    eventfd: OwnedFd,
+    signal: PeerSignal,
+    own: OwnSignal,
     rung: u64,
     seen: Seen,
 }
@@ -203,17 +207,25 @@ pub(super) enum BellError {
     #[error(transparent)]
     Memory(#[from] ForeignError),
     #[error("its doorbell is a descriptor that may block")]
-    Blocking,
+    NoEventfd,
 }
 
 impl PeerBell {
-    /// Maps the doorbell that a peer handed over to `node`, this one.
-    pub(super) fn map(watch: BorrowedFd<'_>, eventfd: OwnedFd, node: NodeId) -> Result<PeerBell, BellError> {
+    /// Maps the doorbell that a peer handed over to `node`, this one, which gave it `own`.
+    pub(super) fn map(
+        watch: BorrowedFd<'_>,
+        eventfd: OwnedFd,
+        own: OwnSignal,
+        node: NodeId,
+    ) -> Result<PeerBell, BellError> {
         let page = memory::map_foreign(watch, PAGE_BYTES as u64, Access::ReadOnly)?;
-        if !fcntl_getfl(&eventfd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
-            return Err(BellError::Blocking);
-        }
-        Ok(PeerBell { page, eventfd, rung: 0, seen: Seen::nothing(node) })
+        let signal = PeerSignal::new(eventfd).ok_or(BellError::NoEventfd)?;
+        Ok(PeerBell { page, signal, own, rung: 0, seen: Seen::nothing(node) })
+    }
+
+    /// The peer's way to signal this node, as long as this lives.
+    pub(super) fn own(&self) -> &OwnSignal {
+        &self.own
     }
 
     /// Whether the peer has handed over descriptors since the last time. The caller looks at its rings after this.
@@ -228,7 +240,7 @@ impl PeerBell {
     pub(super) fn ring(&mut self) -> bool {
         let Some(count) = watch::must_ring(watch_of(&self.page), self.rung) else { return false };
         self.rung = count;
-        signal(self.eventfd.as_fd());
+        self.signal.give();
         true
     }
 }
@@ -236,11 +248,13 @@ impl PeerBell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::signals::Signals;
 
     const NODE: NodeId = NodeId(7);
 
     fn mapped(bell: &Doorbell) -> PeerBell {
-        PeerBell::map(bell.watch_fd.as_fd(), bell.eventfd.try_clone().unwrap(), NODE).unwrap()
+        let own = Arc::new(Signals::new(bell).unwrap()).for_peer().unwrap();
+        PeerBell::map(bell.watch_fd.as_fd(), bell.eventfd.try_clone().unwrap(), own, NODE).unwrap()
     }
 
     #[test]
@@ -274,13 +288,6 @@ mod tests {
             assert!(!peers[0].ring());
         }
     }
-
-    #[test]
-    fn a_descriptor_that_may_block_is_refused() {
-        let bell = Doorbell::new().unwrap();
-        let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        assert!(matches!(PeerBell::map(bell.watch_fd.as_fd(), blocking, NODE), Err(BellError::Blocking)));
-    }
 }
 
 #[cfg(all(test, squall_loom))]
@@ -306,8 +313,8 @@ mod loom_tests {
             AtomicU64::store(self, count, order);
         }
 
-        fn fence() {
-            fence(Ordering::SeqCst);
+        fn fence(order: Ordering) {
+            fence(order);
         }
     }
 
@@ -346,7 +353,7 @@ mod loom_tests {
             let mut rung = 0;
             for count in 1..=times {
                 self.work[ringer].store(count, Ordering::Relaxed);
-                <AtomicU64 as Word>::fence();
+                <AtomicU64 as Word>::fence(Ordering::SeqCst);
                 if let Some(count) = watch::must_ring(&self.watch, rung) {
                     rung = count;
                     *self.signals.lock().unwrap() += 1;

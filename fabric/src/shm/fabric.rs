@@ -6,22 +6,20 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{
-    event::{PollFd, PollFlags},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use super::{
     LinkAttempt,
     config::{ShmConfig, ShmError},
     control::{Command, Connect, Connected, Control, ControlThread, Event},
-    doorbell::{self, Doorbell},
+    doorbell::Doorbell,
     due::Due,
     endpoint::{Endpoint, Sending, Up},
     memory::{self, OwnMemory},
     peer::Peers,
     ring,
     share::{Share, SharedCopy},
+    signals::Signals,
     stats::ShmStats,
 };
 use crate::{
@@ -33,7 +31,6 @@ use crate::{
     mixed_part::MixedPart,
     random,
     recvs::RecvQueue,
-    wait::wait_for,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -47,6 +44,7 @@ pub struct ShmFabric {
     pub(super) endpoints: Endpoints<Endpoint>,
     pub(super) graphs: Executor,
     bell: Arc<Doorbell>,
+    signals: Arc<Signals>,
     control: ControlThread,
     /// The links that were tried since the last call for them.
     tried: Vec<LinkAttempt>,
@@ -76,7 +74,8 @@ impl ShmFabric {
         config.check()?;
         let incarnation = random::number().map_err(ShmError::system("draw a random number"))?;
         let bell = Arc::new(Doorbell::new().map_err(ShmError::system("create its doorbell"))?);
-        let control = ControlThread::start(&config, incarnation, &bell)?;
+        let signals = Arc::new(Signals::new(&bell).map_err(ShmError::system("watch its doorbell"))?);
+        let control = ControlThread::start(&config, incarnation, &bell, &signals)?;
         tracing::debug!(node = config.node.0, cluster = config.cluster, "shared-memory fabric opened");
         Ok(ShmFabric {
             core: Core { incarnation, depth: config.queue_depth, ..Core::default() },
@@ -84,6 +83,7 @@ impl ShmFabric {
             endpoints: Endpoints::new(SHM),
             graphs: Executor::default(),
             bell,
+            signals,
             control,
             tried: Vec::new(),
         })
@@ -409,14 +409,12 @@ impl Wait for ShmFabric {
     fn wait(&mut self, until: Time) {
         // No signal comes for work that the last poll did not finish.
         while self.may_sleep() {
-            let signaled = wait_for(&mut [PollFd::new(&*self.bell.eventfd, PollFlags::IN)], until);
-            if signaled == Err(Errno::INTR) {
-                continue;
+            match self.signals.sleep(until) {
+                Err(Errno::INTR) => continue,
+                Err(error) => tracing::error!(%error, "waiting failed"),
+                Ok(_) => {}
             }
             self.bell.disarm();
-            if signaled != Ok(0) {
-                doorbell::drain(self.bell.eventfd.as_fd());
-            }
         }
         self.bell.disarm();
     }
@@ -433,7 +431,7 @@ impl MixedPart for ShmFabric {
     }
 
     fn signal(&self) -> BorrowedFd<'_> {
-        self.bell.eventfd.as_fd()
+        self.signals.as_fd()
     }
 
     fn may_sleep(&self) -> bool {

@@ -24,14 +24,16 @@ use crate::{
 };
 
 const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A true node 2, and a false node 1 that has passed its greeting.
-struct World {
-    node: ShmFabric,
+pub(super) struct World {
+    pub(super) node: ShmFabric,
     seen: Vec<Completion>,
     socket: OwnedFd,
-    bell: Doorbell,
+    pub(super) bell: Doorbell,
+    /// The eventfd by which the node is signaled.
+    pub(super) given: OwnedFd,
     cluster: String,
 }
 
@@ -69,15 +71,16 @@ fn recv(socket: &OwnedFd) -> Option<(Frame, Vec<OwnedFd>)> {
 }
 
 impl World {
-    fn new(test: &str) -> World {
+    pub(super) fn new(test: &str) -> World {
         let cluster = cluster(test);
         let node = ShmFabric::open(ShmConfig::new(cluster.as_str(), NodeId(2))).unwrap();
         let bell = Doorbell::new().unwrap();
         let socket = socket::dial(&cluster, NodeId(2)).unwrap();
         let fds = [bell.watch_fd.as_fd(), bell.eventfd.as_fd()];
         socket::send(&socket, &Frame::Hello(hello(&cluster)).encode(), &fds).unwrap();
-        assert!(matches!(recv(&socket), Some((Frame::Welcome(_), fds)) if fds.len() == 2));
-        World { node, seen: Vec::new(), socket, bell, cluster }
+        let Some((Frame::Welcome(_), fds)) = recv(&socket) else { panic!("no welcome") };
+        let [_watch, given] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        World { node, seen: Vec::new(), socket, bell, given, cluster }
     }
 
     fn send(&self, frame: &Frame, fds: &[BorrowedFd<'_>]) {
@@ -103,7 +106,7 @@ impl World {
     }
 
     /// A connected endpoint, and this side's ring.
-    fn connected(&mut self, expose: &[Region]) -> (EndpointId, ring::Sender) {
+    pub(super) fn connected(&mut self, expose: &[Region]) -> (EndpointId, ring::Sender) {
         let end = self.offered(expose);
         let (ring, handle) = ring::Sender::create(16).unwrap();
         self.accept(end, ring.slots(), handle.as_fd());
@@ -116,12 +119,12 @@ impl World {
     }
 
     /// Hands a descriptor to the node.
-    fn push(&self, ring: &mut ring::Sender, descriptor: &Descriptor, inline: &[u8]) {
+    pub(super) fn push(&self, ring: &mut ring::Sender, descriptor: &Descriptor, inline: &[u8]) {
         ring.push(descriptor, inline);
         self.bell.tell(NodeId(2));
     }
 
-    fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         self.node.poll(Time::boot_clock(), &mut self.seen);
     }
 
@@ -147,7 +150,7 @@ impl World {
     }
 
     /// Checks that the node still talks to others.
-    fn check_undisturbed(mut self) {
+    pub(super) fn check_undisturbed(mut self) {
         let mut other = ShmFabric::open(ShmConfig::new(self.cluster.as_str(), NodeId(3))).unwrap();
         self.seen.clear();
         self.node.connect(NodeId(3), TAG, &[], b"");

@@ -56,10 +56,13 @@ mod post;
 mod pull;
 mod ring;
 mod share;
+mod signals;
 mod socket;
 mod stats;
 mod wire;
 
+#[cfg(test)]
+mod eventfd_tests;
 #[cfg(test)]
 mod hostile_tests;
 
@@ -70,4 +73,4 @@ pub use share::{SealError, SealedMemory, SharedCopy};
 pub use stats::ShmStats;
 
 /// The version of the protocol between nodes: the packets, the rings, and the doorbells with the news beside them.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;

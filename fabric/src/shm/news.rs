@@ -14,7 +14,8 @@
 //!
 //! # No descriptor is hidden
 //!
-//! The count is stored (release) after the ring's tail, and loaded (acquire) before the look at the tail. So a look
+//! The count is stored (release) after the ring's tail, and loaded before the look at the tail, with an acquire fence
+//! between. (The page is mapped read-only, where Rust promises only relaxed loads.) So a look
 //! finds all descriptors that are counted in the value that led to it, and a descriptor that it does not find changes
 //! the count again. For a sleeper, the count is the work that the `doorbell` module speaks of: it is stored before the
 //! ringer's fence, and loaded after the sleeper's. loom checks a model of both, in `loom_tests`.
@@ -41,9 +42,13 @@ fn count_up(news: &impl Word) {
 
 /// Whether there is news since `seen`, which it brings up to date. The caller looks at the rings after this.
 #[inline]
-fn is_new(news: &impl Word, seen: &mut u64) -> bool {
-    let count = news.load(Ordering::Acquire);
-    std::mem::replace(seen, count) != count
+fn is_new<W: Word>(news: &W, seen: &mut u64) -> bool {
+    let count = news.load(Ordering::Relaxed);
+    let is_new = std::mem::replace(seen, count) != count;
+    if is_new {
+        W::fence(Ordering::Acquire);
+    }
+    is_new
 }
 
 /// The word for a peer in a node's page.
@@ -52,7 +57,7 @@ fn word_for(page: &Mapping, peer: NodeId) -> &AtomicU64 {
     let offset = STRIDE * (1 + (u64::from(peer.0) % WORDS) as usize);
     debug_assert!(offset < page.bytes());
     // SAFETY: the page was created, or mapped, with `PAGE_BYTES`, and lives as long as the reference. Only the node
-    // that owns it stores to it, by atomics.
+    // that owns it stores to it, by atomics. In peers' mappings, which are read-only, all loads are relaxed.
     unsafe { AtomicU64::from_ptr(page.base().as_ptr().add(offset).cast()) }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     local_name::{LocalNameError, is_same_user},
     shm::{
         doorbell::PeerBell,
+        signals::OwnSignal,
         socket::{self, Packet},
         wire::{FRAME_BYTES, Frame, Hello, HelloRest, RefuseWhy},
     },
@@ -36,13 +37,21 @@ pub(super) struct Dial {
     backoff: Duration,
     /// Whether it was found out if the node runs as another user.
     asked_for_user: bool,
-    /// A connection that waits for the node's welcome, and the end of that wait.
-    pub(super) socket: Option<(OwnedFd, Instant)>,
+    pub(super) dialed: Option<Dialed>,
+}
+
+/// A connection that waits for a node's welcome.
+pub(super) struct Dialed {
+    pub(super) socket: OwnedFd,
+    /// The signal that the node was given.
+    own: OwnSignal,
+    /// The end of the wait.
+    pub(super) deadline: Instant,
 }
 
 impl Dial {
     pub(super) fn new(now: Instant) -> Dial {
-        Dial { next: now, backoff: FIRST_BACKOFF, asked_for_user: false, socket: None }
+        Dial { next: now, backoff: FIRST_BACKOFF, asked_for_user: false, dialed: None }
     }
 
     /// The attempts from a while later on.
@@ -51,7 +60,7 @@ impl Dial {
     }
 
     fn retry(&mut self, now: Instant) {
-        self.socket = None;
+        self.dialed = None;
         self.next = now + self.backoff;
         self.backoff = (self.backoff * 3 / 2).min(LAST_BACKOFF);
     }
@@ -68,8 +77,8 @@ impl Thread {
         Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) }
     }
 
-    fn say_hello(&self, socket: &OwnedFd, frame: &Frame) -> Result<(), Errno> {
-        socket::send(socket, &frame.encode(), &[self.bell.watch_fd.as_fd(), self.bell.eventfd.as_fd()])
+    fn say_hello(&self, socket: &OwnedFd, frame: &Frame, own: &OwnSignal) -> Result<(), Errno> {
+        socket::send(socket, &frame.encode(), &[self.bell.watch_fd.as_fd(), own.as_fd()])
     }
 
     /// The reason for which this node can't work with one of that version and cluster.
@@ -166,11 +175,16 @@ impl Thread {
             let _ = socket::send(&socket, &refuse.encode(), &[]);
             return self.refuse_connection("a node with its id is connected already");
         }
-        let Some(bell) = bell_of(fds, self.config.node) else {
+        let failed = |error| format!("it could not be welcomed: {error}");
+        let own = match self.signals.for_peer() {
+            Ok(own) => own,
+            Err(error) => return self.refuse_connection(&failed(error)),
+        };
+        let Some(bell) = bell_of(fds, own, self.config.node) else {
             return self.refuse_connection("its greeting carries no usable doorbell");
         };
-        if let Err(error) = self.say_hello(&socket, &Frame::Welcome(self.own_hello(peer))) {
-            return self.refuse_connection(&format!("it could not be welcomed: {error}"));
+        if let Err(error) = self.say_hello(&socket, &Frame::Welcome(self.own_hello(peer)), bell.own()) {
+            return self.refuse_connection(&failed(error));
         }
         self.link_up(peer, rest.incarnation, socket, bell);
     }
@@ -183,13 +197,15 @@ impl Thread {
         self.dials.retain(|peer, _| wanted.contains(peer));
         for peer in wanted {
             let mut dial = self.dials.remove(&peer).unwrap_or_else(|| Dial::new(now));
-            match &dial.socket {
-                Some((_, deadline)) if *deadline <= now => {
+            match &dial.dialed {
+                Some(dialed) if dialed.deadline <= now => {
                     tracing::debug!(%peer, "did not answer the greeting in time");
                     dial.retry(now);
                 }
                 None if dial.next <= now => match self.try_dial(peer) {
-                    Some(socket) => dial.socket = Some((socket, now + self.config.handshake_timeout)),
+                    Some((socket, own)) => {
+                        dial.dialed = Some(Dialed { socket, own, deadline: now + self.config.handshake_timeout });
+                    }
                     None => {
                         dial.retry(now);
                         self.ask_for_user(peer, &mut dial);
@@ -201,7 +217,7 @@ impl Thread {
         }
     }
 
-    fn try_dial(&mut self, peer: NodeId) -> Option<OwnedFd> {
+    fn try_dial(&mut self, peer: NodeId) -> Option<(OwnedFd, OwnSignal)> {
         let socket = match socket::dial(self.config.rendezvous(), peer) {
             Ok(socket) => socket,
             // The peer is not there yet; but one that is tried has been there.
@@ -227,8 +243,9 @@ impl Thread {
             self.refuse_connection("another user's process listens in the place of a node");
             return None;
         }
-        self.say_hello(&socket, &Frame::Hello(self.own_hello(peer))).ok()?;
-        Some(socket)
+        let own = self.signals.for_peer().ok()?;
+        self.say_hello(&socket, &Frame::Hello(self.own_hello(peer)), &own).ok()?;
+        Some((socket, own))
     }
 
     /// Logs once that a node which is not there for this user runs as another one.
@@ -245,9 +262,9 @@ impl Thread {
     /// Reads the answer of a dialed node.
     pub(super) fn hear_dialed(&mut self, peer: NodeId, now: Instant) {
         let Some(dial) = self.dials.get_mut(&peer) else { return };
-        let Some((socket, _)) = &dial.socket else { return };
+        let Some(dialed) = &dial.dialed else { return };
         let mut buffer = [0; FRAME_BYTES];
-        let packet = socket::recv(socket, &mut buffer);
+        let packet = socket::recv(&dialed.socket, &mut buffer);
         let (frame, fds) = match packet {
             Packet::None => return,
             Packet::Bytes(len, fds) => (Frame::decode(&buffer[..len], self.config.protocol).ok(), fds),
@@ -276,23 +293,25 @@ impl Thread {
             self.pairing.fail_waiting(peer, &BreakReason::Refused(sentence));
             return self.settle();
         }
-        let (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) =
-            (frame, bell_of(fds, self.config.node))
-        else {
-            if let Some(dial) = self.dials.get_mut(&peer) {
-                dial.retry(now);
+        let dialed = self.dials.get_mut(&peer).and_then(|dial| dial.dialed.take());
+        let Some(Dialed { socket, own, .. }) = dialed else { return };
+        match (frame, bell_of(fds, own, self.config.node)) {
+            (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) => {
+                self.dials.remove(&peer);
+                self.link_up(peer, rest.incarnation, socket, bell);
             }
-            return;
-        };
-        if let Some((socket, _)) = self.dials.remove(&peer).and_then(|dial| dial.socket) {
-            self.link_up(peer, rest.incarnation, socket, bell);
+            _ => {
+                if let Some(dial) = self.dials.get_mut(&peer) {
+                    dial.retry(now);
+                }
+            }
         }
     }
 }
 
-fn bell_of(fds: Vec<OwnedFd>, node: NodeId) -> Option<PeerBell> {
+fn bell_of(fds: Vec<OwnedFd>, own: OwnSignal, node: NodeId) -> Option<PeerBell> {
     let [watch, eventfd] = <[OwnedFd; 2]>::try_from(fds).ok()?;
-    PeerBell::map(watch.as_fd(), eventfd, node)
+    PeerBell::map(watch.as_fd(), eventfd, own, node)
         .inspect_err(|error| tracing::debug!(%error, "a doorbell was refused"))
         .ok()
 }

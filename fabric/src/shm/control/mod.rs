@@ -26,6 +26,7 @@ use super::{
     peer::Source,
     ring,
     share::SharedCopy,
+    signals::Signals,
     socket,
 };
 use crate::{
@@ -138,7 +139,12 @@ pub(super) struct ControlThread {
 
 impl ControlThread {
     /// Takes the node's name and starts the thread.
-    pub(super) fn start(config: &ShmConfig, incarnation: u64, bell: &Arc<Doorbell>) -> Result<ControlThread, ShmError> {
+    pub(super) fn start(
+        config: &ShmConfig,
+        incarnation: u64,
+        bell: &Arc<Doorbell>,
+        signals: &Arc<Signals>,
+    ) -> Result<ControlThread, ShmError> {
         let listener = socket::listener(config.rendezvous(), config.node).map_err(|error| match error {
             LocalNameError::Directory(error) => ShmError::Directory(error),
             LocalNameError::System(cause) => ShmError::System { attempt: "take its socket's name", cause },
@@ -154,7 +160,7 @@ impl ControlThread {
             config.clone(),
             incarnation,
             listener,
-            thread::Ends { commands, events: sender, bell: Arc::clone(bell) },
+            thread::Ends { commands, events: sender, bell: Arc::clone(bell), signals: Arc::clone(signals) },
             Arc::clone(&connections_refused),
         );
         let thread = std::thread::Builder::new()

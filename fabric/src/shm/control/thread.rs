@@ -16,6 +16,7 @@ use crate::{
     shm::{
         config::ShmConfig,
         doorbell::{Doorbell, PeerBell},
+        signals::Signals,
         socket::{self, Listener, Packet},
         wire::{FRAME_BYTES, Frame},
     },
@@ -32,6 +33,7 @@ pub(super) struct Ends {
     pub(super) commands: CommandReceiver<Command>,
     pub(super) events: EventSender<Event>,
     pub(super) bell: Arc<Doorbell>,
+    pub(super) signals: Arc<Signals>,
 }
 
 /// The control thread's state. Its parts are in `greeting`, `link` and `pairing`.
@@ -39,6 +41,7 @@ pub(super) struct Thread {
     pub(super) config: ShmConfig,
     pub(super) incarnation: u64,
     pub(super) bell: Arc<Doorbell>,
+    pub(super) signals: Arc<Signals>,
     commands: CommandReceiver<Command>,
     pub(super) events: EventSender<Event>,
     pub(super) listener: Listener,
@@ -75,6 +78,7 @@ impl Thread {
     ) -> Thread {
         Thread {
             bell: ends.bell,
+            signals: ends.signals,
             pending_peers: PendingPeers::new(config.max_pending_peers, config.handshake_timeout),
             config,
             incarnation,
@@ -125,8 +129,8 @@ impl Thread {
             watched.add(Ready::Link(link.id), link.socket.as_fd(), link.is_stuffed());
         }
         for (peer, dial) in &self.dials {
-            if let Some((socket, _)) = &dial.socket {
-                watched.add(Ready::Dial(*peer), socket.as_fd(), false);
+            if let Some(dialed) = &dial.dialed {
+                watched.add(Ready::Dial(*peer), dialed.socket.as_fd(), false);
             }
         }
         for pending in self.pending_peers.iter() {
@@ -141,7 +145,7 @@ impl Thread {
 
     /// The time at which something is due even if nothing becomes ready.
     fn deadline(&self) -> Option<Instant> {
-        let dials = self.dials.values().map(|dial| dial.socket.as_ref().map_or(dial.next, |(_, deadline)| *deadline));
+        let dials = self.dials.values().map(|dial| dial.dialed.as_ref().map_or(dial.next, |dialed| dialed.deadline));
         let attempts = self.attempts.values().map(|attempt| attempt.deadline);
         dials.chain(attempts).chain(self.pending_peers.deadline()).chain(self.accept_again).min()
     }
