@@ -94,6 +94,8 @@ fn counted(memory: *mut u8, layout: Layout) -> *mut u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicPtr;
+
     use super::*;
 
     #[test]
@@ -102,11 +104,11 @@ mod tests {
         assert_eq!(used_bytes(), None);
         let layout = Layout::from_size_align(100_000, 8).expect("it is a layout");
         // SAFETY: the layout has a size, and the memory is freed once, below, with the layout that it was given last.
-        let memory = unsafe { CountingAllocator.alloc(layout) } as usize;
+        let memory = AtomicPtr::new(unsafe { CountingAllocator.alloc(layout) });
         assert_eq!(used_bytes(), Some(100_016));
         let freed = std::thread::spawn(move || {
             // SAFETY: as above.
-            let memory = unsafe { CountingAllocator.realloc(memory as *mut u8, layout, 50_000) };
+            let memory = unsafe { CountingAllocator.realloc(memory.into_inner(), layout, 50_000) };
             let grown = used_bytes();
             // SAFETY: as above.
             unsafe { CountingAllocator.dealloc(memory, Layout::from_size_align_unchecked(50_000, 8)) };

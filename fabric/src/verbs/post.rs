@@ -147,11 +147,11 @@ fn place(theirs: &SetUp, target: Target, len: usize) -> Option<(Remote, bool)> {
     }
     let exposed = find(theirs, target.region).filter(|exposed| exposed.describe.holds(target.offset, len))?;
     let Exposed { describe, addr, key } = *exposed;
-    Some((Remote { addr: addr + target.offset as u64, key }, describe.kind == RegionKind::Polled))
+    Some((Remote { addr: addr.wrapping_add(target.offset as u64), key }, describe.kind == RegionKind::Polled))
 }
 
-/// The address of bytes of a region.
+/// The address of bytes of a region, for the device.
 #[inline]
 pub(super) fn address(region: &Region, offset: usize, len: usize) -> u64 {
-    region.address(offset, len).as_ptr().addr() as u64
+    region.address(offset, len).as_ptr().expose_provenance() as u64
 }

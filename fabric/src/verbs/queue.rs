@@ -361,7 +361,7 @@ impl Qp {
                     Local::Memory(Piece { addr, len, key }) => ibv_sge { addr, length: len, lkey: key },
                     Local::Captured { begin, len } => {
                         wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-                        let addr = captured[begin..begin + len].as_ptr().addr() as u64;
+                        let addr = captured[begin..begin + len].as_ptr().expose_provenance() as u64;
                         ibv_sge { addr, length: len as u32, lkey: 0 }
                     }
                 };

@@ -85,7 +85,7 @@ impl Watch {
     /// The address that the peer writes, and its key.
     pub(super) fn place(&self, memories: &mut Memories) -> io::Result<(u64, u32)> {
         let key = memories.expose(&self.slab)?;
-        Ok((self.slab.address(self.offset, 8).as_ptr().addr() as u64, key))
+        Ok((self.slab.address(self.offset, 8).as_ptr().expose_provenance() as u64, key))
     }
 
     /// Whether the peer sleeps, or is about to, and must be told now.
