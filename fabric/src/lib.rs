@@ -104,7 +104,13 @@ pub const MIN_RECV_DEPTH: usize = 4;
 ///
 /// An implementor keeps G1–G7 of the [crate's page](crate), passes the conformance suite, never blocks in any of these
 /// methods, and bounds what it queues by its depth: a post beyond it is [`PostError::Full`], never dropped.
-pub trait Fabric {
+///
+/// # Safety
+///
+/// Layers above make slices of bulk memory that is not exposed and in which no posted work lies. So `register` returns
+/// memory that nothing else has. Once a receive or read is complete, or its endpoint broke or was closed, no byte of it
+/// is placed any more (G3, G4, G6).
+pub unsafe trait Fabric {
     /// The id of the node that this attachment belongs to.
     fn node(&self) -> NodeId;
 

@@ -84,8 +84,8 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         let base = self.region.address(self.offset, self.len);
         // SAFETY: the range lies in the region, whose memory is initialised and lives as long as `self.region`. Nothing
-        // writes it: only this buffer has it (`part`, or a region of its own), and a group that lets an endpoint write
-        // it shows it to no other code meanwhile.
+        // writes it: only this buffer has it (`part`, or by the promise of a `Fabric` a region of its own), and a group
+        // that lets an endpoint write it shows it to no other code meanwhile.
         unsafe { slice::from_raw_parts(base.as_ptr(), self.bytes()) }
     }
 }

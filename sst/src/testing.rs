@@ -72,7 +72,8 @@ impl HandFabric {
     }
 }
 
-impl Fabric for HandFabric {
+// SAFETY: each region is an allocation of its own, and it carries out no receives and reads.
+unsafe impl Fabric for HandFabric {
     fn node(&self) -> NodeId {
         NodeId(0)
     }

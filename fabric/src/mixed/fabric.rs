@@ -154,7 +154,8 @@ impl MixedFabric {
     }
 }
 
-impl Fabric for MixedFabric {
+// SAFETY: each fabric that it consists of promises the same.
+unsafe impl Fabric for MixedFabric {
     fn node(&self) -> NodeId {
         self.node
     }

@@ -130,7 +130,8 @@ impl TcpFabric {
     }
 }
 
-impl Fabric for TcpFabric {
+// SAFETY: as of `ShmFabric`.
+unsafe impl Fabric for TcpFabric {
     fn node(&self) -> NodeId {
         self.node
     }

@@ -26,7 +26,8 @@ impl Fickle {
     }
 }
 
-impl Fabric for Fickle {
+// SAFETY: it calls a fabric that promises the same.
+unsafe impl Fabric for Fickle {
     fn node(&self) -> NodeId {
         self.fabric.node()
     }

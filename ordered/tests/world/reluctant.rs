@@ -28,7 +28,8 @@ impl<F> Reluctant<F> {
     }
 }
 
-impl<F: Fabric> Fabric for Reluctant<F> {
+// SAFETY: it calls a fabric that promises the same.
+unsafe impl<F: Fabric> Fabric for Reluctant<F> {
     fn node(&self) -> NodeId {
         self.inner.node()
     }
