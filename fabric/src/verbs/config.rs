@@ -2,7 +2,7 @@
 
 use std::{fs, io, sync::Arc};
 
-use rdma_sys::{ibv_mtu, ibv_port_attr, ibv_port_state};
+use rdma_sys::{ibv_device_cap_flags, ibv_mtu, ibv_port_attr, ibv_port_state};
 
 use super::{
     device::{Context, Pd},
@@ -138,6 +138,15 @@ pub enum VerbsError {
         device: String,
         /// The system's message.
         cause: String,
+    },
+    /// A device by which one peer can't be kept out of what another may reach.
+    #[error(
+        "the RDMA device {device} has no memory windows of type 2, which keep each peer to what was exposed to it: choose \
+         another device, or TCP"
+    )]
+    NoWindows {
+        /// The device.
+        device: String,
     },
     /// A device of which no port is up.
     #[error(
@@ -339,6 +348,11 @@ fn choose_port(config: &VerbsConfig, context: &Context) -> Result<(u8, ibv_port_
     let limits = context.limits().map_err(VerbsError::system("ask the device for its limits"))?;
     let ports = config.port.map_or(1..=limits.phys_port_cnt, |port| port..=port);
     let mut found = ports.filter_map(|port| Some((port, context.port(port).ok()?)));
+    let windows =
+        ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    if limits.device_cap_flags & windows.0 == 0 {
+        return Err(VerbsError::NoWindows { device: context.name.clone() });
+    }
     found.find(|(_, attributes)| attributes.state == ibv_port_state::IBV_PORT_ACTIVE).ok_or_else(|| {
         let of = config.port.map(|port| format!(" {port}")).unwrap_or_default();
         VerbsError::NoPort { device: context.name.clone(), of }

@@ -6,13 +6,14 @@ use rustix::io::Errno;
 
 use super::{
     config::Attachment,
-    endpoint::{ConnectionStage, Ending, Endpoint, READY, WAKE},
-    fabric::VerbsFabric,
+    endpoint::{ConnectionStage, Endpoint, READY, WAKE},
+    fabric::{Core, VerbsFabric},
     memory, post,
     queue::{Cq, Path, Qp, Room},
     sending::Sending,
     setup::{Exposed, MAX_EXPOSED, SetUp},
-    watch::Announcement,
+    watch::{Announcement, Watch},
+    window::MAX_WINDOW,
 };
 use crate::{
     BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, RegionKind,
@@ -32,38 +33,24 @@ impl VerbsFabric {
         hello: &[u8],
     ) -> Result<Endpoint, BreakReason> {
         self.endpoints.check(self.node, peer, tag)?;
-        if expose.len() > MAX_EXPOSED {
-            return Err(BreakReason::Failed(format!(
-                "an endpoint can't expose {} regions: at most {MAX_EXPOSED}; put several into one",
-                expose.len()
-            )));
-        }
-        if expose.iter().any(|region| region.kind() == RegionKind::Phantom) {
-            let text = "a phantom region can't be exposed on a real network: register a bulk region";
-            return Err(BreakReason::Failed(text.to_owned()));
-        }
+        check_exposed(expose).map_err(BreakReason::Failed)?;
         let refused = |what: &'static str| {
             move |error: io::Error| BreakReason::Failed(format!("{what}: {error}{}", memory::hint(&error)))
         };
         let core = &mut self.core;
-        let mut regions = Vec::with_capacity(expose.len());
-        for region in expose {
-            let key = core.memories.expose(region).map_err(refused("a region could not be registered"))?;
-            let addr = post::address(region, 0, region.len());
-            regions.push(Exposed { describe: region.describe(), addr, key });
-        }
         let psn = random::number().map_err(|cause| refused("no random number could be drawn")(cause.into()))?;
         let psn = psn as u32 & 0x00ff_ffff;
         let entries = (self.room.sends + self.room.recvs) as usize;
         let (cq, queue) =
             self.completions.reserve(entries).map_err(refused("a completion queue could not be created"))?;
-        let made = new_queue_pair(&self.attachment, &queue, self.room).and_then(|qp| {
-            let watch = core.watches.take(&core.memories)?;
-            Ok((qp, watch.place(&mut core.memories)?, watch))
-        });
-        let (qp, (watch_addr, watch_key), watch) = made
-            .inspect_err(|_| self.completions.release(cq, entries))
-            .map_err(refused("a queue pair could not be created"))?;
+        let made = new_queue_pair(&self.attachment, &queue, self.room)
+            .map_err(refused("a queue pair could not be created"))
+            .and_then(|mut qp| {
+                let exposed = expose_all(&mut qp, core, expose).map_err(refused("a region could not be exposed"))?;
+                Ok((qp, exposed))
+            });
+        let (qp, (regions, (watch_addr, watch_key), watch)) =
+            made.inspect_err(|_| self.completions.release(cq, entries))?;
         let set_up = SetUp {
             mtu: self.attachment.mtu as u8,
             link_layer: self.attachment.attributes.link_layer,
@@ -88,6 +75,7 @@ impl VerbsFabric {
             recvs: RecvQueue::default(),
             sending: Sending::default(),
             stage: ConnectionStage::New,
+            has_told_ready: false,
             watch,
             announcement: Announcement::default(),
             ending: None,
@@ -168,14 +156,50 @@ impl VerbsFabric {
         match connected {
             Ok(theirs) => {
                 endpoint.stage = ConnectionStage::Ready(theirs);
-                self.core.commands.push(Command::Tell { endpoint: id, bytes: vec![READY] });
+                let Endpoint { qp, id, sending, .. } = endpoint;
+                if let Err(error) = sending.bind(qp, *id, &mut self.core) {
+                    endpoint.fail(&mut self.core, post::failed(&error));
+                }
+                endpoint.tell_ready(&mut self.core);
             }
-            Err(sentence) => {
-                endpoint.ending = Some(Ending::Known(BreakReason::Failed(sentence)));
-                self.core.has_endings = true;
-            }
+            Err(sentence) => endpoint.fail(&mut self.core, BreakReason::Failed(sentence)),
         }
     }
+}
+
+/// Checks what an endpoint is to expose.
+fn check_exposed(expose: &[Region]) -> Result<(), String> {
+    if expose.len() > MAX_EXPOSED {
+        let count = expose.len();
+        return Err(format!("an endpoint can't expose {count} regions: at most {MAX_EXPOSED}; put several into one"));
+    }
+    if expose.iter().any(|region| region.kind() == RegionKind::Phantom) {
+        return Err("a phantom region can't be exposed on a real network: register a bulk region".to_owned());
+    }
+    match expose.iter().map(Region::len).find(|bytes| *bytes > MAX_WINDOW) {
+        None => Ok(()),
+        Some(bytes) => {
+            Err(format!("a region of {bytes} bytes can't be exposed: at most {MAX_WINDOW}; make several of it"))
+        }
+    }
+}
+
+/// Makes windows for all that the peer of a queue pair may reach: the regions, and a watch, whose address and key stand
+/// in the middle.
+fn expose_all(qp: &mut Qp, core: &mut Core, expose: &[Region]) -> io::Result<(Vec<Exposed>, (u64, u32), Watch)> {
+    let mut regions = Vec::with_capacity(expose.len());
+    for region in expose {
+        let addr = post::address(region, 0, region.len());
+        let key = match region.len() {
+            // Nothing can be reached there.
+            0 => 0,
+            bytes => qp.add_window(core.memories.registration(region)?, addr, bytes)?,
+        };
+        regions.push(Exposed { describe: region.describe(), addr, key });
+    }
+    let watch = core.watches.take(&core.memories)?;
+    let place = watch.expose(qp, &mut core.memories)?;
+    Ok((regions, place, watch))
 }
 
 /// The number of times that a request without acknowledgement is sent again. (7, the most, is without end to rxe.)

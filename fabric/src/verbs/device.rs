@@ -151,7 +151,7 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers memory for use by queue pairs of `pd`; if `exposed`, also by peers that are told its key.
+    /// Registers memory for use by queue pairs of `pd`. No peer reaches it but through a window: see `window`.
     ///
     /// It does not permit relaxed ordering: a thread that polls memory counts on writes that become visible in order
     /// (G1).
@@ -159,10 +159,8 @@ impl Mr {
     /// # Safety
     ///
     /// The memory is mapped and writable, and this process accesses it through [`Region`](crate::Region)s only.
-    pub(super) unsafe fn register(pd: &Arc<Pd>, base: NonNull<u8>, bytes: usize, exposed: bool) -> io::Result<Mr> {
-        let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-        let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
-        let access = if exposed { local | remote } else { local };
+    pub(super) unsafe fn register(pd: &Arc<Pd>, base: NonNull<u8>, bytes: usize) -> io::Result<Mr> {
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | ibv_access_flags::IBV_ACCESS_MW_BIND.0;
         // SAFETY: the caller answers for the memory. Its later use by the caller does no harm: the device keeps
         // to the pages that are locked now.
         let raw = object(unsafe { ibv_reg_mr(pd.raw(), base.as_ptr().cast(), bytes, access as i32) })?;
@@ -176,16 +174,15 @@ impl Mr {
         unsafe { self.raw.as_ref().lkey }
     }
 
-    /// The key by which a peer's requests name the memory.
-    pub(super) fn remote_key(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { self.raw.as_ref().rkey }
+    /// The registration, as windows name it.
+    pub(super) fn raw(&self) -> *mut ibv_mr {
+        self.raw.as_ptr()
     }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: any endpoint that has work outstanding on the memory holds this value.
+        // SAFETY: any endpoint that has work outstanding on the memory, or a window on it, holds the memory's region.
         report("memory could not be deregistered", unsafe { ibv_dereg_mr(self.raw.as_ptr()) });
     }
 }

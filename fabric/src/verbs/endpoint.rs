@@ -18,7 +18,6 @@ use crate::{
 
 /// One side of a connection, from `connect` until it breaks or is closed.
 pub(super) struct Endpoint {
-    // It is the first field: when it is dropped, the device is done with all memory that the other fields hold.
     pub(super) qp: Qp,
     pub(super) id: EndpointId,
     pub(super) peer: NodeId,
@@ -32,6 +31,8 @@ pub(super) struct Endpoint {
     pub(super) recvs: RecvQueue,
     pub(super) sending: Sending,
     pub(super) stage: ConnectionStage,
+    /// Whether the peer was told that it can reach this side.
+    pub(super) has_told_ready: bool,
     pub(super) watch: Watch,
     pub(super) announcement: Announcement,
     /// The end that it is about to come to.
@@ -44,7 +45,7 @@ pub(super) enum ConnectionStage {
     New,
     /// The two sides have not both asked for it yet.
     Waiting,
-    /// The peer may reach this side, and has not said yet that it can be reached.
+    /// The queue pairs have met; the peer has not said yet that it can be reached.
     Ready(SetUp),
     Up(SetUp),
 }
@@ -100,7 +101,7 @@ impl Endpoint {
     pub(super) fn hand_over_recv(&mut self, core: &mut Core, into: Slice<'_>) -> io::Result<()> {
         let piece = core.piece(into.region, into.offset, into.len)?;
         // SAFETY: the slice was checked to lie in its region, which the queue holds until the receive is complete or
-        // the queue pair, which is dropped before it, is no more.
+        // the queue pair, which is destroyed before it is dropped, is no more.
         unsafe { self.qp.post_recv(request_id(self.id, true), piece) }
     }
 
@@ -128,6 +129,7 @@ impl Endpoint {
         }
         let before = self.sending.completed;
         self.sending.on_success(self.id, out);
+        self.tell_ready(core);
         if self.announcement.end > before {
             // Of writes that came before the announcement was complete, no peer tells.
             core.look_again = true;
@@ -163,6 +165,23 @@ impl Endpoint {
         self.ending = Some(ending);
     }
 
+    /// Tells the peer that it can reach this side, once that is so.
+    pub(super) fn tell_ready(&mut self, core: &mut Core) {
+        if !self.has_told_ready && self.sending.has_bound(&self.qp) {
+            self.has_told_ready = true;
+            core.commands.push(Command::Tell { endpoint: self.id, bytes: vec![READY] });
+        }
+    }
+
+    /// Has the endpoint break at once, for a failure of this side.
+    #[cold]
+    pub(super) fn fail(&mut self, core: &mut Core, reason: BreakReason) {
+        if !matches!(self.ending, Some(Ending::Known(_))) {
+            self.ending = Some(Ending::Known(reason));
+        }
+        (core.has_endings, core.unfinished) = (true, true);
+    }
+
     /// Reports room where there was none.
     pub(super) fn report_room(&mut self, depth: usize, out: &mut Vec<Completion>) {
         if self.ending.is_some() {
@@ -177,12 +196,18 @@ impl Endpoint {
 
     /// Reports the end: the work that is not complete, and then the reason. Returns the watch, which another endpoint
     /// can use.
-    pub(super) fn finish(self, reason: BreakReason, out: &mut Vec<Completion>) -> Watch {
-        let Endpoint { qp, id, peer, tag, recvs, sending, watch, .. } = self;
+    pub(super) fn finish(self, reason: BreakReason, out: &mut Vec<Completion>) -> Option<Watch> {
+        let Endpoint { mut qp, id, peer, tag, recvs, sending, exposed, watch, .. } = self;
         // No memory is written any more when the completions below are read.
-        drop(qp);
+        let stopped = qp.destroy();
         report_end(id, (peer, tag), sending.tokens(), &recvs, reason, out);
-        watch
+        let Err(error) = stopped else { return Some(watch) };
+        tracing::error!(
+            %error, %peer, ?tag,
+            "a queue pair could not be destroyed: the memory that it may still use is kept until this process ends"
+        );
+        std::mem::forget((qp, recvs, sending, exposed, watch));
+        None
     }
 
     /// Whether the peer may write memory that this side polls.

@@ -47,7 +47,6 @@ use crate::{
 )]
 pub struct VerbsFabric {
     pub(super) node: NodeId,
-    // They stand before the queues that their queue pairs complete on, and the memory that these read from.
     pub(super) endpoints: Endpoints<Endpoint>,
     pub(super) core: Core,
     pub(super) attachment: Attachment,
@@ -218,10 +217,15 @@ impl VerbsFabric {
 
     fn break_endpoint(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
         if let Some(endpoint) = self.remove(id) {
-            let watch = endpoint.finish(reason, out);
-            self.core.watches.give_back(watch);
-            self.core.memories.forget_unused();
+            self.finish(endpoint, reason, out);
         }
+    }
+
+    fn finish(&mut self, endpoint: Endpoint, reason: BreakReason, out: &mut Vec<Completion>) {
+        if let Some(watch) = endpoint.finish(reason, out) {
+            self.core.watches.give_back(watch);
+        }
+        self.core.memories.forget_unused();
     }
 
     /// Takes in the device's completions.
@@ -257,15 +261,13 @@ impl VerbsFabric {
             if endpoint.ending.is_some() {
                 continue;
             }
-            let Endpoint { qp, id, sending, ending, .. } = endpoint;
+            let Endpoint { qp, id, sending, .. } = endpoint;
             if let Err(error) = sending.pump(qp, *id, &mut self.core) {
-                let reason = BreakReason::Failed(format!("work could not be handed to the device: {error}"));
-                *ending = Some(Ending::Known(reason));
+                endpoint.fail(&mut self.core, post::failed(&error));
             } else if let Some(reason) = sending.due() {
-                *ending = Some(Ending::Known(reason));
+                endpoint.fail(&mut self.core, reason);
             }
-            self.core.has_endings |= ending.is_some();
-            self.core.unfinished |= sending.is_doomed() || ending.is_some();
+            self.core.unfinished |= endpoint.sending.is_doomed();
         }
     }
 
@@ -325,8 +327,7 @@ unsafe impl Fabric for VerbsFabric {
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
         // Of an endpoint that was not announced yet, the control thread knows nothing.
         let announced = !matches!(endpoint.stage, ConnectionStage::New);
-        self.core.watches.give_back(endpoint.finish(BreakReason::PeerClosed, &mut Vec::new()));
-        self.core.memories.forget_unused();
+        self.finish(endpoint, BreakReason::PeerClosed, &mut Vec::new());
         if announced {
             // Earlier commands go along, to keep their order.
             self.core.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
@@ -378,6 +379,14 @@ unsafe impl Fabric for VerbsFabric {
         }
         if !self.core.commands.is_empty() {
             self.control.send(self.core.commands.drain(..));
+        }
+    }
+}
+
+impl Drop for VerbsFabric {
+    fn drop(&mut self) {
+        for id in self.endpoints.ids() {
+            self.break_endpoint(id, BreakReason::PeerClosed, &mut Vec::new());
         }
     }
 }

@@ -5,13 +5,12 @@
 //! registered when it is first used. Once nothing else holds it, it is let go with the next registration, or the next
 //! end of an endpoint.
 //!
-//! A region that is exposed is registered once more, for peers, under a key that is gone with the region. So no peer,
-//! whatever it does, reaches memory that was not exposed to some peer, nor a later region in exposed memory (G6).
+//! Registered memory serves this node's requests. Peers reach parts of it through windows only: see `window`.
 
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use rustix::{
@@ -92,7 +91,7 @@ impl Pool {
         }
         let mapping = map(block_bytes)?;
         // SAFETY: the mapping is writable, and is accessed through the region that is made of it.
-        let registered = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes, false) };
+        let registered = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes) };
         match registered {
             Ok(mr) => Ok(Block { mr, mapping }),
             // Kept memory counts against the limit of locked memory, too.
@@ -100,7 +99,7 @@ impl Pool {
             Err(_) => {
                 *self.free.lock() = FreeBlocks::default();
                 // SAFETY: as above.
-                let mr = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes, false) }?;
+                let mr = unsafe { Mr::register(&self.pd, mapping.base(), block_bytes) }?;
                 Ok(Block { mr, mapping })
             }
         }
@@ -118,8 +117,6 @@ impl Pool {
 
 /// The owner that keeps a region of this fabric alive.
 struct OwnMemory {
-    /// The registration for peers, once it was exposed.
-    exposed: OnceLock<Mr>,
     /// The block, until this is dropped.
     block: Option<Block>,
     pool: Arc<Pool>,
@@ -127,7 +124,6 @@ struct OwnMemory {
 
 impl Drop for OwnMemory {
     fn drop(&mut self) {
-        drop(self.exposed.take());
         if let Some(block) = self.block.take() {
             self.pool.give_back(block);
         }
@@ -143,7 +139,6 @@ pub(super) struct Memories {
 
 struct Foreign {
     mr: Mr,
-    exposed: OnceLock<Mr>,
     /// Keeps the memory in its place.
     region: Region,
 }
@@ -160,7 +155,7 @@ impl Memories {
         let key = RegionKey(random::number()?);
         let block = self.pool.take(bytes)?;
         let base = block.mapping.base();
-        let memory = OwnMemory { exposed: OnceLock::new(), block: Some(block), pool: Arc::clone(&self.pool) };
+        let memory = OwnMemory { block: Some(block), pool: Arc::clone(&self.pool) };
         // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and goes back to the pool
         // only when `memory` is dropped. Nothing else in this process uses it.
         Ok(unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) })
@@ -170,40 +165,29 @@ impl Memories {
     /// holds while the caller has the region.
     #[inline]
     pub(super) fn local_key(&mut self, region: &Region) -> io::Result<u32> {
+        self.registration(region).map(Mr::local_key)
+    }
+
+    /// A region's registration, which is made if there is none yet.
+    #[inline]
+    pub(super) fn registration<'a>(&'a mut self, region: &'a Region) -> io::Result<&'a Mr> {
         if let Some(memory) = own(&self.pool, region)
             && let Some(block) = &memory.block
         {
-            return Ok(block.mr.local_key());
+            return Ok(&block.mr);
         }
-        Ok(self.foreign(region)?.mr.local_key())
+        self.foreign(region)
     }
 
-    /// The device's name for a region in requests of a peer that it is exposed to.
-    pub(super) fn expose(&mut self, region: &Region) -> io::Result<u32> {
-        let pool = Arc::clone(&self.pool);
-        let exposed = match own(&pool, region) {
-            Some(memory) => &memory.exposed,
-            None => &self.foreign(region)?.exposed,
-        };
-        if let Some(mr) = exposed.get() {
-            return Ok(mr.remote_key());
-        }
-        // SAFETY: the region's memory is mapped as long as the holder of this registration lives, and is accessed
-        // through regions.
-        let mr = unsafe { Mr::register(&pool.pd, region.base(), region.len(), true) }?;
-        Ok(exposed.get_or_init(|| mr).remote_key())
-    }
-
-    fn foreign(&mut self, region: &Region) -> io::Result<&Foreign> {
+    fn foreign(&mut self, region: &Region) -> io::Result<&Mr> {
         let place = (region.base().as_ptr().addr(), region.len());
         if !self.foreign.contains_key(&place) {
             self.forget_unused();
             // SAFETY: the region's memory is mapped as long as the clone below lives, and is accessed through regions.
-            let mr = unsafe { Mr::register(&self.pool.pd, region.base(), region.len(), false) }?;
-            let exposed = OnceLock::new();
-            self.foreign.insert(place, Foreign { mr, exposed, region: region.clone() });
+            let mr = unsafe { Mr::register(&self.pool.pd, region.base(), region.len()) }?;
+            self.foreign.insert(place, Foreign { mr, region: region.clone() });
         }
-        self.foreign.get(&place).ok_or(io::ErrorKind::NotFound.into())
+        self.foreign.get(&place).map(|foreign| &foreign.mr).ok_or(io::ErrorKind::NotFound.into())
     }
 
     /// Lets go of memory of other fabrics that nothing else holds.

@@ -26,19 +26,23 @@
 //! - Writes and reads beyond the device's longest message are split. A send can't be: a longer one breaks its endpoint.
 //! - A thread that sleeps is told by its peers that they have written its polled memory: see `watch.rs`.
 //! - When an endpoint ends, its queue pair is destroyed before that is reported: no late write reaches its memory (G6).
+//!   If the device does not destroy it, the memory that it may still use is never used again.
+//! - What the device or the system refuses breaks its endpoint with the next poll, whatever is outstanding.
 //!
 //! # Trust
 //!
-//! Keys and bounds are checked by the poster against the regions that the peer exposed. The device checks them again,
-//! by keys of its own, which a peer learns with a region and which end with it. A peer that breaks the rules reaches at
-//! most memory that some endpoint exposes at that time: to memory, all endpoints of a device are alike.
+//! Keys and bounds are checked by the poster against the regions that the peer exposed. The device checks them again:
+//! its keys are those of memory windows, each of one endpoint and one region, and end with the endpoint. A peer that
+//! breaks the rules reaches what was exposed to it, and no more: see `window.rs`.
 //!
 //! # Limits
 //!
-//! Registered memory is locked: `ulimit -l` must allow for it, and exposed memory counts twice. A region of this fabric
-//! takes whole pages. Where the nodes' ports reach each other and their devices don't, that shows when something is
-//! sent. iWARP is not supported.
+//! Registered memory is locked: `ulimit -l` must allow for it. A region of this fabric takes whole pages. The device
+//! must have memory windows of type 2, as `rdma_rxe` has, and cards of several vendors. Where the nodes' ports reach
+//! each other and their devices don't, that shows when something is sent. iWARP is not supported.
 
+#[cfg(test)]
+mod breach_tests;
 mod completions;
 mod config;
 mod connect;
@@ -54,6 +58,7 @@ mod setup;
 mod stats;
 mod wait;
 mod watch;
+mod window;
 
 pub use config::{MAX_QUEUE_DEPTH, VerbsConfig, VerbsDevice, VerbsError};
 pub use fabric::VerbsFabric;

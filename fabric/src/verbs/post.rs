@@ -40,21 +40,20 @@ impl Endpoint {
             BreakReason::PeerClosed
         } else {
             match translate(theirs, core, op, token) {
-                Ok(Checked::Work(work, captured)) => match self.sending.take(&self.qp, self.id, core, work, captured) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => {
-                        // The part of it that was taken must not be followed by anything.
-                        return self.doom(core, failed(&error), token);
+                Ok(Checked::Work(work, captured)) => {
+                    if let Err(error) = self.sending.take(&self.qp, self.id, core, work, captured) {
+                        self.fail(core, failed(&error));
                     }
-                },
+                    return Ok(());
+                }
                 Ok(Checked::Breach(reason)) => reason,
-                Err(error) => failed(&error),
+                Err(error) => {
+                    let reason = failed(&error);
+                    self.fail(core, reason.clone());
+                    reason
+                }
             }
         };
-        self.doom(core, reason, token)
-    }
-
-    fn doom(&mut self, core: &mut Core, reason: BreakReason, token: Token) -> Result<(), PostError> {
         self.sending.doom(reason, token);
         core.unfinished = true;
         Ok(())
@@ -64,19 +63,15 @@ impl Endpoint {
     fn post_receive(&mut self, core: &mut Core, into: Slice<'_>, token: Token) -> Result<(), PostError> {
         self.recvs.post(core.depth, into, token)?;
         // If that fails, the receive is reported as flushed with the others.
-        if let Err(error) = self.hand_over_recv(core, into)
-            && self.ending.is_none()
-            && !self.sending.is_doomed()
-        {
-            self.sending.doom_silently(failed(&error));
-            core.unfinished = true;
+        if let Err(error) = self.hand_over_recv(core, into) {
+            self.fail(core, failed(&error));
         }
         Ok(())
     }
 }
 
 /// The reason for which an endpoint breaks when the device or the system refused a post.
-fn failed(error: &io::Error) -> BreakReason {
+pub(super) fn failed(error: &io::Error) -> BreakReason {
     BreakReason::Failed(format!("work could not be posted: {error}{}", super::memory::hint(error)))
 }
 

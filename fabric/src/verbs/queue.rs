@@ -17,7 +17,10 @@ use rdma_sys::{
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::device::{Context, Pd, check, object, report};
+use super::{
+    device::{Context, Mr, Pd, check, object, report},
+    window::Window,
+};
 
 /// A port's link layer (`IBV_LINK_LAYER_INFINIBAND`); all others address by GID.
 pub(super) const INFINIBAND: u8 = 1;
@@ -209,16 +212,30 @@ pub(super) struct Request {
 
 #[derive(Clone, Copy)]
 pub(super) enum Verb {
-    Send { imm: Option<u32> },
-    Write { to: Remote, imm: Option<u32> },
-    Read { from: Remote },
+    Send {
+        imm: Option<u32>,
+    },
+    Write {
+        to: Remote,
+        imm: Option<u32>,
+    },
+    Read {
+        from: Remote,
+    },
+    /// The binding of the queue pair's window of that number.
+    Bind {
+        window: usize,
+    },
 }
 
 /// A reliable connection's queue pair.
 pub(super) struct Qp {
     raw: NonNull<ibv_qp>,
     pub(super) room: Room,
-    _pd: Arc<Pd>,
+    /// The windows through which the peer reaches memory; the first requests bind them.
+    windows: Vec<Window>,
+    is_destroyed: bool,
+    pd: Arc<Pd>,
     _cq: Arc<Cq>,
 }
 
@@ -247,7 +264,42 @@ impl Qp {
         };
         // Room beyond the request is not used, so that the completion queue's room is enough.
         let room = Room { inline: granted.max_inline_data, ..room };
-        Ok(Qp { raw, room, _pd: Arc::clone(pd), _cq: Arc::clone(cq) })
+        Ok(Qp { raw, room, windows: Vec::new(), is_destroyed: false, pd: Arc::clone(pd), _cq: Arc::clone(cq) })
+    }
+
+    /// Makes a window on `bytes` bytes at `addr`, for a request to bind. Returns the key by which a peer reaches them.
+    ///
+    /// The memory is registered as `mr`, and stays so until the queue pair is destroyed.
+    pub(super) fn add_window(&mut self, mr: &Mr, addr: u64, bytes: usize) -> io::Result<u32> {
+        let window = Window::new(&self.pd, mr, addr, bytes)?;
+        let key = window.key;
+        self.windows.push(window);
+        Ok(key)
+    }
+
+    /// The number of its windows.
+    pub(super) fn windows(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Destroys the queue pair. After that the device neither reads nor writes memory for it; if this fails, it may.
+    pub(super) fn destroy(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.is_destroyed, true) {
+            return Ok(());
+        }
+        // In this state it ignores requests. In another it would refuse those through windows that are gone, and the
+        // peer would take its own for a breach.
+        // SAFETY: zeros are valid in all fields.
+        let mut attributes: ibv_qp_attr = unsafe { zeroed() };
+        attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        if let Err(error) = self.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE) {
+            tracing::debug!(%error, "a queue pair could not be stopped before its end");
+        }
+        // A queue pair that has windows can't be destroyed on some devices.
+        let ended = self.windows.drain(..).map(Window::end).fold(Ok(()), io::Result::and);
+        // SAFETY: nothing else has it, and it is destroyed once.
+        let destroyed = check(unsafe { ibv_destroy_qp(self.raw.as_ptr()) });
+        ended.and(destroyed)
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -325,7 +377,7 @@ impl Qp {
     /// # Safety
     ///
     /// The piece lies in registered memory that stays registered, and that is read only as a [`Region`](crate::Region),
-    /// until the receive is complete or the queue pair is dropped.
+    /// until the receive is complete or the queue pair is destroyed.
     pub(super) unsafe fn post_recv(&self, id: u64, into: Piece) -> io::Result<()> {
         let mut entry = ibv_sge { addr: into.addr, length: into.len, lkey: into.key };
         let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut entry, num_sge: 1 };
@@ -343,7 +395,7 @@ impl Qp {
     /// # Safety
     ///
     /// Each request's piece lies in registered memory that stays registered until the request is complete or the queue
-    /// pair is dropped; memory that a read fetches into is read only as a [`Region`](crate::Region).
+    /// pair is destroyed; memory that a read fetches into is read only as a [`Region`](crate::Region).
     pub(super) unsafe fn post_send(&self, id: u64, requests: &[Request], captured: &[u8]) -> io::Result<()> {
         for some in requests.chunks(CHAIN) {
             let mut entries = [ibv_sge { addr: 0, length: 0, lkey: 0 }; CHAIN];
@@ -368,30 +420,7 @@ impl Qp {
                 if entry.length > 0 {
                     (wr.sg_list, wr.num_sge) = (entry, 1);
                 }
-                let imm = match request.verb {
-                    Verb::Send { imm } => {
-                        wr.opcode = if imm.is_some() {
-                            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
-                        } else {
-                            ibv_wr_opcode::IBV_WR_SEND
-                        };
-                        imm
-                    }
-                    Verb::Write { to, imm } => {
-                        wr.opcode = match imm {
-                            Some(_) => ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
-                            None => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-                        };
-                        wr.wr.rdma = rdma_t { remote_addr: to.addr, rkey: to.key };
-                        imm
-                    }
-                    Verb::Read { from } => {
-                        wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
-                        wr.wr.rdma = rdma_t { remote_addr: from.addr, rkey: from.key };
-                        None
-                    }
-                };
-                wr.imm_data_invalidated_rkey_union.imm_data = imm.unwrap_or(0).to_be();
+                self.describe(request.verb, wr);
                 if at + 1 < some.len() {
                     // SAFETY: the next one lies in the array as well.
                     wr.next = unsafe { first.add(at + 1) };
@@ -404,11 +433,37 @@ impl Qp {
         }
         Ok(())
     }
+
+    /// Fills in the parts of a request that depend on its verb.
+    fn describe(&self, verb: Verb, wr: &mut ibv_send_wr) {
+        let mut imm = None;
+        match verb {
+            Verb::Send { imm: given } => {
+                let opcodes = [ibv_wr_opcode::IBV_WR_SEND, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM];
+                (wr.opcode, imm) = (opcodes[usize::from(given.is_some())], given);
+            }
+            Verb::Write { to, imm: given } => {
+                let opcodes = [ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM];
+                (wr.opcode, imm) = (opcodes[usize::from(given.is_some())], given);
+                wr.wr.rdma = rdma_t { remote_addr: to.addr, rkey: to.key };
+            }
+            Verb::Read { from } => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+                wr.wr.rdma = rdma_t { remote_addr: from.addr, rkey: from.key };
+            }
+            Verb::Bind { window } => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+                wr.bind_mw_tso_union.bind_mw = self.windows[window].binding();
+            }
+        }
+        wr.imm_data_invalidated_rkey_union.imm_data = imm.unwrap_or(0).to_be();
+    }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: nothing else has it. When this returns, the device neither reads nor writes memory for it any more.
-        report("a queue pair could not be destroyed", unsafe { ibv_destroy_qp(self.raw.as_ptr()) });
+        if let Err(error) = self.destroy() {
+            tracing::error!(%error, "a queue pair could not be destroyed");
+        }
     }
 }

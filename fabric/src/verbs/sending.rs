@@ -107,11 +107,6 @@ impl Sending {
         self.doom.get_or_insert((reason, VecDeque::new())).1.push_back(token);
     }
 
-    /// Dooms as [`doom`](Sending::doom) does, for a reason that is no post of this queue.
-    pub(super) fn doom_silently(&mut self, reason: BreakReason) {
-        self.doom.get_or_insert((reason, VecDeque::new()));
-    }
-
     pub(super) fn is_doomed(&self) -> bool {
         self.doom.is_some()
     }
@@ -136,18 +131,33 @@ impl Sending {
         mut work: Work,
         captured: &[u8],
     ) -> io::Result<()> {
-        if !self.backlog.is_empty() || !self.stage(qp, id, core, &mut work, captured)? {
+        let staged = if self.backlog.is_empty() { self.stage(qp, id, core, &mut work, captured) } else { Ok(false) };
+        // The device may have a part of work that failed, so its memory is kept.
+        if !matches!(staged, Ok(true)) {
             self.backlog.push_back(Deferred { work, captured: captured.into() });
         }
-        Ok(())
+        staged.map(|_| ())
+    }
+
+    /// Takes the requests that bind the queue pair's windows, before any others.
+    pub(super) fn bind(&mut self, qp: &Qp, id: EndpointId, core: &mut Core) -> io::Result<()> {
+        (0..qp.windows())
+            .try_for_each(|window| self.take(qp, id, core, Work::new(Verb::Bind { window }, 0, Token::UNSIGNALED), &[]))
+    }
+
+    /// Whether the queue pair's windows are bound.
+    pub(super) fn has_bound(&self, qp: &Qp) -> bool {
+        self.completed >= qp.windows() as u64
     }
 
     /// Goes on with work that waits, and hands over staged requests.
     #[inline]
     pub(super) fn pump(&mut self, qp: &Qp, id: EndpointId, core: &mut Core) -> io::Result<()> {
         while let Some(mut first) = self.backlog.pop_front() {
-            if !self.stage(qp, id, core, &mut first.work, &first.captured)? {
+            let staged = self.stage(qp, id, core, &mut first.work, &first.captured);
+            if !matches!(staged, Ok(true)) {
                 self.backlog.push_front(first);
+                staged?;
                 break;
             }
         }
@@ -180,7 +190,7 @@ impl Sending {
             let verb = match work.verb {
                 Verb::Write { to, imm } => Verb::Write { to: ahead(to), imm: imm.filter(|_| last) },
                 Verb::Read { from } => Verb::Read { from: ahead(from) },
-                send @ Verb::Send { .. } => send,
+                other @ (Verb::Send { .. } | Verb::Bind { .. }) => other,
             };
             self.push(qp, id, core, verb, local)?;
             (work.begun, work.done) = (true, work.done + len);
@@ -261,8 +271,8 @@ impl Sending {
         }
         core.stats.requests += self.staged.len() as u64;
         core.stats.posts += 1;
-        // SAFETY: all pieces lie in regions that `pending` or `bounce` holds until the requests are complete, or else
-        // until the queue pair was dropped, which is the first that an endpoint drops.
+        // SAFETY: all pieces lie in regions that `pending`, `backlog` or `bounce` holds until the requests are done, or
+        // else until the queue pair was destroyed, with which an endpoint's end begins.
         let posted = unsafe { qp.post_send(super::endpoint::request_id(id, false), &self.staged, &self.captured) };
         self.staged.clear();
         self.captured.clear();

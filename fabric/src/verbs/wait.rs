@@ -11,11 +11,12 @@ use rustix::{
 };
 
 use super::{
-    endpoint::{ConnectionStage, Ending, Endpoint},
+    endpoint::{ConnectionStage, Endpoint},
     fabric::VerbsFabric,
+    post,
     queue::Remote,
 };
-use crate::{BreakReason, Time, Wait, Waker, mixed_part::MixedPart, shm::doorbell, wait::wait_for};
+use crate::{Time, Wait, Waker, mixed_part::MixedPart, shm::doorbell, wait::wait_for};
 
 impl Wait for VerbsFabric {
     /// Announces a sleep; the `watch` module shows that no wake-up is lost.
@@ -34,14 +35,10 @@ impl Wait for VerbsFabric {
                 self.core.look_again = true;
                 continue;
             }
-            let Endpoint { qp, id, sending, announcement, ending, .. } = endpoint;
+            let Endpoint { qp, id, sending, announcement, .. } = endpoint;
             match sending.announce(qp, *id, &mut self.core, announcement.next(), to) {
                 Ok(end) => announcement.end = end,
-                Err(error) => {
-                    let reason = BreakReason::Failed(format!("work could not be handed to the device: {error}"));
-                    *ending = Some(Ending::Known(reason));
-                    (self.core.has_endings, self.core.look_again) = (true, true);
-                }
+                Err(error) => endpoint.fail(&mut self.core, post::failed(&error)),
             }
             self.core.stats.announced += 1;
         }

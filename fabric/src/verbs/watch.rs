@@ -17,7 +17,7 @@
 
 use std::io;
 
-use super::memory::Memories;
+use super::{memory::Memories, post, queue::Qp};
 use crate::{Region, RegionKind};
 
 /// The announcement of one endpoint to its peer.
@@ -82,10 +82,10 @@ impl Watches {
 }
 
 impl Watch {
-    /// The address that the peer writes, and its key.
-    pub(super) fn place(&self, memories: &mut Memories) -> io::Result<(u64, u32)> {
-        let key = memories.expose(&self.slab)?;
-        Ok((self.slab.address(self.offset, 8).as_ptr().expose_provenance() as u64, key))
+    /// Exposes it to the peer of a queue pair. Returns the address that the peer writes, and its key.
+    pub(super) fn expose(&self, qp: &mut Qp, memories: &mut Memories) -> io::Result<(u64, u32)> {
+        let addr = post::address(&self.slab, self.offset, 8);
+        Ok((addr, qp.add_window(memories.registration(&self.slab)?, addr, 8)?))
     }
 
     /// Whether the peer sleeps, or is about to, and must be told now.
