@@ -116,7 +116,10 @@
 //! [fabric.verbs]
 //! device = "mlx5_0"            # the first with an active port; {id} in it is this node's
 //! port = 1                     # the first that is active
-//! gid_index = 3                # one of RoCE v2, if there is one
+//! gid_index = 3                # one of RoCE v2, of an address in `listen` (else in `addresses`)
+//! traffic_class = 104          # the DSCP of RoCE packets, times 4: 0
+//! service_level = 3            # 0 to 15: 0
+//! partition_key = 0x8001       # the P_Key; the port's first
 //! ```
 //!
 //! # RDMA
@@ -152,7 +155,8 @@
 //! `SQUALL_CLOCK_LIMIT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
 //! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`),
 //! `SQUALL_STORAGE`, `SQUALL_RACK`, `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`,
-//! `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
+//! `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT`, `SQUALL_VERBS_GID_INDEX`, `SQUALL_VERBS_TRAFFIC_CLASS`,
+//! `SQUALL_VERBS_SERVICE_LEVEL` and `SQUALL_VERBS_PARTITION_KEY`.
 
 mod address;
 mod builder;
@@ -194,6 +198,7 @@ pub use self::{
     error::{ConfigError, ValuePlace},
     hypervisor::hypervisor,
     membership::Contact,
+    network::VerbsOptions,
     security::{KeyFiles, Security},
 };
 
@@ -221,18 +226,6 @@ pub struct TcpOptions {
     pub send_buffer_bytes: Option<usize>,
     /// The size of the system's buffer of received bytes, for each connection; None lets it choose.
     pub receive_buffer_bytes: Option<usize>,
-}
-
-/// The choice of the RDMA device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VerbsOptions {
-    /// The device's name, such as `mlx5_0`; None for the first with an active port. `{id}` in it stands for the node's
-    /// id.
-    pub device: Option<String>,
-    /// The number of its port, from 1; None for the first that is active.
-    pub port: Option<u8>,
-    /// The index of its GID; None for one of RoCE v2, if there is one.
-    pub gid_index: Option<u8>,
 }
 
 /// A node's configuration, checked.

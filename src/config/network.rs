@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use squall_fabric::NodeId;
 
 use super::{
-    Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions, VerbsOptions,
+    Address, Backend, Config, ConfigError, KeyFiles, Security, TcpOptions,
     carrier::{self, Addresses, Carrier},
     draft::Draft,
     membership::Membership,
@@ -18,6 +18,25 @@ const MAX_ADDRESSES: usize = 8;
 
 /// The limits of a socket's buffers, in bytes.
 const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
+
+/// The choice of the RDMA device, and what its packets carry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsOptions {
+    /// The device's name, such as `mlx5_0`; None for the first with an active port. `{id}` in it stands for the node's
+    /// id.
+    pub device: Option<String>,
+    /// The number of its port, from 1; None for the first that is active.
+    pub port: Option<u8>,
+    /// The index of its GID; None for one of RoCE v2 that the node listens at, as far as it listens at certain
+    /// addresses.
+    pub gid_index: Option<u8>,
+    /// The traffic class of the packets: on RoCE their DSCP, times 4.
+    pub traffic_class: u8,
+    /// The service level of the packets, 0 to 15.
+    pub service_level: u8,
+    /// The partition's key (P_Key); None for the first that the port has.
+    pub partition_key: Option<u16>,
+}
 
 /// The settings of the network, checked: a part of [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,8 +202,19 @@ impl Draft {
         let problem = "is empty: give a device such as \"mlx5_0\" (`squall doctor` lists them), or leave it out";
         node.device.check(|name| !name.is_empty(), |_| problem)?;
         node.port.check(|&port| port > 0, |_| "is 0: a device's ports are counted from 1")?;
-        let device = node.device.value.as_ref().map(|name| with_id(name, me));
-        Ok(VerbsOptions { device, port: node.port.value, gid_index: node.gid_index.value })
+        node.service_level.check(|&level| level < 16, |_| "is above 15: verbs count service levels in 4 bits")?;
+        node.partition_key.check(
+            |&key| key & 0x7fff != 0,
+            |_| "has no partition's number: its lowest 15 bits are 0 (32767, or 65535, is the default partition)",
+        )?;
+        Ok(VerbsOptions {
+            device: node.device.value.as_ref().map(|name| with_id(name, me)),
+            port: node.port.value,
+            gid_index: node.gid_index.value,
+            traffic_class: node.traffic_class.value.unwrap_or(0),
+            service_level: node.service_level.value.unwrap_or(0),
+            partition_key: node.partition_key.value,
+        })
     }
 }
 

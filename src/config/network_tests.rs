@@ -154,6 +154,16 @@ fn an_error_names_the_place_the_key_and_the_remedy() {
             "line 12: `fabric.verbs.port` is 0: a device's ports are counted from 1".into(),
         ),
         (
+            format!("{HOSTS}{KEYS}[fabric.verbs]\nservice_level = 16\n"),
+            "line 12: `fabric.verbs.service_level` is above 15: verbs count service levels in 4 bits".into(),
+        ),
+        (
+            format!("{HOSTS}{KEYS}[fabric.verbs]\npartition_key = 0x8000\n"),
+            "line 12: `fabric.verbs.partition_key` has no partition's number: its lowest 15 bits are 0 \
+             (32767, or 65535, is the default partition)"
+                .into(),
+        ),
+        (
             "cluster = \"bank\"\nid = 1\n[addresses]\n".into(),
             "line 3: `members` lists 0 nodes: list 1 to 64".into(),
         ),
@@ -218,7 +228,8 @@ fn each_node_can_have_a_device_of_another_name() {
         ("SQUALL_VERBS_GID_INDEX", "3"),
     ])
     .unwrap();
-    let expected = VerbsOptions { device: Some("mlx5_2".into()), port: Some(2), gid_index: Some(3) };
+    let expected =
+        VerbsOptions { device: Some("mlx5_2".into()), port: Some(2), gid_index: Some(3), ..VerbsOptions::default() };
     assert_eq!(*config.verbs(), expected);
     let error = overridden(&[("SQUALL_VERBS_PORT", "first")]).unwrap_err().to_string();
     assert!(error.starts_with("environment variable SQUALL_VERBS_PORT: `fabric.verbs.port` is \"first\""), "{error}");

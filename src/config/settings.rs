@@ -88,6 +88,9 @@ settings! {
         device: String as text = "fabric.verbs.device" or "SQUALL_VERBS_DEVICE";
         port: u8 as number = "fabric.verbs.port" or "SQUALL_VERBS_PORT";
         gid_index: u8 as number = "fabric.verbs.gid_index" or "SQUALL_VERBS_GID_INDEX";
+        traffic_class: u8 as number = "fabric.verbs.traffic_class" or "SQUALL_VERBS_TRAFFIC_CLASS";
+        service_level: u8 as number = "fabric.verbs.service_level" or "SQUALL_VERBS_SERVICE_LEVEL";
+        partition_key: u16 as number = "fabric.verbs.partition_key" or "SQUALL_VERBS_PARTITION_KEY";
     }
 }
 

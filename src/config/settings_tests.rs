@@ -32,7 +32,7 @@ const BASE: [(&str, &str); 10] = [
 ];
 
 /// For each setting another value than that of [`BASE`] or the default: in TOML, and as a variable has it.
-const VALUES: [(&str, &str, &str); 45] = [
+const VALUES: [(&str, &str, &str); 48] = [
     ("cluster", "\"other\"", "other"),
     ("id", "5", " 5"),
     ("members", "[1, 2]", ""),
@@ -67,6 +67,9 @@ const VALUES: [(&str, &str, &str); 45] = [
     ("fabric.verbs.device", "\"mlx5_{id}\"", "mlx5_{id}"),
     ("fabric.verbs.port", "2", "2"),
     ("fabric.verbs.gid_index", "3", "3"),
+    ("fabric.verbs.traffic_class", "104", "104"),
+    ("fabric.verbs.service_level", "3", "3"),
+    ("fabric.verbs.partition_key", "32769", "32769"),
     ("groups.a.mode", "\"durable\"", ""),
     ("groups.a.ring_bytes", "4096", ""),
     ("groups.a.bulk_threshold", "4096", ""),

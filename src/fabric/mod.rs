@@ -19,6 +19,8 @@ use squall_membership::Member;
 #[cfg(feature = "verbs")]
 use squall_fabric::verbs::{VerbsConfig, VerbsDevice, VerbsError};
 
+#[cfg(feature = "verbs")]
+use crate::config::VerbsOptions;
 use crate::config::{Address, Config, Security, carrier::Carrier};
 
 /// The reason for which a node has no fabric.
@@ -189,14 +191,18 @@ impl Config {
     /// with that reason.
     #[cfg(feature = "verbs")]
     pub fn probe_verbs(&self) -> Result<VerbsDevice, FabricError> {
-        Ok(self.verbs_config(NetConfig::new(self.cluster(), self.id())).probe()?)
+        let mut net = NetConfig::new(self.cluster(), self.id());
+        net.listen = self.listen().iter().map(ToString::to_string).collect();
+        Ok(self.verbs_config(net).probe()?)
     }
 
     #[cfg(feature = "verbs")]
     fn verbs_config(&self, net: NetConfig) -> VerbsConfig {
         let mut verbs = VerbsConfig::new(net);
-        verbs.device = self.verbs().device.clone();
-        (verbs.port, verbs.gid_index) = (self.verbs().port, self.verbs().gid_index);
+        let VerbsOptions { device, port, gid_index, traffic_class, service_level, partition_key } = self.verbs();
+        (verbs.device, verbs.port, verbs.gid_index) = (device.clone(), *port, *gid_index);
+        (verbs.traffic_class, verbs.service_level) = (*traffic_class, *service_level);
+        verbs.partition_key = *partition_key;
         verbs
     }
 

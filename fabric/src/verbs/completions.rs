@@ -21,6 +21,8 @@ struct Queue {
     reserved: usize,
     /// The number of those that belong to queue pairs that are no more, whose completions may be there still.
     leaving: usize,
+    /// Whether it takes no more queue pairs.
+    is_retired: bool,
 }
 
 /// The number of endpoints for which a new queue is made.
@@ -35,13 +37,13 @@ impl Completions {
     /// Reserves room for a queue pair that may have `entries` completions outstanding. Returns its queue, and that
     /// queue's number.
     pub(super) fn reserve(&mut self, entries: usize) -> io::Result<(usize, Arc<Cq>)> {
-        let fits = |queue: &Queue| queue.reserved + entries <= queue.entries;
+        let fits = |queue: &Queue| !queue.is_retired && queue.reserved + entries <= queue.entries;
         let at = match self.queues.iter().position(fits) {
             Some(at) => at,
             None => {
                 let size = (ENDPOINTS * entries).min(self.most).max(entries);
                 let cq = Cq::new(&self.channel, size)?;
-                self.queues.push(Queue { cq, entries: size, reserved: 0, leaving: 0 });
+                self.queues.push(Queue { cq, entries: size, reserved: 0, leaving: 0, is_retired: false });
                 self.queues.len() - 1
             }
         };
@@ -53,6 +55,19 @@ impl Completions {
     /// Gives back the entries of a queue pair that is no more.
     pub(super) fn release(&mut self, at: usize, entries: usize) {
         self.queues[at].leaving += entries;
+    }
+
+    /// Uses the queue at that address no more, since it has lost completions. Returns its number.
+    pub(super) fn retire(&mut self, address: usize) -> Option<usize> {
+        let at = self.queues.iter().position(|queue| queue.cq.address() == address)?;
+        self.queues[at].is_retired = true;
+        Some(at)
+    }
+
+    /// The address of a queue, as the device's reports name it.
+    #[cfg(test)]
+    pub(super) fn address(&self, at: usize) -> usize {
+        self.queues[at].cq.address()
     }
 
     /// Takes in all completions that there are, at most as many as each queue holds. Returns whether that was all.

@@ -1,14 +1,10 @@
-//! The settings of a verbs fabric, the choice of its device, and the errors of opening one.
+//! The settings of a verbs fabric, and the errors of opening one.
 
-use std::{fs, io, sync::Arc};
+use std::io;
 
-use rdma_sys::{ibv_device_cap_flags, ibv_mtu, ibv_port_attr, ibv_port_state};
+use rdma_sys::ibv_mtu;
 
-use super::{
-    device::{Context, Pd},
-    memory,
-    queue::INFINIBAND,
-};
+use super::memory;
 use crate::{
     INLINE_BYTES,
     net::{NetConfig, NetError},
@@ -16,6 +12,9 @@ use crate::{
 
 /// The deepest queue that an endpoint may have.
 pub const MAX_QUEUE_DEPTH: usize = 1 << 14;
+
+/// The highest service level: verbs count it in 4 bits.
+const MAX_SERVICE_LEVEL: u8 = 15;
 
 /// The settings of a [`VerbsFabric`](super::VerbsFabric).
 #[derive(Clone, Debug)]
@@ -27,9 +26,16 @@ pub struct VerbsConfig {
     pub device: Option<String>,
     /// The device's port, counted from 1. None takes the first that is active.
     pub port: Option<u8>,
-    /// The place of the port's address in its table. None takes a RoCE v2 address, of IPv4 where there is one; on
-    /// InfiniBand the first.
+    /// The place of the port's address in its table. None takes the RoCE v2 address that the node's port listens at; if
+    /// that listens at loopback or unspecified addresses only, any, of IPv4 where there is one. On InfiniBand it takes
+    /// the first.
     pub gid_index: Option<u8>,
+    /// The traffic class of all packets with a GID: on RoCE the byte of the IP header that holds DSCP and ECN.
+    pub traffic_class: u8,
+    /// The service level of all packets, 0 to 15: of InfiniBand's virtual lanes, or the priority of VLANs on RoCE.
+    pub service_level: u8,
+    /// The partition by its key (P_Key). None takes the first of the port's table.
+    pub partition_key: Option<u16>,
     /// The size of the largest packet: 256, 512, 1024, 2048 or 4096 bytes. None takes the port's. The smaller side's
     /// counts.
     pub mtu: Option<u32>,
@@ -51,25 +57,14 @@ impl VerbsConfig {
             device: None,
             port: None,
             gid_index: None,
+            traffic_class: 0,
+            service_level: 0,
+            partition_key: None,
             mtu: None,
             queue_depth: 512,
             inline_bytes: INLINE_BYTES,
             kept_bytes: 256 << 20,
         }
-    }
-
-    /// The device that a fabric with these settings would use, or the reason for which there can be none on this
-    /// machine.
-    pub fn probe(&self) -> Result<VerbsDevice, VerbsError> {
-        self.check()?;
-        let attachment = Attachment::open(self)?;
-        Ok(VerbsDevice {
-            device: attachment.device().to_owned(),
-            port: attachment.port,
-            gid_index: attachment.gid_index,
-            mtu: mtu_bytes(attachment.mtu),
-            max_message_bytes: attachment.max_message,
-        })
     }
 
     pub(super) fn check(&self) -> Result<(), VerbsError> {
@@ -80,6 +75,9 @@ impl VerbsConfig {
             && mtu_code(mtu).is_none()
         {
             return Err(VerbsError::Mtu { mtu });
+        }
+        if self.service_level > MAX_SERVICE_LEVEL {
+            return Err(VerbsError::ServiceLevel { level: self.service_level });
         }
         Ok(())
     }
@@ -169,6 +167,36 @@ pub enum VerbsError {
         /// The port.
         port: u8,
     },
+    /// The port has no address that the node listens at.
+    #[error(
+        "port {port} of the RDMA device {device} has no RoCE v2 address that the node listens at ({listens}), but {present}: \
+         let the node listen at one of these, or choose by `fabric.verbs.gid_index`"
+    )]
+    NoGidOf {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The node's addresses.
+        listens: String,
+        /// The port's addresses, with their indices.
+        present: String,
+    },
+    /// The port is not in the partition.
+    #[error(
+        "port {port} of the RDMA device {device} is not in the partition {wanted:#06x}, but in {present}: correct \
+         `fabric.verbs.partition_key`, or let the subnet manager add the port"
+    )]
+    NoPartition {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The key that was asked for.
+        wanted: u16,
+        /// The keys of the port's table.
+        present: String,
+    },
     /// The port has no address at that index.
     #[error(
         "port {port} of the RDMA device {device} has no address at GID index {index}: {cause}; leave \
@@ -183,6 +211,12 @@ pub enum VerbsError {
         index: u8,
         /// The system's message.
         cause: String,
+    },
+    /// A service level that there is not.
+    #[error("a service level of {level} can't be had: take 0 to {MAX_SERVICE_LEVEL}")]
+    ServiceLevel {
+        /// The level that was asked for.
+        level: u8,
     },
     /// A packet size that there is not.
     #[error("an MTU of {mtu} bytes can't be had: take 256, 512, 1024, 2048 or 4096")]
@@ -244,175 +278,13 @@ impl VerbsError {
     }
 }
 
-/// The device and port that a fabric uses.
-pub(super) struct Attachment {
-    pub(super) pd: Arc<Pd>,
-    pub(super) port: u8,
-    pub(super) attributes: ibv_port_attr,
-    pub(super) gid_index: u8,
-    pub(super) gid: [u8; 16],
-    pub(super) mtu: ibv_mtu::Type,
-    /// The limit of a queue pair's queues, in work requests.
-    pub(super) max_requests: usize,
-    /// The limit of a completion queue, in entries.
-    pub(super) max_entries: usize,
-    /// The limits of reads that are under way, from here and to here.
-    pub(super) reads: u8,
-    pub(super) served_reads: u8,
-    /// The limit of one message, in bytes.
-    pub(super) max_message: usize,
-}
-
-/// The most reads of one endpoint that are under way at a time; a card that could do more would take memory for it.
-const MAX_READS: i32 = 16;
-
-/// The longest message whatever the port says: lengths are u32, and some devices count 2^31 as 0.
-const MAX_MESSAGE: usize = 1 << 30;
-
-impl Attachment {
-    /// Opens the device and port that the configuration asks for.
-    pub(super) fn open(config: &VerbsConfig) -> Result<Attachment, VerbsError> {
-        let (context, port, attributes) = choose(config)?;
-        let device = context.name.clone();
-        let (gid_index, gid) = choose_gid(config, &context, port, &attributes)?;
-        let mtu = match config.mtu {
-            None => attributes.active_mtu,
-            Some(mtu) => {
-                let code = mtu_code(mtu).ok_or(VerbsError::Mtu { mtu })?;
-                if code > attributes.active_mtu {
-                    let active = mtu_bytes(attributes.active_mtu);
-                    return Err(VerbsError::MtuTooLarge { device, mtu, active });
-                }
-                code
-            }
-        };
-        let limits = context.limits().map_err(VerbsError::system("ask the device for its limits"))?;
-        let pd = Pd::new(&context).map_err(VerbsError::system("allocate a protection domain"))?;
-        Ok(Attachment {
-            pd,
-            port,
-            attributes,
-            gid_index,
-            gid,
-            mtu,
-            max_requests: usize::try_from(limits.max_qp_wr).unwrap_or(0),
-            max_entries: usize::try_from(limits.max_cqe).unwrap_or(0),
-            reads: limits.max_qp_init_rd_atom.clamp(1, MAX_READS) as u8,
-            served_reads: limits.max_qp_rd_atom.clamp(1, MAX_READS) as u8,
-            max_message: usize::try_from(attributes.max_msg_sz).unwrap_or(MAX_MESSAGE).clamp(1, MAX_MESSAGE),
-        })
-    }
-
-    pub(super) fn device(&self) -> &str {
-        &self.pd.context.name
-    }
-}
-
-fn choose(config: &VerbsConfig) -> Result<(Arc<Context>, u8, ibv_port_attr), VerbsError> {
-    let wanted = |name: &str| config.device.as_deref().is_none_or(|device| device == name);
-    let devices = Context::open_all(wanted).map_err(|error| match error.raw_os_error() {
-        // libibverbs returns ENOSYS where the kernel's part is not loaded.
-        Some(38) => no_device(config),
-        _ => VerbsError::system("list the RDMA devices")(error),
-    })?;
-    // The first device's refusal is reported if none will do.
-    let mut refusal = None;
-    for (device, context) in devices {
-        let tried = context
-            .map_err(|error| VerbsError::Open { device: device.clone(), cause: error.to_string() })
-            .and_then(|context| choose_port(config, &context).map(|(port, attributes)| (context, port, attributes)));
-        match tried {
-            Ok(found) => return Ok(found),
-            Err(error) => refusal = refusal.or(Some(error)),
-        }
-    }
-    Err(refusal.unwrap_or_else(|| no_device(config)))
-}
-
-/// The error for a machine on which programs can use no device, or none of the name that is asked for.
-fn no_device(config: &VerbsConfig) -> VerbsError {
-    let names: Vec<String> = fs::read_dir(CLASS)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    let Some(first) = names.first() else { return VerbsError::NoDevice };
-    let device = config.device.as_ref().unwrap_or(first).clone();
-    match names.contains(&device) {
-        true => VerbsError::NoProvider { device },
-        false => VerbsError::NoSuchDevice { wanted: device, present: names.join(", ") },
-    }
-}
-
-fn choose_port(config: &VerbsConfig, context: &Context) -> Result<(u8, ibv_port_attr), VerbsError> {
-    let limits = context.limits().map_err(VerbsError::system("ask the device for its limits"))?;
-    let ports = config.port.map_or(1..=limits.phys_port_cnt, |port| port..=port);
-    let mut found = ports.filter_map(|port| Some((port, context.port(port).ok()?)));
-    let windows =
-        ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-    if limits.device_cap_flags & windows.0 == 0 {
-        return Err(VerbsError::NoWindows { device: context.name.clone() });
-    }
-    found.find(|(_, attributes)| attributes.state == ibv_port_state::IBV_PORT_ACTIVE).ok_or_else(|| {
-        let of = config.port.map(|port| format!(" {port}")).unwrap_or_default();
-        VerbsError::NoPort { device: context.name.clone(), of }
-    })
-}
-
-/// The directory in which the kernel describes RDMA devices.
-const CLASS: &str = "/sys/class/infiniband";
-
-fn choose_gid(
-    config: &VerbsConfig,
-    context: &Context,
-    port: u8,
-    attributes: &ibv_port_attr,
-) -> Result<(u8, [u8; 16]), VerbsError> {
-    let device = || context.name.clone();
-    let refused = |index, error: io::Error| VerbsError::Gid { device: device(), port, index, cause: error.to_string() };
-    let given = config.gid_index.or((attributes.link_layer == INFINIBAND).then_some(0));
-    if let Some(index) = given {
-        return match context.gid(port, index) {
-            Ok(gid) if gid != [0; 16] => Ok((index, gid)),
-            Ok(_) => Err(refused(index, io::Error::other("the entry is empty"))),
-            Err(error) => Err(refused(index, error)),
-        };
-    }
-    let mut best: Option<(u8, u8, [u8; 16])> = None;
-    for index in 0..u8::try_from(attributes.gid_tbl_len).unwrap_or(u8::MAX) {
-        // Entries that are not in use can't be read.
-        let kind = fs::read_to_string(format!("{CLASS}/{}/ports/{port}/gid_attrs/types/{index}", context.name));
-        if !kind.is_ok_and(|kind| kind.trim() == "RoCE v2") {
-            continue;
-        }
-        let Ok(gid) = context.gid(port, index) else { continue };
-        let rank = gid_rank(&gid);
-        if rank > 0 && best.is_none_or(|(least, ..)| rank > least) {
-            best = Some((rank, index, gid));
-        }
-    }
-    let (_, index, gid) = best.ok_or_else(|| VerbsError::NoGid { device: device(), port })?;
-    Ok((index, gid))
-}
-
-/// The rank of a RoCE v2 address: routed IPv4 is best, then routed IPv6, then one of the local link; zeros are no
-/// address.
-fn gid_rank(gid: &[u8; 16]) -> u8 {
-    match gid {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => 3,
-        [0xfe, 0x80, ..] => 1,
-        gid if *gid == [0; 16] => 0,
-        _ => 2,
-    }
-}
-
 /// The code by which verbs name a packet size.
-fn mtu_code(mtu: u32) -> Option<ibv_mtu::Type> {
+pub(super) fn mtu_code(mtu: u32) -> Option<ibv_mtu::Type> {
     (1..=5).find(|code| mtu_bytes(*code) == mtu)
 }
 
 /// The packet size of a code of verbs.
-fn mtu_bytes(code: ibv_mtu::Type) -> u32 {
+pub(super) fn mtu_bytes(code: ibv_mtu::Type) -> u32 {
     128 << code
 }
 
@@ -425,15 +297,5 @@ mod tests {
         assert_eq!(mtu_code(256), Some(ibv_mtu::IBV_MTU_256));
         assert_eq!(mtu_code(4096), Some(ibv_mtu::IBV_MTU_4096));
         assert_eq!([0, 128, 1500, 8192].map(mtu_code), [None; 4]);
-    }
-
-    #[test]
-    fn routed_addresses_come_before_those_of_the_local_link() {
-        let mut v4 = [0; 16];
-        v4[10..].copy_from_slice(&[0xff, 0xff, 10, 1, 0, 1]);
-        let mut link_local = [0; 16];
-        link_local[..2].copy_from_slice(&[0xfe, 0x80]);
-        let ranks = [v4, [0x20; 16], link_local, [0; 16]].map(|gid| gid_rank(&gid));
-        assert_eq!(ranks, [3, 2, 1, 0]);
     }
 }

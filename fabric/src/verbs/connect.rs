@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use rustix::io::Errno;
 
 use super::{
-    config::Attachment,
+    attachment::Attachment,
     endpoint::{ConnectionStage, Endpoint, READY, WAKE},
     fabric::{Core, VerbsFabric},
     memory, post,
@@ -32,6 +32,7 @@ impl VerbsFabric {
         expose: &[Region],
         hello: &[u8],
     ) -> Result<Endpoint, BreakReason> {
+        self.core.dead.clone().map_or(Ok(()), Err)?;
         self.endpoints.check(self.node, peer, tag)?;
         check_exposed(expose).map_err(BreakReason::Failed)?;
         let refused = |what: &'static str| {
@@ -51,16 +52,17 @@ impl VerbsFabric {
             });
         let (qp, (regions, (watch_addr, watch_key), watch)) =
             made.inspect_err(|_| self.completions.release(cq, entries))?;
+        let address = self.attachment.address;
         let set_up = SetUp {
             mtu: self.attachment.mtu as u8,
-            link_layer: self.attachment.attributes.link_layer,
+            link_layer: self.attachment.link_layer,
             served_reads: self.attachment.served_reads,
-            lid: self.attachment.attributes.lid,
+            lid: address.lid,
             number: qp.number(),
             psn,
             watch_addr,
             watch_key,
-            gid: self.attachment.gid,
+            gid: address.gid,
             hello: hello[..hello.len().min(HELLO_BYTES)].to_vec(),
             regions,
         };
@@ -71,6 +73,7 @@ impl VerbsFabric {
             tag,
             cq,
             set_up,
+            address,
             exposed: expose.to_vec(),
             recvs: RecvQueue::default(),
             sending: Sending::default(),
@@ -133,7 +136,9 @@ impl VerbsFabric {
             }
             let path = Path {
                 port: attachment.port,
-                gid_index: attachment.gid_index,
+                gid_index: endpoint.address.gid_index,
+                traffic_class: self.traffic_class,
+                service_level: self.service_level,
                 link_layer: theirs.link_layer,
                 mtu: attachment.mtu.min(theirs.mtu.into()),
                 number: theirs.number,
@@ -222,7 +227,7 @@ fn new_queue_pair(attachment: &Attachment, cq: &Arc<Cq>, room: Room) -> io::Resu
             other => break other?,
         }
     };
-    qp.initialize(attachment.port)?;
+    qp.initialize(attachment.port, attachment.address.pkey_index)?;
     Ok(qp)
 }
 

@@ -12,7 +12,7 @@ use std::{
 use rdma_sys::{
     ___ibv_query_port, ibv_access_flags, ibv_alloc_pd, ibv_close_device, ibv_context, ibv_dealloc_pd, ibv_dereg_mr,
     ibv_device_attr, ibv_free_device_list, ibv_get_device_list, ibv_get_device_name, ibv_gid, ibv_mr, ibv_open_device,
-    ibv_pd, ibv_port_attr, ibv_query_device, ibv_query_gid, ibv_reg_mr,
+    ibv_pd, ibv_port_attr, ibv_query_device, ibv_query_gid, ibv_query_pkey, ibv_reg_mr,
 };
 
 /// The result of a call that returns an error number, or 0.
@@ -92,6 +92,14 @@ impl Context {
             check(ibv_query_gid(self.raw(), port, i32::from(index), &mut gid))?;
             Ok(gid.raw)
         }
+    }
+
+    /// An entry of a port's table of partitions.
+    pub(super) fn partition_key(&self, port: u8, index: u16) -> io::Result<u16> {
+        let mut key = 0;
+        // SAFETY: the context is open.
+        check(unsafe { ibv_query_pkey(self.raw(), port, i32::from(index), &mut key) })?;
+        Ok(u16::from_be(key))
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use rdma_sys::ibv_wc_status as status;
 
 use super::{
+    address::PortAddress,
     fabric::Core,
     queue::{Completed, Qp},
     sending::Sending,
@@ -25,6 +26,8 @@ pub(super) struct Endpoint {
     /// The number of its completion queue.
     pub(super) cq: usize,
     pub(super) set_up: SetUp,
+    /// The port's address when it was made.
+    pub(super) address: PortAddress,
     /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
     /// Their memory is held until they are complete.

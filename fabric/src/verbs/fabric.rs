@@ -16,8 +16,9 @@ use rustix::{
 };
 
 use super::{
+    attachment::Attachment,
     completions::Completions,
-    config::{Attachment, VerbsConfig, VerbsError},
+    config::{VerbsConfig, VerbsError},
     connect,
     endpoint::{ConnectionStage, Ending, Endpoint, endpoint_of},
     memory::{self, Memories},
@@ -53,6 +54,8 @@ pub struct VerbsFabric {
     pub(super) room: Room,
     /// The time that an acknowledgement is waited for, as verbs number it.
     pub(super) timeout: u8,
+    pub(super) traffic_class: u8,
+    pub(super) service_level: u8,
     pub(super) completions: Completions,
     /// Scratch of `poll`.
     completed: Vec<Completed>,
@@ -60,7 +63,7 @@ pub struct VerbsFabric {
     pub(super) bell: Arc<Doorbell>,
     /// The timer that ends a wait when an endpoint is due to break.
     pub(super) timer: OwnedFd,
-    /// Readable when the bell, the completion channel or the timer is.
+    /// Readable when the bell, the completion channel, the timer or the device's reports are.
     pub(super) signal: OwnedFd,
     control: Control,
     pub(super) events: Events,
@@ -82,6 +85,12 @@ pub(super) struct Core {
     pub(super) look_again: bool,
     /// Whether an endpoint is about to break.
     pub(super) has_endings: bool,
+    /// The reason for which there are no endpoints any more: the device failed.
+    pub(super) dead: Option<BreakReason>,
+    /// The time at which endpoints end that the port does not serve any more.
+    pub(super) look_at_port: Option<Time>,
+    /// The time from which the next poll takes the device's reports.
+    pub(super) reports_due: Time,
     pub(super) stats: VerbsStats,
 }
 
@@ -96,6 +105,9 @@ impl Core {
         Ok(Piece { addr: post::address(region, offset, len), len: len.min(self.max_message) as u32, key })
     }
 }
+
+/// The interval at which a thread that does not sleep takes the device's reports. One that sleeps is woken by them.
+const REPORTS_EVERY: Duration = Duration::from_millis(10);
 
 impl VerbsFabric {
     /// Attaches this process as a node to an RDMA device, and opens its port. Fails if there is no device that can be
@@ -127,7 +139,8 @@ impl VerbsFabric {
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(errno("create a timer"))?;
         let signal = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno("create an epoll"))?;
-        for fd in [bell.eventfd.as_fd(), completions.channel.fd(), timer.as_fd()] {
+        let reports = attachment.context().reports();
+        for fd in [bell.eventfd.as_fd(), completions.channel.fd(), timer.as_fd(), reports] {
             epoll::add(&signal, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(errno("watch its descriptors"))?;
         }
@@ -139,7 +152,7 @@ impl VerbsFabric {
             node = config.net.node.0,
             device = attachment.device(),
             port = attachment.port,
-            gid_index = attachment.gid_index,
+            gid_index = attachment.address.gid_index,
             "verbs fabric opened"
         );
         Ok(VerbsFabric {
@@ -155,11 +168,16 @@ impl VerbsFabric {
                 unfinished: false,
                 look_again: false,
                 has_endings: false,
+                dead: None,
+                look_at_port: None,
+                reports_due: Time::ZERO,
                 stats: VerbsStats::default(),
             },
             attachment,
             room,
             timeout: connect::ack_timeout(config.net.failure_timeout),
+            traffic_class: config.traffic_class,
+            service_level: config.service_level,
             completions,
             completed: Vec::new(),
             graphs: Executor::default(),
@@ -271,10 +289,11 @@ impl VerbsFabric {
         }
     }
 
-    /// Ends endpoints that are due.
+    /// Ends endpoints that are due, and sets the timer for others.
     #[cold]
     fn end(&mut self, now: Time, out: &mut Vec<Completion>) {
-        let mut next = Time::MAX;
+        self.look_at_port(now);
+        let mut next = self.core.look_at_port.unwrap_or(Time::MAX);
         let mut due = Vec::new();
         for endpoint in self.endpoints.all() {
             match &endpoint.ending {
@@ -353,6 +372,10 @@ unsafe impl Fabric for VerbsFabric {
     fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
         self.core.unfinished = false;
+        if self.core.reports_due <= now {
+            self.core.reports_due = now + REPORTS_EVERY;
+            self.take_reports(now);
+        }
         self.hand_over();
         let ends = self.take_events(out);
         if self.endpoints.has_news() {

@@ -41,13 +41,16 @@
 //! must have memory windows of type 2, as `rdma_rxe` has, and cards of several vendors. Where the nodes' ports reach
 //! each other and their devices don't, that shows when something is sent. iWARP is not supported.
 
-#[cfg(test)]
-mod breach_tests;
+mod address;
+mod attachment;
 mod completions;
 mod config;
 mod connect;
 mod device;
+#[cfg(test)]
+mod device_tests;
 mod endpoint;
+mod events;
 mod fabric;
 mod graph;
 mod memory;

@@ -102,6 +102,11 @@ impl Cq {
         Ok(Arc::new(Cq { raw, _channel: Arc::clone(channel) }))
     }
 
+    /// Its address, as the device's reports name it.
+    pub(super) fn address(&self) -> usize {
+        self.raw.as_ptr().addr()
+    }
+
     /// Takes some completions, and appends them to `into`. Returns their number.
     #[inline]
     pub(super) fn poll(&self, into: &mut Vec<Completed>) -> io::Result<usize> {
@@ -159,6 +164,8 @@ pub(super) struct Room {
 pub(super) struct Path {
     pub(super) port: u8,
     pub(super) gid_index: u8,
+    pub(super) traffic_class: u8,
+    pub(super) service_level: u8,
     pub(super) link_layer: u8,
     pub(super) mtu: ibv_mtu::Type,
     /// The number of the peer's queue pair.
@@ -313,11 +320,12 @@ impl Qp {
     }
 
     /// Has the queue pair take receives.
-    pub(super) fn initialize(&self, port: u8) -> io::Result<()> {
+    pub(super) fn initialize(&self, port: u8, pkey_index: u16) -> io::Result<()> {
         // SAFETY: zeros are valid in all fields.
         let mut attributes: ibv_qp_attr = unsafe { zeroed() };
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
         attributes.port_num = port;
+        attributes.pkey_index = pkey_index;
         attributes.qp_access_flags =
             ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
@@ -339,11 +347,13 @@ impl Qp {
         attributes.min_rnr_timer = 12;
         attributes.ah_attr.port_num = path.port;
         attributes.ah_attr.dlid = path.lid;
+        attributes.ah_attr.sl = path.service_level;
         if path.link_layer != INFINIBAND {
             attributes.ah_attr.is_global = 1;
             attributes.ah_attr.grh.dgid.raw = path.gid;
             attributes.ah_attr.grh.sgid_index = path.gid_index;
             attributes.ah_attr.grh.hop_limit = 64;
+            attributes.ah_attr.grh.traffic_class = path.traffic_class;
         }
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_AV

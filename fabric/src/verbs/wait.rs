@@ -24,6 +24,7 @@ impl Wait for VerbsFabric {
         self.bell.arm();
         self.completions.announce_next();
         self.core.look_again = false;
+        self.core.reports_due = Time::ZERO;
         for endpoint in self.endpoints.all_mut() {
             if endpoint.ending.is_some() || !endpoint.announcement.is_due() || !endpoint.exposes_polled() {
                 continue;

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -75,43 +76,93 @@ fn the_death_of_a_process_breaks() {
     assert_eq!(flushed, outstanding, "what was outstanding is flushed before the break");
 }
 
-/// A device finds out that its peer is cut off while the nodes' ports still reach each other; both sides learn of it in
-/// time.
-#[test]
-fn a_cut_between_devices_breaks() {
+/// The laboratory's last network interface, whose state one test at a time may change.
+static INTERFACE: Mutex<()> = Mutex::new(());
+
+/// Two nodes on the laboratory's last two devices, the second of them on that interface; none elsewhere.
+fn on_the_interface(devices_of_nodes: [&str; 2]) -> Option<([VerbsFabric; 2], MutexGuard<'static, ()>)> {
     let in_the_laboratory = std::env::var("VERBS_LAB_RANK").is_ok();
     if !in_the_laboratory || devices().len() < 4 {
-        return eprintln!("skipped: not in the laboratory, or with fewer than 4 devices");
+        eprintln!("skipped: not in the laboratory, or with fewer than 4 devices");
+        return None;
     }
+    let guard = INTERFACE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = cluster();
-    let configs = [(0, "rxe2"), (1, "rxe3")].map(|(node, device)| {
+    let mut node = 0;
+    let configs = devices_of_nodes.map(|device| {
         let mut config = config(node, &cluster);
+        node += 1;
         config.device = Some(device.to_owned());
         config.net.failure_timeout = Duration::from_secs(2);
         config
     });
-    let mut fabrics = introduced(configs);
-    let table = fabrics[1].register(RegionKind::Polled, 64).expect("memory");
-    let [(a, remote), _] = connect(&mut fabrics, [&[], std::slice::from_ref(&table)]);
-    let set = |state: &str| {
-        let ended = Command::new("/usr/bin/ip").args(["link", "set", "port3", state]).status().expect("ip");
-        assert!(ended.success(), "ip link set port3 {state}: {ended}");
-    };
-    set("down");
-    let [first, second] = &mut fabrics;
-    let write = Op::Write { source: Source::Inline(&[1; 8]), target: Target { region: remote[0].key, offset: 0 } };
-    first.post(a, write, Token(1)).expect("a post");
+    Some((introduced(configs), guard))
+}
+
+fn ip(command: &str) {
+    let ended = Command::new("/usr/bin/ip").args(command.split(' ')).status().expect("ip");
+    assert!(ended.success(), "ip {command}: {ended}");
+}
+
+/// Waits until both nodes have seen their endpoints break; returns the reasons, in that order.
+fn both_breaks(fabrics: &mut [VerbsFabric; 2]) -> [BreakReason; 2] {
     let since = Time::boot_clock();
     let mut reasons = Vec::new();
-    until(&mut [first, second], "both breaks", |_, completion| {
+    let [first, second] = fabrics;
+    let reasons = until(&mut [first, second], "both breaks", |_, completion| {
         if let Completion::Broken { reason, .. } = completion {
             reasons.push(reason.clone());
         }
-        (reasons.len() == 2).then_some(())
+        <[BreakReason; 2]>::try_from(reasons.clone()).ok()
     });
     let took = Time::boot_clock().since(since);
-    set("up");
-    assert_eq!(reasons, [BreakReason::Unreachable, BreakReason::GivenUp]);
     assert!(took <= Duration::from_secs(2), "the break was reported after {took:?}");
+    reasons
+}
+
+/// A device finds out that its peer is cut off while the nodes' ports still reach each other; both sides learn of it in
+/// time.
+#[test]
+fn a_cut_between_devices_breaks() {
+    let Some((mut fabrics, _guard)) = on_the_interface(["rxe2", "rxe3"]) else { return };
+    let table = fabrics[1].register(RegionKind::Polled, 64).expect("memory");
+    let [(a, remote), _] = connect(&mut fabrics, [&[], std::slice::from_ref(&table)]);
+    ip("link set port3 nomaster");
+    let write = Op::Write { source: Source::Inline(&[1; 8]), target: Target { region: remote[0].key, offset: 0 } };
+    fabrics[0].post(a, write, Token(1)).expect("a post");
+    let reasons = both_breaks(&mut fabrics);
+    ip("link set port3 master switch");
+    assert_eq!(reasons, [BreakReason::Unreachable, BreakReason::GivenUp]);
     assert_eq!(table.load(0), 0);
+}
+
+/// A port that goes down ends its endpoints, though nothing is sent on them; when it is up again, others can be made.
+#[test]
+fn a_port_that_goes_down_breaks() {
+    let Some((mut fabrics, _guard)) = on_the_interface(["rxe2", "rxe3"]) else { return };
+    connect(&mut fabrics, [&[], &[]]);
+    ip("link set port3 down");
+    let reasons = both_breaks(&mut fabrics);
+    ip("link set port3 up");
+    let BreakReason::Lost(sentence) = &reasons[0] else { panic!("{reasons:?}") };
+    assert!(sentence.contains("port 1 of the RDMA device rxe3 of node 1 is down"), "{sentence}");
+    assert_eq!(reasons[0], reasons[1], "the peer is told the reason");
+    connect(&mut fabrics, [&[], &[]]);
+}
+
+/// An address that goes ends the endpoints that had it; new ones take another that the port has.
+#[test]
+fn a_change_of_address_breaks_and_is_followed() {
+    let Some((mut fabrics, _guard)) = on_the_interface(["rxe3", "rxe3"]) else { return };
+    connect(&mut fabrics, [&[], &[]]);
+    ip("addr add 10.1.0.104/32 dev eth3");
+    ip("addr del 10.1.0.4/24 dev eth3");
+    let reasons = both_breaks(&mut fabrics);
+    assert!(
+        reasons.iter().all(|reason| matches!(reason, BreakReason::Lost(why) if why.contains("another address"))),
+        "{reasons:?}"
+    );
+    connect(&mut fabrics, [&[], &[]]);
+    ip("addr add 10.1.0.4/24 dev eth3 noprefixroute");
+    ip("addr del 10.1.0.104/32 dev eth3");
 }

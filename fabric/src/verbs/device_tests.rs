@@ -1,4 +1,4 @@
-//! Peers that present keys that were told to others, and posts that the system refuses.
+//! Peers that present keys that were told to others, posts that the system refuses, and reports of the device.
 //!
 //! Without a device these tests are skipped, unless `SQUALL_VERBS=1` says that there must be one.
 //! `tests/verbs-lab/fabric` runs them in a virtual machine with software RDMA.
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{VerbsConfig, VerbsError, VerbsFabric, endpoint::ConnectionStage, setup::Exposed};
+use super::{VerbsConfig, VerbsError, VerbsFabric, endpoint::ConnectionStage, events::DeviceReport, setup::Exposed};
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKey, RegionKind, RemoteRegion,
     Slice, Source, Target, Time, Token, net::NetConfig,
@@ -175,4 +175,64 @@ fn a_refused_post_breaks_at_once() {
         assert!(flushed(Token(4)) && flushed(Token(5)), "{seen:?}");
         until(&mut nodes, |at, completion| (at == 0 && matches!(completion, Completion::Broken { .. })).then_some(()));
     }
+}
+
+/// The endpoints of a node that break with its next poll, and their reasons.
+fn broken(node: &mut VerbsFabric) -> Vec<(EndpointId, BreakReason)> {
+    let mut seen = Vec::new();
+    node.poll(Time::boot_clock(), &mut seen);
+    let broken = seen.into_iter().filter_map(|completion| match completion {
+        Completion::Broken { endpoint, reason, .. } => Some((endpoint, reason)),
+        _ => None,
+    });
+    broken.collect()
+}
+
+/// A queue pair's failure ends its endpoint and no other.
+#[test]
+fn a_failed_queue_pair_breaks_its_endpoint() {
+    let Some(mut nodes) = nodes::<2>("qp") else { return };
+    let [[first, _], [second, _]] = [1, 2].map(|epoch| connect(&mut nodes, 1, epoch, &[]));
+    let number = nodes[1].endpoints.get_mut(first).expect("an endpoint").qp.number();
+    nodes[1].on_report(DeviceReport::QpFailed { number }, Time::boot_clock());
+    let ends = broken(&mut nodes[1]);
+    assert!(matches!(&ends[..], [(id, BreakReason::Failed(_))] if *id == first), "{ends:?}");
+    assert!(nodes[1].endpoints.get_mut(second).is_some());
+}
+
+/// A device's failure ends all endpoints at once, and there can be no more.
+#[test]
+fn a_failed_device_breaks_all_endpoints() {
+    let Some(mut nodes) = nodes::<2>("fatal") else { return };
+    for epoch in 1..=2 {
+        connect(&mut nodes, 1, epoch, &[]);
+    }
+    nodes[1].on_report(DeviceReport::DeviceFailed, Time::boot_clock());
+    let failed = |ends: &[(EndpointId, BreakReason)]| {
+        ends.iter().all(|(_, why)| matches!(why, BreakReason::Failed(why) if why.contains("of node 1 failed")))
+    };
+    let ends = broken(&mut nodes[1]);
+    assert!(ends.len() == 2 && failed(&ends), "{ends:?}");
+    let mut told = 0;
+    until(&mut nodes[..1], |_, completion| {
+        told += usize::from(matches!(completion, Completion::Broken { reason: BreakReason::Failed(_), .. }));
+        (told == 2).then_some(())
+    });
+    nodes[1].connect(NodeId(0), GroupTag { layer: 9, group: 1, epoch: 3 }, &[], b"");
+    let ends = broken(&mut nodes[1]);
+    assert!(ends.len() == 1 && failed(&ends), "{ends:?}");
+}
+
+/// A completion queue that lost completions takes its endpoints with it, and serves no others.
+#[test]
+fn a_failed_completion_queue_is_replaced() {
+    let Some(mut nodes) = nodes::<2>("cq") else { return };
+    let [own, _] = connect(&mut nodes, 1, 1, &[]);
+    let cq = nodes[1].endpoints.get_mut(own).expect("an endpoint").cq;
+    let address = nodes[1].completions.address(cq);
+    nodes[1].on_report(DeviceReport::CqFailed { address }, Time::boot_clock());
+    let ends = broken(&mut nodes[1]);
+    assert!(matches!(&ends[..], [(id, BreakReason::Failed(_))] if *id == own), "{ends:?}");
+    let [own, _] = connect(&mut nodes, 1, 2, &[]);
+    assert_ne!(nodes[1].endpoints.get_mut(own).expect("an endpoint").cq, cq);
 }
