@@ -1,5 +1,6 @@
 //! `squall doctor`: the fabrics that this machine can use, and the obstacles to the others.
 
+mod card;
 mod configuration;
 mod finding;
 mod limits;

@@ -11,7 +11,7 @@ use squall::Config;
 
 #[cfg(feature = "verbs")]
 use super::finding::Level;
-use super::{finding::Area, limits};
+use super::{card, finding::Area, limits};
 
 /// The memory that a node with small groups registers, in bytes. A file or a large message may need much more.
 const LOCKED: u64 = 64 << 20;
@@ -123,6 +123,7 @@ fn look_at_device(area: &mut Area, name: &str, device: &Path) -> bool {
             ),
             None => area.good(format!("{name}, port {number}: {layer}, active, {rate}")),
         }
+        card::look(area, name, device, &port, &card::run);
     }
     active
 }
