@@ -12,7 +12,10 @@ use std::{
 };
 
 use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_event_type as event, ibv_get_async_event};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::{
+    event::epoll,
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+};
 
 use super::{
     address::PortAddress,
@@ -129,6 +132,9 @@ impl VerbsFabric {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(%error, device = self.device(), "a device's reports could not be read");
+                    // They would end each sleep at once.
+                    let _ = epoll::delete(&self.signal, self.attachment.context().reports());
+                    self.core.reports_due = Time::MAX;
                     return self.on_report(DeviceReport::DeviceFailed, now);
                 }
             }

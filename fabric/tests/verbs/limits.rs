@@ -5,7 +5,7 @@ use squall_fabric::{
     verbs::{MAX_QUEUE_DEPTH, VerbsConfig, VerbsError, VerbsFabric},
 };
 
-use crate::world::{cluster, config, connect, devices, is_there, two, until};
+use crate::world::{cluster, config, connect, devices, introduced, is_there, two, until};
 
 /// Writes and reads beyond the device's longest message come as one.
 #[test]
@@ -95,4 +95,30 @@ fn what_cannot_be_had_is_refused_with_a_sentence() {
     VerbsFabric::open(smaller.clone()).expect("packets of 256 bytes");
     let found = smaller.probe().expect("a device");
     assert_eq!((Some(found.device), found.mtu), (smaller.device, 256));
+}
+
+/// The device is that which has the address that the node listens at; what can't be is refused with what there is.
+#[test]
+fn the_address_is_that_which_the_node_listens_at() {
+    if std::env::var("VERBS_LAB_RANK").is_err() || devices().len() < 3 {
+        return eprintln!("skipped: not in the laboratory, or with fewer than 3 devices");
+    }
+    let mut listening = config(0, &cluster());
+    listening.net.listen = vec!["10.1.0.3:7000".to_owned()];
+    let refused = listening.probe().expect_err("a refusal");
+    let VerbsError::NoGidOf { device, listens, present, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((device.as_str(), listens.as_str()), ("rxe0", "10.1.0.3"));
+    assert!(present.contains("10.1.0.1 at index"), "{present}");
+    listening.device = None;
+    assert_eq!(listening.probe().expect("a device").device, "rxe2");
+
+    let mut configs = [0, 1].map(|node| config(node, "packets"));
+    for config in &mut configs {
+        (config.traffic_class, config.service_level, config.partition_key) = (104, 3, Some(0x7fff));
+    }
+    let mut elsewhere = configs[0].clone();
+    connect(&mut introduced(configs), [&[], &[]]);
+    elsewhere.partition_key = Some(0x8005);
+    let refused = elsewhere.probe().expect_err("a refusal");
+    assert!(matches!(&refused, VerbsError::NoPartition { present, .. } if present == "0xffff"), "{refused}");
 }
