@@ -25,7 +25,7 @@ struct Queue {
     is_retired: bool,
 }
 
-/// The number of endpoints for which a new queue is made.
+/// The number of endpoints for which the first queue is made; each further one is made for twice as many as the last.
 const ENDPOINTS: usize = 16;
 
 impl Completions {
@@ -41,7 +41,9 @@ impl Completions {
         let at = match self.queues.iter().position(fits) {
             Some(at) => at,
             None => {
-                let size = (ENDPOINTS * entries).min(self.most).max(entries);
+                // So that few queues serve however many endpoints: each is looked at in every poll.
+                let endpoints = ENDPOINTS << self.queues.len().min(16);
+                let size = endpoints.saturating_mul(entries).min(self.most).max(entries);
                 let cq = Cq::new(&self.channel, size)?;
                 self.queues.push(Queue { cq, entries: size, reserved: 0, leaving: 0, is_retired: false });
                 self.queues.len() - 1
@@ -62,6 +64,11 @@ impl Completions {
         let at = self.queues.iter().position(|queue| queue.cq.address() == address)?;
         self.queues[at].is_retired = true;
         Some(at)
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.queues.len()
     }
 
     /// The address of a queue, as the device's reports name it.

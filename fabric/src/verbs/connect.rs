@@ -82,6 +82,7 @@ impl VerbsFabric {
             watch,
             announcement: Announcement::default(),
             ending: None,
+            is_active: false,
         })
     }
 
@@ -111,8 +112,12 @@ impl VerbsFabric {
                     // A thread that armed before this must announce anew.
                     self.core.look_again = true;
                     match bytes[..] {
-                        [READY] => endpoint.connected(out),
-                        [WAKE] => endpoint.announcement.used = true,
+                        [READY] => endpoint.connected(&mut self.core, out),
+                        [WAKE] if !endpoint.announcement.is_due() => {
+                            endpoint.announcement.used = true;
+                            self.core.unannounced.push(endpoint.id);
+                        }
+                        [WAKE] => {}
                         _ => tracing::debug!(peer = %endpoint.peer, "told what this release does not know"),
                     }
                 }
@@ -166,6 +171,7 @@ impl VerbsFabric {
                     endpoint.fail(&mut self.core, post::failed(&error));
                 }
                 endpoint.tell_ready(&mut self.core);
+                endpoint.activate(&mut self.core);
             }
             Err(sentence) => endpoint.fail(&mut self.core, BreakReason::Failed(sentence)),
         }

@@ -136,7 +136,7 @@ fn a_peer_reaches_what_was_exposed_to_its_endpoint_alone() {
     let write = Op::Write { source: Source::Inline(&43u64.to_ne_bytes()), target };
     nodes[1].post(honest, write, Token(2)).expect("a post");
     until(&mut nodes, |_, completion| match completion {
-        Completion::Done { token: Token(2), result, .. } => Some(assert_eq!(result, Ok(()))),
+        Completion::Done { token: Token(2), result, .. } => result.ok(),
         _ => None,
     });
     assert_eq!(tables[0].load(0), 43);
@@ -235,4 +235,24 @@ fn a_failed_completion_queue_is_replaced() {
     assert!(matches!(&ends[..], [(id, BreakReason::Failed(_))] if *id == own), "{ends:?}");
     let [own, _] = connect(&mut nodes, 1, 2, &[]);
     assert_ne!(nodes[1].endpoints.get_mut(own).expect("an endpoint").cq, cq);
+}
+
+/// Endpoints that rest are not looked at, and share few completion queues.
+#[test]
+fn endpoints_that_rest_cost_a_poll_nothing() {
+    let Some(mut nodes) = nodes::<2>("rest") else { return };
+    let table = nodes[0].register(RegionKind::Polled, 64).expect("memory");
+    let endpoints: Vec<EndpointId> =
+        (1..=20).map(|epoch| connect(&mut nodes, 1, epoch, std::slice::from_ref(&table))[0]).collect();
+    let target = Target { region: table.key(), offset: 0 };
+    nodes[1].post(endpoints[7], Op::Write { source: Source::Inline(&[1; 8]), target }, Token(1)).expect("a post");
+    assert_eq!(nodes[1].core.active, [endpoints[7]]);
+    let mut active = 0;
+    until(&mut nodes[1..], |_, completion| {
+        active += 1;
+        matches!(completion, Completion::Done { token: Token(1), result: Ok(()), .. }).then_some(())
+    });
+    assert_eq!(active, 1, "other endpoints reported something");
+    assert!(nodes[1].core.active.is_empty());
+    assert!(nodes[1].completions.count() <= 2, "{} completion queues", nodes[1].completions.count());
 }

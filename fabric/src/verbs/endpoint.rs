@@ -40,6 +40,8 @@ pub(super) struct Endpoint {
     pub(super) announcement: Announcement,
     /// The end that it is about to come to.
     pub(super) ending: Option<Ending>,
+    /// Whether it is among the active ones.
+    pub(super) is_active: bool,
 }
 
 /// The stage of a connection.
@@ -86,8 +88,17 @@ impl Endpoint {
         }
     }
 
+    /// Has the poll that is under way, or else the next, hand over its work and report its room.
+    #[inline]
+    pub(super) fn activate(&mut self, core: &mut Core) {
+        if !self.is_active {
+            self.is_active = true;
+            core.active.push(self.id);
+        }
+    }
+
     /// Reports the connection, if the peer can be reached and that was not reported yet.
-    pub(super) fn connected(&mut self, out: &mut Vec<Completion>) {
+    pub(super) fn connected(&mut self, core: &mut Core, out: &mut Vec<Completion>) {
         match std::mem::replace(&mut self.stage, ConnectionStage::Waiting) {
             ConnectionStage::Ready(mut theirs) => {
                 tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "connected");
@@ -95,6 +106,9 @@ impl Endpoint {
                 let hello = std::mem::take(&mut theirs.hello);
                 out.push(Completion::Connected { endpoint: self.id, remote, hello });
                 self.stage = ConnectionStage::Up(theirs);
+                if self.exposes_polled() {
+                    core.unannounced.push(self.id);
+                }
             }
             other => self.stage = other,
         }
@@ -117,13 +131,14 @@ impl Endpoint {
         now: Time,
         out: &mut Vec<Completion>,
     ) {
+        self.activate(core);
         if completed.status != status::IBV_WC_SUCCESS {
             return self.on_error(completed.status, recv, core, now);
         }
         if recv {
             // The peer's first message may overtake its `READY`.
             core.look_again |= matches!(self.stage, ConnectionStage::Ready(_));
-            self.connected(out);
+            self.connected(core, out);
             let Some(recv) = self.recvs.queue.pop_front() else { return };
             let Completed { bytes, imm, .. } = completed;
             debug_assert!(bytes <= recv.len);

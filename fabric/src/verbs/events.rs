@@ -5,11 +5,7 @@
 //! later: a port that is down by then, or has lost their address, ends them. They outlive a short interruption, since
 //! devices send lost packets again.
 
-use std::{
-    io,
-    mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd},
-};
+use std::{io, mem::MaybeUninit, os::fd::BorrowedFd};
 
 use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_event_type as event, ibv_get_async_event};
 use rustix::{

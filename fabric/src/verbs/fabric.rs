@@ -77,6 +77,10 @@ pub(super) struct Core {
     pub(super) failure_timeout: Duration,
     pub(super) memories: Memories,
     pub(super) watches: Watches,
+    /// The endpoints with work to hand over, or with completions since the last poll. All others cost a poll nothing.
+    pub(super) active: Vec<EndpointId>,
+    /// The endpoints whose peers must be told of the next sleep: see `watch`.
+    pub(super) unannounced: Vec<EndpointId>,
     /// The commands that the next poll sends to the control thread.
     pub(super) commands: Vec<Command>,
     /// Whether the last poll left work behind that would come without a signal.
@@ -89,12 +93,32 @@ pub(super) struct Core {
     pub(super) dead: Option<BreakReason>,
     /// The time at which endpoints end that the port does not serve any more.
     pub(super) look_at_port: Option<Time>,
-    /// The time from which the next poll takes the device's reports.
+    /// The time from which the next poll takes the device's reports; never, once they can't be read.
     pub(super) reports_due: Time,
     pub(super) stats: VerbsStats,
 }
 
 impl Core {
+    fn new(config: &VerbsConfig, attachment: &Attachment) -> Core {
+        Core {
+            depth: config.queue_depth,
+            max_message: attachment.max_message,
+            failure_timeout: config.net.failure_timeout,
+            memories: Memories::new(&attachment.pd, config.kept_bytes),
+            watches: Watches::default(),
+            active: Vec::new(),
+            unannounced: Vec::new(),
+            commands: Vec::new(),
+            unfinished: false,
+            look_again: false,
+            has_endings: false,
+            dead: None,
+            look_at_port: None,
+            reports_due: Time::ZERO,
+            stats: VerbsStats::default(),
+        }
+    }
+
     /// A piece of a region as the device knows it. If it is very long, no message fills more than its first part.
     #[inline]
     pub(super) fn piece(&mut self, region: &Region, offset: usize, len: usize) -> io::Result<Piece> {
@@ -133,7 +157,6 @@ impl VerbsFabric {
         let room = Room { sends: sends as u32, recvs: recvs as u32, inline: config.inline_bytes as u32 };
         let completions = Completions::new(&attachment.pd.context, attachment.max_entries)
             .map_err(VerbsError::system("create a completion channel"))?;
-        let memories = Memories::new(&attachment.pd, config.kept_bytes);
         let errno = |attempt| move |error: Errno| VerbsError::system(attempt)(error.into());
         let bell = Arc::new(Doorbell::new().map_err(errno("create its doorbell"))?);
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
@@ -158,21 +181,7 @@ impl VerbsFabric {
         Ok(VerbsFabric {
             node: config.net.node,
             endpoints: Endpoints::new(VERBS),
-            core: Core {
-                depth: config.queue_depth,
-                max_message: attachment.max_message,
-                failure_timeout: config.net.failure_timeout,
-                memories,
-                watches: Watches::default(),
-                commands: Vec::new(),
-                unfinished: false,
-                look_again: false,
-                has_endings: false,
-                dead: None,
-                look_at_port: None,
-                reports_due: Time::ZERO,
-                stats: VerbsStats::default(),
-            },
+            core: Core::new(&config, &attachment),
             attachment,
             room,
             timeout: connect::ack_timeout(config.net.failure_timeout),
@@ -272,10 +281,11 @@ impl VerbsFabric {
         self.completed = completed;
     }
 
-    /// Hands posted work to the device.
+    /// Hands the active endpoints' work to the device.
     #[inline]
     fn hand_over(&mut self) {
-        for endpoint in self.endpoints.all_mut() {
+        for at in 0..self.core.active.len() {
+            let Some(endpoint) = self.endpoints.get_mut(self.core.active[at]) else { continue };
             if endpoint.ending.is_some() {
                 continue;
             }
@@ -391,14 +401,22 @@ unsafe impl Fabric for VerbsFabric {
         if self.core.has_endings {
             self.end(now, out);
         }
-        for endpoint in self.endpoints.all_mut() {
-            endpoint.report_room(self.core.depth, out);
+        for id in &self.core.active {
+            if let Some(endpoint) = self.endpoints.get_mut(*id) {
+                endpoint.report_room(self.core.depth, out);
+            }
         }
         if !self.graphs.is_idle() {
             let mut graphs = std::mem::take(&mut self.graphs);
             graphs.go_on(self, before, out);
             self.graphs = graphs;
             self.hand_over();
+        }
+        // Work that waits for room goes on when a completion comes, which makes its endpoint active again.
+        for id in self.core.active.drain(..) {
+            if let Some(endpoint) = self.endpoints.get_mut(id) {
+                endpoint.is_active = false;
+            }
         }
         if !self.core.commands.is_empty() {
             self.control.send(self.core.commands.drain(..));

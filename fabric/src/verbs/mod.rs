@@ -24,6 +24,8 @@
 //! - A queue never overflows: a post beyond the depth is [`Full`](crate::PostError::Full), work that takes several
 //!   requests waits for room, and each queue pair has entries in its completion queue for all its requests.
 //! - Writes and reads beyond the device's longest message are split. A send can't be: a longer one breaks its endpoint.
+//! - A poll looks at the completion queues, which are few, and at endpoints that have work or completions; those that
+//!   rest cost nothing.
 //! - A thread that sleeps is told by its peers that they have written its polled memory: see `watch.rs`.
 //! - When an endpoint ends, its queue pair is destroyed before that is reported: no late write reaches its memory (G6).
 //!   If the device does not destroy it, the memory that it may still use is never used again.

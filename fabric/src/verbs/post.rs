@@ -29,6 +29,7 @@ impl Endpoint {
         if let Op::Recv { into } = op {
             return self.post_receive(core, into, token);
         }
+        self.activate(core);
         let theirs = self.up().ok_or(PostError::NotConnected)?;
         check_op(op, check_slice, |key| find(theirs, key).map(|exposed| exposed.describe.kind))?;
         if self.sending.outstanding() >= core.depth {

@@ -12,7 +12,7 @@ use rustix::{
 
 use super::{
     endpoint::{ConnectionStage, Endpoint},
-    fabric::VerbsFabric,
+    fabric::{Core, VerbsFabric},
     post,
     queue::Remote,
 };
@@ -24,24 +24,16 @@ impl Wait for VerbsFabric {
         self.bell.arm();
         self.completions.announce_next();
         self.core.look_again = false;
-        self.core.reports_due = Time::ZERO;
-        for endpoint in self.endpoints.all_mut() {
-            if endpoint.ending.is_some() || !endpoint.announcement.is_due() || !endpoint.exposes_polled() {
-                continue;
+        if self.core.reports_due < Time::MAX {
+            self.core.reports_due = Time::ZERO;
+        }
+        let mut at = 0;
+        while let Some(id) = self.core.unannounced.get(at) {
+            if self.endpoints.get_mut(*id).is_none_or(|endpoint| endpoint.announce(&mut self.core)) {
+                self.core.unannounced.swap_remove(at);
+            } else {
+                at += 1;
             }
-            let ConnectionStage::Up(theirs) = &endpoint.stage else { continue };
-            let to = Remote { addr: theirs.watch_addr, key: theirs.watch_key };
-            if endpoint.announcement.end > endpoint.sending.completed {
-                // The last announcement is still on its way, and there is room for one.
-                self.core.look_again = true;
-                continue;
-            }
-            let Endpoint { qp, id, sending, announcement, .. } = endpoint;
-            match sending.announce(qp, *id, &mut self.core, announcement.next(), to) {
-                Ok(end) => announcement.end = end,
-                Err(error) => endpoint.fail(&mut self.core, post::failed(&error)),
-            }
-            self.core.stats.announced += 1;
         }
     }
 
@@ -70,6 +62,28 @@ impl Wait for VerbsFabric {
     fn waker(&self) -> Waker {
         let bell = Arc::clone(&self.bell);
         Waker::new(move || bell.wake())
+    }
+}
+
+impl Endpoint {
+    /// Announces a sleep to the peer. Returns false if that has to wait.
+    fn announce(&mut self, core: &mut Core) -> bool {
+        let ConnectionStage::Up(theirs) = &self.stage else { return true };
+        if self.ending.is_some() {
+            return true;
+        }
+        if self.announcement.end > self.sending.completed {
+            // The last announcement is still on its way, and there is room for one.
+            core.look_again = true;
+            return false;
+        }
+        let to = Remote { addr: theirs.watch_addr, key: theirs.watch_key };
+        match self.sending.announce(&self.qp, self.id, core, self.announcement.next(), to) {
+            Ok(end) => self.announcement.end = end,
+            Err(error) => self.fail(core, post::failed(&error)),
+        }
+        core.stats.announced += 1;
+        true
     }
 }
 
