@@ -69,6 +69,7 @@ mod recvs;
 mod region;
 #[cfg(test)]
 mod seeds;
+pub mod share;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;

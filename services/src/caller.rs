@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::{
     NodeId,
     name::check_name,
-    net::{Security, ServiceDial, dial_service},
+    net::{DialError, Security, ServiceDial, dial_service},
 };
 
 use super::{
@@ -103,16 +103,22 @@ impl Caller {
         let mut stream = match &self.security {
             None => self.dial_host(to.node.ok_or(ControlError::NoNode)?)?,
             Some(_) if to.addresses.is_empty() => return Err(ControlError::NoAddress { node: to.node }),
-            Some(security) => ControlStream::port(dial_service(&ServiceDial {
-                addresses: &to.addresses,
-                peer: to.node,
-                cluster,
-                node: self.node,
-                security,
-                service: service.id(),
-                connect_timeout,
-                timeout,
-            })?),
+            Some(security) => ControlStream::port(
+                dial_service(&ServiceDial {
+                    addresses: &to.addresses,
+                    peer: to.node,
+                    cluster,
+                    node: self.node,
+                    security,
+                    service: service.id(),
+                    connect_timeout,
+                    timeout,
+                })
+                .map_err(|error| match (error, to.node) {
+                    (DialError::Busy { service, .. }, Some(node)) => ControlError::Busy { node, service },
+                    (error, _) => error.into(),
+                })?,
+            ),
         };
         stream.set_timeout(Some(timeout)).map_err(cut)?;
         hello::call(&mut stream, self.node, service)?;

@@ -68,8 +68,8 @@ pub enum ControlError {
         /// The service.
         service: ServiceId,
     },
-    /// The node has as many streams as it permits.
-    #[error("{node} is busy with as many streams for {service} as it takes at once: try again later")]
+    /// The node has as many streams as it permits, or as many of this caller as one may have.
+    #[error("{node} has no room for one more stream of {service}: close some, or try again later")]
     Busy {
         /// The node.
         node: NodeId,

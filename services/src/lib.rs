@@ -64,16 +64,4 @@ impl Service {
     fn of(number: u32) -> Option<Service> {
         Service::ALL.into_iter().find(|&service| service as u32 == number)
     }
-
-    /// Returns the most streams of the service that a node has at once; a further caller is told to come again.
-    fn limit(self) -> usize {
-        match self {
-            // Two for each of the most members that are possible.
-            Service::ViewLog => 128,
-            Service::State => 4,
-            Service::Admin => 16,
-            Service::Clients => 1024,
-            Service::Log => 256,
-        }
-    }
 }

@@ -27,7 +27,8 @@ pub type Handler = Arc<dyn Fn(ControlStream) + Send + Sync>;
 /// The time that a caller has to name its service.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most callers that have not named a service yet; a further one is disconnected.
+/// The most callers of this host that have not named a service yet; a further one is disconnected. Those that come by
+/// the port have named it there.
 const MAX_UNNAMED: usize = 64;
 
 /// The services that a node offers, until this is dropped: then all streams end, and their handlers have returned.
@@ -131,7 +132,7 @@ impl Shared {
 
     /// Starts a thread for a stream. `service` is the one that was dialed, if the port knows.
     fn take(self: &Arc<Self>, stream: ControlStream, service: Option<Service>) {
-        let Some(number) = self.live.lock().enter(stream.hang_up()) else {
+        let Some(number) = self.live.lock().enter(stream.hang_up(), service) else {
             return tracing::warn!(error = "there are too many callers", "a call was refused");
         };
         let shared = Arc::clone(self);
@@ -197,20 +198,23 @@ impl Drop for Leave<'_> {
 }
 
 impl Live {
-    fn enter(&mut self, hang_up: HangUp) -> Option<u64> {
+    /// Takes in a stream. The port gives none without a place of the service that was `dialed`.
+    fn enter(&mut self, hang_up: HangUp, dialed: Option<Service>) -> Option<u64> {
         let unnamed = self.streams.values().filter(|(service, _)| service.is_none()).count();
-        if self.ended || unnamed >= MAX_UNNAMED {
+        if self.ended || dialed.is_none() && unnamed >= MAX_UNNAMED {
             return None;
         }
         self.next += 1;
-        self.streams.insert(self.next, (None, hang_up));
+        self.streams.insert(self.next, (dialed, hang_up));
         Some(self.next)
     }
 
     /// Admits a stream of the service if there is room for one more, and returns whether there was.
     fn admit(&mut self, number: u64, service: Service) -> bool {
-        let many = self.streams.values().filter(|(other, _)| *other == Some(service)).count();
-        let fits = many < service.limit();
+        let others = self.streams.iter().filter(|(other, (named, _))| **other != number && *named == Some(service));
+        // A stream of the port is never one too many: it has a place there.
+        let has_place = self.streams.get(&number).is_some_and(|(named, _)| *named == Some(service));
+        let fits = has_place || others.count() < service.id().limit();
         if let Some(entry) = self.streams.get_mut(&number).filter(|_| fits) {
             entry.0 = Some(service);
         }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{NodeId, Time, net::CallerAccess};
+use squall_fabric::{NodeId, Time, net::CallerAccess, share::Holder};
 use squall_services::DialTarget;
 
 use super::{
@@ -337,7 +337,7 @@ impl Cluster {
     fn connect(&self, node: NodeId) -> Option<SimConnection> {
         let is_there = |node: &&SimNode| node.state == RunState::Running;
         let server = Arc::clone(self.nodes.get(&node).filter(is_there)?.server.as_ref()?);
-        let outbox = server.outbox(self.net.now());
+        let outbox = server.outbox(self.net.now(), Holder::Trusted);
         Some(SimConnection {
             node,
             server,

@@ -1,13 +1,17 @@
 //! Connections whose other ends have not said which nodes they are.
 //!
 //! Anything may be at such an end, so these connections are few, and each has a time by which its end must have
-//! introduced itself.
+//! introduced itself. Each kind of [`Holder`] has places of its own: strangers take none from connections of known
+//! networks, and those none from connections that have shown a certificate.
 
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
+    mem,
     time::{Duration, Instant},
 };
+
+use crate::share::Holder;
 
 /// A connection whose other end has not said which node it is.
 pub(crate) struct PendingPeer<A, C> {
@@ -15,6 +19,8 @@ pub(crate) struct PendingPeer<A, C> {
     /// The address from which it came.
     pub(crate) from: A,
     pub(crate) connection: C,
+    /// The party whose place it takes.
+    holder: Holder,
     deadline: Instant,
 }
 
@@ -27,33 +33,44 @@ pub(crate) struct PendingPeers<A, C> {
 }
 
 impl<A, C> PendingPeers<A, C> {
-    /// Room for `most` connections, or for one if that is 0, each of which has the time `patience`.
+    /// Room for `most` connections of each kind of holder, or for one if that is 0. Each has the time `patience`.
     pub(crate) fn new(most: usize, patience: Duration) -> PendingPeers<A, C> {
         PendingPeers { peers: Vec::new(), most: most.max(1), patience, next_id: 0 }
     }
 
-    /// Adds a connection. Returns the one that gives up its place for it, if there is no other: the oldest from the
-    /// host that has the most of them. A node introduces itself at once, and a host whose connections stay silent
-    /// leaves nodes elsewhere their places. `host` is the part of an address by which hosts are told apart.
-    pub(crate) fn add<H: Ord>(
-        &mut self,
-        from: A,
-        connection: C,
-        now: Instant,
-        host: impl Fn(&A) -> H,
-    ) -> Option<PendingPeer<A, C>> {
-        let last = (self.peers.len() >= self.most).then(|| self.peers.remove(self.oldest_of_most(host)));
+    /// Adds a connection. Returns the one that gives up its place for it, if there is no other: the oldest of the
+    /// holder of its kind that has the most. A node introduces itself at once, and a host whose connections stay silent
+    /// leaves nodes elsewhere their places.
+    pub(crate) fn add(&mut self, from: A, connection: C, now: Instant, holder: Holder) -> Option<PendingPeer<A, C>> {
+        let last = self.make_room(&holder);
         self.next_id += 1;
-        self.peers.push(PendingPeer { id: self.next_id, from, connection, deadline: now + self.patience });
+        self.peers.push(PendingPeer { id: self.next_id, from, connection, holder, deadline: now + self.patience });
         last
     }
 
-    fn oldest_of_most<H: Ord>(&self, host: impl Fn(&A) -> H) -> usize {
-        let mut hosts = BTreeMap::<H, (usize, Reverse<usize>)>::new();
+    /// Notes that a connection has shown whose it is: it moves to a place of that holder, and has the time for one more
+    /// step. Returns the connection that gives up its place for it, if there is no other.
+    pub(crate) fn recognise(&mut self, id: u64, holder: Holder, now: Instant) -> Option<PendingPeer<A, C>> {
+        let index = self.peers.iter().position(|peer| peer.id == id)?;
+        let mut peer = self.peers.remove(index);
+        let last = self.make_room(&holder);
+        (peer.holder, peer.deadline) = (holder, now + self.patience);
+        self.peers.push(peer);
+        last
+    }
+
+    /// Takes out the connection that has to go for one more of this holder.
+    fn make_room(&mut self, holder: &Holder) -> Option<PendingPeer<A, C>> {
+        let mut holders = BTreeMap::<&Holder, (usize, Reverse<usize>)>::new();
+        let mut many = 0;
         for (index, peer) in self.peers.iter().enumerate() {
-            hosts.entry(host(&peer.from)).or_insert((0, Reverse(index))).0 += 1;
+            if mem::discriminant(&peer.holder) == mem::discriminant(holder) {
+                holders.entry(&peer.holder).or_insert((0, Reverse(index))).0 += 1;
+                many += 1;
+            }
         }
-        hosts.into_values().max().map_or(0, |(_, Reverse(oldest))| oldest)
+        let oldest_of_most = holders.into_values().max().map(|(_, Reverse(oldest))| oldest);
+        oldest_of_most.filter(|_| many >= self.most).map(|oldest| self.peers.remove(oldest))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PendingPeer<A, C>> {
@@ -70,14 +87,6 @@ impl<A, C> PendingPeers<A, C> {
         Some(self.peers.remove(index))
     }
 
-    /// Gives a connection the time for one more step.
-    pub(crate) fn renew(&mut self, id: u64, now: Instant) {
-        let deadline = now + self.patience;
-        if let Some(peer) = self.get_mut(id) {
-            peer.deadline = deadline;
-        }
-    }
-
     /// Takes out a connection whose time was over at `now`, if there is one.
     pub(crate) fn take_late(&mut self, now: Instant) -> Option<PendingPeer<A, C>> {
         let index = self.peers.iter().position(|peer| peer.deadline <= now)?;
@@ -92,37 +101,66 @@ impl<A, C> PendingPeers<A, C> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::share::CallerNetwork;
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Adds a connection that has the name `connection`, from a port of a host.
+    fn network(host: u8) -> Holder {
+        Holder::Network(CallerNetwork::of(IpAddr::from([192, 0, 2, host])))
+    }
+
+    /// Adds a connection that has the name `connection`.
     fn add(
-        peers: &mut PendingPeers<(u8, u16), &'static str>,
-        from: (u8, u16),
+        peers: &mut PendingPeers<(), &'static str>,
+        holder: Holder,
         connection: &'static str,
     ) -> Option<&'static str> {
-        peers.add(from, connection, Instant::now(), |(host, _)| *host).map(|peer| peer.connection)
+        peers.add((), connection, Instant::now(), holder).map(|peer| peer.connection)
+    }
+
+    fn left(peers: &PendingPeers<(), &'static str>) -> Vec<&'static str> {
+        peers.iter().map(|peer| peer.connection).collect()
     }
 
     #[test]
     fn a_host_with_many_silent_connections_loses_its_oldest() {
         let mut peers = PendingPeers::new(3, PATIENCE);
-        assert_eq!(add(&mut peers, (1, 10), "a node"), None);
-        assert_eq!(add(&mut peers, (2, 10), "first"), None);
-        assert_eq!(add(&mut peers, (2, 11), "second"), None);
-        assert_eq!(add(&mut peers, (2, 12), "third"), Some("first"));
-        assert_eq!(add(&mut peers, (3, 10), "another node"), Some("second"));
-        assert_eq!(add(&mut peers, (4, 10), "one more"), Some("a node"), "all hosts have one");
-        let left: Vec<_> = peers.iter().map(|peer| peer.connection).collect();
-        assert_eq!(left, ["third", "another node", "one more"]);
+        assert_eq!(add(&mut peers, network(1), "a node"), None);
+        assert_eq!(add(&mut peers, network(2), "first"), None);
+        assert_eq!(add(&mut peers, network(2), "second"), None);
+        assert_eq!(add(&mut peers, network(2), "third"), Some("first"));
+        assert_eq!(add(&mut peers, network(3), "another node"), Some("second"));
+        assert_eq!(add(&mut peers, network(4), "one more"), Some("a node"), "all hosts have one");
+        assert_eq!(left(&peers), ["third", "another node", "one more"]);
+    }
+
+    #[test]
+    fn a_crowd_of_networks_leaves_known_networks_and_certificates_their_places() {
+        let mut peers = PendingPeers::new(3, PATIENCE);
+        let known = CallerNetwork::of(IpAddr::from([192, 0, 2, 1]));
+        assert_eq!(add(&mut peers, Holder::Known(known), "a member"), None);
+        assert_eq!(add(&mut peers, network(2), "an operator"), None);
+        let operator = peers.iter().find(|peer| peer.connection == "an operator").map(|peer| peer.id).unwrap();
+        assert!(peers.recognise(operator, Holder::Trusted, Instant::now()).is_none());
+        for host in 0..100 {
+            add(&mut peers, network(host), "a stranger");
+        }
+        for _ in 0..100 {
+            add(&mut peers, Holder::Client("greedy".into()), "a client");
+        }
+        let left = left(&peers);
+        assert!(left.contains(&"a member") && left.contains(&"an operator"), "{left:?}");
+        assert_eq!(left.len(), 1 + 1 + 3 + 3);
     }
 
     #[test]
     fn there_is_room_for_one_at_least() {
         let mut peers = PendingPeers::new(0, PATIENCE);
-        assert_eq!(add(&mut peers, (1, 10), "first"), None);
-        assert_eq!(add(&mut peers, (1, 11), "second"), Some("first"));
+        assert_eq!(add(&mut peers, network(1), "first"), None);
+        assert_eq!(add(&mut peers, network(1), "second"), Some("first"));
     }
 
     #[test]
@@ -130,10 +168,10 @@ mod tests {
         let (mut peers, start) = (PendingPeers::new(3, PATIENCE), Instant::now());
         assert_eq!(peers.deadline(), None);
         for connection in ["slow", "quick"] {
-            peers.add((), connection, start, |()| ());
+            peers.add((), connection, start, network(1));
         }
         let quick = peers.iter().find(|peer| peer.connection == "quick").map(|peer| peer.id).unwrap();
-        peers.renew(quick, start + PATIENCE / 2);
+        assert!(peers.recognise(quick, Holder::Trusted, start + PATIENCE / 2).is_none());
         assert!(peers.take_late(start + PATIENCE / 2).is_none());
         assert_eq!(peers.deadline(), Some(start + PATIENCE));
         assert_eq!(peers.take_late(start + PATIENCE).map(|peer| peer.connection), Some("slow"));

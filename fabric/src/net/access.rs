@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,6 +15,7 @@ use super::{
 use crate::{
     NodeId,
     control::{LogLimit, and_more},
+    share::{CallerNetwork, Holder},
     sync::Lock,
 };
 
@@ -201,9 +203,12 @@ impl Denials {
     }
 }
 
-/// The rights of the caller at the other end of a stream.
+/// The rights of the caller at the other end of a stream, and the party for which its shares count.
 #[derive(Clone, Default)]
-pub struct CallerAccess(Option<Arc<Certified>>);
+pub struct CallerAccess {
+    certified: Option<Arc<Certified>>,
+    holder: Holder,
+}
 
 /// A caller that has shown a certificate, at the node that it calls.
 struct Certified {
@@ -213,13 +218,19 @@ struct Certified {
 }
 
 impl CallerAccess {
-    /// The rights of a caller without a certificate, where there is no CA: all.
+    /// The rights of a process of this user, where there is no CA: all.
     pub fn unchecked() -> CallerAccess {
-        CallerAccess(None)
+        CallerAccess::default()
+    }
+
+    /// The rights of a caller from any address, where there is no protection: all, but the shares of its network.
+    pub(super) fn unprotected(from: IpAddr) -> CallerAccess {
+        CallerAccess { certified: None, holder: Holder::Network(CallerNetwork::of(from)) }
     }
 
     pub(super) fn new(principal: Principal, at: NodeId, denials: Arc<Denials>) -> CallerAccess {
-        CallerAccess(Some(Arc::new(Certified { principal, at, denials })))
+        let holder = principal.holder();
+        CallerAccess { certified: Some(Arc::new(Certified { principal, at, denials })), holder }
     }
 
     /// The rights of a peer that this process has dialed.
@@ -229,13 +240,18 @@ impl CallerAccess {
 
     /// The owner of the caller's certificate, if the cluster has a CA.
     pub fn principal(&self) -> Option<&Principal> {
-        self.0.as_deref().map(|certified| &certified.principal)
+        self.certified.as_deref().map(|certified| &certified.principal)
+    }
+
+    /// The party for which the caller's shares count.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
     }
 
     /// Checks that the caller may make a call, to a group if it is to one. Fails if the table or the certificate denies
     /// it; that is counted, and logged.
     pub fn check(&self, call: Call, group: Option<&str>) -> Result<(), Denied> {
-        let Some(certified) = &self.0 else { return Ok(()) };
+        let Some(certified) = &self.certified else { return Ok(()) };
         if call.permits(&certified.principal, certified.at, group) {
             return Ok(());
         }
@@ -246,7 +262,7 @@ impl CallerAccess {
 
     /// Checks that the caller may make some call of a service. Fails as [`check`](CallerAccess::check) does.
     pub(super) fn check_service(&self, service: ServiceId) -> Result<(), Denied> {
-        let Some(certified) = &self.0 else { return Ok(()) };
+        let Some(certified) = &self.certified else { return Ok(()) };
         let calls = || Call::ALL.into_iter().filter(|call| call.service() == Some(service));
         // Of a certified client the service learns more: the group, and the call.
         let may = |call: Call| {
@@ -305,7 +321,8 @@ mod tests {
                     assert!(text.contains(&call.to_string()) && text.contains("that is for") || role == Role::Client);
                 }
             }
-            let counted: u64 = caller.0.expect("it has a certificate").denials.read().iter().map(|(.., n)| n).sum();
+            let counted: u64 =
+                caller.certified.expect("it has a certificate").denials.read().iter().map(|(.., n)| n).sum();
             assert_eq!(counted, denied, "{role}");
         }
         assert!(Call::ALL.into_iter().all(|call| CallerAccess::unchecked().check(call, None).is_ok()));

@@ -43,6 +43,7 @@ impl Thread {
             return;
         }
         self.forget_dial(node);
+        self.known_networks.set_peer(node, &texts);
         let now = Instant::now();
         let peer = match self.peers.get(&node) {
             Some(peer) => peer.moved(texts, now),
@@ -59,6 +60,9 @@ impl Thread {
     /// Takes the addresses that a peer's names stand for.
     pub(super) fn resolved(&mut self, node: NodeId, texts: &[String], addresses: Vec<SocketAddr>) {
         if let Some(peer) = self.peers.get_mut(&node) {
+            if peer.is_at(texts) {
+                self.known_networks.resolved(node, &addresses);
+            }
             peer.resolved(texts, addresses, Instant::now());
         }
     }

@@ -27,6 +27,7 @@ use crate::{
     NodeId,
     control::{self, LinkId, and_more, mismatch},
     random,
+    share::Holder,
 };
 
 /// The time after which the system is asked again when it has refused to accept.
@@ -82,6 +83,10 @@ impl Thread {
     }
 
     fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
+        let holder = self.known_networks.holder(from.ip());
+        if matches!(self.config.security, Security::Tls(_)) && !self.handshake_rate.permits(&holder, now) {
+            return self.refuse_connection(from, RefusalKind::Rate, "its network begins too many TLS handshakes");
+        }
         if let Err(error) = self.config.security.check_user(&socket) {
             return self.refuse_connection(from, error.kind(), &error.to_string());
         }
@@ -100,10 +105,30 @@ impl Thread {
         if let Err(error) = channel.send(&greeting.encode()) {
             return self.refuse_connection(from, RefusalKind::Left, &error.to_string());
         }
-        if let Some(last) = self.pending_peers.add(from, Greeted { channel, challenge }, now, SocketAddr::ip) {
+        let last = self.pending_peers.add(from, Greeted { channel, challenge }, now, holder);
+        self.refuse_last(last);
+    }
+
+    /// Counts a connection that has lost its place to another.
+    fn refuse_last(&mut self, last: Option<PendingPeer>) {
+        if let Some(last) = last {
             let why = "too many connections have not said which node they are of";
             self.refuse_connection(last.from, RefusalKind::TooMany, why);
         }
+    }
+
+    /// Gives a connection that has shown its certificate the place and the time of its owner.
+    fn recognise(&mut self, id: u64) {
+        let Some(pending) = self.pending_peers.get_mut(id) else { return };
+        let from = pending.from.ip();
+        let owner =
+            pending.connection.channel.pipe.session().and_then(|session| session.peer_owner(&self.config.cluster));
+        let holder = owner.map_or_else(|| self.known_networks.holder(from), |owner| owner.holder());
+        if holder == Holder::Trusted {
+            self.known_networks.prove(from);
+        }
+        let last = self.pending_peers.recognise(id, holder, Instant::now());
+        self.refuse_last(last);
     }
 
     /// Counts and logs a connection that was closed.
@@ -132,8 +157,7 @@ impl Thread {
         let heard = heard.and_then(|frame| frame);
         if matches!(heard, Ok(None)) && flushed.is_ok() {
             if was_shaking && !channel.pipe.is_shaking() {
-                // It is a node of the cluster, which has the time for its next step.
-                self.pending_peers.renew(id, Instant::now());
+                self.recognise(id);
             }
             return;
         }
@@ -173,7 +197,12 @@ impl Thread {
 
     /// The rights of a connection's other end, which calls itself `peer`. Fails if its certificate is another's.
     fn access_of(&self, pending: &PendingPeer, peer: NodeId) -> Result<CallerAccess, TlsError> {
-        let Some(session) = pending.connection.channel.pipe.session() else { return Ok(CallerAccess::unchecked()) };
+        let Some(session) = pending.connection.channel.pipe.session() else {
+            return Ok(match self.config.security {
+                Security::None => CallerAccess::unprotected(pending.from.ip()),
+                _ => CallerAccess::unchecked(),
+            });
+        };
         let principal = session.verify_peer(&self.config.cluster, peer)?;
         Ok(CallerAccess::new(principal, self.config.node, Arc::clone(&self.counters.denials)))
     }
@@ -254,9 +283,13 @@ impl Thread {
         if access.check_service(service).is_err() {
             return self.deny(pending);
         }
+        let Some(place) = self.places.take(service, access.holder()) else {
+            let why = format!("{peer} has its share of the streams of {service} already, or there is room for no more");
+            return self.refuse(pending, RefusalKind::Share, Refusal::Busy, &why);
+        };
         let Some(channel) = self.admit(pending, peer, self.incarnation, nonce) else { return };
         let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
-        match ServiceStream::new((peer, access), socket, tls, early) {
+        match ServiceStream::new((peer, access), socket, tls, early, Some(place)) {
             Ok(stream) => {
                 stream.end_with_certificate(&self.config.security);
                 // Only this thread fills it. If the receiver is gone, the peer reads an end.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use crate::{Fingerprint, NodeId, name::MAX_NAME_BYTES};
+use crate::{Fingerprint, NodeId, name::MAX_NAME_BYTES, share::Holder};
 
 /// The longest name of a client or an operator, in bytes: with the role before it, it is one label of a DNS name.
 const MAX_OWNER_BYTES: usize = 40;
@@ -110,6 +110,14 @@ impl Principal {
         match self {
             Principal::Member(node) | Principal::Witness(node) => Some(*node),
             Principal::Client(..) | Principal::Operator(_) => None,
+        }
+    }
+
+    /// The party for which its shares of a node's room count.
+    pub(super) fn holder(&self) -> Holder {
+        match self {
+            Principal::Client(name, _) => Holder::Client(name.as_str().into()),
+            Principal::Member(_) | Principal::Witness(_) | Principal::Operator(_) => Holder::Trusted,
         }
     }
 

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use super::{access::CallerAccess, config::Security, identity::Revocable, revoked::Revoked, tls::Session};
+use super::{
+    access::CallerAccess, config::Security, identity::Revocable, places::StreamPlace, revoked::Revoked, tls::Session,
+};
 use crate::NodeId;
 
 /// The number of plain bytes that are sealed at once.
@@ -35,6 +37,21 @@ impl ServiceId {
     pub const CLIENTS: ServiceId = ServiceId(5);
     /// Durable groups' logs, for their readers.
     pub const LOG: ServiceId = ServiceId(6);
+
+    /// The most streams of the service that a node has at once; a further caller is told to come again. Each has one or
+    /// two threads. A quarter is for nodes and operators, and one client or network gets half of the rest at most.
+    pub fn limit(self) -> usize {
+        match self {
+            // Two for each of the most members that are possible, and as many that have not ended yet.
+            ServiceId::VIEW_LOG => 256,
+            // Each moves a whole state.
+            ServiceId::STATE => 4,
+            ServiceId::ADMIN => 32,
+            ServiceId::CLIENTS => 1536,
+            ServiceId::LOG => 384,
+            _ => 256,
+        }
+    }
 
     /// Whether only members offer it, so that an answer of a witness is not believed.
     pub(super) fn is_of_members(self) -> bool {
@@ -70,6 +87,8 @@ pub struct ServiceStream {
 struct Shared {
     socket: TcpStream,
     tls: Option<Mutex<Session>>,
+    /// The stream's place among those that the node has accepted.
+    _place: Option<StreamPlace>,
 }
 
 impl Shared {
@@ -112,10 +131,11 @@ impl ServiceStream {
         socket: TcpStream,
         tls: Option<Session>,
         early: Vec<u8>,
+        place: Option<StreamPlace>,
     ) -> io::Result<ServiceStream> {
         socket.set_nonblocking(false)?;
         let (raw, plain) = if tls.is_some() { (early, Vec::new()) } else { (Vec::new(), early) };
-        let shared = Arc::new(Shared { socket, tls: tls.map(Mutex::new) });
+        let shared = Arc::new(Shared { socket, tls: tls.map(Mutex::new), _place: place });
         let reader = ServiceReader { shared: Arc::clone(&shared), raw, plain, at: 0 };
         let writer = ServiceWriter { shared, sealed: Vec::new(), failed: false };
         Ok(ServiceStream { peer, access, reader, writer })

@@ -74,6 +74,14 @@ pub enum DialError {
         /// The service.
         service: ServiceId,
     },
+    /// The node has as many streams of the service as it takes, or as many of this caller as one may have.
+    #[error("{address} has no room for one more stream of {service}: close some, or try again later")]
+    Busy {
+        /// The address of the node.
+        address: SocketAddr,
+        /// The service.
+        service: ServiceId,
+    },
     /// The lack of an address that answered as the node should.
     #[error("the node could not be reached: {}", causes.join("; "))]
     Unreachable {
@@ -121,6 +129,7 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
             Err(Failure::NoService) => {
                 return Err(DialError::NoService { address: *address, service: dial.service });
             }
+            Err(Failure::Busy) => return Err(DialError::Busy { address: *address, service: dial.service }),
             Err(Failure::Other(cause)) => causes.push(format!("{address}: {cause}")),
         }
     }
@@ -131,6 +140,7 @@ enum Failure {
     Refused(String),
     Denied,
     NoService,
+    Busy,
     Other(String),
 }
 
@@ -184,7 +194,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                     let (tls, early) = pipe.into_parts().map_err(PipeError::from)?;
                     socket.set_read_timeout(None)?;
                     socket.set_write_timeout(None)?;
-                    let stream = ServiceStream::new((from, access), socket, tls, early)?;
+                    let stream = ServiceStream::new((from, access), socket, tls, early, None)?;
                     stream.end_with_certificate(dial.security);
                     return Ok(stream);
                 }
@@ -194,6 +204,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                         || format!("{whom} refuses the connection, for a reason that does not apply to this call");
                     return Err(match why {
                         Refusal::NoService => Failure::NoService,
+                        Refusal::Busy => Failure::Busy,
                         Refusal::Denied => Failure::Denied,
                         Refusal::Version | Refusal::Cluster => Failure::Refused(
                             mismatch((own.protocol, &own.cluster), &whom, version, Some(&cluster))

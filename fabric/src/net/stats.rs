@@ -24,14 +24,16 @@ pub(super) enum RefusalKind {
     OtherUser,
     NoService,
     Denied,
+    Share,
+    Rate,
 }
 
 /// Connections that were refused, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusalStats {
-    /// Connections closed for one more, while [`max_pending_peers`](super::NetConfig::max_pending_peers) had not
-    /// introduced themselves.
+    /// Connections closed for one more, while [`max_pending_peers`](super::NetConfig::max_pending_peers) of their kind
+    /// had not introduced themselves.
     pub too_many: u64,
     /// Connections that did not introduce themselves within the
     /// [`handshake_timeout`](super::NetConfig::handshake_timeout).
@@ -58,11 +60,15 @@ pub struct RefusalStats {
     pub no_service: u64,
     /// Connections whose certificates do not permit what they asked for.
     pub denied: u64,
+    /// Streams of callers that had their share of a service's streams already, or of a service that had no room.
+    pub over_share: u64,
+    /// Connections whose network, or all strangers together, began more TLS handshakes than a node takes part in.
+    pub over_rate: u64,
 }
 
 impl RefusalStats {
     /// The counts, each with its reason in words.
-    pub fn by_reason(&self) -> [(&'static str, u64); 13] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 15] {
         [
             ("too many strangers", self.too_many),
             ("too slow", self.too_slow),
@@ -77,6 +83,8 @@ impl RefusalStats {
             ("another user", self.other_user),
             ("no such service", self.no_service),
             ("not permitted", self.denied),
+            ("over their share", self.over_share),
+            ("too many handshakes", self.over_rate),
         ]
     }
 
@@ -148,6 +156,8 @@ impl Counters {
             RefusalKind::OtherUser => &mut refused.other_user,
             RefusalKind::NoService => &mut refused.no_service,
             RefusalKind::Denied => &mut refused.denied,
+            RefusalKind::Share => &mut refused.over_share,
+            RefusalKind::Rate => &mut refused.over_rate,
         } += 1;
     }
 

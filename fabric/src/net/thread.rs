@@ -17,9 +17,12 @@ use super::{
     config::NetConfig,
     dial::DataDial,
     greeting::Greeted,
+    handshake_rate::HandshakeRate,
+    known_networks::KnownNetworks,
     link::NetLink,
     pairing::NetMedium,
     peer::Peer,
+    places::StreamPlaces,
     plane::{Event, Plane},
     service::{ServiceId, ServiceStream},
     stats::Counters,
@@ -66,6 +69,9 @@ pub(super) struct Thread {
     pub(super) accept_again: Option<Instant>,
     pub(super) log: LogLimit,
     pub(super) pending_peers: PendingPeers<SocketAddr, Greeted>,
+    pub(super) known_networks: KnownNetworks,
+    pub(super) handshake_rate: HandshakeRate,
+    pub(super) places: Arc<StreamPlaces>,
     pub(super) peers: BTreeMap<NodeId, Peer>,
     pub(super) attempts: BTreeMap<u64, Attempt>,
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
@@ -94,6 +100,8 @@ impl Thread {
     pub(super) fn new(config: NetConfig, incarnation: u64, listeners: Vec<TcpListener>, ends: Ends) -> Thread {
         let now = Instant::now();
         let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone(), now))).collect();
+        let mut known_networks = KnownNetworks::default();
+        config.peers.iter().for_each(|(node, texts)| known_networks.set_peer(*node, texts));
         Thread {
             pending_peers: PendingPeers::new(config.max_pending_peers, config.handshake_timeout),
             config,
@@ -107,6 +115,9 @@ impl Thread {
             listeners,
             accept_again: None,
             log: LogLimit::new(LOG_SPELL),
+            known_networks,
+            handshake_rate: HandshakeRate::new(now),
+            places: Arc::default(),
             peers,
             attempts: BTreeMap::new(),
             data_dials: BTreeMap::new(),

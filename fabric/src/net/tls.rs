@@ -344,6 +344,12 @@ impl Session {
         }
     }
 
+    /// The owner of the peer's certificate, if it is one of the cluster's.
+    pub(super) fn peer_owner(&self, cluster: &str) -> Option<Principal> {
+        let certificate = webpki::EndEntityCert::try_from(self.connection.peer_certificate()?).ok()?;
+        owner(&certificate).filter(|(_, label)| *label == cluster_label(cluster)).map(|(principal, _)| principal)
+    }
+
     /// Whether the peer's certificate is among these.
     pub(super) fn is_revoked(&self, revoked: &Revoked) -> bool {
         self.connection.peer_certificate().is_some_and(|certificate| revoked.contain(certificate))

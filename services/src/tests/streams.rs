@@ -154,7 +154,7 @@ fn streams_of_a_service_are_limited() {
         let cluster = fresh_cluster();
         let node = Node::start(way, &cluster, 1, vec![(Service::State, echo())]);
         let dial = || node.caller.dial(&node.contact, Service::State, PATIENCE);
-        let mut held: Vec<_> = (0..Service::State.limit()).map(|_| dial().unwrap()).collect();
+        let mut held: Vec<_> = (0..Service::State.id().limit()).map(|_| dial().unwrap()).collect();
         let error = dial().unwrap_err();
         assert!(matches!(error, ControlError::Busy { node: NodeId(1), .. }), "{way:?}: {error}");
         converse(held.pop().unwrap(), b"bye");

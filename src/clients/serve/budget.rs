@@ -2,20 +2,27 @@
 //!
 //! Half is for requests. A request counts from the moment when it is announced until the group has taken it, or its
 //! query is answered. A request that does not fit is not read yet, so its client's stream fills. Its writer waits, or
-//! goes to another member. Requests are admitted in the order in which they came, so that large ones are admitted too.
-//! A client that announces a request and does not send it keeps others out only until its connection ends for its
-//! silence.
+//! goes to another member. The bytes are [shared](squall_fabric::share) among the clients by their certificates,
+//! however many connections they have. A client that has its share waits for itself alone, even if it announces
+//! requests and does not send them. The requests of others are admitted in the order in which they came, so that large
+//! ones are admitted too; those of members come first.
 //!
 //! Half is for bytes that clients have not read. A reply can't wait, since the delivery thread brings it. When there is
 //! too much, the node hangs up on the client that leaves most unread. The client may come again, and then gets its
 //! replies, which its session keeps.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use squall_fabric::sync::{Condition, Lock};
+use squall_fabric::{
+    share::{Holder, Shares},
+    sync::{Condition, Lock},
+};
 
 use super::outbox::Outbox;
 
@@ -26,36 +33,92 @@ pub(crate) struct Budget {
     /// The size of each half, in bytes.
     half: usize,
     requests: Lock<Requests>,
-    /// Signals that bytes became free, or that a waiting thread need not wait any more.
-    freed: Condition,
-    /// Held by the one waiting thread whose turn it is to look.
-    first: Lock<()>,
     /// The number of bytes that clients have not read.
     unread: AtomicUsize,
     /// The outboxes of all connections.
     boxes: Lock<Vec<Weak<Outbox>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Requests {
+    shares: Shares,
+    /// The requests that wait, by holder, each in the order of its turn.
+    waiting: BTreeMap<Holder, VecDeque<Waiting>>,
+    next_turn: u64,
+    /// The turns of requests that were admitted, and whose threads have not noticed yet.
+    admitted: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    turn: u64,
     bytes: usize,
-    waiting: usize,
+    /// Wakes the thread of this request.
+    wake: Arc<Condition>,
+}
+
+impl Requests {
+    fn new(most: usize) -> Requests {
+        let (waiting, admitted) = (BTreeMap::new(), BTreeSet::new());
+        Requests { shares: Shares::new(most), waiting, next_turn: 0, admitted }
+    }
+
+    /// Adds a request that waits.
+    fn enqueue(&mut self, holder: &Holder, bytes: usize) -> (u64, Arc<Condition>) {
+        self.next_turn += 1;
+        let wake = Arc::new(Condition::new());
+        let waiting = Waiting { turn: self.next_turn, bytes, wake: Arc::clone(&wake) };
+        self.waiting.entry(holder.clone()).or_default().push_back(waiting);
+        (self.next_turn, wake)
+    }
+
+    /// Admits the requests whose turn it is, as far as there is room: those of members first, then those that came
+    /// first among the first of each holder that is within its share.
+    fn admit(&mut self) {
+        loop {
+            let of_others = || {
+                let first = self.waiting.iter().filter_map(|(holder, waiting)| Some((holder, waiting.front()?)));
+                let within = first.filter(|(holder, first)| self.shares.is_within(holder, first.bytes));
+                within.min_by_key(|(_, first)| first.turn).map(|(holder, _)| holder)
+            };
+            let trusted = self.waiting.contains_key(&Holder::Trusted).then_some(&Holder::Trusted);
+            let Some(holder) = trusted.or_else(of_others).cloned() else { return };
+            let Some(waiting) = self.waiting.get_mut(&holder) else { return };
+            let Some(first) = waiting.pop_front_if(|first| self.shares.take(&holder, first.bytes)) else { return };
+            if waiting.is_empty() {
+                self.waiting.remove(&holder);
+            }
+            self.admitted.insert(first.turn);
+            first.wake.notify_one();
+        }
+    }
+
+    /// Ends the wait of a request. Returns whether it was admitted.
+    fn end_wait(&mut self, holder: &Holder, turn: u64) -> bool {
+        if let Some(waiting) = self.waiting.get_mut(holder) {
+            waiting.retain(|other| other.turn != turn);
+            if waiting.is_empty() {
+                self.waiting.remove(holder);
+            }
+        }
+        self.admitted.remove(&turn)
+    }
 }
 
 /// A permit for a request's bytes. The budget gets them back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     budget: Arc<Budget>,
+    holder: Holder,
     bytes: usize,
 }
 
 impl Budget {
     pub(crate) fn new(max_bytes: usize) -> Arc<Budget> {
+        let half = max_bytes / 2;
         Arc::new(Budget {
-            half: max_bytes / 2,
-            requests: Lock::default(),
-            freed: Condition::new(),
-            first: Lock::default(),
+            half,
+            requests: Lock::new(Requests::new(half)),
             unread: AtomicUsize::new(0),
             boxes: Lock::default(),
         })
@@ -63,32 +126,28 @@ impl Budget {
 
     /// Waits until there is room for a request of `bytes` bytes. Returns None once its client's connection is closed.
     pub(super) fn reserve(self: &Arc<Self>, bytes: usize, of: &Outbox) -> Option<Permit> {
-        // A single request always fits.
-        let fits = |requests: &Requests| requests.bytes == 0 || requests.bytes.saturating_add(bytes) <= self.half;
+        let holder = of.holder();
         let mut requests = self.requests.lock();
-        if requests.waiting > 0 || !fits(&requests) {
-            requests.waiting += 1;
-            drop(requests);
-            let first = self.first.lock();
-            requests = self.requests.lock();
-            while !fits(&requests) && !of.is_closed() {
-                requests = self.freed.wait(requests);
+        if !requests.waiting.is_empty() || !requests.shares.take(holder, bytes) {
+            let (turn, wake) = requests.enqueue(holder, bytes);
+            // Those that wait may all have their shares.
+            requests.admit();
+            while !requests.admitted.contains(&turn) && !of.is_closed() {
+                requests = wake.wait(requests);
             }
-            requests.waiting -= 1;
-            drop(first);
-            if of.is_closed() {
+            if !requests.end_wait(holder, turn) {
+                requests.admit();
                 return None;
             }
         }
-        requests.bytes += bytes;
-        Some(Permit { budget: Arc::clone(self), bytes })
+        Some(Permit { budget: Arc::clone(self), holder: holder.clone(), bytes })
     }
 
     /// Wakes the threads that wait, after a connection was closed, so that they look again.
     pub(super) fn nudge(&self) {
         // The lock is taken so that a thread that is about to wait notices.
-        let _requests = self.requests.lock();
-        self.freed.notify_all();
+        let requests = self.requests.lock();
+        requests.waiting.values().flatten().for_each(|waiting| waiting.wake.notify_one());
     }
 
     /// Adds bytes that a client is to read. Returns whether there are too many, so that some must be
@@ -102,19 +161,27 @@ impl Budget {
         self.unread.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Hangs up on the clients that leave most unread, until the rest is not too much.
+    /// Hangs up on the clients that leave most unread, until the rest is not too much: each time on the largest
+    /// connection of the holder that leaves most. Members are told apart by their connections.
     #[cold]
     pub(super) fn shed(&self) {
         let boxes = self.boxes.lock();
         let open = boxes.iter().filter_map(Weak::upgrade).filter(|outbox| !outbox.is_closed());
         let mut open: Vec<(usize, Arc<Outbox>)> = open.map(|outbox| (outbox.unread(), outbox)).collect();
         drop(boxes);
-        open.sort_unstable_by_key(|(bytes, _)| *bytes);
         // Closed outboxes are about to be freed, so they do not count.
         let mut held: usize = open.iter().map(|(bytes, _)| bytes).sum();
+        let mut sums = BTreeMap::<Holder, usize>::new();
+        for (bytes, outbox) in open.iter().filter(|(_, outbox)| *outbox.holder() != Holder::Trusted) {
+            *sums.entry(outbox.holder().clone()).or_default() += bytes;
+        }
         while held > self.half
-            && let Some((bytes, outbox)) = open.pop()
+            && let Some(most) = (0..open.len()).max_by_key(|&index| {
+                let (bytes, outbox) = &open[index];
+                (sums.get(outbox.holder()).copied().unwrap_or(*bytes), *bytes)
+            })
         {
+            let (bytes, outbox) = open.swap_remove(most);
             tracing::warn!(
                 bytes,
                 limit = self.half,
@@ -123,6 +190,9 @@ impl Budget {
             );
             outbox.hang_up();
             held -= bytes;
+            if let Some(sum) = sums.get_mut(outbox.holder()) {
+                *sum -= bytes;
+            }
         }
     }
 
@@ -142,10 +212,8 @@ impl Budget {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut requests = self.budget.requests.lock();
-        requests.bytes -= self.bytes;
-        if requests.waiting > 0 {
-            self.budget.freed.notify_all();
-        }
+        requests.shares.give_back(&self.holder, self.bytes);
+        requests.admit();
     }
 }
 
@@ -156,17 +224,65 @@ mod tests {
     use squall_fabric::Time;
 
     use super::*;
+    use crate::clients::wire::ToClient;
 
     impl Budget {
         /// Returns the bytes of requests, the number of requests that wait, and the unread bytes.
         pub(crate) fn held(&self) -> (usize, usize, usize) {
             let requests = self.requests.lock();
-            (requests.bytes, requests.waiting, self.unread.load(Ordering::Relaxed))
+            let waiting = requests.waiting.values().map(VecDeque::len).sum();
+            (requests.shares.total(), waiting, self.unread.load(Ordering::Relaxed))
         }
     }
 
     fn outbox(budget: &Arc<Budget>) -> Arc<Outbox> {
-        Arc::new(Outbox::new(usize::MAX, Time::ZERO, Arc::clone(budget)))
+        outbox_of(budget, Holder::Trusted)
+    }
+
+    fn outbox_of(budget: &Arc<Budget>, holder: Holder) -> Arc<Outbox> {
+        let outbox = Arc::new(Outbox::new(usize::MAX, Time::ZERO, holder, Arc::clone(budget)));
+        budget.enter(&outbox);
+        outbox
+    }
+
+    #[test]
+    fn one_client_with_many_connections_that_announce_and_do_not_send_holds_up_only_itself() {
+        let budget = Budget::new(2000);
+        let [greedy, web] = ["greedy", "web"].map(|name| outbox_of(&budget, Holder::Client(name.into())));
+        let mut held = Vec::new();
+        thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            for _ in 0..50 {
+                let (tell, budget, greedy) = (tell.clone(), &budget, &greedy);
+                scope.spawn(move || {
+                    budget.reserve(100, greedy).into_iter().for_each(|permit| tell.send(permit).unwrap())
+                });
+            }
+            while budget.held().0 + 100 * budget.held().1 < 5000 {
+                thread::yield_now();
+            }
+            held.extend(told.try_iter());
+            assert!(budget.held().0 <= 400, "{:?}", budget.held());
+            let of_web = budget.reserve(300, &web).expect("it fits, whoever waits before");
+            let of_member = budget.reserve(250, &outbox(&budget)).expect("members have room of their own");
+            drop((of_web, of_member));
+            // The end of a connection ends the waits of its requests alone.
+            greedy.close();
+        });
+        drop(held);
+        assert_eq!(budget.held().1, 0);
+    }
+
+    #[test]
+    fn the_client_that_leaves_most_unread_over_all_its_connections_is_hung_up_on() {
+        let budget = Budget::new(2000);
+        let web = outbox_of(&budget, Holder::Client("web".into()));
+        let answer = |bytes| ToClient::Told { number: 0, answer: Ok(vec![0; bytes]) };
+        web.push(answer(300));
+        let crowd: Vec<_> = (0..20).map(|_| outbox_of(&budget, Holder::Client("greedy".into()))).collect();
+        crowd.iter().for_each(|outbox| outbox.push(answer(36)));
+        assert!(!web.is_closed());
+        assert!(crowd.iter().any(|outbox| outbox.is_closed()));
     }
 
     #[test]

@@ -76,12 +76,15 @@ impl Clients {
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
+    use squall_fabric::{Time, share::Holder};
+
     use super::{super::budget::Budget, *};
 
     #[test]
     fn a_session_belongs_to_its_latest_connection() {
         let clients = Clients::default();
-        let [old, new] = [(); 2].map(|()| Arc::new(Outbox::new(1000, squall_fabric::Time::ZERO, Budget::new(1 << 20))));
+        let outbox = || Outbox::new(1000, Time::ZERO, Holder::Trusted, Budget::new(1 << 20));
+        let [old, new] = [(); 2].map(|()| Arc::new(outbox()));
         clients.attach(7, &old);
         clients.attach(7, &new);
         clients.detach(7, &old);

@@ -11,6 +11,7 @@ use std::{
 
 use squall_fabric::{
     Time,
+    share::Holder,
     sync::{Condition, Lock},
 };
 
@@ -24,6 +25,7 @@ pub(crate) struct Outbox {
     state: Lock<OutboxState>,
     changed: Condition,
     max_bytes: usize,
+    holder: Holder,
     budget: Arc<Budget>,
     stream: OnceLock<HangUp>,
     /// The number of queries that are not answered yet.
@@ -55,16 +57,22 @@ fn bytes(message: &ToClient) -> usize {
 }
 
 impl Outbox {
-    pub(crate) fn new(max_bytes: usize, now: Time, budget: Arc<Budget>) -> Outbox {
+    pub(crate) fn new(max_bytes: usize, now: Time, holder: Holder, budget: Arc<Budget>) -> Outbox {
         Outbox {
             state: Lock::default(),
             changed: Condition::new(),
             max_bytes,
+            holder,
             budget,
             stream: OnceLock::new(),
             asked: AtomicUsize::new(0),
             heard: AtomicU64::new(now.as_nanos()),
         }
+    }
+
+    /// The party for which the client's bytes count.
+    pub(super) fn holder(&self) -> &Holder {
+        &self.holder
     }
 
     /// Notes that the client said something.
@@ -185,7 +193,7 @@ mod tests {
     use super::*;
 
     fn outbox() -> Outbox {
-        Outbox::new(1000, Time::ZERO, Budget::new(1 << 20))
+        Outbox::new(1000, Time::ZERO, Holder::Trusted, Budget::new(1 << 20))
     }
 
     fn told(bytes: usize) -> ToClient {

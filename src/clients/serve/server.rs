@@ -13,7 +13,7 @@ use std::{
 };
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use squall_fabric::{NodeId, Time, sync::Lock};
+use squall_fabric::{NodeId, Time, share::Holder, sync::Lock};
 use squall_membership::{ShardId, View};
 use squall_services::ControlStream;
 
@@ -215,16 +215,16 @@ impl Server {
 
     /// Serves a client, on the thread of its stream, until that ends.
     pub(crate) fn serve(&self, stream: ControlStream) {
-        let outbox = self.outbox(Time::boot_clock());
+        let outbox = self.outbox(Time::boot_clock(), stream.access.holder().clone());
         if let Err(error) = connection::converse(self, stream, &outbox) {
             tracing::warn!(%error, "a client can't be served");
         }
     }
 
-    /// Makes the outbox of a client that comes now.
-    pub(crate) fn outbox(&self, now: Time) -> Arc<Outbox> {
+    /// Makes the outbox of a client that comes now. Its bytes count for `holder`.
+    pub(crate) fn outbox(&self, now: Time, holder: Holder) -> Arc<Outbox> {
         let unread = self.served.values().map(|(_, entry)| entry.options.unread_bytes).max().unwrap_or(0);
-        let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));
+        let outbox = Arc::new(Outbox::new(unread, now, holder, Arc::clone(&self.budget)));
         self.budget.enter(&outbox);
         outbox
     }

@@ -149,3 +149,34 @@ fn ports_that_can_not_be_opened_say_why() {
     let elsewhere = NetConfig { cluster: "another".into(), security: Security::Tls(ca.identity(1)), ..config(1, &[]) };
     assert!(open(&elsewhere).contains("not for cluster \"another\""));
 }
+
+#[test]
+fn one_client_with_many_streams_that_never_speak_locks_nobody_out() {
+    let ca = Ca::new();
+    let node = Node::open(&secured(1, &["127.0.0.1:0"], Some(&ca)), Plane::Tcp);
+    let streams = node.net.take_service(ServiceId::LOG);
+    let addresses = [node.address()];
+    let logs = ClientRights { logs: true, ..ClientRights::default() };
+    let client = |name: &str| Security::Tls(ca.identity_of(&Principal::Client(name.to_owned(), logs.clone())));
+    let (greedy, web) = (client("greedy"), client("web"));
+    let operator = Security::Tls(ca.identity_of(&Principal::Operator("alice".to_owned())));
+    let open = |security: &Security| {
+        let node = security.node().unwrap().0;
+        let opened = dial_service(&ServiceDial { service: ServiceId::LOG, ..dial(&addresses, node, security) });
+        opened.map(|stream| (stream, streams.recv_timeout(PATIENCE).unwrap()))
+    };
+    let mut held = Vec::new();
+    let refused = loop {
+        match open(&greedy) {
+            Ok(stream) => held.push(stream),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, DialError::Busy { .. }), "{refused}");
+    assert_eq!(held.len(), 144, "half of what is not for nodes and operators");
+    node.counts("a stream too many", |stats| stats.refused.over_share == 1);
+    let others = [&web, &operator, &security(Some(&ca), 9)].map(|security| open(security).unwrap());
+    drop(others);
+    held.truncate(10);
+    open(&greedy).unwrap();
+}

@@ -122,6 +122,17 @@ fn a_crowd_from_one_address_leaves_others_their_places() {
 }
 
 #[test]
+fn a_flood_of_strangers_keeps_out_no_network_from_which_members_came() {
+    let ca = Ca::new();
+    let mut town = Town::new(Some(&ca), |_| {});
+    // The member has dialed from the one address, the strangers come from another.
+    let crowd: Vec<Bare> = (0..400).map(|_| Bare::dial_from(&town.b, [127, 0, 0, 2])).collect();
+    town.b.counts("a flood", |stats| stats.refused.over_rate > 0);
+    town.is_undisturbed();
+    drop(crowd);
+}
+
+#[test]
 fn a_huge_length_is_refused_before_anything_follows() {
     let mut town = Town::new(None, |_| {});
     let mut bare = Bare::dial(&town.b);

@@ -13,6 +13,7 @@ use crate::{
     BreakReason, NodeId,
     control::{PendingPeer, and_more, mismatch},
     local_name::{LocalNameError, is_same_user},
+    share::Holder,
     shm::{
         doorbell::PeerBell,
         signals::OwnSignal,
@@ -92,7 +93,7 @@ impl Thread {
             match socket::accept(&self.listener) {
                 Ok(Some(socket)) if is_same_user(&socket) => {
                     // All are of this host, so that the oldest one has to go.
-                    if self.pending_peers.add((), socket, now, |()| ()).is_some() {
+                    if self.pending_peers.add((), socket, now, Holder::Trusted).is_some() {
                         self.refuse_connection("too many connections have not said which node they are of");
                     }
                 }
