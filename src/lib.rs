@@ -135,7 +135,7 @@ pub use replica::{
     view_change::ViewChange,
 };
 pub use squall_collectives as collectives;
-pub use squall_fabric::{NodeId, Time};
+pub use squall_fabric::{NodeId, Time, share::CallerNetwork};
 pub use squall_membership::{EndReason, Epoch, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View};
 #[doc(hidden)]
 pub use squall_ordered::Message;

@@ -34,7 +34,7 @@ start_replicas() {
     "$hosts" up $CLIENT --rate 200mbit
     for ((k = 1; k <= REPLICAS; k++)); do
         "$hosts" run "$k" "$bin/squall-redis" --id "$k" --config "$scratch/cluster.toml" --port 7001 \
-            --listen "10.77.0.$k" >"$scratch/replica$k.log" 2>&1 &
+            --listen "10.77.0.$k" --protected-mode no >"$scratch/replica$k.log" 2>&1 &
         replicas+=($!)
         # `hosts down` kills them, of which bash shall not speak.
         disown

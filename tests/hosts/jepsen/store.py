@@ -179,7 +179,7 @@ class Replica:
             self.number, "unshare", "--time", "--boottime", offset, "--monotonic", offset,
             "env", "RUST_LOG=info", *[f"{name}={value}" for name, value in environment.items()],
             binary("squall-redis"), "--id", self.number, "--config", self.cluster.directory / "cluster.toml",
-            "--port", FIRST_PORT, "--listen", f"10.77.0.{self.number}",
+            "--port", FIRST_PORT, "--listen", f"10.77.0.{self.number}", "--protected-mode", "no",
         )  # fmt: skip
         with open(self.log, "ab") as log:
             log.write(f"--- {self.cluster.now():.3f}: started\n".encode())

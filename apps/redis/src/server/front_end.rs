@@ -1,7 +1,7 @@
 //! A server that is no member of the group. As the group's client it follows its views, and survives its members.
 
 use std::{
-    future::{Pending, Ready, pending, ready},
+    future::{Ready, ready},
     pin::Pin,
     sync::{
         Arc,
@@ -15,10 +15,15 @@ use squall::{
     Consistency,
     client::{Call, Client, ClientError},
 };
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{
+    net::TcpListener,
+    time::{Sleep, sleep},
+};
 
 use super::{
-    ServerOptions, connected_client,
+    ServerOptions,
+    auth_delay::AuthTurn,
+    connected_client,
     connection::too_large,
     info::{self, Facts},
     local,
@@ -117,8 +122,7 @@ impl Replica for Backstage {
     type Look = Looking;
     type Watch = Watching;
     type Info = Ready<Reply>;
-    /// No request waits here.
-    type Timer = Pending<()>;
+    type Timer = Pin<Box<Sleep>>;
 
     fn now_ms(&self) -> u64 {
         now_ms()
@@ -132,8 +136,8 @@ impl Replica for Backstage {
         self.reception.since.elapsed()
     }
 
-    fn timer(&self, _: Duration) -> Pending<()> {
-        pending()
+    fn timer(&self, after: Duration) -> Pin<Box<Sleep>> {
+        Box::pin(sleep(after))
     }
 
     fn may_wait(&self) -> Result<(), Error> {
@@ -185,8 +189,12 @@ impl Replica for Backstage {
         self.reception.wants_password()
     }
 
-    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        self.reception.admits(user, password)
+    fn auth_turn(&self, client: &connected_client::ConnectedClient, failures: u32) -> AuthTurn {
+        self.reception.auth_turn(client, failures)
+    }
+
+    fn admits(&self, client: &connected_client::ConnectedClient, user: &[u8], password: &[u8]) -> bool {
+        self.reception.admits(client, user, password)
     }
 }
 

@@ -31,9 +31,22 @@ pub enum ListenError {
         .0.port()
     )]
     NotPermitted(SocketAddr),
+    /// An address off loopback, without a password.
+    #[error(
+        "listening on {0} is refused, for every process that reaches it could read and write: give a password \
+         (--password-file, or SQUALL_REDIS_PASSWORD), or --tls-ca-cert-file, so that clients need a certificate, or \
+         --protected-mode no if all who reach this address may"
+    )]
+    Unprotected(SocketAddr),
     /// Any other reason.
     #[error("listening on {0} failed: {1}")]
     Other(SocketAddr, io::Error),
+}
+
+/// Checks that not every process that reaches an address could use the store: that it is a loopback address, or that
+/// clients have to prove something (`is_protected`). Fails if not.
+pub fn check_protected(on: SocketAddr, is_protected: bool) -> Result<(), ListenError> {
+    if is_protected || on.ip().to_canonical().is_loopback() { Ok(()) } else { Err(ListenError::Unprotected(on)) }
 }
 
 /// Begins to listen, even if an earlier replica's connections are not quite over. At most `backlog` connections wait to
@@ -71,6 +84,21 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn who_listens_off_loopback_needs_a_password() {
+        for (address, is_loopback) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+        ] {
+            let address = address.parse().expect("it is an address");
+            assert_eq!(check_protected(address, false).is_ok(), is_loopback, "{address}");
+            assert!(check_protected(address, true).is_ok());
+        }
+    }
 
     #[test]
     fn as_many_connections_wait_as_were_asked_for() {

@@ -5,6 +5,7 @@
 //! server are answered by it, whether or not the group lives.
 
 mod auth;
+mod auth_delay;
 mod cancellation;
 mod client_filter;
 mod clients;
@@ -30,6 +31,7 @@ mod resp;
 mod session;
 mod settings;
 mod subscriptions;
+mod tls;
 mod transaction;
 mod view_changes;
 mod waits;
@@ -47,9 +49,10 @@ use tokio::net::TcpListener;
 pub use self::{
     auth::{Password, PasswordError},
     front_end::FrontEnd,
-    listen::{BACKLOG, ListenError, listen},
+    listen::{BACKLOG, ListenError, check_protected, listen},
     operations::ShutdownMode,
     subscriptions::Hub,
+    tls::{ClientTls, ClientTlsError},
 };
 use self::{reception::Reception, replica::OwnReplica};
 use crate::{Store, value::MAX_VALUE_BYTES};
@@ -103,6 +106,8 @@ pub struct ServerOptions {
     pub timeout_seconds: u64,
     /// The password that clients must give before any other request.
     pub password: Option<Password>,
+    /// The keys with which it talks TLS to its clients; None: it talks in the clear.
+    pub tls: Option<ClientTls>,
     /// The bytes in use beyond which writes that need memory are refused; 0 for no limit. They are known if the
     /// program's allocator is the [`CountingAllocator`](crate::allocator::CountingAllocator); if it is not, the memory
     /// that the system has given to the process counts.

@@ -8,11 +8,15 @@ use std::{
 };
 
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use super::{
     KEEP_ALIVE, ServerOptions,
     auth::Password,
+    auth_delay::{AuthDelays, AuthTurn},
     clients::Clients,
     connected_client::ConnectedClient,
     connection,
@@ -23,12 +27,16 @@ use super::{
     session::{Replica, Session, Write},
     settings::Settings,
     subscriptions::Hub,
+    tls::ClientTls,
     wake::{Bell, Bells},
 };
 use crate::keyspace::WaitEnd;
 
 /// The pause when the system gives no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The time for a client's TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The pause between two looks whether all clients have gone.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
@@ -50,6 +58,8 @@ pub(super) struct Reception {
     pub(super) listen: SocketAddr,
     pub(super) backlog: u16,
     password: Option<Password>,
+    auth_delays: Arc<AuthDelays>,
+    tls: Option<ClientTls>,
     pub(super) settings: Settings,
     pub(super) hub: Arc<Hub>,
     pub(super) since: Instant,
@@ -72,6 +82,8 @@ impl Reception {
             listen: options.listen,
             backlog: options.backlog,
             password: options.password,
+            auth_delays: Arc::default(),
+            tls: options.tls,
             settings: Settings::new(options.max_clients, options.timeout_seconds),
             hub,
             since,
@@ -112,7 +124,9 @@ impl Reception {
         if self.clients.count() >= self.settings.max_clients() {
             self.counts.rejected.fetch_add(1, Ordering::Relaxed);
             // Nothing was sent on this connection yet, so there is room. The client may be gone already.
-            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            if self.tls.is_none() {
+                let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            }
             return;
         }
         let guest = self.clients.enter(client);
@@ -126,7 +140,17 @@ impl Reception {
             let _ = sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE);
             let Reception { counts, budget, hub, operations, max_command_bytes, .. } = &*reception;
             let session = Session::new(back, &guest, hub, operations, *max_command_bytes);
-            if let Err(error) = connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await {
+            let served = match &reception.tls {
+                None => connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await,
+                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => {
+                        connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await
+                    }
+                    Ok(Err(error)) => Err(error),
+                    Err(late) => Err(late.into()),
+                },
+            };
+            if let Err(error) = served {
                 tracing::debug!(%error, %peer, "a connection broke");
             }
         });
@@ -169,7 +193,7 @@ impl Reception {
             }
         };
         // A client that does not read for longer is cut off by the end of the process.
-        let _ = tokio::time::timeout(limit, all_gone).await;
+        let _ = timeout(limit, all_gone).await;
     }
 
     /// Whether clients must give a password.
@@ -177,11 +201,17 @@ impl Reception {
         self.password.is_some()
     }
 
-    /// Whether a user and a password are right.
-    pub(super) fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+    /// The time at which a password of a client is looked at, which has given so many wrong ones.
+    pub(super) fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn {
+        self.auth_delays.turn(client.peer(), failures, Instant::now())
+    }
+
+    /// Whether a user and a password are right. If not, further attempts from the client's address have to wait.
+    pub(super) fn admits(&self, client: &ConnectedClient, user: &[u8], password: &[u8]) -> bool {
         let is_right = self.password.as_ref().is_none_or(|right| right.is(password));
         let admits = is_right && user == b"default";
         if !admits {
+            self.auth_delays.fail(client.peer(), Instant::now());
             let denied = self.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
             // Logged ever more rarely, since a client may try any number.
             if denied.is_power_of_two() {

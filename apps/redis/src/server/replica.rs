@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     GROUP, Server,
+    auth_delay::AuthTurn,
     connected_client::ConnectedClient,
     connection::too_large,
     info::{self, Facts, Membership},
@@ -130,8 +131,12 @@ impl Replica for OwnReplica {
         self.0.reception.wants_password()
     }
 
-    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        self.0.reception.admits(user, password)
+    fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn {
+        self.0.reception.auth_turn(client, failures)
+    }
+
+    fn admits(&self, client: &ConnectedClient, user: &[u8], password: &[u8]) -> bool {
+        self.0.reception.admits(client, user, password)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The arguments of the program.
 
 use std::{
+    ffi::OsString,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
@@ -9,7 +10,9 @@ use std::{
 
 use clap::Parser;
 use squall::config::{NameError, check_name};
-use squall_redis::server::{BACKLOG, Password, ServerOptions};
+use squall_redis::server::{
+    BACKLOG, ClientTls, ClientTlsError, ListenError, Password, PasswordError, ServerOptions, check_protected,
+};
 use squall_units::TimeUnit;
 
 /// The cluster's name where none is given.
@@ -78,7 +81,8 @@ copy ca.pem and its own node-N.pem and node-N.key to each machine's /etc/kv/keys
 
 Then `squall doctor --config /etc/kv/kv.toml --id N` says whether replica N can run on its machine, and
 `squall-redis --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for
-replicas, ports 7001 to 7003 are for clients, whose connections TLS does not protect.
+replicas, ports 7001 to 7003 are for clients. Their connections are protected by TLS with --tls-cert-file and
+--tls-key-file.
 
 Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on
 disk, a read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they
@@ -96,7 +100,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BASE", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
-    /// The address to listen on; any but a loopback address opens the store to others
+    /// The address to listen on; any but a loopback address opens the store to others, and needs a password
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
 
@@ -146,10 +150,6 @@ pub(crate) struct Args {
     /// Disconnect clients after so long without traffic in either direction; 0 for never; a number alone is in seconds
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = whole_seconds())]
     pub(crate) timeout: u64,
-
-    /// The password that clients must give (AUTH): the file's first line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["smoke", "soak"])]
-    pub(crate) password_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) limits: Limits,
@@ -222,12 +222,61 @@ pub(crate) struct FrontEndArgs {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = whole_seconds())]
     pub(crate) timeout: u64,
 
+    #[command(flatten)]
+    pub(crate) limits: Limits,
+}
+
+/// The environment variable with the password.
+pub(crate) const PASSWORD: &str = "SQUALL_REDIS_PASSWORD";
+
+/// The protection of a server from strangers.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Protection {
     /// The password that clients must give (AUTH): the file's first line
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
-    #[command(flatten)]
-    pub(crate) limits: Limits,
+    /// Talk TLS 1.3 to clients, with the certificate in this file (PEM; those between it and its CA follow it)
+    #[arg(long, value_name = "FILE", requires = "tls_key_file")]
+    pub(crate) tls_cert_file: Option<PathBuf>,
+
+    /// The certificate's key
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub(crate) tls_key_file: Option<PathBuf>,
+
+    /// Admit only clients that show a certificate of a CA in this file
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub(crate) tls_ca_cert_file: Option<PathBuf>,
+
+    /// Refuse to listen off loopback addresses if clients need neither a password nor a certificate
+    #[arg(long, value_enum, default_value_t = Switch::Yes)]
+    pub(crate) protected_mode: Switch,
+}
+
+/// A switch, in the words of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    /// On
+    Yes,
+    /// Off
+    No,
+}
+
+impl Switch {
+    fn is_on(self) -> bool {
+        self == Switch::Yes
+    }
+}
+
+/// The reason why a server is not protected as was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProtectionError {
+    #[error(transparent)]
+    Password(#[from] PasswordError),
+    #[error(transparent)]
+    Tls(#[from] ClientTlsError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 /// The options of a server that have Redis' names and meanings. CONFIG SET changes all but the backlog.
@@ -255,20 +304,34 @@ pub(crate) struct Limits {
     /// The most connections that wait to be accepted; the system may permit fewer (sysctl net.core.somaxconn)
     #[arg(long, value_name = "N", default_value_t = BACKLOG, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) tcp_backlog: u16,
+
+    #[command(flatten)]
+    pub(crate) protection: Protection,
 }
 
 impl Limits {
     /// The options with which another process of this program has the same limits.
-    pub(crate) fn options(&self) -> [String; 5] {
-        let Limits { maxmemory, slowlog_log_slower_than, slowlog_max_len, latency_monitor_threshold, tcp_backlog } =
-            self;
-        [
-            format!("--maxmemory={maxmemory}"),
-            format!("--slowlog-log-slower-than={slowlog_log_slower_than}"),
-            format!("--slowlog-max-len={slowlog_max_len}"),
-            format!("--latency-monitor-threshold={latency_monitor_threshold}"),
-            format!("--tcp-backlog={tcp_backlog}"),
-        ]
+    pub(crate) fn options(&self) -> Vec<OsString> {
+        let Limits {
+            maxmemory,
+            slowlog_log_slower_than,
+            slowlog_max_len,
+            latency_monitor_threshold,
+            tcp_backlog,
+            protection,
+        } = self;
+        let mut options = protection.options();
+        options.extend(
+            [
+                format!("--maxmemory={maxmemory}"),
+                format!("--slowlog-log-slower-than={slowlog_log_slower_than}"),
+                format!("--slowlog-max-len={slowlog_max_len}"),
+                format!("--latency-monitor-threshold={latency_monitor_threshold}"),
+                format!("--tcp-backlog={tcp_backlog}"),
+            ]
+            .map(OsString::from),
+        );
+        options
     }
 
     /// The options of a server that listens at an address.
@@ -276,7 +339,7 @@ impl Limits {
         &self,
         listen: SocketAddr,
         (max_clients, timeout_seconds): (usize, u64),
-        password: Option<Password>,
+        (password, tls): (Option<Password>, Option<ClientTls>),
     ) -> ServerOptions {
         ServerOptions {
             listen,
@@ -284,11 +347,53 @@ impl Limits {
             max_clients,
             timeout_seconds,
             password,
+            tls,
             max_memory: self.maxmemory,
             slower_than_us: self.slowlog_log_slower_than,
             slow_log_len: self.slowlog_max_len,
             latency_threshold_ms: self.latency_monitor_threshold,
         }
+    }
+}
+
+impl Protection {
+    /// The options with which another process of this program has the same.
+    fn options(&self) -> Vec<OsString> {
+        let Protection { password_file, tls_cert_file, tls_key_file, tls_ca_cert_file, protected_mode } = self;
+        let files = [
+            ("--password-file", password_file),
+            ("--tls-cert-file", tls_cert_file),
+            ("--tls-key-file", tls_key_file),
+            ("--tls-ca-cert-file", tls_ca_cert_file),
+        ];
+        let files = files.into_iter().filter_map(|(option, file)| Some([option.into(), file.as_ref()?.into()]));
+        let mode = if protected_mode.is_on() { "--protected-mode=yes" } else { "--protected-mode=no" };
+        files.flatten().chain([mode.into()]).collect()
+    }
+
+    /// Reads the password and the keys, and checks that strangers could not use the store at this address. The password
+    /// is in a file, or in the environment, for processes in a container: a command line can be read by all users of a
+    /// host.
+    pub(crate) fn load(&self, listen: SocketAddr) -> Result<(Option<Password>, Option<ClientTls>), ProtectionError> {
+        let password = match &self.password_file {
+            Some(file) => Some(Password::load(file)?),
+            None => {
+                let said = std::env::var_os(PASSWORD);
+                said.map(|password| Password::new(password.as_encoded_bytes(), PASSWORD)).transpose()?
+            }
+        };
+        let tls = match (&self.tls_cert_file, &self.tls_key_file) {
+            (Some(certificate), Some(key)) => {
+                Some(ClientTls::load(certificate, key, self.tls_ca_cert_file.as_deref())?)
+            }
+            _ => None,
+        };
+        let proves = password.is_some() || tls.as_ref().is_some_and(ClientTls::asks_certificates);
+        check_protected(listen, proves || !self.protected_mode.is_on())?;
+        if !proves && !listen.ip().to_canonical().is_loopback() {
+            tracing::warn!(address = %listen, "there is no password: every process that reaches this address can read and write");
+        }
+        Ok((password, tls))
     }
 }
 

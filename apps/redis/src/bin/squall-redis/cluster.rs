@@ -21,9 +21,9 @@ use tokio::{
 };
 
 use crate::{
-    args::{Args, Fabric, NoPort},
+    args::{Args, Fabric, NoPort, PASSWORD, ProtectionError},
     network::{ClusterNetwork, NetworkError, write_new},
-    replica::{PASSWORD, READY, stop_asked},
+    replica::{READY, stop_asked},
 };
 
 /// The time that a replica may take to stop before it is killed.
@@ -40,6 +40,8 @@ pub(crate) enum ClusterError {
     NoPort(#[from] NoPort),
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
     #[error(transparent)]
     Network(#[from] NetworkError),
     #[error("the directory {} could not be used: {error}", directory.display())]
@@ -128,6 +130,7 @@ impl Cluster {
         for id in args.members() {
             let address = args.address(id)?;
             // Checked here, before the other replicas are started in vain: a replica would fail in the same way.
+            args.limits.protection.load(address)?;
             drop(listen(address, args.limits.tcp_backlog)?);
             places.push((id, address));
         }
@@ -328,9 +331,6 @@ fn spawn(
     command.args(network.options(cluster, id));
     if args.fabric == Fabric::Shm {
         command.args(["--replicas", &args.replicas.to_string()]);
-    }
-    if let Some(file) = &args.password_file {
-        command.arg("--password-file").arg(file);
     }
     if args.smoke {
         command.env_remove(PASSWORD);

@@ -13,10 +13,7 @@ use squall_redis::{
 };
 use tokio::net::TcpListener;
 
-use crate::{
-    args::FrontEndArgs,
-    replica::{password, stop_asked},
-};
+use crate::{args::FrontEndArgs, replica::stop_asked};
 
 /// The time for which a request is retried while no replica can answer it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,6 +24,7 @@ const MAX_WAITING: usize = 1 << 18;
 /// Runs a front end until this process is asked to stop. Every failure is a sentence.
 pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     let stop = stop_asked(false).map_err(|error| error.to_string())?;
+    let protection = args.limits.protection.load(args.listen).map_err(|error| error.to_string())?;
     let (mut cluster, max_command_bytes, others) = match (&args.config, args.id) {
         (Some(file), Some(id)) => {
             let config = Config::load_as(file, id).map_err(|error| error.to_string())?;
@@ -41,14 +39,10 @@ pub(crate) async fn run(args: &FrontEndArgs) -> Result<(), String> {
     cluster.timeout = PATIENCE;
     cluster.max_waiting = MAX_WAITING;
     let client = Client::<Store>::connect(&cluster, GROUP).map_err(|error| error.to_string())?;
-    let password = password(args.password_file.as_deref()).map_err(|error| error.to_string())?;
-    if !args.listen.ip().is_loopback() && password.is_none() {
-        tracing::warn!(address = %args.listen, "there is no password: every process that reaches this address can read and write");
-    }
     let listener = listen(args.listen, args.limits.tcp_backlog).map_err(|error| error.to_string())?;
     let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
     let listener = listener.map_err(|error| error.to_string())?;
-    let options = args.limits.server(args.listen, (args.max_clients, args.timeout), password);
+    let options = args.limits.server(args.listen, (args.max_clients, args.timeout), protection);
     let front_end = FrontEnd::new(client, options, max_command_bytes, others);
     say(format_args!("the front end serves redis-cli -p {}; Ctrl-C stops it", args.listen.port()));
     tokio::select! {

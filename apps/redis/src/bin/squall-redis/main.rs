@@ -46,6 +46,14 @@ fn run(args: Args) -> Result<(), CommandError> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::Failed(format!("the system gave no event loop: {error}")))?;
+    let protection = &args.limits.protection;
+    if (args.smoke || args.soak.is_some()) && (protection.password_file.is_some() || protection.tls_cert_file.is_some())
+    {
+        return Err(CommandError::usage(
+            "--smoke and --soak have clients that give no password and talk no TLS: leave --password-file and \
+             --tls-cert-file out",
+        ));
+    }
     if args.tls && args.fabric == Fabric::Shm {
         return Err(CommandError::usage("--tls protects what goes over a network: give --fabric tcp or verbs too"));
     }
@@ -82,9 +90,28 @@ fn has_files(directory: &Path) -> bool {
 mod tests {
     use std::path::Path;
 
+    use clap::Parser;
     use squall_command::{check::problems, command_of};
 
     use super::*;
+
+    #[test]
+    fn off_loopback_a_password_is_asked_for_unless_told_otherwise() {
+        let load = |options: &[&str], listen: &str| {
+            let args = Args::try_parse_from([&["squall-redis"], options].concat()).expect("they make sense");
+            args.limits.protection.load(listen.parse().expect("it is an address")).map_err(|error| error.to_string())
+        };
+        assert!(load(&[], "127.0.0.1:7001").is_ok());
+        let refused = load(&[], "0.0.0.0:7001").unwrap_err();
+        assert!(refused.contains("--password-file") && refused.contains("--protected-mode no"), "{refused}");
+        assert!(load(&["--protected-mode", "no"], "0.0.0.0:7001").is_ok());
+        let directory = squall_command::TemporaryDirectory::new("password").expect("a directory can be made");
+        let file = directory.path().join("password");
+        std::fs::write(&file, "secret\n").expect("there is room");
+        let file = file.to_str().expect("a readable path");
+        assert!(load(&["--password-file", file], "[2001:db8::1]:7001").is_ok_and(|(password, _)| password.is_some()));
+        assert!(Args::try_parse_from(["squall-redis", "--tls-cert-file", file]).is_err(), "it has no key");
+    }
 
     #[test]
     fn the_help_the_book_and_the_messages_name_what_there_is() {

@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Read, Write},
-    path::Path,
     sync::Arc,
     thread,
     time::Duration,
@@ -11,9 +10,7 @@ use std::{
 use squall::{Config, ConfigError, Mode, Node, NodeId, StartError, config::GroupBuilder};
 use squall_redis::{
     Store,
-    server::{
-        BULK_RESERVE, GROUP, Hub, ListenError, Password, PasswordError, Server, ShutdownMode, listen, serve_options,
-    },
+    server::{BULK_RESERVE, GROUP, Hub, ListenError, Server, ShutdownMode, listen, serve_options},
 };
 use tokio::{
     net::TcpListener,
@@ -21,16 +18,13 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::args::{Args, CLUSTER, NoPort};
+use crate::args::{Args, CLUSTER, NoPort, ProtectionError};
 
 /// The time that a replica that is stopped may take to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The bytes of the log before the newest state on disk that are kept. A replica that lacks more gets the state.
 const RETAIN_BYTES: usize = 1 << 30;
-
-/// The environment variable with the password.
-pub(crate) const PASSWORD: &str = "SQUALL_REDIS_PASSWORD";
 
 /// The reason why a replica could not run.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +40,7 @@ pub(crate) enum ReplicaError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
-    Password(#[from] PasswordError),
+    Protection(#[from] ProtectionError),
     #[error("replica {id} did not start: {error}")]
     Start { id: u32, error: StartError },
     #[error("replica {id} failed: {error}")]
@@ -63,10 +57,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         return Err(ReplicaError::Unordered);
     }
     let address = args.address(id)?;
-    let password = password(args.password_file.as_deref())?;
-    if !address.ip().is_loopback() && password.is_none() {
-        tracing::warn!(%address, "there is no password: every process that reaches this address can read and write");
-    }
+    let protection = args.limits.protection.load(address)?;
     // Before the group is formed, so that a port in use is reported at once. Clients that come early wait.
     let listener = listen(address, args.limits.tcp_backlog)?;
     listener.set_nonblocking(true).map_err(io)?;
@@ -83,7 +74,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         started = starting => started.map_err(|error| io(error.into()))?.map_err(|error| ReplicaError::Start { id, error })?,
         () = &mut stop => return Ok(()),
     };
-    let options = args.limits.server(address, (args.max_clients, args.timeout), password);
+    let options = args.limits.server(address, (args.max_clients, args.timeout), protection);
     let server = Arc::new(Server::new(node, group, config, hub, options));
     tokio::spawn(reload_on_hangup(Arc::clone(&server), hangup));
     // Clients are answered from now on. While the replica lacks the group's data, the answer is that it is joining.
@@ -120,15 +111,6 @@ async fn reload_on_hangup(server: Arc<Server>, mut hangup: Signal) {
             tracing::warn!(%error, "the keys were not read again");
         }
     }
-}
-
-/// Reads the password. The environment is for processes in a container; a command line can be read by all users of a
-/// host.
-pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, PasswordError> {
-    if let Some(file) = file {
-        return Password::load(file).map(Some);
-    }
-    std::env::var_os(PASSWORD).map(|password| Password::new(password.as_encoded_bytes(), PASSWORD)).transpose()
 }
 
 fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {

@@ -258,6 +258,8 @@ impl<R: Replica> Connection<'_, R> {
             self.client.touch();
             moved = true;
         }
+        // Sealed bytes may be left that the stream has taken.
+        let _ = Pin::new(&mut *stream).poll_flush(context)?;
         self.sent = 0;
         self.out.clear();
         if self.out.capacity() > KEPT_OUT_BYTES {

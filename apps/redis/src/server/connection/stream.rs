@@ -11,6 +11,8 @@ use tokio::{
     net::TcpStream,
 };
 
+use crate::server::tls::TlsStream;
+
 /// The pause between two looks whether a client has gone that is not read from.
 pub(super) const HANGUP_PERIOD: Duration = Duration::from_millis(500);
 
@@ -18,6 +20,12 @@ pub(super) const HANGUP_PERIOD: Duration = Duration::from_millis(500);
 pub(in crate::server) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Whether the client has ended its side, as far as the system knows: bytes before the end may not have been read.
     fn has_ended(&self) -> bool;
+}
+
+impl ClientStream for TlsStream {
+    fn has_ended(&self) -> bool {
+        self.tcp().has_ended()
+    }
 }
 
 impl ClientStream for TcpStream {

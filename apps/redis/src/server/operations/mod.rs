@@ -58,6 +58,7 @@ impl Default for Operations {
             max_clients: 1,
             timeout_seconds: 0,
             password: None,
+            tls: None,
             max_memory: 0,
             slower_than_us: -1,
             slow_log_len: 10,

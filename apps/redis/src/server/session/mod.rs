@@ -13,6 +13,7 @@
 
 mod admission;
 mod answered;
+mod authentication;
 mod look;
 mod measure;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use self::{answered::AnsweredBatch, measure::PendingAnswers, waiting::Wait};
+use self::{answered::AnsweredBatch, authentication::Authentication, measure::PendingAnswers, waiting::Wait};
 pub(super) use self::{
     look::Look,
     replica::{Replica, ServerReport, Write},
@@ -94,6 +95,7 @@ pub(super) struct Session<R: Replica> {
     protocol: Protocol,
     /// Whether the client has given the password, or need not.
     is_trusted: bool,
+    authentication: Authentication<R>,
     owed: VecDeque<Owed<R>>,
     /// The bytes of the owed answers that are known, and of the lines of transactions under way.
     owed_bytes: usize,
@@ -162,6 +164,7 @@ impl<R: Replica> Session<R> {
     ) -> Self {
         Session {
             is_trusted: !replica.wants_password(),
+            authentication: Authentication::default(),
             replica,
             operations: Arc::clone(operations),
             client: Arc::clone(client),
@@ -276,6 +279,11 @@ impl<R: Replica> Session<R> {
         let is_queued = self.is_queued(spec);
         if !is_queued && !self.may_take(spec, context) {
             return Taken::NotYet;
+        }
+        match self.poll_turn(spec, &words, context) {
+            Poll::Ready(true) => {}
+            Poll::Ready(false) => return Taken::Yes,
+            Poll::Pending => return Taken::NotYet,
         }
         // From here on it is certain to be taken, so this is done once for each request.
         self.begin(spec, request, &words);

@@ -7,7 +7,7 @@ use crate::{
     Error, Reply,
     command::Spec,
     message::{AnsweredBy, StoreCommand, WatchedKey},
-    server::connected_client::ConnectedClient,
+    server::{auth_delay::AuthTurn, connected_client::ConnectedClient},
 };
 
 /// The replica of a session. Failures are answers to the client.
@@ -84,8 +84,11 @@ pub(in crate::server) trait Replica {
     /// Whether clients must give a password.
     fn wants_password(&self) -> bool;
 
+    /// The time at which a password of a client is looked at. The client has given so many wrong ones.
+    fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn;
+
     /// Whether a user and a password are right.
-    fn admits(&self, user: &[u8], password: &[u8]) -> bool;
+    fn admits(&self, client: &ConnectedClient, user: &[u8], password: &[u8]) -> bool;
 }
 
 /// A command on its way.

@@ -49,8 +49,6 @@ fn report(spec: &Spec, words: &[&[u8]]) -> Option<ServerReport> {
     }
 }
 
-const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password pair or user is disabled.");
-
 impl<R: Replica> Session<R> {
     /// Queues a request in the open transaction.
     pub(super) fn queue(&mut self, spec: &'static Spec, request: &mut Vec<u8>) {
@@ -162,26 +160,6 @@ impl<R: Replica> Session<R> {
             return Err(Error::fixed("ERR timeout is negative"));
         }
         Ok(Reply::count(self.replica.others()))
-    }
-
-    fn auth(&mut self, words: &[&[u8]]) -> Result<(), Error> {
-        match words {
-            [_, _] if !self.replica.wants_password() => Err(Error::fixed(
-                "ERR AUTH <password> called without any password configured for the default user. \
-                 Are you sure your configuration is correct?",
-            )),
-            [_, password] => self.admit(b"default", password),
-            [_, user, password] => self.admit(user, password),
-            _ => Err(Error::SYNTAX),
-        }
-    }
-
-    fn admit(&mut self, user: &[u8], password: &[u8]) -> Result<(), Error> {
-        if !self.replica.admits(user, password) {
-            return Err(WRONG_PASSWORD);
-        }
-        self.is_trusted = true;
-        Ok(())
     }
 
     fn hello(&mut self, words: &[&[u8]]) -> Result<Reply, Error> {

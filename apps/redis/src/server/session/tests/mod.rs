@@ -1,7 +1,12 @@
 mod puppet;
 mod waiting;
 
-use std::{cell::RefCell, rc::Rc, task::Waker};
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -259,6 +264,9 @@ fn a_stranger_must_say_the_password_first() {
     assert_eq!(bench.ask(&["get a", "incr a", "ping", "subscribe c"]), [needed; 4]);
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
     assert_eq!(bench.ask(&["auth x"]), [wrong]);
+    assert_eq!(bench.take("auth other secret"), Taken::NotYet, "it waits before it is looked at");
+    assert_eq!(bench.ask(&["get a"]), [needed], "no other request waits");
+    bench.puppet.0.borrow_mut().passed = Duration::from_secs(1);
     assert_eq!(bench.ask(&["auth other secret"]), [wrong]);
     assert!(bench.ask(&["hello 3"])[0].starts_with("-NOAUTH HELLO must be called"));
     assert_eq!(bench.ask(&["hello 3 auth default x"]), [wrong]);
@@ -269,6 +277,30 @@ fn a_stranger_must_say_the_password_first() {
     assert_eq!(bench.ask(&["reset"]), ["RESET"]);
     assert!(!bench.session.is_trusted());
     assert_eq!(bench.ask(&["auth secret"]), ["OK"]);
+}
+
+#[test]
+fn a_guesser_waits_ever_longer_on_any_connection_and_few_wait_at_a_time() {
+    let strings = || Strings { room: 10, password: Some("secret"), ..Strings::default() };
+    let mut guesser = bench(strings());
+    let delays = Arc::clone(&guesser.puppet.0.borrow().auth_delays);
+    let from = guesser.session.client.peer();
+    (0..5).for_each(|_| delays.fail(from, Instant::now()));
+    let connect = || bench(Strings { auth_delays: Arc::clone(&delays), ..strings() });
+    let mut crowd: Vec<_> = (0..32).map(|_| connect()).collect();
+    for bench in &mut crowd {
+        assert_eq!(bench.take("hello 2 auth default secret"), Taken::NotYet);
+    }
+    assert!(guesser.ask(&["auth x"])[0].starts_with("-ERR too many wrong passwords came from this address"));
+    assert!(guesser.session.is_closing());
+    let last = crowd.last_mut().expect("there are some");
+    last.puppet.0.borrow_mut().passed = Duration::from_secs(4);
+    assert!(last.ask(&["hello 2 auth default secret"])[0].contains("proto"));
+    drop(crowd);
+    let mut patient = connect();
+    assert_eq!(patient.take("auth secret"), Taken::NotYet, "there is room again");
+    patient.puppet.0.borrow_mut().passed = Duration::from_secs(4);
+    assert_eq!(patient.ask(&["auth secret"]), ["OK"]);
 }
 
 #[test]

@@ -1,11 +1,20 @@
 //! A replica that does what the test says.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use super::{super::*, context};
 use crate::{
     message::WatchedKey,
-    server::{clients::Clients, describe},
+    server::{
+        auth_delay::{AuthDelays, AuthTurn},
+        clients::Clients,
+        describe,
+    },
 };
 
 /// A replica whose commands are delivered, and whose looks are answered, when the test says so. Its answer to a write
@@ -30,6 +39,7 @@ pub(in crate::server::session) struct Strings {
     /// The length of the answers to reads, in bytes; `None` for a number.
     pub(in crate::server::session) answer_bytes: usize,
     pub(in crate::server::session) password: Option<&'static str>,
+    pub(in crate::server::session) auth_delays: Arc<AuthDelays>,
     pub(in crate::server::session) is_durable: bool,
     pub(in crate::server::session) holds_watches: bool,
     /// The time that has passed for timers.
@@ -184,7 +194,10 @@ impl Replica for Puppet {
     fn wants_password(&self) -> bool {
         self.0.borrow().password.is_some()
     }
-    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+    fn auth_turn(&self, client: &ConnectedClient, failures: u32) -> AuthTurn {
+        self.0.borrow().auth_delays.turn(client.peer(), failures, Instant::now())
+    }
+    fn admits(&self, _: &ConnectedClient, user: &[u8], password: &[u8]) -> bool {
         user == b"default" && self.0.borrow().password.is_none_or(|right| right.as_bytes() == password)
     }
 }
