@@ -1,6 +1,9 @@
 //! Bounds the lines that peers and strangers can cause in the log.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 /// The number of lines that are logged in a spell at most.
 const LINES: u32 = 10;
@@ -33,6 +36,34 @@ impl LogLimit {
     }
 }
 
+/// The time after which the same is logged again of the same party.
+const AGAIN: Duration = Duration::from_mins(10);
+
+/// The number of parties of which the last line is remembered.
+const MAX_PARTIES: usize = 1024;
+
+/// A limit of the lines that tell the same of the same party: one, until it changes.
+pub(crate) struct LogChanges<K>(BTreeMap<K, (String, Instant)>);
+
+impl<K: Ord> LogChanges<K> {
+    pub(crate) fn new() -> LogChanges<K> {
+        LogChanges(BTreeMap::new())
+    }
+
+    /// Whether `text` was not logged of this party just before. If so, it counts as logged.
+    pub(crate) fn is_news(&mut self, party: K, text: &str, now: Instant) -> bool {
+        let is_known = |(last, at): &(String, Instant)| last == text && now.saturating_duration_since(*at) < AGAIN;
+        if self.0.get(&party).is_some_and(is_known) {
+            return false;
+        }
+        if self.0.len() >= MAX_PARTIES && !self.0.contains_key(&party) {
+            self.0.clear();
+        }
+        self.0.insert(party, (text.to_owned(), now));
+        true
+    }
+}
+
 /// The addition to a line that tells of suppressed ones.
 pub(crate) fn and_more(suppressed: u64) -> String {
     if suppressed == 0 { String::new() } else { format!(" (and {suppressed} more before it)") }
@@ -41,6 +72,18 @@ pub(crate) fn and_more(suppressed: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_of_the_same_party_is_told_once_until_it_changes() {
+        let (mut changes, start) = (LogChanges::new(), Instant::now());
+        let told = (0..1000).filter(|try_| changes.is_news(1, "another CA", start + *try_ * AGAIN / 2000)).count();
+        assert_eq!(told, 1);
+        assert!(changes.is_news(2, "another CA", start));
+        assert!(changes.is_news(1, "it left", start) && changes.is_news(1, "another CA", start));
+        assert!(changes.is_news(1, "another CA", start + AGAIN));
+        (0..10_000).for_each(|party| assert!(changes.is_news(party, "a flood", start)));
+        assert!(changes.0.len() <= MAX_PARTIES);
+    }
 
     #[test]
     fn lines_beyond_the_limit_are_counted_and_told_later() {

@@ -13,7 +13,7 @@ mod refusals;
 mod watched;
 
 pub(crate) use channel::{CommandReceiver, Commands, EventSender, Events, Untaken, commands, events};
-pub(crate) use log_limit::{LogLimit, and_more};
+pub(crate) use log_limit::{LogChanges, LogLimit, and_more};
 pub(crate) use pairing::{Counterpart, LinkId, MAX_OFFERS, Medium, Pairing, PairingEffect, PairingMessage};
 pub(crate) use pending_peers::{PendingPeer, PendingPeers};
 use refusals::Refusals;

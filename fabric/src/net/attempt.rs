@@ -100,7 +100,10 @@ impl Thread {
     }
 
     fn dial_problem(&mut self, peer: NodeId, address: SocketAddr, text: &str) {
-        if let Some(more) = self.log.permits(Instant::now()) {
+        let now = Instant::now();
+        if self.dials_logged.is_news((peer, address), text, now)
+            && let Some(more) = self.log.permits(now)
+        {
             tracing::warn!(%peer, %address, "dialing did not succeed: {text}{}", and_more(more));
         }
     }
@@ -177,7 +180,9 @@ impl Thread {
     fn refused(&mut self, id: u64, sentence: String) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let now = Instant::now();
-        if let Some(more) = self.log.permits(now) {
+        if self.dials_logged.is_news((attempt.peer, attempt.address), &sentence, now)
+            && let Some(more) = self.log.permits(now)
+        {
             tracing::warn!("{sentence}{}", and_more(more));
         }
         match attempt.goal {

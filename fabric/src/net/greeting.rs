@@ -27,7 +27,7 @@ use crate::{
     NodeId,
     control::{self, LinkId, and_more, mismatch},
     random,
-    share::Holder,
+    share::{CallerNetwork, Holder},
 };
 
 /// The time after which the system is asked again when it has refused to accept.
@@ -50,7 +50,9 @@ fn refusal_kind(error: &ChannelError) -> RefusalKind {
     match error {
         ChannelError::End | ChannelError::System(_) => RefusalKind::Left,
         ChannelError::Pipe(PipeError::Malformed(_)) => RefusalKind::Malformed,
-        ChannelError::Pipe(PipeError::Tls(TlsError::PeerCertificate(_))) => RefusalKind::Certificate,
+        ChannelError::Pipe(PipeError::Tls(TlsError::PeerCertificate(_) | TlsError::UnknownCa)) => {
+            RefusalKind::Certificate
+        }
         ChannelError::Pipe(PipeError::Tls(_)) => RefusalKind::Tls,
     }
 }
@@ -131,10 +133,14 @@ impl Thread {
         self.refuse_last(last);
     }
 
-    /// Counts and logs a connection that was closed.
+    /// Counts a connection that was closed, and logs it, unless the last one of its network was closed for the same
+    /// reason.
     pub(super) fn refuse_connection(&mut self, from: SocketAddr, kind: RefusalKind, why: &str) {
         self.counters.refuse(kind);
-        if let Some(more) = self.log.permits(Instant::now()) {
+        let now = Instant::now();
+        if self.refusals_logged.is_news((CallerNetwork::of(from.ip()), kind), why, now)
+            && let Some(more) = self.log.permits(now)
+        {
             tracing::warn!(%from, "a connection was refused: {why}{}", and_more(more));
         }
     }

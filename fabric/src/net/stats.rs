@@ -9,7 +9,7 @@ use super::{
 use crate::sync::Lock;
 
 /// The reason for which a connection was refused before it was known to be a node's, or a node's request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RefusalKind {
     TooMany,
     TooSlow,

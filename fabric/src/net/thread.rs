@@ -25,12 +25,13 @@ use super::{
     places::StreamPlaces,
     plane::{Event, Plane},
     service::{ServiceId, ServiceStream},
-    stats::Counters,
+    stats::{Counters, RefusalKind},
     wire::LinkFrame,
 };
 use crate::{
     EndpointId, NodeId,
-    control::{CommandReceiver, EventSender, LinkId, LogLimit, Pairing, PendingPeers, Untaken, Watched},
+    control::{CommandReceiver, EventSender, LinkId, LogChanges, LogLimit, Pairing, PendingPeers, Untaken, Watched},
+    share::CallerNetwork,
 };
 
 /// The time for which peers that do not read hold up the end.
@@ -68,6 +69,8 @@ pub(super) struct Thread {
     /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
     pub(super) log: LogLimit,
+    pub(super) refusals_logged: LogChanges<(CallerNetwork, RefusalKind)>,
+    pub(super) dials_logged: LogChanges<(NodeId, SocketAddr)>,
     pub(super) pending_peers: PendingPeers<SocketAddr, Greeted>,
     pub(super) known_networks: KnownNetworks,
     pub(super) handshake_rate: HandshakeRate,
@@ -115,6 +118,8 @@ impl Thread {
             listeners,
             accept_again: None,
             log: LogLimit::new(LOG_SPELL),
+            refusals_logged: LogChanges::new(),
+            dials_logged: LogChanges::new(),
             known_networks,
             handshake_rate: HandshakeRate::new(now),
             places: Arc::default(),

@@ -36,6 +36,11 @@ pub(crate) enum TlsError {
     /// A peer whose certificate is good does not accept this node's.
     #[error("it refuses this node's certificate: {0}; {ONE_CA}")]
     OwnCertificate(String),
+    /// A peer, whose own certificate was not seen, does not know the CA of this node's.
+    #[error(
+        "it does not know the CA of this node's certificate: the peer's is signed by another cluster's CA; {ONE_CA}"
+    )]
+    UnknownCa,
     /// The bytes violate the protocol.
     #[error("{0}")]
     Protocol(String),
@@ -183,6 +188,10 @@ pub(super) fn explain(error: &Error, authenticated: bool) -> TlsError {
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => TlsError::PeerCertificate(error.to_string()),
+        // Its issuer may have the same name and another key.
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            TlsError::PeerCertificate(format!("it is signed by another cluster's CA; {ONE_CA}"))
+        }
         Error::InvalidCertificate(_) => TlsError::PeerCertificate(format!("{error}; {ONE_CA}")),
         Error::NoCertificatesPresented => TlsError::PeerCertificate("it showed none".into()),
         Error::AlertReceived(
@@ -196,7 +205,11 @@ pub(super) fn explain(error: &Error, authenticated: bool) -> TlsError {
             | Alert::AccessDenied
             // It was signed by a CA of the same name, with another key.
             | Alert::DecryptError),
-        ) if authenticated => TlsError::OwnCertificate(format!("{alert:?}")),
+        ) if authenticated => TlsError::OwnCertificate(match alert {
+            Alert::UnknownCA | Alert::DecryptError => "it is signed by another cluster's CA".to_owned(),
+            alert => format!("{alert:?}"),
+        }),
+        Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError) => TlsError::UnknownCa,
         _ => TlsError::Protocol(error.to_string()),
     }
 }

@@ -124,7 +124,12 @@ impl ServerCertVerifier for Verifier {
             let (principal, label) = Principal::parse_name(name)?;
             (label == self.label && wanted.accepts(&principal)).then(|| ServerName::try_from(name).ok())?
         });
-        let own_name = own_name.filter(|_| owner(&certificate).is_some()).ok_or(CertificateError::NotValidForName)?;
+        let owner = owner(&certificate);
+        if owner.as_ref().is_some_and(|(_, label)| *label != self.label) {
+            // It would be of no use even if it was signed by a CA of the same name.
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let own_name = own_name.filter(|_| owner.is_some()).ok_or(CertificateError::NotValidForName)?;
         self.check_revoked(end_entity)?;
         self.servers.verify_server_cert(end_entity, intermediates, &own_name, ocsp_response, now)
     }
