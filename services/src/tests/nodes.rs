@@ -40,7 +40,7 @@ pub(super) enum Way {
 pub(super) const WAYS: &[Way] = &[Way::Host, Way::Port, Way::Tls];
 
 /// Returns the protection of a node's port; None without a port.
-fn security(way: Way, cluster: &str, id: u32) -> Option<Security> {
+pub(super) fn security(way: Way, cluster: &str, id: u32) -> Option<Security> {
     match way {
         Way::Host => None,
         Way::Port => Some(Security::LoopbackOnly),

@@ -13,8 +13,9 @@ use std::{
 };
 
 use crossbeam::channel::unbounded;
+use squall_fabric::net::{ServiceDial, dial_service};
 
-use super::*;
+use super::{nodes::security, *};
 
 /// Returns a handler that reads to the end, and then sends the bytes back, followed by the caller's id.
 fn echo() -> Handler {
@@ -165,6 +166,30 @@ fn streams_of_a_service_are_limited() {
             thread::yield_now();
         }
     }
+}
+
+#[test]
+fn callers_of_the_port_that_never_say_hello_lock_out_no_other() {
+    let cluster = fresh_cluster();
+    let node = Node::start(Way::Tls, &cluster, 1, vec![(Service::Log, echo()), (Service::State, echo())]);
+    let security = security(Way::Tls, &cluster, 8).expect("it has keys");
+    let mute = || {
+        let to = ServiceDial {
+            addresses: &node.contact.addresses,
+            peer: node.contact.node,
+            cluster: &cluster,
+            node: NodeId(8),
+            security: &security,
+            service: Service::Log.id(),
+            connect_timeout: PATIENCE,
+            timeout: PATIENCE,
+        };
+        dial_service(&to).unwrap()
+    };
+    // More than a server hears before they have named a service.
+    let _crowd: Vec<_> = (0..100).map(|_| mute()).collect();
+    let stream = node.caller.dial(&node.contact, Service::State, PATIENCE).unwrap();
+    assert_eq!(converse(stream, b"here"), [&b"here"[..], &1u32.to_le_bytes()].concat());
 }
 
 #[test]
