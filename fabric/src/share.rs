@@ -11,6 +11,8 @@ use std::{
     sync::Arc,
 };
 
+use crate::Fingerprint;
+
 /// A network whose addresses count as one caller: an IPv4 address, or the /64 of an IPv6 address, which is what one
 /// host gets at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
@@ -41,8 +43,25 @@ pub enum Holder {
     Network(CallerNetwork),
 }
 
+impl Holder {
+    /// A number of the holder, for tables that all replicas have: 0 for those that may have all there is.
+    pub fn number(&self) -> u64 {
+        let text = match self {
+            Holder::Trusted => return 0,
+            Holder::Client(name) => format!("client {name}"),
+            Holder::Known(network) | Holder::Network(network) => format!("network {network}"),
+        };
+        Fingerprint::default().text(&text).value().max(1)
+    }
+}
+
 /// The part of what is shared, as `1 / OWN_PART`, that only trusted holders get.
 const OWN_PART: usize = 4;
+
+/// The most of `most` that all but trusted holders may have together.
+pub fn for_others(most: usize) -> usize {
+    most - most / OWN_PART
+}
 
 /// A count of what holders have of something that is shared.
 #[derive(Debug)]
@@ -68,14 +87,14 @@ impl Shares {
     /// have anything.
     pub fn is_within(&self, holder: &Holder, more: usize) -> bool {
         let held = self.held.get(holder).copied().unwrap_or(0);
-        let left = self.for_others().saturating_sub(self.others());
+        let left = for_others(self.most).saturating_sub(self.others());
         *holder == Holder::Trusted || held == 0 || held.saturating_add(more) <= left
     }
 
     /// Whether there is room for `more` now. All of it is free for one request, however large.
     pub fn has_room(&self, holder: &Holder, more: usize) -> bool {
         let fits = |held: usize, most: usize| held.saturating_add(more) <= most;
-        let is_for_all = *holder == Holder::Trusted || fits(self.others(), self.for_others());
+        let is_for_all = *holder == Holder::Trusted || fits(self.others(), for_others(self.most));
         self.total == 0 || fits(self.total, self.most) && is_for_all
     }
 
@@ -114,11 +133,6 @@ impl Shares {
     fn others(&self) -> usize {
         self.total - self.trusted
     }
-
-    /// The most that others than trusted holders may have in all.
-    fn for_others(&self) -> usize {
-        self.most - self.most / OWN_PART
-    }
 }
 
 #[cfg(test)]
@@ -153,6 +167,15 @@ mod tests {
         let admitted = (0..10_000).filter(|&number| shares.take(&network(number), 1)).count();
         assert_eq!(admitted, 768);
         assert_eq!(fill(&mut shares, &Holder::Trusted), 256);
+    }
+
+    #[test]
+    fn holders_have_numbers_that_tell_them_apart() {
+        let network = CallerNetwork::of("192.0.2.1".parse().unwrap());
+        assert_eq!(Holder::Trusted.number(), 0);
+        let numbers = [client("web"), client("192.0.2.1"), Holder::Network(network)].map(|holder| holder.number());
+        assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && !numbers.contains(&0));
+        assert_eq!(client("web").number(), numbers[0], "at every node");
     }
 
     #[test]

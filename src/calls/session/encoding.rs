@@ -1,13 +1,14 @@
 //! The byte form of the table of sessions, in a copy of a group's state.
 //!
 //! ```text
-//!  version u8 = 1 │ opened u64 │ sessions u32 │ session …
-//!   session:  number u64 │ key u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │ answers u32 │
-//!             answer …
+//!  version u8 = 2 │ opened u64 │ sessions u32 │ session …
+//!   session:  number u64 │ key u64 │ holder u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │
+//!             answers u32 │ answer …
 //!  answer:   number u64 │ kind u8 (0 reply, 1 no command, 2 no reply, 3 skipped) │ length u32 │ reply …
 //! ```
 //!
-//! Everything is little-endian, sessions and answers are in the order of their numbers: equal tables have equal bytes.
+//! Version 1 has no holders, and is read as if all were trusted. Everything is little-endian, sessions and answers are
+//! in the order of their numbers: equal tables have equal bytes.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,7 +18,10 @@ use std::{
 
 use super::table::{MAX_WINDOW, RequestOutcome, Session, Sessions};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// The version without holders.
+const WITHOUT_HOLDERS: u8 = 1;
 
 /// A reason for which a copy of the table can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +42,7 @@ impl Sessions {
         to.write_all(&self.opened.to_le_bytes())?;
         to.write_all(&(self.open.len() as u32).to_le_bytes())?;
         for (number, session) in &self.open {
-            to.write_all(&[*number, session.key].map(u64::to_le_bytes).concat())?;
+            to.write_all(&[*number, session.key, session.holder].map(u64::to_le_bytes).concat())?;
             to.write_all(&[session.window, session.reply_bytes].map(u32::to_le_bytes).concat())?;
             to.write_all(&[session.acknowledged, session.acts].map(u64::to_le_bytes).concat())?;
             let kept = || (session.acknowledged..).zip(&session.answers).filter_map(|(n, a)| Some((n, a.as_ref()?)));
@@ -61,7 +65,7 @@ impl Sessions {
 
     pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, SessionsError> {
         let [version] = take(from)?;
-        if version != VERSION {
+        if ![VERSION, WITHOUT_HOLDERS].contains(&version) {
             return Err(SessionsError::Version(version));
         }
         let opened = u64::from_le_bytes(take(from)?);
@@ -74,14 +78,15 @@ impl Sessions {
                 return Err(SessionsError::Damaged("the numbers of sessions do not ascend"));
             }
             last = number;
-            open.insert(number, read_session(from)?);
+            open.insert(number, read_session(from, version)?);
         }
         Ok(Sessions { opened, open })
     }
 }
 
-fn read_session(from: &mut dyn Read) -> Result<Session, SessionsError> {
+fn read_session(from: &mut dyn Read, version: u8) -> Result<Session, SessionsError> {
     let key = u64::from_le_bytes(take(from)?);
+    let holder = if version == WITHOUT_HOLDERS { 0 } else { u64::from_le_bytes(take(from)?) };
     let window = u32::from_le_bytes(take(from)?);
     let reply_bytes = u32::from_le_bytes(take(from)?);
     let acknowledged = u64::from_le_bytes(take(from)?);
@@ -90,7 +95,8 @@ fn read_session(from: &mut dyn Read) -> Result<Session, SessionsError> {
     if !(1..=MAX_WINDOW).contains(&window) || count > window {
         return Err(SessionsError::Damaged("a window is impossible"));
     }
-    let mut session = Session { key, window, reply_bytes, acknowledged, answers: VecDeque::new(), kept_bytes: 0, acts };
+    let (answers, kept_bytes) = (VecDeque::new(), 0);
+    let mut session = Session { key, holder, window, reply_bytes, acknowledged, answers, kept_bytes, acts };
     for _ in 0..count {
         let number = u64::from_le_bytes(take(from)?);
         let index = number.checked_sub(acknowledged).filter(|&index| index < u64::from(window));

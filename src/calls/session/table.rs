@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use squall_fabric::share::for_others;
 
 /// The widest window that a session may have, in requests.
 pub(crate) const MAX_WINDOW: u32 = 1 << 16;
@@ -28,6 +29,8 @@ pub(crate) struct Opening {
     pub(crate) key: u64,
     /// The number of sessions that may be open, this one included.
     pub(crate) sessions: u32,
+    /// The [number](squall_fabric::share::Holder::number) of the party for which the session counts.
+    pub(crate) holder: u64,
     /// The window, in requests.
     pub(crate) window: u32,
     /// The limit of kept replies, in bytes. Once a session keeps that much, a further request is applied only if it is
@@ -36,7 +39,7 @@ pub(crate) struct Opening {
     pub(crate) reply_bytes: u32,
 }
 
-/// The error that as many sessions are open as may be.
+/// The error that as many sessions are open as may be, or as many of this holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
@@ -98,6 +101,7 @@ pub(crate) struct Sessions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) key: u64,
+    pub(super) holder: u64,
     pub(super) window: u32,
     pub(super) reply_bytes: u32,
     /// The first number whose reply the client may not have.
@@ -156,12 +160,13 @@ impl Sessions {
     }
 
     pub(crate) fn open(&mut self, opening: &Opening) -> Result<SessionId, TooMany> {
-        if self.open.len() >= opening.sessions as usize {
+        if self.open.len() >= opening.sessions as usize || !self.is_within_share(opening) {
             return Err(TooMany);
         }
         self.opened += 1;
         let session = Session {
             key: opening.key,
+            holder: opening.holder,
             window: opening.window.clamp(1, MAX_WINDOW),
             reply_bytes: opening.reply_bytes,
             acknowledged: 0,
@@ -171,6 +176,17 @@ impl Sessions {
         };
         self.open.insert(self.opened, session);
         Ok(SessionId { number: self.opened, key: opening.key })
+    }
+
+    /// Whether a holder may have one more session: by the rule of [shares](squall_fabric::share).
+    fn is_within_share(&self, opening: &Opening) -> bool {
+        if opening.holder == 0 {
+            return true;
+        }
+        let others = self.open.values().filter(|session| session.holder != 0).count();
+        let own = self.open.values().filter(|session| session.holder == opening.holder).count();
+        let left = for_others(opening.sessions as usize).saturating_sub(others);
+        left > own || own == 0 && left > 0
     }
 
     /// Decides on a request whose client has all replies before `acknowledged`.

@@ -11,7 +11,7 @@ use squall_fabric::Time;
 
 use super::{table::TooMany, *};
 
-const OPENING: Opening = Opening { key: 7, sessions: 2, window: 4, reply_bytes: 8 };
+const OPENING: Opening = Opening { key: 7, sessions: 2, holder: 0, window: 4, reply_bytes: 8 };
 
 fn reply(bytes: &[u8]) -> RequestOutcome {
     RequestOutcome::Reply(Arc::from(bytes))
@@ -26,6 +26,34 @@ fn deliver(sessions: &mut Sessions, id: SessionId, number: u64, acknowledged: u6
         }
         other => (false, other),
     }
+}
+
+#[test]
+fn one_client_leaves_others_their_sessions() {
+    let mut sessions = Sessions::default();
+    let mut fill = |holder| {
+        let opening = Opening { sessions: 64, holder, ..OPENING };
+        (0..1000).take_while(|_| sessions.open(&opening).is_ok()).count()
+    };
+    assert_eq!([fill(1), fill(2), fill(3)], [24, 12, 6]);
+    assert_eq!(fill(0), 64 - 24 - 12 - 6, "members may have the rest");
+    assert_eq!(fill(4), 0);
+    let mut bytes = Vec::new();
+    sessions.write(&mut bytes).unwrap();
+    assert_eq!(Sessions::read(&mut &bytes[..]).unwrap(), sessions);
+}
+
+#[test]
+fn a_table_without_holders_is_read() {
+    let mut sessions = Sessions::default();
+    sessions.open(&OPENING).unwrap();
+    let mut bytes = Vec::new();
+    sessions.write(&mut bytes).unwrap();
+    // The holder stands behind the version, two counts, and the session's number and key.
+    let holder = 1 + 8 + 4 + 16;
+    bytes.drain(holder..holder + 8);
+    bytes[0] = 1;
+    assert_eq!(Sessions::read(&mut &bytes[..]).unwrap(), sessions);
 }
 
 #[test]
@@ -228,13 +256,15 @@ proptest! {
         words in any::<[u64; 4]>(), limits in any::<[u32; 3]>(), command in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
         let session = SessionId { number: words[0], key: words[1] };
-        let opening = Opening { key: words[0], sessions: limits[0], window: limits[1], reply_bytes: limits[2] };
+        let [sessions, window, reply_bytes] = limits;
+        let opening = Opening { key: words[0], sessions, holder: 0, window, reply_bytes };
         let whole = BTreeMap::from([
             (0, Trailer::Plain),
             (1, Trailer::Request { session, number: words[2], acknowledged: words[3] }),
         ]);
         let bare = [
             Trailer::Open(opening),
+            Trailer::Open(Opening { holder: words[1].max(1), ..opening }),
             Trailer::Touch { session, acknowledged: words[2] },
             Trailer::Close(session),
             Trailer::Expire { session, acts: words[2] },

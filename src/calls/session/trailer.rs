@@ -3,10 +3,11 @@
 //! ```text
 //!  kind 0, plain     command…                                             │ 0
 //!  kind 1, request   command… │ number │ acknowledged │ session │ key     │ 1
-//!  kind 2, open      key │ sessions u32 │ window u32 │ reply_bytes u32    │ 2
+//!  kind 2, open      key │ sessions u32 │ window u32 │ reply_bytes u32    │ 2   (of a trusted holder)
 //!  kind 3, touch     acknowledged │ session │ key                         │ 3
 //!  kind 4, close     session │ key                                        │ 4
 //!  kind 5, expire    acts │ session │ key                                 │ 5
+//!  kind 6, open      holder │ key │ sessions u32 │ window u32 │ reply_bytes │ 6
 //! ```
 //!
 //! Fields without a type are `u64`, the kind is a byte, all are little-endian. The trailer stands behind the command so
@@ -56,10 +57,13 @@ impl Trailer {
                 [number, acknowledged, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
                 1
             }
-            Trailer::Open(Opening { key, sessions, window, reply_bytes }) => {
+            Trailer::Open(Opening { key, sessions, holder, window, reply_bytes }) => {
+                if holder != 0 {
+                    put(&holder.to_le_bytes());
+                }
                 put(&key.to_le_bytes());
                 [sessions, window, reply_bytes].iter().for_each(|limit| put(&limit.to_le_bytes()));
-                2
+                if holder == 0 { 2 } else { 6 }
             }
             Trailer::Touch { session, acknowledged } => {
                 [acknowledged, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
@@ -94,10 +98,12 @@ impl Trailer {
                 let (session, acknowledged, number) = (session()?, word()?, word()?);
                 return Some((rest, Trailer::Request { session, number, acknowledged }));
             }
-            2 => {
+            2 | 6 => {
                 let mut limit = || take_last(&mut rest).map(u32::from_le_bytes);
                 let (reply_bytes, window, sessions) = (limit()?, limit()?, limit()?);
-                Trailer::Open(Opening { key: u64::from_le_bytes(take_last(&mut rest)?), sessions, window, reply_bytes })
+                let key = u64::from_le_bytes(take_last(&mut rest)?);
+                let holder = if kind == 2 { 0 } else { u64::from_le_bytes(take_last(&mut rest)?) };
+                Trailer::Open(Opening { key, sessions, holder, window, reply_bytes })
             }
             3 => Trailer::Touch { session: session()?, acknowledged: word()? },
             4 => Trailer::Close(session()?),

@@ -168,8 +168,10 @@ impl ConnectedClient {
             ToNode::Hello { .. } => return Err(FrameError::Malformed("a second hello".to_owned())),
             ToNode::Open { key } => {
                 let (sessions, window, reply_bytes) = (options.max_sessions, options.window, options.reply_bytes);
+                let holder = self.outbox.holder().number();
                 self.attach(key);
-                (Vec::new(), Trailer::Open(Opening { key, sessions, window, reply_bytes }), MessageKind::Open(key))
+                let opening = Opening { key, sessions, holder, window, reply_bytes };
+                (Vec::new(), Trailer::Open(opening), MessageKind::Open(key))
             }
             ToNode::Resume { session: SessionId { key, .. } } => {
                 self.attach(key);

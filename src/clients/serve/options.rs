@@ -6,7 +6,8 @@ use std::time::Duration;
 /// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// The number of sessions that may be open at a time, in the whole group.
+    /// The number of sessions that may be open at a time, in the whole group. A client has its
+    /// [share](squall_fabric::share) of them.
     pub max_sessions: u32,
     /// The number of requests that a client may have under way.
     pub window: u32,

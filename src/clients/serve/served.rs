@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// The answer to a client that opens one session more than there may be.
-const TOO_MANY_SESSIONS: &str = "the group has as many sessions of clients as it may have";
+const TOO_MANY_SESSIONS: &str = "the group has as many sessions of clients as it may have, or as many of this client";
 
 /// The size of the reply buffer that is kept, in bytes: a larger one is freed.
 const KEPT_BYTES: usize = 64 << 10;

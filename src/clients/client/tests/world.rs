@@ -198,10 +198,12 @@ impl World {
         let Some(entry) = self.order.get(member.delivered).cloned() else { return };
         member.delivered += 1;
         let (key, told) = match entry {
-            Entry::Open(key) => match member.sessions.open(&Opening { key, sessions: 100, window, reply_bytes }) {
-                Ok(session) => (key, ToClient::Opened { session, window }),
-                Err(_) => (key, ToClient::NotOpened { key, why: "there are as many as may be".to_owned() }),
-            },
+            Entry::Open(key) => {
+                match member.sessions.open(&Opening { key, sessions: 100, holder: 0, window, reply_bytes }) {
+                    Ok(session) => (key, ToClient::Opened { session, window }),
+                    Err(_) => (key, ToClient::NotOpened { key, why: "there are as many as may be".to_owned() }),
+                }
+            }
             Entry::Request { session, number, acknowledged, command } => {
                 let answer = match member.sessions.admit(session, number, acknowledged) {
                     RequestVerdict::New => {
