@@ -239,7 +239,8 @@ impl Malice {
     }
 }
 
-impl<F: Fabric> Fabric for HostileFabric<F> {
+// SAFETY: the memory that it registers is the inner fabric's.
+unsafe impl<F: Fabric> Fabric for HostileFabric<F> {
     fn node(&self) -> NodeId {
         self.inner.node()
     }

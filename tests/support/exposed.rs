@@ -29,7 +29,8 @@ impl<F: Fabric> Exposed<F> {
     }
 }
 
-impl<F: Fabric> Fabric for Exposed<F> {
+// SAFETY: the memory that it registers is the inner fabric's.
+unsafe impl<F: Fabric> Fabric for Exposed<F> {
     fn node(&self) -> NodeId {
         self.inner.node()
     }
