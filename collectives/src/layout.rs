@@ -1,4 +1,4 @@
-//! The layout of the memory that a rank's peers write into: a region for each peer, which is exposed to that peer alone.
+//! The layout of the memory that a rank's peers write into: a region for each peer, exposed to that peer alone.
 //!
 //! ```text
 //! 0     farewell         not 0 once the peer needs no other rank

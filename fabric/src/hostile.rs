@@ -37,17 +37,19 @@ struct PeerLink {
     remote: Vec<RemoteRegion>,
 }
 
-/// What a node that has turned hostile has at hand.
+/// The means of a node that has turned hostile.
 struct Malice {
     hostility: Hostility,
     rng: Rng,
+    /// The time from which it does harm, and that of the last poll.
+    from: Time,
+    now: Time,
     /// The longest pause between two acts.
     pause: Duration,
     next: Time,
     regions: Vec<Region>,
     /// The endpoints of connections that the node's layers know nothing of.
     own: Vec<EndpointId>,
-    acts: u64,
 }
 
 /// The fabric of a node that may [turn](HostileFabric::turn) hostile. Until then, it is the inner fabric.
@@ -73,18 +75,14 @@ impl<F: Fabric> HostileFabric<F> {
         &mut self.inner
     }
 
-    /// From now on does harm, at each poll that comes `pause` or less after the last act.
-    pub fn turn(&mut self, hostility: Hostility, pause: Duration, seed: u64) -> Result<(), RegisterError> {
+    /// Does harm from this time on, with pauses of at most `pause`.
+    pub fn turn(&mut self, hostility: Hostility, from: Time, pause: Duration, seed: u64) {
         let kinds = [RegionKind::Polled, RegionKind::Bulk].into_iter().cycle().take(REGIONS);
-        let regions = kinds.map(|kind| self.inner.register(kind, 4096)).collect::<Result<_, _>>()?;
+        // It goes on with fewer where memory is short.
+        let regions = kinds.filter_map(|kind| self.inner.register(kind, 4096).ok()).collect();
         let rng = Rng::with_seed(seed);
-        self.malice = Some(Malice { hostility, rng, pause, next: Time::ZERO, regions, own: Vec::new(), acts: 0 });
-        Ok(())
-    }
-
-    /// The number of harmful acts so far.
-    pub fn acts(&self) -> u64 {
-        self.malice.as_ref().map_or(0, |malice| malice.acts)
+        self.malice =
+            Some(Malice { hostility, rng, from, now: Time::ZERO, pause, next: from, regions, own: Vec::new() });
     }
 
     fn note(&mut self, completion: &Completion) {
@@ -100,9 +98,12 @@ impl<F: Fabric> HostileFabric<F> {
     }
 
     fn act(&mut self, now: Time) {
-        let Some(malice) = self.malice.as_mut().filter(|malice| now >= malice.next) else { return };
+        let Some(malice) = &mut self.malice else { return };
+        malice.now = now;
+        if now < malice.next {
+            return;
+        }
         malice.next = now + Duration::from_nanos(malice.rng.u64(..=malice.pause.as_nanos() as u64));
-        malice.acts += 1;
         let Some(link) = malice.pick(&self.links) else { return };
         let lies = malice.hostility == Hostility::Lies && malice.rng.u8(..8) > 0;
         if lies { malice.lie(&mut self.inner, link) } else { malice.intrude(&mut self.inner, link, &self.links) }
@@ -161,10 +162,10 @@ impl Malice {
                 word_target: self.foreign(link, links),
             },
             3 => {
-                let into = self.rng.usize(..self.regions.len());
+                let Some(into) = self.pick(&self.regions.clone()).cloned() else { return };
                 let len = 8 * self.rng.usize(1..=512);
                 let from = self.foreign(link, links);
-                let into = Slice { region: &self.regions[into], offset: 0, len };
+                let into = Slice { region: &into, offset: 0, len };
                 let _ = fabric.post(link.endpoint, Op::Read { from, into }, Token::UNSIGNALED);
                 return;
             }
@@ -187,7 +188,7 @@ impl Malice {
             (3, _, Some(other)) if link.remote.iter().all(|given| given.key != other.key) => {
                 Target { region: other.key, offset }
             }
-            (4, ..) => Target { region: self.regions[0].key(), offset },
+            (4, ..) if !self.regions.is_empty() => Target { region: self.regions[0].key(), offset },
             _ => Target { region: RegionKey(self.rng.u64(..)), offset },
         }
     }
@@ -201,7 +202,7 @@ impl Malice {
             2 => tag.group = self.rng.u32(..),
             _ => tag.layer = self.rng.u32(..16),
         }
-        let expose: Vec<Region> = self.regions[..self.rng.usize(..=REGIONS)].to_vec();
+        let expose: Vec<Region> = self.regions[..self.rng.usize(..=self.regions.len())].to_vec();
         let hello: Vec<u8> = (0..self.rng.usize(..=48)).map(|_| self.rng.u8(..)).collect();
         if let Some(oldest) = (self.own.len() >= 64).then(|| self.own.remove(0)) {
             fabric.disconnect(oldest);
@@ -263,9 +264,9 @@ unsafe impl<F: Fabric> Fabric for HostileFabric<F> {
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
         if let Some(malice) = &mut self.malice
             && malice.hostility == Hostility::Lies
+            && malice.now >= malice.from
             && malice.rng.u8(..) == 0
         {
-            malice.acts += 1;
             return malice.distort(&mut self.inner, on, op, token);
         }
         self.inner.post(on, op, token)

@@ -1,9 +1,16 @@
 //! The declaration of a node with its groups, and its start.
 
+#[cfg(feature = "sim")]
+use std::time::Duration;
 use std::{collections::BTreeMap, path::Path, sync::Arc, thread};
 
 use crossbeam::channel::unbounded;
-use squall_fabric::{NodeId, Wait};
+use squall_fabric::{NodeId, Wait, mixed::MixedFabric};
+#[cfg(feature = "sim")]
+use squall_fabric::{
+    Time,
+    hostile::{HostileFabric, Hostility},
+};
 use squall_membership::{EndReason, HeldCopy, Input, ShardId};
 use squall_ordered::{BulkPath, Mode};
 use squall_runtime::{Backoff, BackoffProfile, CoreBudget};
@@ -24,7 +31,7 @@ use crate::{
         recovery::{self, OpenedLog, RecoverError},
         storage_thread::{StorageThread, WriterPark},
     },
-    fabric::{FabricError, port_identity},
+    fabric::{FabricError, NodeFabric, port_identity},
     group::{
         control::{Controls, GroupControl, GroupSpec, new_group},
         handle::Group,
@@ -171,6 +178,27 @@ impl NodeBuilder {
     /// Fails if the groups do not fit the configuration, if the fabric, the view log or a durable group can't be
     /// opened, or if a member of the first view has not appeared in time.
     pub fn start(self) -> Result<Node, StartError> {
+        self.start_over(|fabric| fabric)
+    }
+
+    /// Starts the node as [`start`](NodeBuilder::start) does. From `after` the start on it does harm, with pauses of at
+    /// most `pause`.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn start_hostile(self, hostility: Hostility, after: Duration, pause: Duration) -> Result<Node, StartError> {
+        let from = Time::boot_clock() + after;
+        self.start_over(|fabric| {
+            let mut fabric = HostileFabric::new(fabric);
+            fabric.turn(hostility, from, pause, fastrand::u64(..));
+            fabric
+        })
+    }
+
+    /// Starts the node over what `wrap` makes of its fabric.
+    fn start_over<F>(self, wrap: impl FnOnce(MixedFabric) -> F) -> Result<Node, StartError>
+    where
+        F: NodeFabric + Wait + Send + 'static,
+    {
         if self.config.is_witness() {
             return Err(StartError::IsWitness(self.config.id()));
         }
@@ -243,7 +271,7 @@ impl NodeBuilder {
         pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
         let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
         let clocks = Arc::clone(&bound);
-        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, pipe_slots, Box::new(log), bound);
+        let mut core = NodeCore::new(wrap(fabric), me, plan.settings, plan.shards, pipe_slots, Box::new(log), bound);
         let mut effects = Vec::new();
         if was_member {
             core.input(Input::Held(held), &mut effects);

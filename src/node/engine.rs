@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
-use squall_fabric::{Fabric, NodeId, Time, Wait, Waker, mixed::MixedFabric};
+use squall_fabric::{NodeId, Time, Wait, Waker};
 use squall_membership::{EndReason, Epoch, Input, ShardId};
 use squall_runtime::{Backoff, Rest, RunDelay};
 use squall_services::Caller;
@@ -19,6 +19,7 @@ use crate::{
     clients::admin::{EmptiedShard, StatusReport},
     delivery::{Halt, delivery_thread::DeliveryThread, shard_change::ShardChange},
     durable::log_writer::{self, LogWriter},
+    fabric::NodeFabric,
     group::control::GroupControl,
     node::{
         core::{CoreEffect, NodeCore},
@@ -77,8 +78,8 @@ pub(crate) struct NodeActivity {
 }
 
 /// A running node's engine.
-pub(crate) struct Engine {
-    pub(crate) core: NodeCore<MixedFabric>,
+pub(crate) struct Engine<F: NodeFabric> {
+    pub(crate) core: NodeCore<F>,
     pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
     /// The log writers of durable groups.
     pub(crate) log_writers: Vec<Arc<LogWriter>>,
@@ -102,7 +103,7 @@ pub(crate) struct Engine {
     pub(crate) effects: Vec<CoreEffect>,
 }
 
-impl Engine {
+impl<F: NodeFabric + Wait> Engine<F> {
     /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn the reason.
     pub(crate) fn run(mut self) {
         let span = tracing::info_span!("engine", node = self.core.fabric().node().0);
@@ -423,7 +424,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl<F: NodeFabric> Drop for Engine<F> {
     /// Tells other threads of the end, which must not wait for ever if an application panicked on this thread. After an
     /// orderly end they know already.
     fn drop(&mut self) {

@@ -1,7 +1,7 @@
 //! The report of an engine's node on its cluster, for operators.
 
 use crossbeam::channel::Sender;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, Wait};
 use squall_membership::{Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
 
 use super::{
@@ -15,9 +15,10 @@ use crate::{
         CandidateReport, ClientsReport, EmptiedShard, MemberReport, NodeCondition, RowReport, ShardCondition,
         ShardReport, StallReport, StatusReport,
     },
+    fabric::NodeFabric,
 };
 
-impl Engine {
+impl<F: NodeFabric + Wait> Engine<F> {
     /// Adds the engine's knowledge to a report about the view log.
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();

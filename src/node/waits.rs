@@ -1,13 +1,15 @@
 //! The things for which an engine's node waits, for operators.
 
-use squall_fabric::{NodeId, NodeList, Time};
+use squall_fabric::{NodeId, NodeList, Time, Wait};
 use squall_membership::{Epoch, ShardId, ShardView, ViewChangeWait, WaitsFor};
 use squall_view_log::ViewLogStatus;
 
 use super::engine::Engine;
-use crate::{capture::exchange::ReplicaStatus, clients::admin::WaitReport, node::status::ViewChangeTimes};
+use crate::{
+    capture::exchange::ReplicaStatus, clients::admin::WaitReport, fabric::NodeFabric, node::status::ViewChangeTimes,
+};
 
-impl Engine {
+impl<F: NodeFabric + Wait> Engine<F> {
     /// Reports the things for which this node waits, except a place in the group.
     pub(super) fn waits(&self, now: Time) -> Vec<WaitReport> {
         let Some(view) = self.core.view() else { return Vec::new() };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use squall_fabric::{NodeId, Time, hostile::Hostility, sim::SimNet};
+use squall_fabric::{NodeId, Time, hostile::HostileFabric, sim::SimNet};
 use squall_membership::{EndReason, Incarnation, Input, Layout, Member, ShardId, View, VoterId};
 use squall_ordered::{BulkPath, log::Hlc};
 
@@ -265,7 +265,8 @@ impl Cluster {
         }
         let logs = opened.map_err(|error| no_disk(error.to_string()))?;
         let server = self.server(id, served, specs.iter().zip(plan.shards.keys()));
-        let launch = Launch { fabric, clock, me, plan, view_log, specs, pipe_slots, logs, server };
+        let launch =
+            Launch { fabric: HostileFabric::new(fabric), clock, me, plan, view_log, specs, pipe_slots, logs, server };
         let node = SimNode::launch(self, launch);
         self.nodes.insert(id, node);
         self.begin_scrubs(id);
@@ -484,14 +485,6 @@ impl Cluster {
     /// Asks a node to leave the group. Once it has left, its part is over: [`end_reason`](Cluster::end_reason).
     pub fn leave(&mut self, node: NodeId) {
         self.with_core(node, |core, effects| core.input(Input::Leave, effects));
-    }
-
-    /// Has a node do harm from now on, with pauses of at most `pause`, until its process ends.
-    pub fn turn_hostile(&mut self, node: NodeId, hostility: Hostility, pause: Duration) {
-        let seed = self.rng.u64(..);
-        self.with_core(node, |core, _| {
-            core.fabric().turn(hostility, pause, seed).expect("simulated memory is never short");
-        });
     }
 
     /// Asks a node to end the group for all members. Once it has, its part is over, and so is that of all members that

@@ -47,6 +47,7 @@ mod decided;
 mod disks;
 mod flow;
 mod full_disks;
+mod harm;
 mod held_up;
 mod node;
 mod options;

@@ -75,8 +75,11 @@ pub(super) enum RunState {
     Paused,
 }
 
+/// The core of a simulated node, which may turn hostile.
+type SimCore = NodeCore<HostileFabric<SimFabric>>;
+
 pub(super) struct SimNode {
-    pub(super) core: NodeCore<HostileFabric<SimFabric>>,
+    pub(super) core: SimCore,
     pub(super) groups: BTreeMap<ShardId, Home>,
     /// The server of clients from outside, if the node serves any.
     pub(super) server: Option<Arc<Server>>,
@@ -167,7 +170,7 @@ pub(super) struct FoundDisk {
 
 /// The parts that a node is launched with.
 pub(super) struct Launch {
-    pub(super) fabric: SimFabric,
+    pub(super) fabric: HostileFabric<SimFabric>,
     pub(super) clock: Clock,
     pub(super) me: Member,
     pub(super) plan: Plan,
@@ -229,15 +232,8 @@ impl SimNode {
         let groups = plan.shards.keys().zip(specs).map(attach).collect();
         pipe_slots.iter().for_each(|slot| slot.attach(waker.clone()));
         let pipe_slots = plan.pipes.into_iter().zip(pipe_slots).collect();
-        let mut core = NodeCore::new(
-            HostileFabric::new(fabric),
-            me.clone(),
-            plan.settings,
-            plan.shards,
-            pipe_slots,
-            view_log,
-            Arc::clone(&bound),
-        );
+        let mut core =
+            NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, pipe_slots, view_log, Arc::clone(&bound));
         if has_disk {
             core.input(Input::Held(held), &mut Vec::new());
         }
@@ -393,11 +389,7 @@ impl SimNode {
 
 impl Cluster {
     /// Does something with a node's core, and what follows from it.
-    pub(super) fn with_core(
-        &mut self,
-        id: NodeId,
-        with: impl FnOnce(&mut NodeCore<HostileFabric<SimFabric>>, &mut Vec<CoreEffect>),
-    ) {
+    pub(super) fn with_core(&mut self, id: NodeId, with: impl FnOnce(&mut SimCore, &mut Vec<CoreEffect>)) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         with(&mut node.core, &mut effects);

@@ -23,14 +23,14 @@ use crate::{
     Slice, Source, Time, Token,
 };
 
-const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
+pub(super) const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A true node 2, and a false node 1 that has passed its greeting.
 pub(super) struct World {
     pub(super) node: ShmFabric,
     seen: Vec<Completion>,
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     pub(super) bell: Doorbell,
     /// The eventfd by which the node is signaled.
     pub(super) given: OwnedFd,
@@ -61,7 +61,7 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
 
 /// The next packet, or none at the end of the stream.
 #[track_caller]
-fn recv(socket: &OwnedFd) -> Option<(Frame, Vec<OwnedFd>)> {
+pub(super) fn recv(socket: &OwnedFd) -> Option<(Frame, Vec<OwnedFd>)> {
     let mut buffer = [0; FRAME_BYTES];
     wait(|| match socket::recv(socket, &mut buffer) {
         Packet::Bytes(len, fds) => Some(Some((Frame::decode(&buffer[..len], super::PROTOCOL).unwrap(), fds))),
@@ -473,32 +473,4 @@ fn an_impostor_of_a_connected_node_is_turned_away() {
     assert!(matches!(recv(&impostor), Some((Frame::Refuse { why: RefuseWhy::Busy, .. }, _))));
     world.poll();
     assert_eq!(world.seen.len(), 1, "the true one keeps its connection");
-}
-
-#[test]
-fn bulk_memory_can_not_be_mapped_writable_by_who_is_handed_it() {
-    let world = &mut World::new("bulk");
-    let bulk = world.node.register(RegionKind::Bulk, 4096).unwrap();
-    world.node.connect(NodeId(1), TAG, &[bulk], b"");
-    world.poll();
-    let Some((Frame::Expose { .. }, fds)) = recv(&world.socket) else { panic!("nothing exposed") };
-    let map = |access| memory::map_foreign(fds[0].as_fd(), 4096, access);
-    assert!(map(Access::ReadOnly).is_ok());
-    let error = map(Access::ReadWrite).unwrap_err();
-    assert!(matches!(error, memory::ForeignError::System { cause: Errno::PERM, .. }), "{error:?}");
-}
-
-#[test]
-fn memory_of_one_peer_holds_nothing_that_was_exposed_to_another() {
-    let world = &mut World::new("apart");
-    let regions = [1, 3].map(|_| world.node.register(RegionKind::Polled, 64).unwrap());
-    world.node.connect(NodeId(1), TAG, &regions[..1], b"");
-    world.node.connect(NodeId(3), TAG, &regions[1..], b"");
-    world.poll();
-    let Some((Frame::Expose { .. }, fds)) = recv(&world.socket) else { panic!("nothing exposed") };
-    let bytes = rustix::fs::fstat(&fds[0]).unwrap().st_size as usize;
-    let mapping = memory::map_foreign(fds[0].as_fd(), bytes as u64, Access::ReadWrite).unwrap();
-    // SAFETY: the mapping holds the whole file, which is read by words only.
-    unsafe { mapping.base().as_ptr().write_bytes(0xff, bytes) };
-    assert_eq!((fds.len(), regions.map(|region| region.load(56))), (1, [u64::MAX, 0]));
 }

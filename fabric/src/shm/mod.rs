@@ -64,6 +64,8 @@ mod wire;
 #[cfg(test)]
 mod eventfd_tests;
 #[cfg(test)]
+mod exposure_tests;
+#[cfg(test)]
 mod hostile_tests;
 
 pub use config::{CLUSTER_BYTES, MAX_QUEUE_DEPTH, ShmConfig, ShmError};

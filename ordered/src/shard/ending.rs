@@ -46,20 +46,32 @@ impl Shard {
     ///
     /// # Panics
     ///
-    /// If the shard is not wedged. Also, at a member that was counted, if the trim lies before a stable place or beyond
-    /// the member's `received`: either would break the order.
+    /// If the shard is not wedged, or the trim is [none](Shard::check_trim) that it can have.
     pub fn clean_up(&mut self, trim: Seq, counted: bool) {
         assert_ne!(self.state, ShardPhase::Running, "only a wedged shard is cleaned up");
         let (mut to, mut short) = (trim, false);
         if let OrderColumns::Ordered { received, .. } = self.columns.order {
             let received = Seq(self.table.get(self.table.me(), received));
-            let limit = self.progress.limit(0);
-            // After a restart, the group may go on from before the place that a member without the state has received.
-            assert!(!counted || trim.0 >= limit, "trim {trim} lies before {limit}, which is stable");
+            self.check_trim(trim, counted).unwrap_or_else(|why| panic!("{why}"));
             (to, short) = (trim.min(received), trim > received);
-            assert!(!(counted && short), "trim {trim} lies beyond the {received} received");
         }
         self.state = ShardPhase::CleaningUp { to, short };
+    }
+
+    /// Checks, for a member that was counted, that the trim lies neither before a stable place nor beyond the member's
+    /// `received`: either would break the order. A member that computes trims from wrong counts can cause both.
+    pub fn check_trim(&self, trim: Seq, counted: bool) -> Result<(), String> {
+        let OrderColumns::Ordered { received, .. } = self.columns.order else { return Ok(()) };
+        let received = Seq(self.table.get(self.table.me(), received));
+        let limit = self.progress.limit(0);
+        // After a restart, the group may go on from before the place that a member without the state has received.
+        if counted && trim.0 < limit {
+            return Err(format!("{} was to end at place {trim}, before {limit}, which is stable", self.id));
+        }
+        if counted && trim > received {
+            return Err(format!("{} was to end at place {trim}, beyond the {received} received", self.id));
+        }
+        Ok(())
     }
 
     /// Returns whether the trim lies beyond this member's `received`: its state will not be that of the view's end.

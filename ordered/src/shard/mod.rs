@@ -82,7 +82,9 @@ pub struct Shard {
     bulk: ShardBulk,
     /// The most turns that all senders together have in their rings.
     ring_turns: u64,
-    /// The senders whose counts of turns made no sense, by rank among senders. No turns of theirs are taken.
+    /// The turns of each sender that have been taken, by rank among senders.
+    turns: Vec<u64>,
+    /// The senders that have claimed turns that they can't have. No more turns of theirs are taken.
     absurd: Vec<bool>,
     /// The members that broke the protocol, until [`take_faulty`](Shard::take_faulty) returns them.
     faulty: Vec<(NodeId, String)>,
@@ -151,6 +153,7 @@ impl Shard {
             senders,
             own,
             ring_turns: ring::max_records(config.ring_bytes) * rings.len() as u64,
+            turns: vec![0; rings.len()],
             absurd: vec![false; rings.len()],
             remote: vec![None; rows],
             rings: rings.to_vec(),
@@ -238,9 +241,7 @@ impl Shard {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> Stepped {
         let mut stepped = Stepped::default();
         self.table.refresh();
-        if self.state == ShardPhase::Running {
-            self.look_for_absurd_counts();
-        }
+        self.take_turns();
         if self.state == ShardPhase::Running && !self.bulk.is_empty() {
             stepped.busy |= self.bulk.step(fabric, now, &mut self.table, self.columns.bulk, &mut self.faulty);
             stepped.connecting = self.bulk.has_new_endpoints();
@@ -262,23 +263,29 @@ impl Shard {
         stepped
     }
 
-    /// Looks for senders that say that they have used more turns than they can have. Waiting for such turns, or giving
-    /// up as many, would take for ever.
+    /// Takes the turns that senders say they have used. One that says that it has used more than it can have is faulty:
+    /// to wait for such turns, or to give up as many, would take for ever.
     ///
-    /// Only a message opens a turn that no sender has reached (see [`order::turns_due`]), and it stays in its ring until
-    /// this member has delivered it, too.
-    fn look_for_absurd_counts(&mut self) {
-        for (sender, absurd) in self.absurd.iter_mut().enumerate().filter(|(_, absurd)| !**absurd) {
+    /// Only a message opens a turn that no sender has reached ([`order::turns_due`]). It stays in its ring until this
+    /// member has delivered it, too.
+    fn take_turns(&mut self) {
+        for (sender, taken) in self.turns.iter_mut().enumerate() {
+            let member = self.senders[sender];
+            let turns = self.table.get(member, self.columns.sent);
+            if turns <= *taken || self.absurd[sender] {
+                continue;
+            }
             let delivered = match self.mode {
                 Mode::Ordered | Mode::Durable => self.progress.delivered(0) / self.senders.len() as u64,
                 Mode::Unordered => self.progress.delivered(sender),
             };
-            let turns = self.table.get(self.senders[sender], self.columns.sent);
-            if turns > delivered + self.ring_turns + 2 {
-                *absurd = true;
-                let why = format!("it says that it has used {turns} turns, of which others have delivered {delivered}");
-                self.faulty.push((self.mesh.node(self.senders[sender]), why));
+            if member == self.table.me() || turns <= delivered + self.ring_turns + 2 {
+                *taken = turns;
+                continue;
             }
+            self.absurd[sender] = true;
+            let why = format!("it says that it has used {turns} turns, of which others have delivered {delivered}");
+            self.faulty.push((self.mesh.node(member), why));
         }
     }
 
@@ -286,8 +293,7 @@ impl Shard {
     fn turns(&self, sender: usize) -> u64 {
         match &self.own {
             Some(own) if own.rank == sender => own.outbox.turns(),
-            _ if self.absurd[sender] => 0,
-            _ => self.table.get(self.senders[sender], self.columns.sent),
+            _ => self.turns[sender],
         }
     }
 

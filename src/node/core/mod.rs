@@ -437,8 +437,13 @@ impl<F: NodeFabric> NodeCore<F> {
             }
             Effect::PeerGone(node) => self.view_log.peer_gone(node),
             Effect::CleanUp { trims, counted } => {
+                if let Err(why) = self.shards.clean_up(&trims, &counted) {
+                    let (node, why) = (self.fabric.node(), format!("another member has counted wrongly: {why}"));
+                    return self
+                        .membership
+                        .input(Input::Failed(EndReason::Incompatible { node, why }), &mut self.effects);
+                }
                 self.is_cleaning = true;
-                self.shards.clean_up(&trims, &counted);
                 // The 1Pipe groups have nothing to deliver: the next view tells them where this one ended.
                 for &shard in self.pipe_slots.keys().filter(|shard| trims.contains_key(shard)) {
                     self.membership.input(Input::Ended(shard), &mut self.effects);

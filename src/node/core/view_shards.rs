@@ -159,13 +159,20 @@ impl ViewShards {
 
     /// Lets delivery go up to the trims. A trim of a shard in `counted`, which took this node's final count into
     /// account, is no larger than that count. A shard without a trim has delivered all that its view delivers.
-    pub(super) fn clean_up(&mut self, trims: &Trims, counted: &BTreeSet<ShardId>) {
+    ///
+    /// Fails if a trim makes no sense here, and does nothing then.
+    pub(super) fn clean_up(&mut self, trims: &Trims, counted: &BTreeSet<ShardId>) -> Result<(), String> {
+        for shard in self.shards.iter().map(|entry| &entry.shard) {
+            let trim = trims.get(&shard.id());
+            trim.map_or(Ok(()), |&trim| shard.check_trim(trim, counted.contains(&shard.id())))?;
+        }
         for entry in &mut self.shards {
             if let Some(&trim) = trims.get(&entry.shard.id()) {
                 entry.cleans_up = true;
                 entry.shard.clean_up(trim, counted.contains(&entry.shard.id()));
             }
         }
+        Ok(())
     }
 
     /// Lets delivery go no further than it may already.
