@@ -38,8 +38,8 @@ pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     unsafe { imp::write(from, to) };
 }
 
-/// Copies as [`copy`] does, past the cache where this processor can. Its stores are ordered before later stores, as
-/// ordinary ones are.
+/// Copies as [`copy`] does, past the cache where this processor can. Its stores are ordered after earlier stores and
+/// before later ones, as ordinary ones are.
 ///
 /// # Safety
 ///
@@ -51,7 +51,10 @@ pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, len: usize) {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod imp {
-    use std::arch::{asm, is_x86_feature_detected, x86_64::_mm_sfence};
+    use std::{
+        arch::{asm, is_x86_feature_detected, x86_64::_mm_sfence},
+        sync::atomic::{AtomicU8, Ordering},
+    };
 
     /// The length from which a loop over long vectors pays for its beginning and end.
     const LONG_BYTES: usize = 512;
@@ -104,14 +107,8 @@ mod imp {
     #[inline]
     unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
         let Some(last) = len.checked_sub(16) else {
-            // SAFETY: it accesses the caller's `len` bytes. The direction flag is clear wherever Rust runs.
-            return unsafe {
-                asm!(
-                    "rep movsb",
-                    inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
-                    options(nostack, preserves_flags),
-                );
-            };
+            // SAFETY: the caller's promise.
+            return unsafe { copy_few(from, to, len) };
         };
         // SAFETY: vectors begin at multiples of 16 below `last`, and at `last`, and so end within the caller's `len`.
         unsafe {
@@ -128,6 +125,42 @@ mod imp {
                 last = in(reg) last, from = in(reg) from, to = in(reg) to,
                 options(nostack),
             );
+        }
+    }
+
+    /// Copies fewer than 16 bytes.
+    ///
+    /// # Safety
+    ///
+    /// As of [`copy`](super::copy).
+    #[inline]
+    unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: words begin at the first byte, and end with the last of the caller's `len`.
+        unsafe {
+            match len {
+                8.. => asm!(
+                    "mov {first}, [{from}]",
+                    "mov {second}, [{from} + {last}]",
+                    "mov [{to}], {first}",
+                    "mov [{to} + {last}], {second}",
+                    first = out(reg) _, second = out(reg) _, last = in(reg) len - 8, from = in(reg) from, to = in(reg) to,
+                    options(nostack, preserves_flags),
+                ),
+                4..8 => asm!(
+                    "mov {first:e}, [{from}]",
+                    "mov {second:e}, [{from} + {last}]",
+                    "mov [{to}], {first:e}",
+                    "mov [{to} + {last}], {second:e}",
+                    first = out(reg) _, second = out(reg) _, last = in(reg) len - 4, from = in(reg) from, to = in(reg) to,
+                    options(nostack, preserves_flags),
+                ),
+                ..4 => {
+                    for at in 0..len {
+                        let byte = AtomicU8::from_ptr(from.cast_mut().add(at)).load(Ordering::Relaxed);
+                        AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed);
+                    }
+                }
+            }
         }
     }
 
@@ -165,6 +198,10 @@ mod imp {
         let head = (to.addr().wrapping_neg() % LINE).min(len);
         let turns = (len - head) / TURN;
         let tail = head + turns * TURN;
+        if PAST_CACHE {
+            // Nor do they wait for earlier stores: the word that takes back what used this memory before must be first.
+            _mm_sfence();
+        }
         // SAFETY: `head..tail` are whole turns within the caller's `len`, aligned in the target; head and tail are
         // within `len`. The assembly zeroes the upper halves of vectors, which belong to those that it clobbers.
         unsafe {

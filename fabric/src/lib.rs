@@ -110,7 +110,7 @@ pub const MIN_RECV_DEPTH: usize = 4;
 ///
 /// Layers above make slices of bulk memory that is not exposed and in which no posted work lies. So `register` returns
 /// memory that nothing else has. Once a receive or read is complete, or its endpoint broke or was closed, no byte of it
-/// is placed any more (G3, G4, G6).
+/// is placed any more, and the source of a send or write is not read any more (G3, G4, G6).
 pub unsafe trait Fabric {
     /// The id of the node that this attachment belongs to.
     fn node(&self) -> NodeId;

@@ -59,6 +59,8 @@ pub enum Input {
         shard: ShardId,
         /// Its final count.
         count: Seq,
+        /// The count that all its members had said by then that they have received; 0 where they don't.
+        stable: Seq,
         /// The members that this node has vouched for, so that they may still read. It vouches for no member any more.
         leased: Vec<NodeId>,
     },

@@ -256,7 +256,9 @@ impl Membership {
             (Input::Faulty(node, why), Some(active)) => active.suspect(node, Cause::Faulty { node, why }, out),
             (Input::Late { stall, waited }, Some(active)) => active.late(stall, waited, out),
             (Input::Suspect(node), Some(active)) => active.suspect_as_told(node, out),
-            (Input::Frozen { shard, count, leased }, Some(active)) => active.on_frozen(shard, count, &leased),
+            (Input::Frozen { shard, count, stable, leased }, Some(active)) => {
+                active.on_frozen(shard, (count, stable), &leased);
+            }
             (Input::Complete(shard), Some(active)) => active.on_complete(shard),
             (Input::Connected, Some(active)) => active.on_endpoint(),
             (Input::ShardsConnected, Some(active)) => active.on_connected(),

@@ -31,6 +31,8 @@ pub(crate) struct MembershipTable {
     view: Arc<View>,
     /// This node's final counts.
     counts: BTreeMap<ShardId, Seq>,
+    /// The counts that all members of a shard had published when this node was wedged, by the shard's place.
+    stable: BTreeMap<usize, Seq>,
     mesh: Mesh,
     remote: Vec<Option<RegionKey>>,
     table: Table,
@@ -100,6 +102,7 @@ impl MembershipTable {
         Ok(MembershipTable {
             view,
             counts: BTreeMap::new(),
+            stable: BTreeMap::new(),
             mesh,
             remote,
             table,
@@ -245,7 +248,8 @@ impl MembershipTable {
     }
 
     /// Sets this node's final count of a shard. False if it had one.
-    pub(crate) fn freeze(&mut self, shard: usize, count: Seq) -> bool {
+    pub(crate) fn freeze(&mut self, shard: usize, (count, stable): (Seq, Seq)) -> bool {
+        self.stable.insert(shard, stable);
         let is_new = self.counts.insert(self.view.shards[shard].shard, count).is_none();
         if is_new {
             let column = self.frozen.nth(shard);
@@ -262,6 +266,20 @@ impl MembershipTable {
     /// Whether this node has its final counts of all shards.
     pub(crate) fn is_frozen(&self) -> bool {
         self.own_shards().all(|(_, shard)| self.counts.contains_key(&shard))
+    }
+
+    /// A sentence about a member whose final count of a shard is below one that it has published before: a trim that
+    /// took it into account would lie before what others have delivered.
+    pub(crate) fn falls_back(&self, member: usize) -> Option<String> {
+        let shards = self.stable.iter().filter(|_| self.is_wedged(member));
+        shards.map(|(&index, &stable)| (&self.view.shards[index], self.frozen(member, index), stable)).find_map(
+            |(shard, count, stable)| {
+                let is_member = shard.members.contains(&self.node(member));
+                let shard = shard.shard;
+                (is_member && count < stable)
+                    .then(|| format!("it says that it has received {count} of {shard}, and said before {stable}"))
+            },
+        )
     }
 
     pub(crate) fn frozen(&self, member: usize, shard: usize) -> Seq {

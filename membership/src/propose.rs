@@ -161,7 +161,10 @@ impl Proposer {
         let own = table.own_finals();
         for shard in &table.view().shards {
             let of = |&member: &usize| if member == me { Some(&own) } else { self.reports.get(&member) };
-            let ends = stay.iter().filter_map(|member| of(member)?.get(&shard.shard).copied());
+            // A report tells of its own sender.
+            let own =
+                |member: &usize| of(member)?.get(&shard.shard).copied().filter(|end| end.node == table.node(*member));
+            let ends = stay.iter().filter_map(own);
             let in_order = |node: &NodeId| ends.clone().find(|end| end.node == *node);
             finals.insert(shard.shard, shard.members.iter().filter_map(in_order).collect());
         }

@@ -182,7 +182,8 @@ impl Config {
             // Keys ask for encryption, which devices don't have.
             Ok(_) if matches!(self.security(), Security::Tls(_)) => {}
             Ok(_) => return Ok(fabric.open_verbs(self.verbs_config(net_config(self)?))?),
-            Err(error) => tracing::debug!(%error, "there is no RDMA here"),
+            Err(FabricError::Verbs(VerbsError::NoDevice)) => tracing::debug!("there is no RDMA here"),
+            Err(error) => tracing::warn!(%error, "RDMA is not used"),
         }
         Ok(fabric)
     }

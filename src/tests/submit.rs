@@ -297,3 +297,22 @@ fn what_can_never_be_sent_fails_at_once() {
     let solo = Solo::start(group, spec, &config, &[NodeId(1), NodeId(2)], &[NodeId(2)]);
     assert_eq!(solo.group.submit(&Entry::Add(1)).wait(), Err(SubmitError::NotASender));
 }
+
+/// To wait for such turns, or to give up as many, would take for ever.
+#[test]
+fn a_peer_that_claims_more_turns_than_there_can_be_is_faulty_and_has_none() {
+    let config = Config::builder("test", 1).members([1]).build().unwrap();
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let mut rows = solo.fabric.regions.iter().filter(|region| region.len() < 4096);
+    let row = rows.nth(1).expect("the shard's table has two rows").clone();
+    for (turns, faulty) in [(1, 0), (u64::MAX, 1), (u64::MAX, 0)] {
+        // The first word is the number of turns.
+        row.store(0, turns);
+        solo.shard.step(&mut solo.fabric, solo.now);
+        let blamed = solo.shard.take_faulty();
+        assert!(blamed.len() == faulty && blamed.iter().all(|(node, _)| *node == NodeId(2)), "{turns}: {blamed:?}");
+    }
+    assert!(solo.shard.row(squall_membership::Rank(0)).sent <= 1, "turns were given up for none");
+}

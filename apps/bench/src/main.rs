@@ -7,6 +7,7 @@ mod calls;
 mod cluster;
 mod collectives;
 mod failover;
+mod hostile;
 mod job;
 mod latency;
 mod load;
@@ -58,6 +59,7 @@ enum Bench {
     Calls(calls::CallsArgs),
     Log(log::LogArgs),
     Failover(failover::FailoverArgs),
+    Hostile(hostile::HostileArgs),
     Yardsticks(YardsticksArgs),
     Papers(papers::PapersCommand),
     Sim(sim::SimCommand),
@@ -97,6 +99,7 @@ impl Bench {
             Bench::Calls(args) => args.run(),
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),
+            Bench::Hostile(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut FigureReport::new(args.json)),
             Bench::Papers(papers) => papers.run(),
             Bench::Sim(sim) => sim.run(),

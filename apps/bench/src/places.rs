@@ -222,6 +222,11 @@ pub(crate) struct NodeAddresses {
 }
 
 impl NodeAddresses {
+    /// The addresses, by node.
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
     /// Puts the place into a configuration.
     fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
         let security = match &self.keys {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use squall_command::CommandError;
 
 use super::{
-    job::{BlockRoute, Of, ScatteringOrder, Senders, Spinning, StoreShape, Touch, Victim, spelt},
+    job::{BlockRoute, Harm, Of, ScatteringOrder, Senders, Spinning, StoreShape, Touch, Victim, spelt},
     places::{FabricKind, WorkerNode},
 };
 
@@ -207,6 +207,24 @@ pub(crate) struct FailoverRow {
     pub(crate) answer_ms_p50: f64,
 }
 
+/// The figures of one part of a run of `squall-bench hostile`, of the honest members and their callers.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct HostileRow {
+    #[serde(flatten)]
+    pub(crate) head: RowHead,
+    pub(crate) harm: Harm,
+    pub(crate) strangers: u32,
+    /// Whether it is before the harm or with it.
+    pub(crate) phase: &'static str,
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    pub(crate) pause_ms_max: f64,
+    pub(crate) answered: u64,
+    pub(crate) refused: u64,
+    pub(crate) returns: u64,
+    pub(crate) resident_bytes_max: u64,
+}
+
 /// One figure of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Yardstick {
@@ -266,6 +284,22 @@ impl FigureReport {
             ("answer", row.answer_ms_p50),
         ];
         phases.iter().try_for_each(|(name, ms)| print(&format!("  {name:<8}{ms:>8.1} ms")))
+    }
+
+    pub(crate) fn hostile(&mut self, row: &HostileRow) -> Result<(), CommandError> {
+        let head = "phase        p50 us   p99 us  pause ms  answered  refused  returns  memory";
+        let line = format!(
+            "{:<10} {:>8} {:>8} {:>9.1} {:>9} {:>8} {:>8}  {}",
+            row.phase,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            row.pause_ms_max,
+            row.answered,
+            row.refused,
+            row.returns,
+            ByteSize(row.resident_bytes_max),
+        );
+        self.row(row, head, &line)
     }
 
     /// Prints a row as an object, or as a line of a table that has this head.

@@ -22,7 +22,7 @@ use super::{
     bulk::Mover,
     caller,
     collectives::CollectivesRank,
-    failover,
+    failover, hostile,
     job::{BulkJob, CollectivesJob, Go, Job, WorkerJob, WorkerMeasurements, WorkerReport, Written},
     latency, load, onepipe,
     parent::{Stopped, listen, say},
@@ -63,6 +63,10 @@ impl WorkerArgs {
             WorkerJob::Failover(job) => {
                 let told = listen();
                 end(failover::run_client(job, &told), &told);
+            }
+            WorkerJob::Hostile(job) => {
+                let told = listen();
+                end(hostile::run_process(job, &told), &told);
             }
             WorkerJob::Transactions(job) => {
                 let told = listen();

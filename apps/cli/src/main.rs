@@ -100,7 +100,7 @@ mod tests {
             "src",
             "sst",
         ];
-        let problems = problems(command_of::<Cli>(), &root, &crates, &["features", "release"]);
+        let problems = problems(command_of::<Cli>(), &root, &crates, &["features", "get", "reg", "release"]);
         assert!(problems.is_empty(), "{problems:#?}");
     }
 }

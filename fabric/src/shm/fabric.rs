@@ -324,8 +324,8 @@ impl ShmFabric {
 /// The least number of bytes that a poll may copy before it returns.
 const MIN_POLL_BYTES: usize = 4096;
 
-// SAFETY: each region is a mapping of its own. Only this process' polls place bytes, for posts that wait, on endpoints
-// that are up.
+// SAFETY: each region is a mapping of its own. Only this process' polls and posts place bytes, and peers read sources,
+// for posts that wait, on endpoints that are up.
 unsafe impl Fabric for ShmFabric {
     fn node(&self) -> NodeId {
         self.config.node

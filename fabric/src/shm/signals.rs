@@ -7,7 +7,7 @@
 //! - The node never reads it. It is watched for edges, and each write is one. Its count is 1 from the beginning, since
 //!   an empty eventfd is not reported.
 //! - The peer writes 0, for which there is room at any count that writes reach. (The kernel's own signals, of
-//!   asynchronous I/O, reach one more. A process that goes to such lengths could as well stop its user's others.)
+//!   asynchronous I/O, reach one more: a process of the same user that goes to such lengths can make the write wait.)
 //!
 //! A peer that misuses its eventfd wakes the node in vain, or not at all; the others have theirs.
 
@@ -15,7 +15,10 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -31,8 +34,8 @@ use rustix::{
 use super::doorbell::Doorbell;
 use crate::{Time, wait};
 
-/// The number of signals that end one sleep. Others end the next.
-const READY: usize = 16;
+/// The number of signals that end one sleep, more than a host has nodes. Others end the next.
+const READY: usize = 64;
 
 /// The eventfds that end a node's sleep.
 #[derive(Debug)]
@@ -61,14 +64,17 @@ impl Signals {
     pub(super) fn sleep(&self, until: Time) -> Result<usize, Errno> {
         let timeout = wait::timeout(until);
         match self.take(timeout.as_ref()) {
-            // A kernel before Linux 5.11, or a sandbox that does not know the call.
-            Err(Errno::NOSYS | Errno::PERM) => {
-                wait::wait_for(&mut [PollFd::new(&self.0, PollFlags::IN)], until)?;
-                let mut ready = [const { MaybeUninit::uninit() }; READY];
-                epoll::wait(&self.0, &mut ready, Some(&Timespec::default())).map(|(ready, _)| ready.len())
-            }
+            // A kernel before Linux 5.11, or a sandbox that does not know the call, whatever it answers.
+            Err(error) if error != Errno::INTR => self.sleep_by_poll(until),
             taken => taken,
         }
+    }
+
+    /// Sleeps as [`sleep`](Signals::sleep) does, by older calls.
+    fn sleep_by_poll(&self, until: Time) -> Result<usize, Errno> {
+        wait::wait_for(&mut [PollFd::new(&self.0, PollFlags::IN)], until)?;
+        let mut ready = [const { MaybeUninit::uninit() }; READY];
+        epoll::wait(&self.0, &mut ready, Some(&Timespec::default())).map(|(ready, _)| ready.len())
     }
 
     /// Waits by `epoll_pwait2`, whose timeout is as fine as the clock.
@@ -122,21 +128,30 @@ impl Drop for OwnSignal {
 
 /// The eventfd by which this node ends a peer's sleep.
 #[derive(Debug)]
-pub(super) struct PeerSignal(OwnedFd);
+pub(super) struct PeerSignal {
+    eventfd: OwnedFd,
+    /// Whether it can't be signaled: it was no eventfd.
+    is_useless: AtomicBool,
+}
 
 impl PeerSignal {
     /// Takes an eventfd that a peer handed over; none if it may be something else, where writes may block.
     pub(super) fn new(eventfd: OwnedFd) -> Option<PeerSignal> {
         let mode = fstat(&eventfd).ok()?.st_mode;
         // Pipes, sockets, devices and files have a type. What has none is of the kernel's own making, like an eventfd.
-        (FileType::from_raw_mode(mode) == FileType::Unknown).then_some(PeerSignal(eventfd))
+        let is_useless = AtomicBool::new(false);
+        (FileType::from_raw_mode(mode) == FileType::Unknown).then_some(PeerSignal { eventfd, is_useless })
     }
 
     pub(super) fn give(&self) {
         // Any other count may have to wait for room.
-        match rustix::io::write(&self.0, &0u64.to_ne_bytes()) {
-            Ok(_) | Err(Errno::AGAIN) => {}
-            Err(error) => tracing::error!(%error, "a sleeping thread could not be signaled"),
+        if !self.is_useless.load(Ordering::Relaxed)
+            && let Err(error) = rustix::io::write(&self.eventfd, &0u64.to_ne_bytes())
+            && error != Errno::AGAIN
+        {
+            // A peer that hands over something else is not to fill the log.
+            self.is_useless.store(true, Ordering::Relaxed);
+            tracing::error!(%error, "a sleeping thread could not be signaled");
         }
     }
 }
@@ -151,6 +166,19 @@ mod tests {
 
     fn is_signaled(signals: &Signals) -> bool {
         signals.sleep(Time::ZERO).unwrap() > 0
+    }
+
+    #[test]
+    fn a_sleep_by_older_calls_takes_the_same_signals() {
+        let signals = Arc::new(Signals::new(&Doorbell::new().unwrap()).unwrap());
+        let own = signals.for_peer().unwrap();
+        let peer = PeerSignal::new(own.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        is_signaled(&signals);
+        peer.give();
+        assert_eq!([(); 2].map(|()| signals.sleep_by_poll(Time::ZERO)), [Ok(1), Ok(0)]);
+        let soon = Time::boot_clock() + Duration::from_micros(300);
+        assert_eq!(signals.sleep_by_poll(soon), Ok(0));
+        assert!(Time::boot_clock() >= soon);
     }
 
     #[test]

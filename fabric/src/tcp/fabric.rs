@@ -130,7 +130,8 @@ impl TcpFabric {
     }
 }
 
-// SAFETY: as of `ShmFabric`.
+// SAFETY: each region has memory of its own. Only this process' polls and posts place bytes and read sources, for posts
+// that wait, on endpoints that are up.
 unsafe impl Fabric for TcpFabric {
     fn node(&self) -> NodeId {
         self.node

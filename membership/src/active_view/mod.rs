@@ -348,7 +348,7 @@ impl ActiveView {
         self.look_whether_frozen();
     }
 
-    pub(crate) fn on_frozen(&mut self, shard: ShardId, count: Seq, leased: &[NodeId]) {
+    pub(crate) fn on_frozen(&mut self, shard: ShardId, count: (Seq, Seq), leased: &[NodeId]) {
         self.touched = true;
         let Some(index) = self.table.place_of(shard) else { return };
         for member in leased.iter().filter_map(|&node| self.table.rank_of(node)) {

@@ -60,7 +60,10 @@ impl ActiveView {
             Phase::Running if signal || self.wanted.is_some() => {
                 self.look_whether_to_ask(now, settings, candidates, out);
             }
-            Phase::Wedged if signal || now >= self.proposer.deadline() => self.decide(now, settings, candidates, out),
+            Phase::Wedged if signal || now >= self.proposer.deadline() => {
+                self.look_whether_counts_fall(out);
+                self.decide(now, settings, candidates, out);
+            }
             Phase::Waiting if now >= self.leases_over() => self.clean_up(out),
             _ => {}
         }
@@ -124,6 +127,16 @@ impl ActiveView {
         }
         self.table.ask();
         self.wedge(Cause::Asked, out);
+    }
+
+    fn look_whether_counts_fall(&mut self, out: &mut Vec<Effect>) {
+        let me = self.table.me();
+        for member in (0..self.table.len()).filter(|&member| member != me) {
+            if let Some(why) = self.table.falls_back(member) {
+                let node = self.table.node(member);
+                self.suspect(node, Cause::Faulty { node, why }, out);
+            }
+        }
     }
 
     /// Proposes the next view if it is this member's turn.

@@ -67,9 +67,13 @@ pub struct Hlc(pub u64);
 impl Hlc {
     /// Returns the time of a record behind one of this time, if its sender's clock said `sent`: times neither stand
     /// still nor go back.
+    ///
+    /// A sender's clock counts up to the year 2262 only: a later time, which is wrong, would leave too few for those
+    /// that follow.
     #[inline]
     pub fn next(self, sent: Hlc) -> Hlc {
-        sent.max(Hlc(self.0.saturating_add(1)))
+        const LATEST_SENT: Hlc = Hlc(i64::MAX as u64);
+        sent.min(LATEST_SENT).max(Hlc(self.0.saturating_add(1)))
     }
 }
 
@@ -84,5 +88,19 @@ impl From<SystemTime> for Hlc {
 impl From<Hlc> for SystemTime {
     fn from(Hlc(nanoseconds): Hlc) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_can_not_be_leaves_room_for_those_that_follow() {
+        let absurd = Hlc(1).next(Hlc(u64::MAX));
+        let next = absurd.next(Hlc(2));
+        assert!(Hlc(1) < absurd && absurd < next && next < next.next(Hlc(u64::MAX)));
+        assert_eq!(Hlc(5).next(Hlc(9)), Hlc(9));
+        assert_eq!(Hlc(5).next(Hlc(3)), Hlc(6));
     }
 }

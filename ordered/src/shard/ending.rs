@@ -37,6 +37,14 @@ impl Shard {
         }
     }
 
+    /// Returns the count of places that all members have said that they have received (0 in unordered mode).
+    pub fn stable(&self) -> Seq {
+        match self.columns.order {
+            OrderColumns::Ordered { .. } => Seq(self.progress.limit(0)),
+            OrderColumns::Unordered { .. } => Seq(0),
+        }
+    }
+
     /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: the messages that
     /// have arrived are delivered.
     ///

@@ -264,10 +264,8 @@ impl Shard {
     }
 
     /// Takes the turns that senders say they have used. One that says that it has used more than it can have is faulty:
-    /// to wait for such turns, or to give up as many, would take for ever.
-    ///
-    /// Only a message opens a turn that no sender has reached ([`order::turns_due`]). It stays in its ring until this
-    /// member has delivered it, too.
+    /// to wait for such turns, or to give up as many, would take for ever. Only a message opens a turn that no sender
+    /// has reached ([`order::turns_due`]), and stays in its ring until this member has delivered it.
     fn take_turns(&mut self) {
         for (sender, taken) in self.turns.iter_mut().enumerate() {
             let member = self.senders[sender];
@@ -279,7 +277,8 @@ impl Shard {
                 Mode::Ordered | Mode::Durable => self.progress.delivered(0) / self.senders.len() as u64,
                 Mode::Unordered => self.progress.delivered(sender),
             };
-            if member == self.table.me() || turns <= delivered + self.ring_turns + 2 {
+            // Turns are given up as far as a ring's worth, and messages may follow before others have been delivered.
+            if member == self.table.me() || turns <= delivered + 3 * self.ring_turns + 4 {
                 *taken = turns;
                 continue;
             }
@@ -305,6 +304,8 @@ impl Shard {
             Mode::Ordered | Mode::Durable => order::turns_due(senders, rank, |s| self.turns(s)),
             Mode::Unordered => 0,
         };
+        // A sender that lies to this member alone would have it give up turns for which the others blame it.
+        let due = due.min(self.progress.delivered(0) / senders as u64 + self.ring_turns + 2);
         let own = self.own.as_mut().expect("was just there");
         // A full ring holds messages that can be delivered without these turns, which makes room for them.
         own.outbox.fill(due);

@@ -23,13 +23,13 @@ impl<F: NodeFabric> NodeCore<F> {
     /// Wedges all shards and 1Pipe groups, and tells membership where each stands.
     pub(super) fn wedge(&mut self) {
         self.changing = ViewChangeTimes { suspected: self.now, ..ViewChangeTimes::default() };
-        for (shard, count, leased) in self.shards.wedge() {
-            self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
+        for (shard, [count, stable], leased) in self.shards.wedge() {
+            self.membership.input(Input::Frozen { shard, count, stable, leased }, &mut self.effects);
         }
         let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
         for (&shard, slot) in &self.pipe_slots {
-            let count = slot.wedge(epoch);
-            self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
+            let (count, stable) = (slot.wedge(epoch), Seq(0));
+            self.membership.input(Input::Frozen { shard, count, stable, leased: Vec::new() }, &mut self.effects);
         }
     }
 

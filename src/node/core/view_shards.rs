@@ -149,10 +149,10 @@ impl ViewShards {
     }
 
     /// Wedges all shards. Returns for each its final count, and the members for which this node has vouched.
-    pub(super) fn wedge(&mut self) -> Vec<(ShardId, Seq, Vec<NodeId>)> {
+    pub(super) fn wedge(&mut self) -> Vec<(ShardId, [Seq; 2], Vec<NodeId>)> {
         let wedge = |entry: &mut ViewShard| {
             let count = entry.shard.wedge();
-            (entry.shard.id(), count, entry.shard.leased().collect())
+            (entry.shard.id(), [count, entry.shard.stable()], entry.shard.leased().collect())
         };
         self.shards.iter_mut().map(wedge).collect()
     }

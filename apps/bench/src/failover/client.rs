@@ -118,7 +118,7 @@ fn call(group: &Group<Witness>, answers: &Answers, stop: &AtomicBool) {
 const AT_ONCE_OR_NEVER: Duration = Duration::from_secs(5);
 
 /// Answers with the view in which a message was ordered.
-struct Witness;
+pub(crate) struct Witness;
 
 impl Service for Witness {
     type Reply = Epoch;

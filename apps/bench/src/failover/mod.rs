@@ -16,7 +16,7 @@ use super::{
     report::{FailoverRow, FigureReport, RowHead},
 };
 
-pub(crate) use client::run as run_client;
+pub(crate) use client::{Witness, run as run_client};
 
 const HELP: &str = "\
 Examples:

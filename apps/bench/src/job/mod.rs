@@ -8,6 +8,7 @@
 mod bulk;
 mod collectives;
 mod failover;
+mod hostile;
 mod onepipe;
 mod transactions;
 
@@ -21,6 +22,7 @@ pub(crate) use self::{
     bulk::{BlockRoute, BulkJob, BulkRound, Touch, Touched},
     collectives::{By, CollectivesJob, Of, ROOT, Timed},
     failover::{FailoverJob, Recovered, Settled, Victim, WorkerCommand},
+    hostile::{Borne, Harm, HostileCommand, HostileJob, Role},
     onepipe::{OnePipeJob, PAUSE_NANOS, Scattered, ScatteringOrder},
     transactions::{StoreCommand, StoreShape, Transacted, TransactionsJob},
 };
@@ -40,6 +42,7 @@ pub(crate) enum WorkerJob {
     Collectives(CollectivesJob),
     OnePipe(OnePipeJob),
     Failover(FailoverJob),
+    Hostile(HostileJob),
     Transactions(TransactionsJob),
 }
 
@@ -154,6 +157,8 @@ pub(crate) enum WorkerReport {
     Settled(Settled),
     /// Its caller goes on in a new view.
     Recovered(Recovered),
+    /// The experience of its caller with a hostile member.
+    Borne(Borne),
     /// The outcome of its transactions.
     Transacted(Transacted),
     /// The end of its part of the history, which it has written down.

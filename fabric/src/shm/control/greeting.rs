@@ -244,7 +244,17 @@ impl Thread {
             self.refuse_connection("another user's process listens in the place of a node");
             return None;
         }
-        let own = self.signals.for_peer().ok()?;
+        let own = match self.signals.for_peer() {
+            Ok(own) => own,
+            Err(cause) => {
+                let cause = format!("{cause}{}", crate::shm::memory::hint(cause));
+                if let Some(more) = self.log.permits(Instant::now()) {
+                    tracing::warn!(%peer, %cause, "could not be dialed{}", and_more(more));
+                }
+                self.note_problem(peer, &cause);
+                return None;
+            }
+        };
         self.say_hello(&socket, &Frame::Hello(self.own_hello(peer)), &own).ok()?;
         Some((socket, own))
     }

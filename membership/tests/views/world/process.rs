@@ -230,7 +230,12 @@ impl Process {
                 let node = self.node();
                 for shard in view.shards.iter().filter(|shard| shard.members.contains(&node)) {
                     let count = received.get(&(view.epoch, shard.shard, node)).copied().unwrap_or_default();
-                    self.input(Input::Frozen { shard: shard.shard, count, leased: self.leased.clone() });
+                    self.input(Input::Frozen {
+                        shard: shard.shard,
+                        count,
+                        stable: Seq(0),
+                        leased: self.leased.clone(),
+                    });
                 }
             }
             Effect::Propose(proposal) => log.propose(now, self.node(), proposal),
