@@ -227,6 +227,12 @@ impl NodeAddresses {
         &self.addresses
     }
 
+    /// The addresses of the first nodes alone.
+    pub(crate) fn of_first(mut self, nodes: u32) -> NodeAddresses {
+        self.addresses.truncate(nodes as usize);
+        self
+    }
+
     /// Puts the place into a configuration.
     fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
         let security = match &self.keys {

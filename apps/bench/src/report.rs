@@ -222,6 +222,7 @@ pub(crate) struct HostileRow {
     pub(crate) answered: u64,
     pub(crate) refused: u64,
     pub(crate) returns: u64,
+    pub(crate) dropped: u64,
     pub(crate) resident_bytes_max: u64,
 }
 
@@ -287,9 +288,9 @@ impl FigureReport {
     }
 
     pub(crate) fn hostile(&mut self, row: &HostileRow) -> Result<(), CommandError> {
-        let head = "phase        p50 us   p99 us  pause ms  answered  refused  returns  memory";
+        let head = "phase        p50 us   p99 us  pause ms  answered  refused  returns  dropped  memory";
         let line = format!(
-            "{:<10} {:>8} {:>8} {:>9.1} {:>9} {:>8} {:>8}  {}",
+            "{:<10} {:>8} {:>8} {:>9.1} {:>9} {:>8} {:>8} {:>8}  {}",
             row.phase,
             figure(row.latency_p50_us),
             figure(row.latency_p99_us),
@@ -297,6 +298,7 @@ impl FigureReport {
             row.answered,
             row.refused,
             row.returns,
+            row.dropped,
             ByteSize(row.resident_bytes_max),
         );
         self.row(row, head, &line)

@@ -16,7 +16,7 @@ use super::{
     cluster::Workers,
     job::{Borne, Harm, HostileCommand, HostileJob, Role, WorkerJob, WorkerReport},
     latency::{merged, micros},
-    places::PlaceArgs,
+    places::{PlaceArgs, WorkerNode},
     report::{FigureReport, HostileRow, RowHead},
 };
 
@@ -37,6 +37,7 @@ What the figures mean, before and with the harm:
   pause     the longest time for which a caller had no answer
   refused   calls that were refused, mostly since the node was dropped or is about to be
   returns   how often honest nodes were dropped and came back
+  dropped   how often the hostile node was dropped and came back
   memory    the most that an honest process had in use
 
 The command fails if an honest process ends.";
@@ -72,6 +73,15 @@ pub(crate) struct HostileArgs {
     json: bool,
 }
 
+/// The reports of one part of a run.
+#[derive(Debug, Default)]
+struct Watched {
+    /// The reports of the honest members.
+    borne: Vec<Borne>,
+    /// The number of times that the hostile member was dropped.
+    dropped: u64,
+}
+
 /// The interval in which processes are asked, so that one that has ended is noticed.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -83,8 +93,9 @@ impl HostileArgs {
         if self.strangers > 0 && places.place.is_none() {
             return Err(CommandError::Usage("strangers come over a network: give --fabric tcp too".into()));
         }
-        let job = |(index, mut worker): (u32, crate::places::WorkerNode)| {
+        let job = |(index, mut worker): (u32, WorkerNode)| {
             worker.nodes = self.nodes;
+            worker.place = worker.place.map(|place| place.of_first(self.nodes));
             let role = match index {
                 last if last + 1 == self.nodes => Role::Hostile,
                 index if index >= self.nodes => Role::Stranger,
@@ -101,28 +112,33 @@ impl HostileArgs {
         let before = self.watch(&mut workers, length / 5, patience)?;
         workers.tell(&HostileCommand::Begin);
         let with = self.watch(&mut workers, length - length / 5, patience)?;
-        let row = |phase, borne: &[Borne]| self.row(&jobs[0], phase, borne);
+        let row = |phase, watched: &Watched| self.row(&jobs[0], phase, watched);
         let mut report = FigureReport::new(self.json);
         report.hostile(&row("before", &before))?;
         report.hostile(&row("with harm", &with))
     }
 
     /// Lets the honest members' callers call. Returns what they met with.
-    fn watch(&self, workers: &mut Workers, length: Duration, patience: Duration) -> Result<Vec<Borne>, CommandError> {
+    ///
+    /// Returns, too, how often the hostile member came back.
+    fn watch(&self, workers: &mut Workers, length: Duration, patience: Duration) -> Result<Watched, CommandError> {
         let until = Instant::now() + length;
-        let mut borne: Vec<Borne> = Vec::new();
+        let mut watched = Watched::default();
         workers.tell(&HostileCommand::Tell);
         workers.results::<Borne>(patience)?;
         while Instant::now() < until {
             thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
             workers.tell(&HostileCommand::Tell);
             let honest = self.nodes as usize - 1;
-            borne.extend(workers.results::<Borne>(patience)?.into_iter().take(honest));
+            let mut borne = workers.results::<Borne>(patience)?;
+            watched.dropped += borne[honest].returns;
+            borne.truncate(honest);
+            watched.borne.extend(borne);
         }
-        Ok(borne)
+        Ok(watched)
     }
 
-    fn row(&self, job: &HostileJob, phase: &'static str, borne: &[Borne]) -> HostileRow {
+    fn row(&self, job: &HostileJob, phase: &'static str, Watched { borne, dropped }: &Watched) -> HostileRow {
         let latencies = merged(borne.iter().map(|borne| &borne.latencies));
         HostileRow {
             head: RowHead::of("hostile", job),
@@ -135,6 +151,7 @@ impl HostileArgs {
             answered: borne.iter().map(|borne| borne.answered).sum(),
             refused: borne.iter().map(|borne| borne.refused).sum(),
             returns: borne.iter().map(|borne| borne.returns).sum(),
+            dropped: *dropped,
             resident_bytes_max: borne.iter().map(|borne| borne.resident_bytes).max().unwrap_or(0),
         }
     }

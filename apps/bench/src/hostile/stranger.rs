@@ -27,7 +27,7 @@ const CLIENT_HELLO: [u8; 11] = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
 /// Connects, sends garbage, and says nothing, until it is to stop.
 pub(super) fn run(job: &HostileJob, begins: &AtomicBool, stops: &AtomicBool) -> Result<(), String> {
     let places = job.place.as_ref().ok_or("there is no network to come over")?;
-    let nodes = places.addresses().iter().take(job.nodes as usize);
+    let nodes = places.addresses().iter();
     let addresses: Vec<SocketAddr> = nodes.filter_map(|text| text.to_socket_addrs().ok()?.next()).collect();
     if addresses.is_empty() {
         return Err("no node's address could be found".into());
