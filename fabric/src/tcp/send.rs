@@ -238,7 +238,10 @@ mod tests {
             let (count, bytes) = send_queue.next(most, &mut ranges);
             let mut joined = Vec::new();
             for range in &ranges[..count] {
-                let _ = read_parts::<()>(*range, &mut [0; 1000], |part| Ok(joined.extend_from_slice(part)));
+                let _ = read_parts::<()>(*range, &mut [0; 1000], |part| {
+                    joined.extend_from_slice(part);
+                    Ok(())
+                });
             }
             assert_eq!(joined.len(), bytes);
             if bytes == 0 {

@@ -255,7 +255,7 @@ mod tests {
             for _ in 0..50 {
                 let (tell, budget, greedy) = (tell.clone(), &budget, &greedy);
                 scope.spawn(move || {
-                    budget.reserve(100, greedy).into_iter().for_each(|permit| tell.send(permit).unwrap())
+                    budget.reserve(100, greedy).into_iter().for_each(|permit| tell.send(permit).unwrap());
                 });
             }
             while budget.held().0 + 100 * budget.held().1 < 5000 {

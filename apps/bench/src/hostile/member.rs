@@ -130,8 +130,11 @@ fn live(job: &HostileJob, shared: &Shared) -> Result<(), String> {
             turns || !shared.goes_on() || node.end_reason().is_some()
         };
         call(&group, shared, is_over);
-        if job.role == Role::Honest && node.end_reason() == Some(EndReason::Panicked) {
-            return Err("an honest node panicked".into());
+        if let Some(reason) = node.end_reason().filter(|_| job.role == Role::Honest) {
+            tracing::warn!(%reason, "an honest node's part is over");
+            if reason == EndReason::Panicked {
+                return Err("an honest node panicked".into());
+            }
         }
         node.shutdown();
     }

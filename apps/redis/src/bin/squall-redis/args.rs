@@ -180,7 +180,7 @@ pub(crate) struct Args {
 pub(crate) enum ProgramCommand {
     /// Serve the data without being a replica: ask any replica that serves, so that clients do not notice when one
     /// fails
-    FrontEnd(FrontEndArgs),
+    FrontEnd(Box<FrontEndArgs>),
     #[command(flatten)]
     Describe(squall_command::DescribeCommand),
 }
