@@ -50,17 +50,19 @@ impl<K: Ord> LogChanges<K> {
         LogChanges(BTreeMap::new())
     }
 
-    /// Whether `text` was not logged of this party just before. If so, it counts as logged.
-    pub(crate) fn is_news(&mut self, party: K, text: &str, now: Instant) -> bool {
+    /// The number of lines that `limit` suppressed before this one, if `text` was not logged of this party just before
+    /// and one more line may be logged. Then it counts as logged; one that `limit` suppresses does not.
+    pub(crate) fn permits(&mut self, limit: &mut LogLimit, party: K, text: &str, now: Instant) -> Option<u64> {
         let is_known = |(last, at): &(String, Instant)| last == text && now.saturating_duration_since(*at) < AGAIN;
         if self.0.get(&party).is_some_and(is_known) {
-            return false;
+            return None;
         }
+        let suppressed = limit.permits(now)?;
         if self.0.len() >= MAX_PARTIES && !self.0.contains_key(&party) {
             self.0.clear();
         }
         self.0.insert(party, (text.to_owned(), now));
-        true
+        Some(suppressed)
     }
 }
 
@@ -76,13 +78,27 @@ mod tests {
     #[test]
     fn the_same_of_the_same_party_is_told_once_until_it_changes() {
         let (mut changes, start) = (LogChanges::new(), Instant::now());
-        let told = (0..1000).filter(|try_| changes.is_news(1, "another CA", start + *try_ * AGAIN / 2000)).count();
+        let mut is_told = |party, text, at| {
+            let is_told = changes.permits(&mut LogLimit::new(AGAIN), party, text, at).is_some();
+            assert!(changes.0.len() <= MAX_PARTIES);
+            is_told
+        };
+        let told = (0..1000).filter(|try_| is_told(1, "another CA", start + *try_ * AGAIN / 2000)).count();
         assert_eq!(told, 1);
-        assert!(changes.is_news(2, "another CA", start));
-        assert!(changes.is_news(1, "it left", start) && changes.is_news(1, "another CA", start));
-        assert!(changes.is_news(1, "another CA", start + AGAIN));
-        (0..10_000).for_each(|party| assert!(changes.is_news(party, "a flood", start)));
-        assert!(changes.0.len() <= MAX_PARTIES);
+        assert!(is_told(2, "another CA", start));
+        assert!(is_told(1, "it left", start) && is_told(1, "another CA", start));
+        assert!(is_told(1, "another CA", start + AGAIN));
+        (0..10_000).for_each(|party| assert!(is_told(party, "a flood", start)));
+    }
+
+    #[test]
+    fn a_line_that_was_suppressed_is_told_when_there_is_room() {
+        let spell = Duration::from_secs(1);
+        let (mut changes, mut limit, start) = (LogChanges::new(), LogLimit::new(spell), Instant::now());
+        (0..LINES).for_each(|_| assert_eq!(limit.permits(start), Some(0)));
+        assert_eq!(changes.permits(&mut limit, 1, "another CA", start), None);
+        assert_eq!(changes.permits(&mut limit, 1, "another CA", start + 2 * spell), Some(1));
+        assert_eq!(changes.permits(&mut limit, 1, "another CA", start + 2 * spell), None);
     }
 
     #[test]

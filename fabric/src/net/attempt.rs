@@ -100,10 +100,7 @@ impl Thread {
     }
 
     fn dial_problem(&mut self, peer: NodeId, address: SocketAddr, text: &str) {
-        let now = Instant::now();
-        if self.dials_logged.is_news((peer, address), text, now)
-            && let Some(more) = self.log.permits(now)
-        {
+        if let Some(more) = self.dials_logged.permits(&mut self.log, (peer, address), text, Instant::now()) {
             tracing::warn!(%peer, %address, "dialing did not succeed: {text}{}", and_more(more));
         }
     }
@@ -180,9 +177,8 @@ impl Thread {
     fn refused(&mut self, id: u64, sentence: String) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let now = Instant::now();
-        if self.dials_logged.is_news((attempt.peer, attempt.address), &sentence, now)
-            && let Some(more) = self.log.permits(now)
-        {
+        let party = (attempt.peer, attempt.address);
+        if let Some(more) = self.dials_logged.permits(&mut self.log, party, &sentence, now) {
             tracing::warn!("{sentence}{}", and_more(more));
         }
         match attempt.goal {

@@ -137,10 +137,8 @@ impl Thread {
     /// reason.
     pub(super) fn refuse_connection(&mut self, from: SocketAddr, kind: RefusalKind, why: &str) {
         self.counters.refuse(kind);
-        let now = Instant::now();
-        if self.refusals_logged.is_news((CallerNetwork::of(from.ip()), kind), why, now)
-            && let Some(more) = self.log.permits(now)
-        {
+        let party = (CallerNetwork::of(from.ip()), kind);
+        if let Some(more) = self.refusals_logged.permits(&mut self.log, party, why, Instant::now()) {
             tracing::warn!(%from, "a connection was refused: {why}{}", and_more(more));
         }
     }
