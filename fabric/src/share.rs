@@ -35,8 +35,10 @@ pub enum Holder {
     /// The cluster's nodes and operators, and processes of this user.
     #[default]
     Trusted,
-    /// A network of which nodes or operators are known, before a caller has shown its certificate.
-    Known(CallerNetwork),
+    /// An address where nodes or operators are, before the caller has shown its certificate.
+    Known(IpAddr),
+    /// An address where clients are, before the caller has shown its certificate.
+    KnownClient(IpAddr),
     /// The client with this name.
     Client(Arc<str>),
     /// A network of which nothing is known.
@@ -49,7 +51,8 @@ impl Holder {
         let text = match self {
             Holder::Trusted => return 0,
             Holder::Client(name) => format!("client {name}"),
-            Holder::Known(network) | Holder::Network(network) => format!("network {network}"),
+            Holder::Known(address) | Holder::KnownClient(address) => format!("address {address}"),
+            Holder::Network(network) => format!("network {network}"),
         };
         Fingerprint::default().text(&text).value().max(1)
     }

@@ -2,7 +2,7 @@
 //!
 //! Anything may be at such an end, so these connections are few, and each has a time by which its end must have
 //! introduced itself. Each kind of [`Holder`] has places of its own: strangers take none from connections of known
-//! networks, and those none from connections that have shown a certificate.
+//! addresses, and those none from connections that have shown a certificate.
 
 use std::{
     cmp::Reverse,
@@ -138,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_networks_leaves_known_networks_and_certificates_their_places() {
+    fn a_crowd_of_networks_leaves_known_addresses_and_certificates_their_places() {
         let mut peers = PendingPeers::new(3, PATIENCE);
-        let known = CallerNetwork::of(IpAddr::from([192, 0, 2, 1]));
+        let known = IpAddr::from([192, 0, 2, 1]);
         assert_eq!(add(&mut peers, Holder::Known(known), "a member"), None);
         assert_eq!(add(&mut peers, network(2), "an operator"), None);
         let operator = peers.iter().find(|peer| peer.connection == "an operator").map(|peer| peer.id).unwrap();
@@ -154,6 +154,18 @@ mod tests {
         let left = left(&peers);
         assert!(left.contains(&"a member") && left.contains(&"an operator"), "{left:?}");
         assert_eq!(left.len(), 1 + 1 + 3 + 3);
+    }
+
+    #[test]
+    fn known_hosts_of_one_network_are_told_apart() {
+        let mut peers = PendingPeers::new(3, PATIENCE);
+        let known = |host: u16| Holder::Known(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host]));
+        assert_eq!(add(&mut peers, known(1), "a node"), None);
+        for silent in ["first", "second"] {
+            assert_eq!(add(&mut peers, known(2), silent), None);
+        }
+        assert_eq!(add(&mut peers, known(2), "third"), Some("first"));
+        assert_eq!(left(&peers), ["a node", "second", "third"]);
     }
 
     #[test]

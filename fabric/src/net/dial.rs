@@ -1,6 +1,7 @@
 //! The dialing of peers that endpoints wait for, and of the data connections of a link.
 
 use std::{
+    collections::BTreeSet,
     net::{SocketAddr, ToSocketAddrs},
     time::{Duration, Instant},
 };
@@ -43,7 +44,9 @@ impl Thread {
             return;
         }
         self.forget_dial(node);
-        self.known_networks.set_peer(node, &texts);
+        if !is_known {
+            self.known_addresses.set_peer(node, &texts);
+        }
         let now = Instant::now();
         let peer = match self.peers.get(&node) {
             Some(peer) => peer.moved(texts, now),
@@ -61,7 +64,7 @@ impl Thread {
     pub(super) fn resolved(&mut self, node: NodeId, texts: &[String], addresses: Vec<SocketAddr>) {
         if let Some(peer) = self.peers.get_mut(&node) {
             if peer.is_at(texts) {
-                self.known_networks.resolved(node, &addresses);
+                self.known_addresses.resolved(node, &addresses);
             }
             peer.resolved(texts, addresses, Instant::now());
         }
@@ -87,12 +90,18 @@ impl Thread {
     /// Dials the peers that are due.
     pub(super) fn dial_due(&mut self, now: Instant) {
         self.dial_at = None;
-        let mut wanted = self.pairing.unlinked_peers();
+        let unlinked = self.pairing.unlinked_peers();
         // The node with the smaller id dials, and so does a node that can't be dialed.
-        wanted.retain(|peer| *peer > self.config.node || self.listeners.is_empty());
+        let (wanted, awaited): (BTreeSet<NodeId>, BTreeSet<NodeId>) =
+            unlinked.into_iter().partition(|peer| *peer > self.config.node || self.listeners.is_empty());
         self.attempts.retain(|_, attempt| attempt.goal != Goal::Link || wanted.contains(&attempt.peer));
         for node in wanted {
             if let Some(at) = self.dial_peer(node, now) {
+                self.dial_by(at);
+            }
+        }
+        for node in awaited {
+            if let Some(at) = self.look_up(node, now) {
                 self.dial_by(at);
             }
         }
@@ -126,6 +135,18 @@ impl Thread {
                 Step::Dial(address) => {
                     self.attempt(node, address, Goal::Link, now);
                 }
+            }
+        }
+    }
+
+    /// Looks up the names of a peer that is to dial this node, so that its address is known when it comes. Returns the
+    /// time at which that is to be done again.
+    fn look_up(&mut self, node: NodeId, now: Instant) -> Option<Instant> {
+        match self.peers.get_mut(&node)?.look_up(now) {
+            Ok(again) => again,
+            Err(texts) => {
+                self.resolve(node, texts);
+                None
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::{
     NodeId,
     control::{self, LinkId, and_more, mismatch},
     random,
-    share::{CallerNetwork, Holder},
+    share::CallerNetwork,
 };
 
 /// The time after which the system is asked again when it has refused to accept.
@@ -40,6 +40,8 @@ const ACCEPTS_PER_TURN: usize = 64;
 pub(super) struct Greeted {
     pub(super) channel: Channel,
     challenge: Nonce,
+    /// Whether its handshake was counted, or it needs none.
+    is_counted: bool,
 }
 
 /// The same, before the other end has said which node it is.
@@ -85,10 +87,6 @@ impl Thread {
     }
 
     fn welcome_pending_peer(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
-        let holder = self.known_networks.holder(from.ip());
-        if matches!(self.config.security, Security::Tls(_)) && !self.handshake_rate.permits(&holder, now) {
-            return self.refuse_connection(from, RefusalKind::Rate, "its network begins too many TLS handshakes");
-        }
         if let Err(error) = self.config.security.check_user(&socket) {
             return self.refuse_connection(from, error.kind(), &error.to_string());
         }
@@ -107,8 +105,31 @@ impl Thread {
         if let Err(error) = channel.send(&greeting.encode()) {
             return self.refuse_connection(from, RefusalKind::Left, &error.to_string());
         }
-        let last = self.pending_peers.add(from, Greeted { channel, challenge }, now, holder);
+        let is_counted = !channel.pipe.is_shaking();
+        let holder = self.known_addresses.holder(from.ip());
+        let last = self.pending_peers.add(from, Greeted { channel, challenge, is_counted }, now, holder);
         self.refuse_last(last);
+    }
+
+    /// Whether a connection that is ready may go on with its handshake. It counts from its first bytes on: one without
+    /// any costs a place, and no signature. If it may not, it is closed.
+    pub(super) fn may_shake(&mut self, id: u64) -> bool {
+        let Some(pending) = self.pending_peers.get_mut(id).filter(|pending| !pending.connection.is_counted) else {
+            return true;
+        };
+        if !matches!(pending.connection.channel.socket.peek(&mut [0]), Ok(1..)) {
+            return true;
+        }
+        pending.connection.is_counted = true;
+        let holder = self.known_addresses.holder(pending.from.ip());
+        if self.handshake_rate.permits(&holder, Instant::now()) {
+            return true;
+        }
+        if let Some(pending) = self.pending_peers.take(id) {
+            let why = "too many TLS handshakes begin at its address, or at all of its kind";
+            self.refuse_connection(pending.from, RefusalKind::Rate, why);
+        }
+        false
     }
 
     /// Counts a connection that has lost its place to another.
@@ -125,10 +146,8 @@ impl Thread {
         let from = pending.from.ip();
         let owner =
             pending.connection.channel.pipe.session().and_then(|session| session.peer_owner(&self.config.cluster));
-        let holder = owner.map_or_else(|| self.known_networks.holder(from), |owner| owner.holder());
-        if holder == Holder::Trusted {
-            self.known_networks.prove(from);
-        }
+        let holder = owner.map_or_else(|| self.known_addresses.holder(from), |owner| owner.holder());
+        self.known_addresses.prove(from, &holder);
         let last = self.pending_peers.recognise(id, holder, Instant::now());
         self.refuse_last(last);
     }

@@ -2,25 +2,34 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use crate::share::{CallerNetwork, Holder};
+use crate::share::Holder;
 
-/// The handshakes that a network may begin at once, and later each second. A host that restarts with hundreds of
-/// clients needs some; a core does some thousands a second.
-const OF_NETWORK: Rate = Rate { burst: 256.0, per_second: 128.0 };
+/// The handshakes of networks of which nothing is known. A host that restarts with hundreds of clients needs some; a
+/// core does some thousands a second, and all strangers together get a small part of one.
+const OF_STRANGERS: Rates =
+    Rates { each: Rate { burst: 256.0, per_second: 128.0 }, all: Rate { burst: 1024.0, per_second: 512.0 } };
 
-/// The handshakes that all unknown networks together may begin: a small part of a core.
-const OF_STRANGERS: Rate = Rate { burst: 1024.0, per_second: 512.0 };
+/// The handshakes of addresses of clients: as many again, which strangers can't take.
+const OF_CLIENTS: Rates = OF_STRANGERS;
 
-/// The handshakes that all known networks together may begin: a cluster that forms has some for each pair of endpoints.
-const OF_KNOWN: Rate = Rate { burst: 4096.0, per_second: 1024.0 };
+/// The handshakes of addresses of nodes and operators: a cluster that forms has some for each pair of endpoints.
+const OF_KNOWN: Rates =
+    Rates { each: Rate { burst: 1024.0, per_second: 256.0 }, all: Rate { burst: 4096.0, per_second: 1024.0 } };
 
-/// The number of networks whose rates are kept.
-const MAX_NETWORKS: usize = 4096;
+/// The number of holders of each kind whose rates are kept.
+const MAX_HOLDERS: usize = 4096;
 
 #[derive(Clone, Copy)]
 struct Rate {
     burst: f64,
     per_second: f64,
+}
+
+/// The rates of one kind of holder.
+#[derive(Clone, Copy)]
+struct Rates {
+    each: Rate,
+    all: Rate,
 }
 
 /// A bucket that fills with tokens at a rate, of which each handshake takes one.
@@ -42,55 +51,75 @@ impl Bucket {
     }
 }
 
+/// The handshakes that holders of one kind may begin.
+struct KindRate {
+    rates: Rates,
+    all: Bucket,
+    each: BTreeMap<Holder, Bucket>,
+}
+
+impl KindRate {
+    fn new(rates: Rates, now: Instant) -> KindRate {
+        KindRate { rates, all: Bucket::full(rates.all, now), each: BTreeMap::new() }
+    }
+
+    fn permits(&mut self, holder: &Holder, now: Instant) -> bool {
+        self.all.fill(self.rates.all, now);
+        // A flood from everywhere costs no look at its networks.
+        if self.all.tokens < 1.0 {
+            return false;
+        }
+        if self.each.len() >= MAX_HOLDERS && !self.each.contains_key(holder) {
+            self.forget_quiet(now);
+        }
+        let rate = self.rates.each;
+        let bucket = self.each.entry(holder.clone()).or_insert_with(|| Bucket::full(rate, now));
+        bucket.fill(rate, now);
+        if bucket.tokens < 1.0 {
+            return false;
+        }
+        bucket.tokens -= 1.0;
+        self.all.tokens -= 1.0;
+        true
+    }
+
+    /// Forgets the holders whose buckets are full again, or all: the limit of all together holds in any case.
+    fn forget_quiet(&mut self, now: Instant) {
+        let rate = self.rates.each;
+        self.each.retain(|_, bucket| {
+            bucket.fill(rate, now);
+            bucket.tokens < rate.burst
+        });
+        if self.each.len() >= MAX_HOLDERS {
+            self.each.clear();
+        }
+    }
+}
+
 /// The handshakes that may begin.
 pub(super) struct HandshakeRate {
-    strangers: Bucket,
-    known: Bucket,
-    networks: BTreeMap<CallerNetwork, Bucket>,
+    strangers: KindRate,
+    clients: KindRate,
+    known: KindRate,
 }
 
 impl HandshakeRate {
     pub(super) fn new(now: Instant) -> HandshakeRate {
-        let (strangers, known) = (Bucket::full(OF_STRANGERS, now), Bucket::full(OF_KNOWN, now));
-        HandshakeRate { strangers, known, networks: BTreeMap::new() }
+        HandshakeRate {
+            strangers: KindRate::new(OF_STRANGERS, now),
+            clients: KindRate::new(OF_CLIENTS, now),
+            known: KindRate::new(OF_KNOWN, now),
+        }
     }
 
     /// Whether a connection of this holder may begin a handshake now. If so, it counts.
     pub(super) fn permits(&mut self, holder: &Holder, now: Instant) -> bool {
-        let (all, rate) = match holder {
-            Holder::Network(_) => (&mut self.strangers, OF_STRANGERS),
-            _ => (&mut self.known, OF_KNOWN),
+        let kind = match holder {
+            Holder::Network(_) => &mut self.strangers,
+            Holder::KnownClient(_) | Holder::Client(_) => &mut self.clients,
+            Holder::Known(_) | Holder::Trusted => &mut self.known,
         };
-        all.fill(rate, now);
-        // A flood from everywhere costs no look at its networks.
-        if all.tokens < 1.0 {
-            return false;
-        }
-        if let Holder::Network(network) = holder {
-            if self.networks.len() >= MAX_NETWORKS && !self.networks.contains_key(network) {
-                self.forget_quiet(now);
-            }
-            let bucket = self.networks.entry(*network).or_insert_with(|| Bucket::full(OF_NETWORK, now));
-            bucket.fill(OF_NETWORK, now);
-            if bucket.tokens < 1.0 {
-                return false;
-            }
-            bucket.tokens -= 1.0;
-        }
-        let all = if let Holder::Network(_) = holder { &mut self.strangers } else { &mut self.known };
-        all.tokens -= 1.0;
-        true
-    }
-
-    /// Forgets the networks whose buckets are full again, or all: the limit of all strangers holds in any case.
-    fn forget_quiet(&mut self, now: Instant) {
-        self.networks.retain(|_, bucket| {
-            bucket.fill(OF_NETWORK, now);
-            bucket.tokens < OF_NETWORK.burst
-        });
-        if self.networks.len() >= MAX_NETWORKS {
-            self.networks.clear();
-        }
+        kind.permits(holder, now)
     }
 }
 
@@ -102,6 +131,12 @@ mod tests {
     };
 
     use super::*;
+    use crate::share::CallerNetwork;
+
+    /// The holder of a known address with this number.
+    fn known(host: u8) -> Holder {
+        Holder::Known(IpAddr::from([192, 0, 2, host]))
+    }
 
     /// The holder of an address in the /64 with this number.
     fn stranger(network: u64, host: u64) -> Holder {
@@ -129,23 +164,28 @@ mod tests {
     fn a_flood_from_everywhere_is_bounded_and_keeps_no_member_out() {
         let start = Instant::now();
         let mut rate = HandshakeRate::new(start);
-        let known = Holder::Known(CallerNetwork::of(IpAddr::from([192, 0, 2, 1])));
+        let web = Holder::KnownClient(IpAddr::from([192, 0, 2, 7]));
         let mut handshakes = 0;
         for tenth in 0..100 {
             let now = start + tenth * Duration::from_millis(100);
             handshakes += permitted(&mut rate, now, (0..1000).map(|n| stranger(u64::from(tenth) * 1000 + n, 0)));
-            assert!(rate.permits(&known, now), "a member dials in the flood");
-            assert!(rate.networks.len() <= MAX_NETWORKS);
+            assert!(rate.permits(&known(1), now), "a member dials in the flood");
+            assert!(rate.permits(&web, now), "so does a client that was here");
+            assert!(rate.strangers.each.len() <= MAX_HOLDERS);
         }
         assert!((1024 + 5000..=1024 + 5120).contains(&handshakes), "{handshakes}");
     }
 
     #[test]
-    fn a_flood_from_a_known_network_is_bounded_too() {
+    fn a_flood_from_a_known_address_leaves_other_members_and_strangers_their_handshakes() {
         let start = Instant::now();
         let mut rate = HandshakeRate::new(start);
-        let known = Holder::Known(CallerNetwork::of(IpAddr::from([192, 0, 2, 1])));
-        assert_eq!(permitted(&mut rate, start, (0..10_000).map(|_| known.clone())), 4096);
-        assert!(rate.permits(&stranger(1, 0), start));
+        for second in 0..20 {
+            let now = start + Duration::from_secs(second);
+            let flood = permitted(&mut rate, now, (0..10_000).map(|_| known(1)));
+            assert_eq!(flood, if second == 0 { 1024 } else { 256 });
+            assert_eq!(permitted(&mut rate, now, (0..200).map(|_| known(2))), 200);
+            assert!(rate.permits(&stranger(1, 0), now));
+        }
     }
 }

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     BreakReason, NodeId,
     control::{LinkId, and_more},
+    share::Holder,
 };
 
 /// The number of bytes that may wait for a peer that does not read.
@@ -80,6 +81,10 @@ impl Thread {
         self.forget_dial(peer);
         if self.is_revoked(&link) {
             return self.refuse_connection(link.address, RefusalKind::Certificate, REVOKED);
+        }
+        if link.channel.pipe.session().is_some() {
+            // It may dial this node another time, from an address of which only a name was given.
+            self.known_addresses.prove(link.address.ip(), &Holder::Trusted);
         }
         self.links.insert(id, link);
         self.pairing.link_up(id, peer, dialed);

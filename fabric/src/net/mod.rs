@@ -28,7 +28,7 @@ mod handshake_rate;
 mod heartbeat;
 mod identity;
 mod identity_error;
-mod known_networks;
+mod known_addresses;
 mod link;
 mod pairing;
 mod peer;

@@ -116,6 +116,18 @@ impl Peer {
         }
     }
 
+    /// The names to look up for a peer that is not dialed, or the time at which they are old.
+    pub(super) fn look_up(&mut self, now: Instant) -> Result<Option<Instant>, Vec<String>> {
+        if self.texts.is_empty() || self.resolving {
+            return Ok(None);
+        }
+        if self.known(now).is_some() {
+            return Ok(self.addresses.as_ref().map(|(_, at)| *at + NAME_AGE));
+        }
+        self.resolving = true;
+        Err(self.texts.clone())
+    }
+
     /// The addresses, unless they are names that are to be looked up.
     fn known(&self, now: Instant) -> Option<Vec<SocketAddr>> {
         let literals: Vec<SocketAddr> = self.texts.iter().filter_map(|text| text.parse().ok()).collect();
@@ -222,8 +234,21 @@ mod tests {
     }
 
     #[test]
+    fn names_of_a_peer_that_dials_by_itself_are_looked_up_too() {
+        let (name, now) = (vec!["a:1".to_owned()], Instant::now());
+        let mut peer = Peer::new(name.clone(), now);
+        assert_eq!(peer.look_up(now), Err(name.clone()));
+        assert_eq!(peer.look_up(now), Ok(None), "it is being looked up");
+        peer.resolved(&name, Vec::new(), now);
+        assert_eq!(peer.look_up(now), Ok(Some(now + NAME_AGE)));
+        assert_eq!(peer.look_up(now + NAME_AGE), Err(name));
+        assert_eq!(Peer::new(texts(&[1]), now).look_up(now), Ok(None), "an address needs no look-up");
+    }
+
+    #[test]
     fn a_peer_without_an_address_is_not_looked_for() {
         let (mut rng, now) = (fastrand::Rng::with_seed(1), Instant::now());
         assert_eq!(Peer::new(Vec::new(), now).step(now, false, None, &mut rng), Step::Rest(None));
+        assert_eq!(Peer::new(Vec::new(), now).look_up(now), Ok(None));
     }
 }

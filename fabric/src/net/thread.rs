@@ -18,7 +18,7 @@ use super::{
     dial::DataDial,
     greeting::Greeted,
     handshake_rate::HandshakeRate,
-    known_networks::KnownNetworks,
+    known_addresses::KnownAddresses,
     link::NetLink,
     pairing::NetMedium,
     peer::Peer,
@@ -72,7 +72,7 @@ pub(super) struct Thread {
     pub(super) refusals_logged: LogChanges<(CallerNetwork, RefusalKind)>,
     pub(super) dials_logged: LogChanges<(NodeId, SocketAddr)>,
     pub(super) pending_peers: PendingPeers<SocketAddr, Greeted>,
-    pub(super) known_networks: KnownNetworks,
+    pub(super) known_addresses: KnownAddresses,
     pub(super) handshake_rate: HandshakeRate,
     pub(super) places: Arc<StreamPlaces>,
     pub(super) peers: BTreeMap<NodeId, Peer>,
@@ -103,8 +103,8 @@ impl Thread {
     pub(super) fn new(config: NetConfig, incarnation: u64, listeners: Vec<TcpListener>, ends: Ends) -> Thread {
         let now = Instant::now();
         let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone(), now))).collect();
-        let mut known_networks = KnownNetworks::default();
-        config.peers.iter().for_each(|(node, texts)| known_networks.set_peer(*node, texts));
+        let mut known_addresses = KnownAddresses::default();
+        config.peers.iter().for_each(|(node, texts)| known_addresses.set_peer(*node, texts));
         Thread {
             pending_peers: PendingPeers::new(config.max_pending_peers, config.handshake_timeout),
             config,
@@ -120,7 +120,7 @@ impl Thread {
             log: LogLimit::new(LOG_SPELL),
             refusals_logged: LogChanges::new(),
             dials_logged: LogChanges::new(),
-            known_networks,
+            known_addresses,
             handshake_rate: HandshakeRate::new(now),
             places: Arc::default(),
             peers,
@@ -151,6 +151,8 @@ impl Thread {
             for (ready, flags) in self.sleep() {
                 let count = match ready {
                     Ready::Attempt(_) => &mut attempts,
+                    // Those that are refused cost little.
+                    Ready::PendingPeer(id) if !self.may_shake(id) => continue,
                     Ready::PendingPeer(_) => &mut pending_peers,
                     Ready::Orders | Ready::Listener(_) | Ready::Link(_) => &mut 0,
                 };

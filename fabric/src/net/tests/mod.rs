@@ -11,7 +11,10 @@ use std::{
     collections::VecDeque,
     io::{Read, Write},
     net::TcpStream,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -198,7 +201,12 @@ impl Bare {
     }
 
     fn dial_tls(node: &Node, identity: &Identity) -> Bare {
-        let Bare { socket, .. } = Bare::dial(node);
+        Bare::dial(node).shaking(node, identity)
+    }
+
+    /// The same connection, whose next frame comes behind a TLS handshake.
+    fn shaking(self, node: &Node, identity: &Identity) -> Bare {
+        let Bare { socket, .. } = self;
         let mut out = Vec::new();
         let handshake = Handshake::dial(identity, Wanted::Member(node.id), &mut out).unwrap();
         Bare { socket, pipe: Pipe::shaking(handshake, out) }

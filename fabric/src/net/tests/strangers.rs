@@ -121,16 +121,83 @@ fn a_crowd_from_one_address_leaves_others_their_places() {
     town.is_undisturbed();
 }
 
+/// Whether a node takes part in a TLS handshake that begins at an address of this host.
+fn shakes(node: &Node, address: [u8; 4], identity: &Identity) -> bool {
+    let mut bare = Bare::dial_from(node, address).shaking(node, identity);
+    matches!(bare.frame(), Ok(Some(_)))
+}
+
+/// Whether a node answers the first message of a TLS handshake.
+fn answers(node: &Node, address: [u8; 4], identity: &Identity) -> bool {
+    let mut bare = Bare::dial_from(node, address).shaking(node, identity);
+    let _ = bare.socket.write_all(&bare.pipe.out);
+    matches!(bare.socket.read(&mut [0]), Ok(1))
+}
+
+/// Begins handshakes at these addresses, as fast as it goes, while a test does something.
+fn flood(node: &Node, hosts: std::ops::RangeInclusive<u8>, test: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for host in hosts {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut bare = Bare::dial_from(node, [127, 0, 0, host]);
+                    let _ = bare.socket.write_all(&[22]);
+                }
+            });
+        }
+        let test = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test));
+        is_over.store(true, Ordering::Relaxed);
+        test.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
 #[test]
-fn a_flood_of_strangers_keeps_out_no_network_from_which_members_came() {
+fn a_flood_of_strangers_keeps_out_no_address_from_which_members_or_clients_came() {
     let ca = Ca::new();
     let mut town = Town::new(Some(&ca), |_| {});
-    // The member has dialed from the one address, the strangers come from another.
+    // The member has dialed from the first address.
+    let (member, web) = (ca.identity(1), ca.identity_of(&Principal::Client("web".to_owned(), ClientRights::default())));
+    assert!(shakes(&town.b, [127, 0, 0, 11], &web));
     let start = Instant::now();
-    while town.b.net.monitor().stats().refused.over_rate == 0 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", town.b.net.monitor().stats());
+    flood(&town.b, 2..=9, || {
+        while answers(&town.b, [127, 0, 0, 10], &web) {
+            assert!(start.elapsed() < PATIENCE, "{:?}", town.b.net.monitor().stats());
+        }
+        for _ in 0..20 {
+            assert!(shakes(&town.b, [127, 0, 0, 1], &member), "{:?}", town.b.net.monitor().stats());
+            assert!(shakes(&town.b, [127, 0, 0, 11], &web), "{:?}", town.b.net.monitor().stats());
+        }
+    });
+    town.is_undisturbed();
+}
+
+#[test]
+fn a_flood_from_one_known_address_keeps_out_no_other_one() {
+    let ca = Ca::new();
+    let mut town = Town::new(Some(&ca), |config| {
+        config.peers = [(NodeId(3), vec!["127.0.0.2:1".to_owned()])].into();
+    });
+    let member = ca.identity(1);
+    flood(&town.b, 2..=2, || {
+        town.b.counts("the flood is refused", |stats| stats.refused.over_rate > 0);
+        for _ in 0..20 {
+            assert!(shakes(&town.b, [127, 0, 0, 1], &member), "{:?}", town.b.net.monitor().stats());
+        }
+    });
+    town.is_undisturbed();
+}
+
+#[test]
+fn connections_that_never_say_a_byte_cost_no_handshakes() {
+    let ca = Ca::new();
+    let mut town = Town::new(Some(&ca), |_| {});
+    for _ in 0..600 {
         drop(Bare::dial_from(&town.b, [127, 0, 0, 2]));
     }
+    assert!(shakes(&town.b, [127, 0, 0, 2], &ca.identity(1)), "{:?}", town.b.net.monitor().stats());
+    assert_eq!(town.b.net.monitor().stats().refused.over_rate, 0);
     town.is_undisturbed();
 }
 
