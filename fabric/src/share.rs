@@ -96,9 +96,14 @@ impl Shares {
 
     /// Whether there is room for `more` now. All of it is free for one request, however large.
     pub fn has_room(&self, holder: &Holder, more: usize) -> bool {
-        let fits = |held: usize, most: usize| held.saturating_add(more) <= most;
-        let is_for_all = *holder == Holder::Trusted || fits(self.others(), for_others(self.most));
-        self.total == 0 || fits(self.total, self.most) && is_for_all
+        let is_for_all = *holder == Holder::Trusted || self.is_for_others(more);
+        self.total == 0 || self.total.saturating_add(more) <= self.most && is_for_all
+    }
+
+    /// Whether one that is not trusted may have `more` as far as the others like it are concerned, so that at most what
+    /// trusted holders have is in its way. One that is alone may have more than the part of all of them.
+    pub fn is_for_others(&self, more: usize) -> bool {
+        self.others() == 0 || self.others().saturating_add(more) <= for_others(self.most)
     }
 
     /// Gives a holder `more`, if its share and the room permit it. Returns whether they do.
@@ -189,6 +194,16 @@ mod tests {
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("::ffff:192.0.2.1"), of("192.0.2.2"));
         assert_eq!(of("2001:db8:1:2::7").to_string(), "2001:db8:1:2::");
+    }
+
+    #[test]
+    fn a_request_of_nearly_all_fits_beside_a_few_bytes_of_nodes() {
+        let mut shares = Shares::new(100);
+        assert!(shares.take(&Holder::Trusted, 10));
+        assert!(shares.take(&client("large"), 90));
+        assert!(!shares.take(&client("small"), 1) && !shares.take(&Holder::Trusted, 1));
+        shares.give_back(&client("large"), 90);
+        assert!(shares.take(&client("small"), 1) && !shares.take(&client("large"), 80));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! goes to another member. The bytes are [shared](squall_fabric::share) among the clients by their certificates,
 //! however many connections they have. A client that has its share waits for itself alone, even if it announces
 //! requests and does not send them. The requests of others are admitted in the order in which they came, so that large
-//! ones are admitted too; those of members come first.
+//! ones are admitted too. Those of members come first, but not for ever: behind a request that waits for their bytes
+//! alone they wait in the end.
 //!
 //! Half is for bytes that clients have not read. A reply can't wait, since the delivery thread brings it. When there is
 //! too much, the node hangs up on the client that leaves most unread. The client may come again, and then gets its
@@ -25,6 +26,10 @@ use squall_fabric::{
 };
 
 use super::outbox::Outbox;
+
+/// The requests of members, of those that came later, that may come before a client's that waits for the bytes of
+/// members alone. So many requests later it is the client's turn.
+const OVERTAKES: u64 = 64;
 
 /// The count of the bytes that a node holds for clients.
 #[derive(derive_more::Debug)]
@@ -72,17 +77,24 @@ impl Requests {
         (self.next_turn, wake)
     }
 
-    /// Admits the requests whose turn it is, as far as there is room: those of members first, then those that came
-    /// first among the first of each holder that is within its share.
+    /// The holder whose first request is the next one: that of members, or the one that came first among the first of
+    /// each holder that is within its share.
+    fn next_holder(&self) -> Option<Holder> {
+        let first = self.waiting.iter().filter_map(|(holder, waiting)| Some((holder, waiting.front()?)));
+        let (trusted, others): (Vec<_>, Vec<_>) = first.partition(|(holder, _)| **holder == Holder::Trusted);
+        let within = others.into_iter().filter(|(holder, first)| self.shares.is_within(holder, first.bytes));
+        let (trusted, other) = (trusted.first(), within.min_by_key(|(_, first)| first.turn));
+        let is_others_turn = |(_, other): &(_, &Waiting)| {
+            trusted.is_none_or(|(_, trusted)| {
+                trusted.turn > other.turn + OVERTAKES && self.shares.is_for_others(other.bytes)
+            })
+        };
+        other.filter(is_others_turn).or(trusted.copied()).map(|(holder, _)| holder.clone())
+    }
+
+    /// Admits the requests whose turn it is, as far as there is room.
     fn admit(&mut self) {
-        loop {
-            let of_others = || {
-                let first = self.waiting.iter().filter_map(|(holder, waiting)| Some((holder, waiting.front()?)));
-                let within = first.filter(|(holder, first)| self.shares.is_within(holder, first.bytes));
-                within.min_by_key(|(_, first)| first.turn).map(|(holder, _)| holder)
-            };
-            let trusted = self.waiting.contains_key(&Holder::Trusted).then_some(&Holder::Trusted);
-            let Some(holder) = trusted.or_else(of_others).cloned() else { return };
+        while let Some(holder) = self.next_holder() {
             let Some(waiting) = self.waiting.get_mut(&holder) else { return };
             let Some(first) = waiting.pop_front_if(|first| self.shares.take(&holder, first.bytes)) else { return };
             if waiting.is_empty() {
@@ -219,7 +231,7 @@ impl Drop for Permit {
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
-    use std::{sync::mpsc, thread};
+    use std::{sync::mpsc, thread, time::Duration};
 
     use squall_fabric::Time;
 
@@ -313,6 +325,35 @@ mod tests {
             assert_eq!(shares.iter().map(|(bytes, _)| bytes).sum::<usize>(), 91);
         });
         assert_eq!(budget.held(), (0, 0, 0));
+    }
+
+    #[test]
+    fn members_requests_overtake_a_large_one_of_a_client_only_for_a_while() {
+        let budget = Budget::new(200);
+        let (member, web) = (outbox(&budget), outbox_of(&budget, Holder::Client("web".into())));
+        let mut held = budget.reserve(60, &member);
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(budget.reserve(100, &web).map(|permit| tell.send(permit))));
+            while budget.held().1 == 0 {
+                thread::yield_now();
+            }
+            // At each moment a member has some of the bytes.
+            for overtaken in 0..1000 {
+                let next = scope.spawn(|| budget.reserve(60, &member));
+                while budget.held().1 < 2 {
+                    thread::yield_now();
+                }
+                drop(held.take());
+                if overtaken >= OVERTAKES {
+                    // The client's request is admitted, and gone before the member's is.
+                    let permit = told.recv_timeout(Duration::from_secs(10));
+                    web.close();
+                    return drop(permit.expect("it comes in"));
+                }
+                held = next.join().expect("it does not panic");
+            }
+        });
     }
 
     #[test]
