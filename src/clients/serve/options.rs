@@ -7,7 +7,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
     /// The number of sessions that may be open at a time, in the whole group. A client has its
-    /// [share](squall_fabric::share) of them.
+    /// [share](squall_fabric::share) of them: the sessions of one certificate, or of one address where there are no
+    /// certificates, are three eighths at most.
     pub max_sessions: u32,
     /// The number of requests that a client may have under way.
     pub window: u32,
@@ -26,7 +27,7 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     fn default() -> ServeOptions {
         ServeOptions {
-            max_sessions: 1024,
+            max_sessions: 3072,
             window: 1024,
             reply_bytes: 256 << 10,
             session_timeout: Duration::from_secs(60),

@@ -77,7 +77,8 @@ const FRONT_END_WINDOW: u32 = 4096;
 /// The options with which a group serves [front ends](FrontEnd). `max_command_bytes` is its longest command, in bytes.
 pub fn serve_options(max_command_bytes: usize) -> ServeOptions {
     ServeOptions {
-        max_sessions: 64,
+        // One certificate, which all front ends may have, gets 72.
+        max_sessions: 192,
         window: FRONT_END_WINDOW,
         reply_bytes: KEPT_ANSWER_BYTES,
         request_bytes: max_command_bytes,
